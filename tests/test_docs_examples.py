@@ -29,7 +29,7 @@ import trainer.optim.optimizers
 import trainer.tasks.metric
 import trainer.tasks.registry
 from augment.cli.compose import compose, compose_recipe
-from augment.pipeline.build import build_pipeline
+from augment.pipeline.build import render
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
@@ -235,8 +235,7 @@ def test_functions_as_ops(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPa
         ({"mirror_odd": {}}, lambda image: np.stack([row[::-1] if y % 2 else row for y, row in enumerate(image)])),
     ):
         plan = build_plan(parse_aug({"size": 64, "val": steps}), "val")
-        pipeline = build_pipeline(plan, photos, batch_size=len(photos), seed=0, raw=True)
-        images = np.array(pipeline.run()[0].as_tensor())
+        images = render(plan, photos, seed=0)
         for image, photo in zip(images, photos, strict=True):
             np.testing.assert_array_equal(image, expected(np.asarray(Image.open(photo))))
 

@@ -19,6 +19,9 @@ class Batch:
         share: this rank's share of the samples in the batches of all ranks at this step, in [0, 1]. 0: this rank has
             no samples left in the epoch and repeats its last one, alone, so that all ranks make the same number of
             batches; scores leave it out.
+        frames: (N, 3, 3) float64 on the CPU, from pixels of the stored images to those of `images`, see
+            `augment.pipeline.frames`; None unless they are asked for.
+        view_frames: the frames of all views, each in the form of `frames`, which are those of the first one.
     """
 
     images: Tensor
@@ -26,6 +29,8 @@ class Batch:
     indices: Tensor
     views: tuple[Tensor, ...] = ()
     share: float = 1.0
+    frames: Tensor | None = None
+    view_frames: tuple[Tensor, ...] = ()
 
     def __len__(self) -> int:
         return len(self.targets)

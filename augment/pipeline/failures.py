@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 
@@ -68,12 +68,11 @@ class BadImages:
         if problems := [Problem(image.file, image.reason) for image in self._split.bad if image.file in files]:
             self._add(problems)
 
-    def replace(self, error: RuntimeError | UnreadableError, next_indices: Iterable[int]) -> None:
+    def replace(self, error: RuntimeError | UnreadableError) -> None:
         """Let good images stand in for those that an error is about.
 
         Args:
             error: the error of a pipeline that reads or decodes.
-            next_indices: indices of the images that are read next, if known.
 
         Raises:
             UserError: `Split.max_bad` does not allow it.
@@ -83,8 +82,11 @@ class BadImages:
         if own := describe_in_op(error):
             raise OwnCodeError(own) from error
         files = self._split.files
-        coming = [self.stand_ins.get(index, index) for index in next_indices]
-        problems = self._find(error, [files[index] for index in coming])
+        if isinstance(error, UnreadableError):
+            problems = [error.problem]
+        else:
+            known = {files[index] for index in self.stand_ins}
+            problems = find_bad(error, [file for file in files if file not in known])
         if not problems:
             raise error
         if not self._split.max_bad and isinstance(error, UnreadableError):
@@ -129,21 +131,13 @@ class BadImages:
             self.stand_ins[index] = int(order[good[order]][0])
         return len(bad)
 
-    def _find(self, error: RuntimeError | UnreadableError, coming: Sequence[ImageRef]) -> list[Problem]:
-        """Return the bad images that an error is about; none if it is about something else."""
-        if isinstance(error, UnreadableError):
-            return [error.problem]
-        known = {self._split.files[index] for index in self.stand_ins}
-        return find_bad(error, [file for file in self._split.files if file not in known], coming)
 
-
-def find_bad(error: RuntimeError, images: Sequence[ImageRef], coming: Sequence[ImageRef] = ()) -> list[Problem]:
+def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> list[Problem]:
     """Find the images that a DALI error is about, checking likely ones first; return none if all are good.
 
     Args:
         error: the error of a pipeline that reads or decodes.
-        images: the images that it reads. All are checked, unless the error names one or another guess is right.
-        coming: the images that are read next, if known.
+        images: the images that it reads. All are checked, unless the error names one or a file is bad that changed last.
     """
     text = str(error)
     if not _OF_FILES.search(text) or _NOT_OF_FILES.search(text):
@@ -153,8 +147,9 @@ def find_bad(error: RuntimeError, images: Sequence[ImageRef], coming: Sequence[I
         named = [file for name in _OPENED.findall(text) if (file := Path(name.strip().strip('"'))) in allowed]
         if named:
             return check_files(named)
-        coming = sorted(images, key=_changed, reverse=True)[:_RECENT]
-    return (check_files(list(dict.fromkeys(coming))) if coming else []) or check_files(list(dict.fromkeys(images)))
+        if problems := check_files(sorted(allowed, key=_changed, reverse=True)[:_RECENT]):
+            return problems
+    return check_files(list(dict.fromkeys(images)))
 
 
 def _changed(image: ImageRef) -> float:

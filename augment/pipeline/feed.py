@@ -63,32 +63,19 @@ class Feed:
         number, offset = divmod(batch, self._together)
         wanted, begun = (epoch, number), self._block is not None
         if self._block is None or self._block[0] != wanted:
-            self._block = wanted, self._taken(wanted)
-        if begun and self._coming is None:
-            self._prepare(self._after(wanted))
+            coming, self._coming = self._coming, None
+            if coming is not None and coming[0] != wanted:
+                coming[1].drop()
+                coming = None
+            self._block = wanted, self._draw(wanted) if coming is None else coming[1].result()
+        following = epoch, number + 1
+        if following[1] * self._together >= self._batches:
+            following = (epoch if self._fixed else epoch + 1), 0
+        if begun and self._coming is None and following != wanted:
+            # In the background: at its first batch, the pipeline would wait for it.
+            self._coming = following, Background(partial(self._draw, following))
         rows = slice(offset * self._batch_size, (offset + 1) * self._batch_size)
         return [values[rows] for values in self._block[1]]
-
-    def _after(self, block: _Block) -> _Block:
-        epoch, number = block
-        if (number + 1) * self._together < self._batches:
-            return epoch, number + 1
-        return (epoch if self._fixed else epoch + 1), 0
-
-    def _prepare(self, block: _Block) -> None:
-        """Draw a block in the background: at its first batch, the pipeline would wait for it."""
-        if self._block is None or self._block[0] != block:
-            self._coming = block, Background(partial(self._draw, block))
-
-    def _taken(self, block: _Block) -> list[Values]:
-        """Return the values of a block, which may have been drawn already."""
-        coming, self._coming = self._coming, None
-        if coming is None:
-            return self._draw(block)
-        if coming[0] == block:
-            return coming[1].result()
-        coming[1].drop()
-        return self._draw(block)
 
     def _draw(self, block: _Block) -> list[Values]:
         epoch, batch = block[0], block[1] * self._together
@@ -130,9 +117,7 @@ def matrices(stage: Stage, matrix: NDArray[np.float64], size: int) -> dict[str, 
     A warp asks, for each pixel of the result, where it comes from, in pixels from the center of the top left one.
     """
     if stage.kind == "geometry":
-        middle = (size - 1) / 2
-        there = np.array([[1, 0, middle], [0, 1, middle], [0, 0, 1]])
-        back = np.array([[1, 0, -middle], [0, 1, -middle], [0, 0, 1]])
+        there, back = about_middle(size)
         # The identity stays the identity: a skipped sample is not resampled.
         rows = np.flatnonzero((matrix != np.eye(3)).any(axis=(1, 2)))
         total = np.tile(np.eye(3, dtype=np.float32), (len(matrix), 1, 1))
@@ -143,6 +128,14 @@ def matrices(stage: Stage, matrix: NDArray[np.float64], size: int) -> dict[str, 
             raise UserError(f"aug: {names}: a matrix has no inverse. Allowed: geometry that maps no area to a line.")
         return {"matrix": total}
     return color_values(matrix)
+
+
+def about_middle(size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the matrices that bring the middle of a square from 0 to between its pixels, and back."""
+    middle = (size - 1) / 2
+    return np.array([[1, 0, middle], [0, 1, middle], [0, 0, 1]]), np.array(
+        [[1, 0, -middle], [0, 1, -middle], [0, 0, 1]]
+    )
 
 
 def color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Values]:

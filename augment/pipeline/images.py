@@ -9,12 +9,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import ExifTags, Image
+from PIL import Image
 from torch import Tensor
 
 from augment.data.decoding import Decoder
 from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header
 from augment.data.images import to_rgb
+from augment.pipeline.frames import orientation_of
 from augment.support.errors import UserError, first_line
 from augment.support.text import amount
 
@@ -47,10 +48,16 @@ class Images:
             UserError: bytes that are no image.
         """
         if self.kind == "encoded":
-            return np.array([_encoded_size(data, number) for number, data in enumerate(self.data)])
+            return np.array([_header(data, number)[0] for number, data in enumerate(self.data)])
         if isinstance(self.data, list):
             return np.array([image.shape[:2] for image in self.data])
         return np.tile(self.data.shape[1:3], (len(self), 1))
+
+    def orientations(self) -> NDArray[np.int64]:
+        """Return the EXIF orientation of each image, (N,); 1 for decoded ones."""
+        if self.kind == "encoded":
+            return np.array([_header(data, number)[1] for number, data in enumerate(self.data)])
+        return np.ones(len(self), np.int64)
 
 
 def read_images(given: Any, device: torch.device) -> Images:
@@ -193,12 +200,11 @@ def _plain(image: Any) -> Any:
     return np.ascontiguousarray(image)
 
 
-def _encoded_size(data: NDArray[np.uint8], number: int) -> tuple[int, int]:
-    """Return height and width of an encoded image, upright as its EXIF block says."""
+def _header(data: NDArray[np.uint8], number: int) -> tuple[tuple[int, int], int]:
+    """Return height and width of an encoded image, upright as its EXIF block says, and its orientation there."""
     try:
         with Image.open(BytesIO(data.tobytes())) as image:
-            width, height = image.size
-            turned = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5  # height and width change places
+            (width, height), orientation = image.size, orientation_of(image)
     except (*DECODER_ERRORS, Image.DecompressionBombError) as error:
         raise UserError(f"images[{number}] {describe_damage(BytesIO(data.tobytes()))}.") from error
-    return (width, height) if turned else (height, width)
+    return ((width, height) if orientation >= 5 else (height, width)), orientation

@@ -10,11 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from augment.pipeline.kernel_jpeg import jpeg
 from augment.pipeline.kernel_local import (
     byte,
     correlate,
-    downscale,
     erase,
     gaussian_blur,
     gaussian_noise,
@@ -22,6 +20,13 @@ from augment.pipeline.kernel_local import (
     store,
     within,
 )
+from augment.pipeline.routines import CODES
+
+# What a stage is, by the table of `augment.pipeline.routines`.
+(
+    _GEOMETRY, _COLOR, _COLOR_OF_MEAN, _SHARPEN, _POSTERIZE, _SOLARIZE, _AUTOCONTRAST, _EQUALIZE,
+    _BLUR, _MOTION, _NOISE, _ERASE,
+) = map(tl.constexpr, CODES.values())  # fmt: skip
 
 _BLOCK = 1024  # pixels at a time; with more, fewer samples fit on a multiprocessor
 _WARPS = 8
@@ -40,26 +45,25 @@ def launch(
         mean: mean of each channel in 0..255.
         std: standard deviation of each channel in 0..255.
         stages: number of stages.
-        every_op: compile the ops of codes above 8 as well.
-        plane: give each sample memory for one channel as floats, which blur, JPEG and downscale need.
+        every_op: compile the ops that policies do not need as well.
+        plane: give each sample memory for one channel as floats, which blur needs.
     """
     count, size = images.shape[:2]
     buffers = torch.empty((2, *images.shape), dtype=torch.uint8, device=images.device)
     tables = torch.empty((count, 3, 256), dtype=torch.uint8, device=images.device)
-    room = (-(-size // 8) * 8) ** 2  # whole blocks of a JPEG
-    planes = torch.empty((count, room), dtype=torch.float32, device=images.device) if plane else programs
+    planes = torch.empty((count, size * size), dtype=torch.float32, device=images.device) if plane else programs
     scale = [1.0 / s for s in std]
     raw = out.dtype == torch.uint8
     with torch.cuda.device_of(images):
         _run[(count,)](
-            images, buffers, tables, planes, programs, out, stages, programs.shape[1], room, size, *mean, *scale,
+            images, buffers, tables, planes, programs, out, stages, programs.shape[1], size, *mean, *scale,
             raw=raw, every_op=every_op, block=_BLOCK, num_warps=_WARPS,
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["stages", "numbers", "room", "size"])
+@triton.jit(do_not_specialize=["stages", "numbers", "size"])
 def _run(
-    images, buffers, tables, planes, programs, out, stages, numbers, room, size,
+    images, buffers, tables, planes, programs, out, stages, numbers, size,
     mean_r, mean_g, mean_b, scale_r, scale_g, scale_b,
     raw: tl.constexpr, every_op: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +71,7 @@ def _run(
     area = size * size
     source = images + sample * area * 3
     other = tl.num_programs(0).to(tl.int64) * area * 3  # from one buffer to the other
-    table, plane = tables + sample * 768, planes + sample * room
+    table, plane = tables + sample * 768, planes + sample * area
     given = programs + sample * numbers
     at = 0
     for _ in range(stages):
@@ -75,13 +79,13 @@ def _run(
         given += 2
         if code != 0:
             target = buffers + sample * area * 3 + at * other
-            if code == 1:
+            if code == _GEOMETRY:
                 _warp(source, target, given, size, block)
-            elif code == 4:
+            elif code == _SHARPEN:
                 correlate(source, target, given, 3, size, block)
-            elif code <= 3:
-                _color(source, target, given, code == 3, area, block)
-            elif code <= 8:
+            elif (code == _COLOR) | (code == _COLOR_OF_MEAN):
+                _color(source, target, given, code == _COLOR_OF_MEAN, area, block)
+            elif code <= _EQUALIZE:
                 for channel in range(3):
                     _table(source + channel, table + 256 * channel, given, code, area, block)
                 tl.debug_barrier()
@@ -108,16 +112,12 @@ def _run(
 
 @triton.jit
 def _local(source, target, plane, given, code, size, block: tl.constexpr):
-    if code == 9:
+    if code == _BLUR:
         gaussian_blur(source, target, plane, given, size, block)
-    elif code == 10:
+    elif code == _MOTION:
         correlate(source, target, given + 1, tl.load(given).to(tl.int32), size, block)
-    elif code == 11:
+    elif code == _NOISE:
         gaussian_noise(source, target, given, size * size, block)
-    elif code == 12:
-        jpeg(source, target, plane, given, size, block)
-    elif code == 13:
-        downscale(source, target, plane, given, size, block)
     else:
         erase(source, target, given, size, block)
 
@@ -189,11 +189,11 @@ def _table(source, table, given, code, area, block: tl.constexpr):
     """Write the new level of each level, (256,), for one channel."""
     level = tl.arange(0, 256)
     new = level
-    if code == 5:
+    if code == _POSTERIZE:
         new = level & tl.load(given).to(tl.int32)
-    elif code == 6:
+    elif code == _SOLARIZE:
         new = tl.where(level >= tl.load(given).to(tl.int32), 255 - level, level)
-    elif code == 7:
+    elif code == _AUTOCONTRAST:
         lowest, highest = tl.full([block], 255, tl.int32), tl.zeros([block], tl.int32)
         for start in range(0, area, block):
             pixel = start + tl.arange(0, block)

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 import torch
-from nvidia.dali.pipeline import Pipeline
 from torch import Tensor
 
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import Shard, batches_per_epoch, build_pipeline, next_indices, outputs_of
+from augment.pipeline.build import BuiltPipeline, Outputs, Reading, Shard, build_pipeline
 from augment.pipeline.failures import BadImages, UnreadableError
-from augment.pipeline.graph import Placement
+from augment.pipeline.frames import Frames, Orientations
+from augment.pipeline.graph import Form, Placement
 from augment.pipeline.mixing import Mixer
 from augment.pipeline.placement import gpu_number
 from augment.pipeline.state import check_state, digest_of, restored
@@ -47,6 +47,7 @@ class Loader:
         threads: CPU threads of the pipeline.
         half: float16 images.
         raw: uint8 images in HWC memory, before normalization, to look at; samples are not mixed.
+        frames: hand out the frame of each sample, see `Batch`.
 
     Attributes:
         classes: names of the classes or labels, or of the numbers to predict.
@@ -70,6 +71,7 @@ class Loader:
         threads: int = 2,
         half: bool = False,
         raw: bool = False,
+        frames: bool = False,
     ) -> None:
         self.plan = plan
         self.split = split
@@ -77,11 +79,12 @@ class Loader:
         self.classes = tuple(classes)
         self._seed = seed
         self._device = device
-        self._gpu = gpu_number(device) if device.type == "cuda" else 0  # the thread that builds has another current one
         self._shard = shard or Shard()
         self._drop_last = drop_last
-        self.placement = placement or Placement("gpu" if device.type == "cuda" else "cpu")
-        self._options: dict[str, Any] = {"threads": threads, "half": half, "raw": raw}
+        placement = placement or Placement("gpu" if device.type == "cuda" else "cpu")
+        gpu = gpu_number(device) if device.type == "cuda" else 0  # the thread that builds has another current one
+        self.placement = replace(placement, threads=threads, gpu=gpu)
+        self._form = Form(half, raw, frames)
         if len(split) < self._shard.world_size:
             raise UserError(
                 f"data: {amount(len(split), 'image')} in {plan.split} for {amount(self._shard.world_size, 'rank')}. "
@@ -93,16 +96,18 @@ class Loader:
         # Some loaders need a new pipeline for each pass. DALI keeps drawing new random windows, but validation must see
         # the same ones each time. Also, a state that DALI cannot save is restored by running through the epoch so far.
         self._one_pass = (plan.split == "val" and plan.draws_in_dali) or not plan.checkpoints
-        self._per_epoch = batches_per_epoch(len(split), batch_size, self._shard.world_size)
+        self._built_at = 0  # the epoch in which the pipeline was built
+        self._per_epoch = self._reading.batches
         self._mixer: Mixer | None = None
         if plan.batch_stages and not raw:
             assert classes, "to mix targets, the number of classes is needed"
             self._mixer = Mixer(plan, split.kind, seed=seed, rank=self._shard.rank, classes=len(classes))
-        self._pipeline: Pipeline | None = None
+        self._frames = Frames(plan, seed, self._shard.rank) if frames else None
+        self._orientations = Orientations(split.files)
+        self._pipeline: BuiltPipeline | None = None
         self._primed = False  # whether the next batch has been asked for already
-        self._prepared: Background[Pipeline] | None = None
+        self._prepared: Background[BuiltPipeline] | None = None
         self._process: int | None = None  # where pipelines were built
-        self._built_at = 0  # the epoch in which the pipeline was built
         self._consumed = 0  # DALI batches taken from it since
         self._saved: tuple[int, str | None] = (0, None)  # batches taken before, and the checkpoint of that position
         self._resuming = False
@@ -166,7 +171,7 @@ class Loader:
             start = number * self.batch_size
             counts = self._shard.counts(len(self.split), start, self.batch_size)
             if (own := counts[self._shard.rank]) < self.batch_size:  # one if none is left, for synchronized batch norms
-                outputs = [output[: max(own, 1)] for output in outputs]
+                outputs = outputs.first(max(own, 1))
             yield self._batch(outputs, epoch, start, own / sum(counts))
 
     def prepare(self) -> None:
@@ -274,28 +279,19 @@ class Loader:
         self._saved = (0, None)
 
     @property
-    def _order(self) -> dict[str, Any]:
-        """What determines which images are read, as arguments of `build_pipeline`."""
+    def _reading(self) -> Reading:
         batch_size = min(self.batch_size, -(-len(self.split) // self._shard.world_size))  # DALI would fill it up
-        place = {"epoch": self._built_at, "shard": self._shard, "stand_ins": self._bad.stand_ins}
-        return {"batch_size": batch_size, "seed": self._seed, **place}
+        files, stand_ins = self.split.files, self._bad.stand_ins
+        return Reading(files, batch_size, self._seed, self._built_at, self._shard, stand_ins)
 
-    def _build(self, checkpoint: str | None = None) -> Pipeline:
+    def _build(self, checkpoint: str | None = None) -> BuiltPipeline:
         self._process = os.getpid()
-        pipeline = build_pipeline(
-            self.plan,
-            self.split.files,
-            placement=self.placement,
-            gpu=self._gpu,
-            checkpoint=checkpoint,
-            **self._order,
-            **self._options,
-        )
+        pipeline = build_pipeline(self.plan, self._reading, self.placement, self._form, checkpoint)
         pipeline.build()
         pipeline.schedule_run()  # the first time, this schedules all batches to prefetch
         return pipeline
 
-    def _running(self) -> Pipeline:
+    def _running(self) -> BuiltPipeline:
         """Return the pipeline, positioned at the loader's next batch; build it if there is none."""
         if self._pipeline is None:
             prepared, self._prepared = self._prepared, None
@@ -306,7 +302,7 @@ class Loader:
                 self._run(self._pipeline)
         return self._pipeline
 
-    def _next(self) -> list[Tensor]:
+    def _next(self) -> Outputs:
         """Return the outputs of the next batch."""
         outputs = self._recover(lambda: self._run(self._running()))
         self._consumed += 1
@@ -323,11 +319,9 @@ class Loader:
                 self._pipeline = None  # it is of no more use: it has failed, or has lost a batch to Ctrl-C
                 if not isinstance(error, RuntimeError | UnreadableError):
                     raise
-                # The next batch, those that are prefetched, and those whose images are announced.
-                coming = range(self._consumed, self._consumed + 2 * self.placement.prefetch + 1)
-                self._bad.replace(error, next_indices(self.plan, self.split.files, coming, **self._order))
+                self._bad.replace(error)
 
-    def _run(self, pipeline: Pipeline) -> list[Tensor]:
+    def _run(self, pipeline: BuiltPipeline) -> Outputs:
         # On the GPU, the batch is handed over on PyTorch's stream: nothing waits for it here.
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         with outside_python():
@@ -335,14 +329,17 @@ class Loader:
                 self._primed = False
             else:
                 pipeline.schedule_run()
-            return outputs_of(pipeline, stream)
+            return pipeline.hand_out(stream)
 
-    def _batch(self, outputs: list[Tensor], epoch: int, start: int, share: float) -> Batch:
-        *images, index = outputs
-        indices = index.flatten().long()
+    def _batch(self, outputs: Outputs, epoch: int, start: int, share: float) -> Batch:
+        indices = outputs.index.flatten().long()
         targets = self._targets.index_select(0, indices)
-        views = [image.permute(0, 3, 1, 2) for image in images]
+        views = [image.permute(0, 3, 1, 2) for image in outputs.views]
         if self._mixer is not None:
             mixed = [self._mixer.mix(view, targets, epoch=epoch, start=start) for view in views]
             views, targets = [view for view, _ in mixed], mixed[0][1]
-        return Batch(views[0], targets, indices, tuple(views), share)
+        frames: tuple[Tensor, ...] = ()
+        if self._frames is not None:
+            orientations = self._orientations.of(outputs.cpu_index)
+            frames = self._frames.of(outputs.windows, orientations, epoch if self.plan.split == "train" else 0, start)
+        return Batch(views[0], targets, indices, tuple(views), share, frames[0] if frames else None, frames)

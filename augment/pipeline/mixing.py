@@ -5,7 +5,6 @@ copied for many batches at once, and one kernel runs mixup and cutmix, one after
 ops of your own, PyTorch's operators run; samples that a stage skips get its op's neutral values, if it has some.
 """
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 from augment.data.targets.kind import Kind
 from augment.pipeline.feed import BLOCK, Values, compact, stage_values
 from augment.pipeline.program import runs
-from augment.recipe.op import Array
+from augment.recipe.kinds import Array, BatchOp
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.support.errors import UserError
@@ -37,9 +36,7 @@ class Mixer:
     """
 
     def __init__(self, plan: Plan, kind: Kind, *, seed: int, rank: int, classes: int, together: int = BLOCK) -> None:
-        keys = {step.key.split(".")[0] for stage in plan.batch_stages for step in stage.steps}
-        mixing = replace(plan, tree=tuple(step for step in plan.tree if step.key in keys))
-        self._sampler = Sampler(mixing, seed, rank)
+        self._sampler = Sampler(plan.only("batch"), seed, rank)
         self._kind, self._classes = kind, classes
         self._together = together
         self._known = all(stage.steps[0].op.name in _KERNEL_OPS for stage in plan.batch_stages)
@@ -73,6 +70,7 @@ class Mixer:
         for stage, values in zip(stages, given, strict=True):
             applied, step = values.pop("applied", None), stage.steps[0]
             both = images, partners
+            assert isinstance(step.op, BatchOp)
             if step.op.writes:  # what it is given is needed again
                 both, values = (images.clone(), partners.clone()), {n: value.clone() for n, value in values.items()}
             made = step.op.function(*both, **step.op.fixed(step.params), **values)

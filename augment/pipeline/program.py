@@ -20,40 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from augment.pipeline.feed import Feed, Values, stage_values
+from augment.pipeline.graph import Form, Placement
+from augment.pipeline.routines import BORDERS, CODES, OF_POLICIES, ROUTINES
+from augment.recipe.layout import positions_of
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
 
 log = getLogger(__name__)
 
-# The number by which the kernel knows a stage; 0 stands for a stage that does not apply to a sample.
-_CODES = {"geometry": 1, "color": 2, "color of mean": 3, "sharpen": 4, "posterize": 5, "solarize": 6, "autocontrast": 7,
-          "equalize": 8, "gaussian_blur": 9, "motion_blur": 10, "gaussian_noise": 11, "jpeg": 12, "downscale": 13,
-          "erase": 14}  # fmt: skip
-_LARGEST = 256  # side in pixels up to which the other ops run in the kernel
-_OF_POLICIES = 8  # the last code that policies need; without the others, the kernel compiles in less time
-_PLANES = {"gaussian_blur", "jpeg", "downscale"}
-_BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
-_FILLS = {"constant": 0, "mean": 1, "noise": 2}
-
-# Quantization of luma and chroma at quality 50, suggested in Annex K of the JPEG standard.
-_LUMA = (
-    (16, 11, 10, 16, 24, 40, 51, 61),
-    (12, 12, 14, 19, 26, 58, 60, 55),
-    (14, 13, 16, 24, 40, 57, 69, 56),
-    (14, 17, 22, 29, 51, 87, 80, 62),
-    (18, 22, 37, 56, 68, 109, 103, 77),
-    (24, 35, 55, 64, 81, 104, 113, 92),
-    (49, 64, 78, 87, 103, 121, 120, 101),
-    (72, 92, 95, 98, 112, 100, 103, 99),
-)
-_CHROMA = (
-    (17, 18, 24, 47, 99, 99, 99, 99),
-    (18, 21, 26, 66, 99, 99, 99, 99),
-    (24, 26, 56, 99, 99, 99, 99, 99),
-    (47, 66, 99, 99, 99, 99, 99, 99),
-    *((99,) * 8,) * 4,
-)
+_LARGEST = 256  # side in pixels up to which the other ops than those of policies run in the kernel
 
 
 @dataclass(frozen=True)
@@ -61,7 +37,7 @@ class Program:
     """What the kernel does for the samples of a plan.
 
     Attributes:
-        plan: the plan, whose image stages are run.
+        plan: the plan, whose image stages are run, but for those that DALI's operators run before.
     """
 
     plan: Plan
@@ -73,22 +49,50 @@ class Program:
         They do with a single local stage: on the CPU it starts few operators, beside decoding. They may with other ops
         than those of policies on large images, as here one block of threads runs a sample.
         """
-        stages, program = plan.image_stages, Program(plan)
-        known = all(name in _CODES for name in program.names) and all(
-            stage.kind != "geometry" or stage.border[0] in _BORDERS for stage in stages
-        )
-        several = sum(stage.kind == "local" for stage in stages) > 1
-        return program if known and several and (plan.size <= _LARGEST or not program.every_op) else None
+        program = Program(plan)
+        several = sum(stage.kind == "local" for stage in program.stages) > 1
+        return program if several and (plan.size <= _LARGEST or not program.every_op) else None
+
+    @cached_property
+    def _split(self) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+        """The stages up to the last one that the kernel does not know, and those after it.
+
+        Stages of which a sample meets one at most, such as the choices of a `one_of`, may change places.
+        """
+        positions = enumerate(positions_of(self.plan.tree))
+        position = {step.key: number for number, alternatives in positions for step in alternatives}
+        before: list[Stage] = []
+        after: list[Stage] = []
+        for stage in self.plan.image_stages:
+            if _name(stage) in CODES and (stage.kind != "geometry" or stage.border[0] in BORDERS):
+                after.append(stage)
+                continue
+            at = len(after)
+            while at and len({position[step.key] for step in (*after[at - 1].steps, *stage.steps)}) == 1:
+                at -= 1
+            before += [*after[:at], stage]
+            after = after[at:]
+        return tuple(before), tuple(after)
+
+    @property
+    def before(self) -> tuple[Stage, ...]:
+        """The stages that DALI's operators run, in the graph."""
+        return self._split[0]
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that the kernel runs."""
+        return self._split[1]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of its stages; to find them for each batch would take longer than to start the kernel."""
-        return tuple(map(_name, self.plan.image_stages))
+        return tuple(map(_name, self.stages))
 
     @property
     def every_op(self) -> bool:
         """Whether the kernel is needed with more ops than those of policies."""
-        return any(_CODES[name] > _OF_POLICIES for name in self.names)
+        return any(CODES[name] > OF_POLICIES for name in self.names)
 
     def values(self, sampler: Sampler, where: tuple[int, int, int]) -> NDArray[np.float32]:
         """Return the programs of samples, (N, numbers).
@@ -103,13 +107,14 @@ class Program:
         """
         draws, size = sampler.draw(*where), self.plan.size
         parts = []
-        for name, stage in zip(self.names, self.plan.image_stages, strict=True):
+        for name, stage in zip(self.names, self.stages, strict=True):
             fed, rows = stage_values(stage, draws, size, neutral=False), np.flatnonzero(stage.applied(draws))
             if stage.steps[0].op.random:
                 # Two numbers of 24 bits, as many as a float holds.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2) * 2**24)
-            values = _given(name, stage, {n: value[rows] for n, value in fed.items() if n != "applied"}, size)
-            parts.append((_CODES[name], rows, values, sum(value.shape[1] for value in values)))
+            given = {n: value[rows] for n, value in fed.items() if n != "applied"}
+            values = ROUTINES[name](stage, given, size)
+            parts.append((CODES[name], rows, values, sum(value.shape[1] for value in values)))
         programs = np.zeros((where[2], sum(2 + count for *_, count in parts)), np.float32)
         at = 0
         for code, rows, values, count in parts:
@@ -120,26 +125,32 @@ class Program:
             at += 2 + count
         return programs
 
-    def run(self, images: Tensor, programs: Tensor, *, half: bool, raw: bool) -> Tensor:
+    def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
         """Apply the stages and normalize.
 
         Args:
             images: (N, size, size, 3) uint8.
             programs: what `values` returned, on the same device.
-            half: float16 in place of float32.
-            raw: leave out the normalization.
+            form: the form of the result.
 
         Returns:
             (N, size, size, 3) float, or uint8 if raw.
         """
         from augment.pipeline.kernel import launch
 
-        kind = torch.uint8 if raw else torch.float16 if half else torch.float32
+        kind = torch.uint8 if form.raw else torch.float16 if form.half else torch.float32
         out = torch.empty(images.shape, dtype=kind, device=images.device)
         mean, std = ([255 * value for value in values] for values in (self.plan.mean, self.plan.std))
-        options = {"every_op": self.every_op, "plane": not _PLANES.isdisjoint(self.names)}
+        options = {"every_op": self.every_op, "plane": "gaussian_blur" in self.names}
         launch(images, programs, out, mean, std, stages=len(self.names), **options)
         return out
+
+
+def program_of(plan: Plan, placement: Placement) -> Program | None:
+    """Return what a kernel does on a GPU in place of DALI's operators, None for plans that it does not run."""
+    alike = plan.views.crop == "own" and not plan.views.named
+    program = Program.of(plan) if placement.device == "gpu" and alike else None
+    return program if program is not None and kernels_run(placement.gpu, every_op=program.every_op) else None
 
 
 class ProgramFeed(Feed):
@@ -163,38 +174,6 @@ def _name(stage: Stage) -> str:
     if stage.kind == "local":
         return stage.steps[0].op.name
     return "chain" if stage.chained else "color of mean" if stage.uses_mean else stage.kind
-
-
-def _given(name: str, stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
-    """Return the columns of numbers that the kernel takes of a stage, (N, any) each, from what is fed to DALI."""
-    columns = [value.reshape(len(value), np.prod(value.shape[1:], dtype=int)) for value in fed.values()]
-    fixed = stage.steps[0].op.fixed(stage.steps[0].params)
-    if name == "geometry":
-        return [*columns, *_constants(len(columns[0]), _BORDERS[stage.border[0]], stage.border[1])]
-    if name == "erase":
-        return [*columns[:-1], *_constants(len(columns[0]), _FILLS[fixed["fill"]], fixed["level"]), columns[-1]]
-    if name == "motion_blur":
-        return [*_constants(len(columns[0]), fed["kernel"].shape[1]), *columns]
-    if name == "jpeg":
-        return [_quantization()[fed["quality"]]]
-    if name == "downscale":
-        side = columns[0][:, :1]
-        return [side, size / side, side / size, *_constants(len(side), fixed["interpolation"] == "linear")]
-    return columns
-
-
-def _constants(count: int, *values: float) -> list[Values]:
-    return [np.full((count, 1), value, np.float32) for value in values]
-
-
-@cache
-def _quantization() -> NDArray[np.float32]:
-    """Return the quantization tables of luma and chroma for each quality, (101, 128), rounded as DALI does."""
-    quality = np.arange(101, dtype=np.float32)[:, None]
-    scale = np.where(quality < 50, 50 / np.maximum(quality, 1), 2 - 2 * quality / 100)
-    tables = np.array([_LUMA, _CHROMA], np.float32).reshape(1, -1)
-    rounded: NDArray[np.float32] = np.clip(np.floor(scale * tables + 0.5), 1, 255)
-    return rounded
 
 
 @cache

@@ -1,7 +1,7 @@
 """A recipe as a function of images in memory, for loops that read their images themselves."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import current_process
@@ -22,16 +22,19 @@ from augment.data.targets.labels import LABELS
 from augment.params import Interval
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import is_decoded_once, program_of
 from augment.pipeline.feed import Values, stage_values
-from augment.pipeline.graph import RANDOM_STATE, Dali, GraphImage, Node, Placement, apply, normalize
+from augment.pipeline.frames import Frames
+from augment.pipeline.graph import Form, GraphImage, Node, Placement
 from augment.pipeline.images import Images, check_encoded, read_images, read_targets
 from augment.pipeline.mixing import Mixer, to_device
+from augment.pipeline.operators import RANDOM_STATE, Dali, GraphSource, add_views
 from augment.pipeline.placement import gpu_number
+from augment.pipeline.program import program_of
 from augment.pipeline.windows import COLUMNS, random_windows
-from augment.recipe.op import Array
+from augment.recipe.kinds import Array
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
+from augment.recipe.stage import Stage
 from augment.recipe.steps import SplitName
 from augment.support.errors import UserError
 from augment.support.own_code import OwnCodeError, describe_in_op
@@ -64,6 +67,7 @@ class Transform:
         classes: number of classes, which a recipe that mixes samples needs if targets are class indices.
         half: float16 in place of float32.
         threads: CPU threads; None: one per core, at most 16.
+        frames: hand out the frames of images that come with targets, see `Batch`.
 
     Attributes:
         position: number of the next call; set it to repeat a call or to resume.
@@ -83,6 +87,7 @@ class Transform:
         classes: int | None = None,
         half: bool = False,
         threads: int | None = None,
+        frames: bool = False,
     ) -> None:
         check_arguments(recipe, classes=classes, half=half, rank=rank, seed=seed, threads=threads)
         self.plan = build_plan(recipe.aug, split)
@@ -91,7 +96,12 @@ class Transform:
         self._seed = recipe.seed if seed is None else seed
         self._rank = rank
         self._classes = classes
-        self._options: dict[str, Any] = {"half": half, "threads": threads or min(16, cores())}
+        self._form = Form(half, frames=frames)
+        self._placement = Placement(
+            "gpu" if self._device.type == "cuda" else "cpu",
+            threads=threads or min(16, cores()),
+            gpu=gpu_number(self._device) if self._device.type == "cuda" else 0,
+        )
         self._graphs: dict[str, _Graph] = {}
         self._lock, self._process, self._home = Lock(), os.getpid(), current_process().name
         if split == "train":
@@ -124,7 +134,7 @@ class Transform:
         if self._process != os.getpid():  # in a fork, pipelines have no threads, and to free them would hang
             self._process, self._lock, self._graphs, self._inherited = os.getpid(), Lock(), {}, self._graphs
         with self._lock:
-            views = self._run(read)
+            views, windows = self._run(read)
             call, self.position = self.position, self.position + 1
         if checked is None:
             return views[0] if len(views) == 1 else tuple(views)
@@ -133,7 +143,11 @@ class Transform:
             mixer = Mixer(self.plan, kind, seed=self._seed, rank=self._stream(), classes=classes, together=1)
             mixed = [mixer.mix(view, checked, epoch=call, start=0) for view in views]
             views, checked = [view for view, _ in mixed], mixed[0][1]
-        return Batch(views[0], checked, torch.arange(len(read), device=self._device), tuple(views))
+        frames: tuple[Tensor, ...] = ()
+        if windows:
+            frames = Frames(self.plan, self._seed, self._stream()).of(windows, read.orientations(), call, 0)
+        indices = torch.arange(len(read), device=self._device)
+        return Batch(views[0], checked, indices, tuple(views), 1.0, frames[0] if frames else None, frames)
 
     def _stream(self) -> int:
         """Return the rank to draw by: the given one, or, in a worker process, one that only its copy has."""
@@ -141,8 +155,8 @@ class Transform:
         here = current_process().name if worker is None else worker.seed
         return self._rank if here == self._home else derive_seed(self._rank, here)
 
-    def _run(self, read: Images) -> list[Tensor]:
-        """Return the views of images."""
+    def _run(self, read: Images) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the views of images and, with frames, their windows."""
         graph = self._graph(read.kind, len(read))
         try:
             return graph.run(read, self.position)
@@ -159,57 +173,43 @@ class Transform:
         """Return a graph for a kind of images and batches of this size, built if there is none."""
         graph = self._graphs.get(kind)
         if graph is None or graph.batch_size < count:
-            graph = _Graph(self.plan, kind, count, self._device, self._seed, self._stream(), **self._options)
+            views = enumerate(self.plan.per_view)
+            samplers = [Sampler(own, self._seed, self._stream(), view) for view, own in views]
+            graph = _Graph(self.plan, kind, count, self._placement, self._form, samplers)
             self._graphs[kind] = graph
         return graph
 
 
-class _Graph:
+class _Graph(GraphSource):
     """The DALI pipeline of a plan for one kind of images, and what it is fed in each call.
 
     Args:
         plan: what is done to the images.
         kind: the kind of the images, see `Images`.
         batch_size: the largest batch.
-        device: where it runs.
-        seed: see `Transform`.
-        rank: see `Transform`.
-        threads: CPU threads.
-        half: float16 in place of float32.
+        placement: where it runs.
+        form: the form of the images that it makes.
+        samplers: draw for each view.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        kind: str,
-        batch_size: int,
-        device: torch.device,
-        seed: int,
-        rank: int,
-        *,
-        threads: int,
-        half: bool,
+        self, plan: Plan, kind: str, batch_size: int, placement: Placement, form: Form, samplers: Sequence[Sampler]
     ) -> None:
+        super().__init__(placement, program_of(plan, placement))
         self.batch_size = batch_size
-        self._plan = plan
-        self._device, self._cuda = device, device.type == "cuda"
-        self._samplers = [Sampler(own, seed, rank, view) for view, own in enumerate(plan.per_view)]
-        # The number of results that each view has in common with the first.
+        self._samplers, self._form = samplers, form
         self._common = [0, *(own.in_common(plan) for own in plan.others)]
         self._crops: dict[int, _FedImage] = {}  # of the views whose crop is their own
-        self._drawn: dict[tuple[int, int, int], dict[str, Values]] = {}  # of the next call, as `_draw` returns it
-        gpu = gpu_number(device) if self._cuda else None
+        # Of the next call, as `_draw` returns it.
+        self._drawn: dict[tuple[int, int, int], tuple[dict[str, Values], list[Values]]] = {}
         self._pipeline = Pipeline(
             batch_size=batch_size,
-            num_threads=threads,
-            device_id=gpu,
+            num_threads=placement.threads,
+            device_id=placement.device_id,
             prefetch_queue_depth=1,
             exec_dynamic=True,
             concurrency=OperatorConcurrency.FULL,
         )
-        self._half = half
-        placement = Placement("gpu" if self._cuda else "cpu")
-        self._program = program_of(plan, placement, gpu or 0)
         with self._pipeline:
             stored = fn.external_source(
                 name=_IMAGES,
@@ -218,29 +218,34 @@ class _Graph:
                 ndim=1 if kind == "encoded" else 3,
                 layout="" if kind == "encoded" else "HWC",
             )
-            if is_decoded_once(plan) and kind == "encoded":
-                stored, kind = GraphImage(stored, placement, seed=0).decode(), "decoded"
-            views: list[Node] = []
-            first: list[Node] = []  # see `build_pipeline`
-            for view, own in enumerate(plan.per_view):
-                made = first[: self._common[view]]
-                if not made:
-                    image = _FedImage(stored, placement, f"{view} {own.crop.key}", raw=kind != "encoded")
-                    made.append(own.crop.op.function(image, own.size, **own.crop.op.values(own.crop.params, {})))
-                    if own.crop.op.random and image.draw is None:
-                        raise UserError(f"{own.path}.{own.crop.key}: draws by itself, which no call can repeat.")
-                    self._crops[view] = image
-                if self._program is not None:
-                    views.append(made[0])
-                    continue
-                self._add_stages(made, view)
-                views.append(normalize(made[-1], own, half=half))
-                first = first or made
-            self._pipeline.set_outputs(*views)
+            views, windows, self._shown = add_views(plan, stored, self, form, raw=kind != "encoded")
+            self._pipeline.set_outputs(*views, *(windows if form.frames else []))
+        for view, image in self._crops.items():
+            own = samplers[view].plan
+            if own.crop.op.random and image.draw is None:
+                raise UserError(f"{own.path}.{own.crop.key}: draws by itself, which no call can repeat.")
 
-    def run(self, images: Images, call: int) -> list[Tensor]:
-        """Return each view, (N, 3, size, size), with the draws of a call."""
-        stream = torch.cuda.current_stream(self._device) if self._cuda else None
+    def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
+        """Return the image that the crop of a view is given."""
+        plan = self._samplers[view].plan
+        name = f"{view} {plan.crop.key}"
+        self._crops[view] = _FedImage(stored, self.placement, name, raw=raw, frames=self._form.frames)
+        return self._crops[view]
+
+    def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
+        """Return for each stage of a view the sources of its values."""
+        fed = self._stage_values(view, (0, 0, 1))
+        return [{name: fn.external_source(name=_source(view, n, name)) for name in fed[n]} for n in range(len(stages))]
+
+    def dali(self, view: int, stage: Stage) -> Dali:
+        """Return what a stage of a view needs of DALI."""
+        plan = self._samplers[view].plan
+        return Dali(self.placement.device, plan.size, None, f"{plan.path}.{stage.steps[0].key}")
+
+    def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Return each view, (N, 3, size, size), with the draws of a call, and with frames its windows."""
+        device = torch.device("cuda", self.placement.gpu) if self.placement.device == "gpu" else torch.device("cpu")
+        stream = torch.cuda.current_stream(device) if self.placement.device == "gpu" else None
         where = (call, 0, len(images))
         for view, crop in self._crops.items():
             if crop.draw is not None:
@@ -248,7 +253,7 @@ class _Graph:
                 uniform = sampler.uniform(sampler.plan.crop.key, where, crop.columns)
                 self._pipeline.feed_input(crop.name, crop.draw(uniform, images.sizes).astype(np.float32))
         drawn = self._drawn.pop(where, None) or self._draw(where)
-        for name, values in drawn.items() if self._program is None else ():
+        for name, values in drawn[0].items():
             with suppress(KeyError):  # an op need not use what is drawn for it: DALI leaves out such a source
                 self._pipeline.feed_input(name, values)
         self._pipeline.feed_input(_IMAGES, images.data, cuda_stream=stream if images.kind == "gpu" else None)
@@ -257,44 +262,42 @@ class _Graph:
         following = (call + 1, 0, len(images))
         self._drawn = {following: self._draw(following)}
         # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
-        outputs = self._pipeline.outputs(stream)
-        made = [from_dlpack(output.as_tensor()) for output in outputs]
-        if self._program is not None:
-            programs = [to_device(values, self._device) for values in drawn.values()]
-            made = [self._program.run(*both, half=self._half, raw=False) for both in zip(made, programs, strict=True)]
-        return [image.permute(0, 3, 1, 2) for image in made]
+        outputs = [from_dlpack(output.as_tensor()) for output in self._pipeline.outputs(stream)]
+        made, windows = outputs[: len(self._samplers)], outputs[len(self._samplers) :]
+        if self.program is not None:
+            programs = [to_device(values, device) for values in drawn[1]]
+            made = [self.program.run(*pair, self._form) for pair in zip(made, programs, strict=True)]
+        shown = [windows[number] for number in self._shown] if windows else []
+        return [image.permute(0, 3, 1, 2) for image in made], shown
 
-    def _draw(self, where: tuple[int, int, int]) -> dict[str, Values]:
-        """Return what the stages of all views are fed, by the names of their sources."""
-        return {n: values for view in range(len(self._samplers)) for n, values in self._fed(view, where).items()}
+    def _draw(self, where: tuple[int, int, int]) -> tuple[dict[str, Values], list[Values]]:
+        """Return what the stages of all views are fed, by the names of their sources, and the programs of the views."""
+        fed = {
+            _source(view, number, name): values
+            for view in range(len(self._samplers))
+            for number, stage in enumerate(self._stage_values(view, where))
+            for name, values in stage.items()
+        }
+        return fed, [self.program.values(own, where) for own in self._samplers if self.program is not None]
 
-    def _add_stages(self, made: list[Node], view: int) -> None:
-        """Append the results of the image stages of a view to those that it has."""
-        plan = self._samplers[view].plan
-        names = list(self._fed(view, (0, 0, 1)))
-        for number, stage in enumerate(plan.image_stages[len(made) - 1 :], len(made) - 1):
-            prefix = f"{view} {number} "
-            fed = {n.removeprefix(prefix): fn.external_source(name=n) for n in names if n.startswith(prefix)}
-            dali = Dali("gpu" if self._cuda else "cpu", plan.size, None, f"{plan.path}.{stage.steps[0].key}")
-            made.append(apply(made[-1], stage, fed, dali))
-
-    def _fed(self, view: int, where: tuple[int, int, int]) -> dict[str, Values]:
-        """Return what the stages of a view are fed, by the names of their sources."""
+    def _stage_values(self, view: int, where: tuple[int, int, int]) -> list[dict[str, Values]]:
+        """Return what the stages of a view are fed that it does not have in common with the first view."""
         sampler = self._samplers[view]
-        plan = sampler.plan
-        fed: dict[str, Values] = {}
-        if self._program is not None:
-            return {f"{view}": self._program.values(sampler, where)}
-        draws = sampler.draw(*where)
-        start = max(0, self._common[view] - 1)
-        for number, stage in enumerate(plan.image_stages[start:], start):
-            values = stage_values(stage, draws, plan.size, neutral=self._cuda)
+        plan, draws, found = sampler.plan, sampler.draw(*where), []
+        stages = plan.image_stages[max(0, self._common[view] - 1) :] if self.program is None else self.program.before
+        for stage in stages:
+            values = stage_values(stage, draws, plan.size, neutral=self.placement.device == "gpu")
             if stage.steps[0].op.random:
                 words = sampler.uniform(f"{stage.steps[0].key}.noise", (where[0], 0, 1), _STATE_WORDS)
                 # DALI takes the first row, and gives each sample a stream of its own.
                 values[RANDOM_STATE] = np.tile((words * 2**32).astype(np.uint32), (where[2], 1))
-            fed |= {f"{view} {number} {name}": value for name, value in values.items()}
-        return fed
+            found.append(values)
+        return found
+
+
+def _source(view: int, stage: int, name: str) -> str:
+    """Return the name of the source of some values of a stage of a view."""
+    return f"{view} {stage} {name}"
 
 
 class _FedImage(GraphImage):
@@ -306,8 +309,8 @@ class _FedImage(GraphImage):
         draw: turns them, (N, columns), and the sizes of the images into what is fed; None: the crop draws nothing.
     """
 
-    def __init__(self, stored: Node, placement: Placement, name: str, *, raw: bool) -> None:
-        super().__init__(stored, placement, seed=0, raw=raw)
+    def __init__(self, stored: Node, placement: Placement, name: str, *, raw: bool, frames: bool) -> None:
+        super().__init__(stored, placement, seed=0, raw=raw, frames=frames)
         self.name = name
         self.columns = 2
         self.draw: Callable[[Array, Any], Array] | None = None

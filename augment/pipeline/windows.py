@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Interval
-from augment.recipe.op import Array
+from augment.recipe.kinds import Array
 
 _ATTEMPTS = 10
 

@@ -1,16 +1,16 @@
 """Compare two recipes: changed settings, and steps that were added, removed, moved or changed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, TypeGuard
+from difflib import SequenceMatcher
+from typing import Any, Literal
 
-from augment.params import Param, settings
-from augment.recipe.op import OPS
-from augment.recipe.steps import Aug, Step, plain_steps
+from augment.params import Number, Param, settings
+from augment.recipe.steps import Aug, Step
 from augment.recipe.views import View, Views
 
 ChangeKind = Literal["added", "removed", "moved", "changed"]
-Plain = Mapping[str, Any]
+_NUMBER = Number(doc="")  # how p and weight are shown
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Change:
 
     kind: ChangeKind
     name: str
-    text: str
+    text: str = ""
 
     def __str__(self) -> str:
         sign = {"added": "+", "removed": "-", "moved": ">", "changed": "~"}[self.kind]
@@ -51,12 +51,35 @@ def _settings(section: Any, prefix: str = "") -> Iterator[tuple[str, tuple[Param
             yield from _settings(value, f"{prefix}{field.name}.")
 
 
-def diff_steps(old: tuple[Step, ...], new: tuple[Step, ...]) -> list[Change]:
+def diff_steps(old: Sequence[Step], new: Sequence[Step], path: str = "") -> list[Change]:
     """Return the differences between the steps of a split: removed steps first, then the rest in the new order.
 
     Steps are matched by key; the same key with another op is another step.
+
+    Args:
+        old: steps before.
+        new: steps now.
+        path: what is put before their names.
     """
-    return list(_diff_steps(plain_steps(old), plain_steps(new), ""))
+    before = {step.key: step for step in old}
+    kept = {step.key for step in new if step.key in before and before[step.key].op == step.op}
+    moved = _moved([step.key for step in old if step.key in kept], [step.key for step in new])
+    changes = [change for step in old if step.key not in kept for change in _whole("removed", step, path)]
+    for step in new:
+        if step.key not in kept:
+            changes += _whole("added", step, path)
+            continue
+        name, was = path + step.key, before[step.key]
+        if step.key in moved:
+            changes.append(Change("moved", name, moved[step.key]))
+        changes += [
+            Change("changed", name, f"{label} {_arrow(param, value, _shown(step)[label][1])}")
+            for label, (param, value) in _shown(was).items()
+            if value != _shown(step)[label][1]
+        ]
+        if step.op.nests:
+            changes += diff_steps(was.steps, step.steps, f"{name}.")
+    return changes
 
 
 def diff_views(old: Views, new: Views) -> list[Change]:
@@ -67,10 +90,10 @@ def diff_views(old: Views, new: Views) -> list[Change]:
     for name in dict.fromkeys([*before, *after]):
         path = f"views.{name}"
         if name not in after:
-            changes.append(Change("removed", path, ""))
+            changes.append(Change("removed", path))
             continue
         if name not in before:
-            changes.append(Change("added", path, ""))
+            changes.append(Change("added", path))
         if name in moved:
             changes.append(Change("moved", path, moved[name]))
         was, now = before.get(name, View()), after[name]
@@ -79,95 +102,40 @@ def diff_views(old: Views, new: Views) -> list[Change]:
             for setting, param in settings(View).items()
             if getattr(was, setting) != getattr(now, setting)
         ]
-        changes += _diff_steps(plain_steps(was.steps), plain_steps(now.steps), f"{path}.")
+        changes += diff_steps(was.steps, now.steps, f"{path}.")
     return changes
 
 
-def _diff_steps(old: Mapping[str, Plain], new: Mapping[str, Plain], prefix: str) -> Iterator[Change]:
-    kept = [key for key in new if key in old and old[key].get("op") == new[key].get("op")]
-    for key in old:
-        if key not in kept:
-            yield from _whole("removed", prefix + key, old[key])
-    moved = _moved([key for key in old if key in kept], list(new))
-    for key in new:
-        if key not in kept:
-            yield from _whole("added", prefix + key, new[key])
-        else:
-            if key in moved:
-                yield Change("moved", prefix + key, moved[key])
-            yield from _diff_values(old[key], new[key], prefix + key)
+def _shown(step: Step) -> dict[str, tuple[Param[Any], Any]]:
+    """Return what a recipe sets of a step, by its label."""
+    p = {"p": (_NUMBER, step.p)} if "p" in step.op.params else {}
+    params = {n.removesuffix("_range"): (step.op.params[n], value) for n, value in step.params.items()}
+    return {**p, "weight": (_NUMBER, step.weight), **params}
+
+
+def _whole(kind: ChangeKind, step: Step, path: str) -> Iterator[Change]:
+    """Yield a step that only one recipe has, and the steps nested in it."""
+    head = [] if step.key == step.op.name else [f"({step.op.name})"]
+    weight = [f"weight {step.weight:g}"] if step.weight != 1 else []
+    p = [f"p {step.p:g}"] if "p" in step.op.params else []
+    params = [", ".join([*step.settings, *weight])] if step.settings or weight else []
+    yield Change(kind, path + step.key, "  ".join([*head, *p, *params]))
+    if step.op.nests:
+        for nested in step.steps:
+            yield from _whole(kind, nested, f"{path}{step.key}.")
 
 
 def _moved(old: Sequence[str], new: Sequence[str]) -> dict[str, str]:
-    """Return the new position of each key that has moved."""
+    """Return the new position of each key that has moved, of as few as possible."""
     kept = [key for key in new if key in old]
-    unmoved = _longest_in_order([key for key in old if key in kept], kept)
+    blocks = SequenceMatcher(None, [key for key in old if key in kept], kept, autojunk=False).get_matching_blocks()
+    unmoved = {key for block in blocks for key in kept[block.b : block.b + block.size]}
     before = dict(zip(new, ["", *new], strict=False))
     return {key: f"now after {before[key]}" if before[key] else "now the first" for key in kept if key not in unmoved}
 
 
-def _whole(kind: ChangeKind, name: str, step: Plain) -> Iterator[Change]:
-    """Yield a step that only one recipe has, and the steps nested in it."""
-    op = OPS.get(str(step.get("op")))
-    common = {"op", "p"} if op is None else {"op", *op.params.keys() - op.own_params.keys()}
-    shown = [n for n, value in step.items() if n not in common and value is not None and not _is_steps(value)]
-    head = "" if name.split(".")[-1] == step.get("op") else f"({step.get('op')})"
-    p = f"p {step['p']:g}" if "p" in step else ""
-    params = ", ".join(f"{_label(n)} {_show(_param(step, n), step[n])}" for n in shown)
-    yield Change(kind, name, "  ".join(part for part in (head, p, params) if part))
-    for value in step.values():
-        if _is_steps(value):
-            for key, nested in value.items():
-                yield from _whole(kind, f"{name}.{key}", nested)
-
-
-def _diff_values(old: Plain, new: Plain, name: str, path: str = "") -> Iterator[Change]:
-    """Yield the parameters of a step that differ; mappings that are no parameter of the op are compared by key."""
-    for key in dict.fromkeys([*old, *new]):
-        before, after, param = old.get(key), new.get(key), _param(new, key)
-        if _is_steps(before) and _is_steps(after):
-            yield from _diff_steps(before, after, f"{name}.")
-        elif param is None and isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from _diff_values(before, after, name, f"{path}{key}.")
-        elif key not in old or key not in new:
-            value = f"(unset) -> {_show(param, after)}" if key in new else f"{_show(param, before)} -> (unset)"
-            yield Change("changed", name, f"{path}{_label(key)} {value}")
-        elif before != after:
-            yield Change("changed", name, f"{path}{_label(key)} {_arrow(param, before, after)}")
-
-
-def _is_steps(value: object) -> TypeGuard[Mapping[str, Plain]]:
-    return isinstance(value, Mapping) and all(isinstance(v, Mapping) and "op" in v for v in value.values())
-
-
-def _longest_in_order(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Return a longest subsequence of `new` that is in the order of `old`, which has the same names."""
-    chains: list[list[str]] = []
-    for key in new:
-        before = [chain for chain in chains if old.index(chain[-1]) < old.index(key)]
-        chains.append([*max(before, key=len, default=[]), key])
-    return max(chains, key=len, default=[])
-
-
-def _param(step: Plain, name: str) -> Param[Any] | None:
-    op = OPS.get(str(step.get("op")))
-    return None if op is None else op.params.get(name)
-
-
-def _label(name: str) -> str:
-    return name.removesuffix("_range")
-
-
-def _arrow(param: Param[Any] | None, old: object, new: object) -> str:
-    shown = _show(param, old), _show(param, new)
+def _arrow(param: Param[Any], old: object, new: object) -> str:
+    shown = ["null" if value is None else param.show(value) for value in (old, new)]
     if shown[0] == shown[1]:  # equal once rounded
-        shown = str(old), str(new)
+        shown = [str(old), str(new)]
     return " -> ".join(shown)
-
-
-def _show(param: Param[Any] | None, value: object) -> str:
-    if value is None:
-        return "null"
-    if param is None:
-        return f"{value:g}" if isinstance(value, float) else str(value)
-    return param.show(param.parse(value, ""))

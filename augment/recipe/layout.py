@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from augment.recipe.op import Array
+from augment.recipe.kinds import Array, GeometryOp, PolicyOp
 from augment.recipe.stage import NO_BORDER, Alternatives, Border, Stage, StageKind, parts_of
 from augment.recipe.steps import Step
 
 
 def slots_of(step: Step) -> list[dict[int, float]]:
     """Return, for each slot of a policy, the indices of the steps that may run in it with their shares of samples."""
+    assert isinstance(step.op, PolicyOp)
     if step.op.slots is None:
         return [{i: 1.0} for i in range(len(step.steps))]
     return list(step.op.slots(np.array([child.weight for child in step.steps]), **step.params))
@@ -55,13 +56,13 @@ def choose(step: Step, uniform: Array, drawn: Mapping[str, Array]) -> Array:
         uniform: (N, steps), uniform in [0, 1).
         drawn: the policy's drawn values by name, (N,) each.
     """
-    assert step.op.slots is not None
     weights = np.array([child.weight for child in step.steps])
     return np.asarray(step.op.function(weights, uniform, **step.op.values(step.params, drawn)))
 
 
 def _border(step: Step) -> Border | None:
     """Return the step's border, None if it never shows one; the fill counts only where it is visible."""
+    assert isinstance(step.op, GeometryOp)
     if step.op.moves_inside:
         return None
     mode = step.params["border"]

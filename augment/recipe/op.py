@@ -1,7 +1,7 @@
 """The op registry. An op is declared once, by a decorator on its function; everything else is derived from that.
 
 Validation, error messages, the op table, previews, benchmark rows and the tests of every op come from the declaration.
-To add an op, decorate a function in a module of your own and list the module under `aug.plugins`:
+A function in a module that `aug.plugins` lists is an op, too (docs/extending.md):
 
     @color(amount_range=Range(default=(0, 1), within=(0, 1), doc="share of the gray that is mixed in"))
     def fade(amount):
@@ -10,148 +10,47 @@ To add an op, decorate a function in a module of your own and list the module un
 
 The function's name is the op's name, its docstring the help text, and the decorator's keywords are its parameters. Of
 each `Range` a value is drawn for every sample: `amount_range` passes `amount`, an (N,) array. All other parameters are
-passed as they are configured, once for all samples. Choose the decorator by what the op does:
-
-    crop         turns an image of any size into the square
-    geometry     maps coordinates by a matrix, (N, 3, 3); fused with its neighbors
-    color        maps RGB by a matrix, (N, 3, 4); fused with its neighbors
-    local        anything else, in DALI operators
-    numpy_op     a NumPy function of one image
-    torch_op     a PyTorch function of a batch
-    batch        mixes samples and targets
-    policy       expands to other steps
-    combinator   chooses among steps that the recipe nests in it
+passed as they are configured, once for all samples.
 """
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import wraps
 from inspect import cleandoc, signature
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from augment.params import Choice, Count, Number, Param, Range
+from augment.params import Param, Range
+from augment.recipe.kinds import (
+    KINDS,
+    BatchOp,
+    ColorOp,
+    CropOp,
+    Function,
+    GeometryOp,
+    LocalOp,
+    Op,
+    PolicyOp,
+)
 from augment.support.errors import UserError, suggest
 
-Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-Kind = Literal["crop", "geometry", "color", "local", "batch", "policy"]
-Function = Callable[..., Any]
-
-BORDERS = ("reflect_101", "constant", "replicate", "wrap")
-FILL = Count(default=0, within=(0, 255), doc="gray level beyond the edges with border constant")
-
-_P = Number(default=1.0, within=(0, 1), doc="probability of applying the step, drawn for each sample")
-_BORDER = Choice(default="reflect_101", options=BORDERS, doc="what lies beyond the edges of the image")
-
-_DRAW = Choice(
-    default="each",
-    options=("each", "once"),
-    doc="draw values for each sample, or once for the whole run, from its seed; p is always drawn for each sample",
-)
+Decorator = Callable[[Function], Function]
 
 # Keys of a step itself, which no op can have as parameters.
 _RESERVED = ("op", "p", "steps", "weight")
 
-# Parameters that every op of a kind has, besides its own.
-COMMON: dict[Kind, dict[str, Param[Any]]] = {
-    "crop": {},
-    "geometry": {"p": _P, "border": _BORDER, "fill": FILL, "draw": _DRAW},
-    "color": {"p": _P},
-    "local": {"p": _P},
-    "batch": {"p": _P},
-    "policy": {"p": _P},
-}
-
-
-@dataclass(frozen=True, repr=False)
-class Op:
-    """An augmentation op, made by one of the decorators below.
-
-    Attributes:
-        name: the name in YAML.
-        kind: what `function` takes and returns.
-        params: all parameters that YAML may set, including those common to the kind.
-        function: see the decorator of the kind; takes `values`, drawn values and fixed parameters, by name.
-        doc: help text; the first line goes to the op table.
-        moves_inside: geometry: shows nothing beyond the edges, so it fuses with stages of any border.
-        uniforms: names of further drawn values, uniform in [0, 1).
-        prepare: local and batch: `(size, **values)` -> {name: (N, ...) array} in NumPy, for many batches at once;
-            `function` takes its result in place of the drawn values.
-        neutral: local and batch: drawn or prepared values with which the op changes no bit: on the GPU they save masks.
-        random: crop and local: DALI draws, from a seed of the step.
-        checkpoints: whether DALI can checkpoint its operators.
-        writes: batch: it may write to what it is given, a copy.
-        on_cpu: local: runs on the CPU even if there is a GPU.
-        slots: policy with nested steps: `(weights, **params)` -> for each slot {index of a step: share of samples}.
-        weighted: policy with nested steps: whether these may have weights; otherwise all weights are 1.
-    """
-
-    name: str
-    kind: Kind
-    params: Mapping[str, Param[Any]]
-    function: Function
-    doc: str
-    moves_inside: bool = False
-    uniforms: tuple[str, ...] = ()
-    prepare: Function | None = None
-    neutral: Mapping[str, Any] = field(default_factory=dict)
-    random: bool = False
-    checkpoints: bool = True
-    writes: bool = True
-    on_cpu: bool = False
-    slots: Function | None = None
-    weighted: bool = False
-
-    def __repr__(self) -> str:
-        return f"<{self.kind} op {self.name}>"  # people print recipes
-
-    @property
-    def draws(self) -> dict[str, str]:
-        """The name of the range that each value is drawn from, by the value's name."""
-        if self.kind == "crop" or (self.kind == "policy" and not self.nests):  # DALI or the policy's steps draw
-            return {}
-        ranges = {n: p for n, p in self.params.items() if isinstance(p, Range)}
-        return {value: n for n, p in ranges.items() for value in (p.draws or (n.removesuffix("_range"),))}
-
-    @property
-    def own_params(self) -> dict[str, Param[Any]]:
-        """The parameters that are not common to the kind."""
-        return {n: p for n, p in self.params.items() if n not in COMMON[self.kind]}
-
-    @property
-    def nests(self) -> bool:
-        """Whether it is a policy that nests steps in YAML, under `steps`."""
-        return self.slots is not None
-
-    def fixed(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a step's own parameters that no value is drawn from."""
-        drawn = self.draws.values()
-        return {n: params[n] for n in self.own_params if n not in drawn}
-
-    def values(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments of `function`: fixed parameters and drawn values."""
-        return {**self.fixed(params), **drawn}
-
-
 _OPS: dict[str, Op] = {}
 
-# Read-only view of all ops by name, in order of declaration.
+# Read-only view of all ops by name, in the order of the op table: by kind, and by declaration.
 OPS: Mapping[str, Op] = MappingProxyType(_OPS)
 
 
-def _register(
-    kind: Kind, params: dict[str, Param[Any]], given: tuple[str, ...] = (), **traits: Any
-) -> Callable[[Function], Function]:
+def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[Any]], **fields: Any) -> Decorator:
     """Return the decorator that declares an op; `given` is what its function is given first, before its values."""
-    common = dict(COMMON[kind])
-    if traits.get("moves_inside"):
+    common = dict(kind.common)
+    if fields.get("moves_inside"):
         del common["border"], common["fill"]
-    if "draw" in common and not (traits.get("uniforms") or any(isinstance(param, Range) for param in params.values())):
+    if "draw" in common and not (fields.get("uniforms") or any(isinstance(param, Range) for param in params.values())):
         del common["draw"]
 
     def decorate(function: Function) -> Function:
@@ -162,33 +61,32 @@ def _register(
         if not function.__doc__:
             raise ValueError(f"op '{name}' needs a docstring, which is its help text")
         if clash := common.keys() & params.keys():
-            raise ValueError(f"op '{name}': {', '.join(sorted(clash))} is a parameter of every {kind} op")
+            raise ValueError(f"op '{name}': {', '.join(sorted(clash))} is a parameter of every {kind.kind} op")
         if taken := [reserved for reserved in _RESERVED if reserved in params]:
             raise ValueError(f"op '{name}': {', '.join(taken)} is reserved for the step itself")
         if plain := [f"{n}={p!r}" for n, p in params.items() if not isinstance(p, Param)]:
             raise ValueError(
                 f"op '{name}': {plain[0]} declares no parameter. Allowed: Number(...), Range(...) and the like."
             )
-        op = Op(name, kind, {**common, **params}, function, cleandoc(function.__doc__), **traits)
-        _check_call(op, given)
+        op = kind(name, {**common, **params}, function, cleandoc(function.__doc__), **fields)
+        prepare = fields.get("prepare")
+        called, first = (prepare, ()) if prepare else (function, given)
+        size = ("size",) if prepare or kind is GeometryOp else ()
+        values = (*size, *op.draws, *op.uniforms, *op.fixed(op.params))
+        try:
+            signature(called).bind(*first, **dict.fromkeys(values))
+        except TypeError as error:
+            raise ValueError(f"op '{name}' must take ({', '.join((*first, *values))}): {error}") from None
         _OPS[name] = op
+        in_order = sorted(_OPS.items(), key=lambda item: KINDS.index(item[1].kind))
+        _OPS.clear()
+        _OPS.update(in_order)
         return function
 
     return decorate
 
 
-def _check_call(op: Op, given: tuple[str, ...]) -> None:
-    """Raise a ValueError if an op's function, or its `prepare`, does not take what it will be called with."""
-    function, first = (op.prepare, ()) if op.prepare else (op.function, given)
-    size = ("size",) if op.prepare or op.kind == "geometry" else ()
-    values = (*size, *op.draws, *op.uniforms, *op.fixed(op.params))
-    try:
-        signature(function).bind(*first, **dict.fromkeys(values))
-    except TypeError as error:
-        raise ValueError(f"op '{op.name}' must take ({', '.join((*first, *values))}): {error}") from None
-
-
-def crop(*, random: bool = False, **params: Param[Any]) -> Callable[[Function], Function]:
+def crop(*, random: bool = False, **params: Param[Any]) -> Decorator:
     """Declare an op that turns an image of any size into the square: `function(source, size, **values)`.
 
     `source` is an `augment.pipeline.graph.GraphImage`, which decodes and resizes; values are the configured parameters.
@@ -198,12 +96,10 @@ def crop(*, random: bool = False, **params: Param[Any]) -> Callable[[Function], 
         random: whether it draws random numbers in DALI.
         params: the op's parameters by name.
     """
-    return _register("crop", params, ("source", "size"), random=random)
+    return _register(CropOp, ("source", "size"), params, random=random)
 
 
-def geometry(
-    *, moves_inside: bool = False, uniforms: tuple[str, ...] = (), **params: Param[Any]
-) -> Callable[[Function], Function]:
+def geometry(*, moves_inside: bool = False, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Decorator:
     """Declare an op that moves pixels by a matrix: `function(size, **values) -> (N, 3, 3)`.
 
     For N samples and images of (size, size), the matrix maps source to destination in pixels, with the origin in the
@@ -214,10 +110,10 @@ def geometry(
         uniforms: names of further drawn values, uniform in [0, 1).
         params: the op's parameters by name; p, border, fill and draw are added.
     """
-    return _register("geometry", params, moves_inside=moves_inside, uniforms=uniforms)
+    return _register(GeometryOp, (), params, moves_inside=moves_inside, uniforms=uniforms)
 
 
-def color(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
+def color(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Decorator:
     """Declare an op that maps colors by a matrix on (R, G, B, 1) in 0..255: `function(**values) -> (N, 3, 4)`.
 
     Drawn values are (N,) arrays. Without any, return a single (3, 4) matrix. An (N, 3, 7) matrix acts on
@@ -228,7 +124,7 @@ def color(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[
         uniforms: names of further drawn values, uniform in [0, 1).
         params: the op's parameters by name; p is added.
     """
-    return _register("color", params, uniforms=uniforms)
+    return _register(ColorOp, (), params, uniforms=uniforms)
 
 
 def local(
@@ -238,12 +134,13 @@ def local(
     neutral: Mapping[str, Any] = MappingProxyType({}),
     random: bool = False,
     checkpoints: bool = True,
+    moves: bool = True,
     **params: Param[Any],
-) -> Callable[[Function], Function]:
+) -> Decorator:
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
 
-    Images are (size, size, 3) uint8, before and after. `dali` is an `augment.pipeline.graph.Dali`, with DALI's `fn` and
-    `types`, and the `size`. Drawn values are DALI nodes on the CPU, one value per sample.
+    Images are (size, size, 3) uint8, before and after. `dali` is an `augment.pipeline.operators.Dali`, with DALI's `fn`
+    and `types`, and the `size`. Drawn values are DALI nodes on the CPU, one value per sample.
 
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).
@@ -252,33 +149,33 @@ def local(
         neutral: drawn or prepared values with which the op changes no bit, for an op that is cheap on the GPU.
         random: whether it draws random numbers in DALI: each operator that does takes `**dali.random`.
         checkpoints: whether DALI can checkpoint its operators; false makes resuming an epoch slower.
+        moves: false promises that each pixel stays where it is, and with it what masks, boxes and points mark.
         params: the op's parameters by name; p is added.
     """
-    traits: dict[str, Any] = {"prepare": prepare, "neutral": neutral, "random": random, "checkpoints": checkpoints}
-    return _register("local", params, ("images", "dali"), uniforms=uniforms, **traits)
+    prepared: dict[str, Any] = {"uniforms": uniforms, "prepare": prepare, "neutral": neutral}
+    own: dict[str, Any] = {"random": random, "checkpoints": checkpoints, "moves": "field" if moves else None}
+    return _register(LocalOp, ("images", "dali"), params, **prepared, **own)
 
 
-def numpy_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
+def numpy_op(*, uniforms: tuple[str, ...] = (), moves: bool = True, **params: Param[Any]) -> Decorator:
     """Declare an op on one image in NumPy: `function(image, **values)`, (size, size, 3) uint8 -> the same.
 
     Drawn values are floats. The function runs on the CPU, image by image, holding the interpreter lock; if there is a
-    GPU, images are copied to the CPU and back. `uniforms` and `params` are as for `local`.
+    GPU, images are copied to the CPU and back. `uniforms`, `moves` and `params` are as for `local`.
     """
-    return _wrapped("numpy_function", params, uniforms, on_cpu=True)
+    return _wrapped("numpy_function", "image", params, uniforms=uniforms, moves=moves, on_cpu=True)
 
 
-def torch_op(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Callable[[Function], Function]:
+def torch_op(*, uniforms: tuple[str, ...] = (), moves: bool = True, **params: Param[Any]) -> Decorator:
     """Declare an op on a batch in PyTorch: `function(images, **values)`, (N, size, size, 3) uint8 -> the same.
 
     Drawn values are (N,) float32 tensors on the images' device, where the function runs. Each batch costs a stack and
-    Python code that holds the interpreter lock. `uniforms` and `params` are as for `local`.
+    Python code that holds the interpreter lock. `uniforms`, `moves` and `params` are as for `local`.
     """
-    return _wrapped("torch_function", params, uniforms, on_cpu=False)
+    return _wrapped("torch_function", "images", params, uniforms=uniforms, moves=moves)
 
 
-def _wrapped(
-    runner: str, params: dict[str, Param[Any]], uniforms: tuple[str, ...], *, on_cpu: bool
-) -> Callable[[Function], Function]:
+def _wrapped(runner: str, given: str, params: dict[str, Param[Any]], *, moves: bool, **fields: Any) -> Decorator:
     """Register a plain function as a local op, to be called by the method `runner` of `dali`."""
 
     def decorate(function: Function) -> Function:
@@ -286,7 +183,7 @@ def _wrapped(
         def run(images: Any, dali: Any, **values: Any) -> Any:
             return getattr(dali, runner)(function, images, values)
 
-        _register("local", params, ("image" if on_cpu else "images",), uniforms=uniforms, on_cpu=on_cpu)(run)
+        _register(LocalOp, (given,), params, moves="field" if moves else None, **fields)(run)
         return function
 
     return decorate
@@ -299,7 +196,7 @@ def batch(
     neutral: Mapping[str, Any] = MappingProxyType({}),
     writes: bool = True,
     **params: Param[Any],
-) -> Callable[[Function], Function]:
+) -> Decorator:
     """Declare an op that mixes samples: `function(images, partners, **values) -> images, share`.
 
     Images and their partners are (N, 3, size, size) float tensors, normalized; `share`, (N,), is each sample's own
@@ -312,20 +209,20 @@ def batch(
         writes: false promises that the op writes to nothing that it is given, and saves a copy of it.
         params: the op's parameters by name; p is added.
     """
-    traits: dict[str, Any] = {"prepare": prepare, "neutral": neutral, "writes": writes}
-    return _register("batch", params, ("images", "partners"), uniforms=uniforms, **traits)
+    prepared: dict[str, Any] = {"uniforms": uniforms, "prepare": prepare, "neutral": neutral}
+    return _register(BatchOp, ("images", "partners"), params, **prepared, writes=writes)
 
 
-def policy(**params: Param[Any]) -> Callable[[Function], Function]:
+def policy(**params: Param[Any]) -> Decorator:
     """Declare an op that expands to other steps: `function(**values) -> mapping of steps`, written as in YAML.
 
     Args:
         params: the op's parameters by name, passed as configured; p is added.
     """
-    return _register("policy", params)
+    return _register(PolicyOp, (), params)
 
 
-def combinator(slots: Function, *, weighted: bool = False, **params: Param[Any]) -> Callable[[Function], Function]:
+def combinator(slots: Function, *, weighted: bool = False, **params: Param[Any]) -> Decorator:
     """Declare an op that chooses among steps nested in it: `function(weights, uniform, **values) -> (N, slots)`.
 
     The result holds the index of the step that runs in each slot, -1 for none. `weights` are (steps,), `uniform` are
@@ -336,7 +233,7 @@ def combinator(slots: Function, *, weighted: bool = False, **params: Param[Any])
         weighted: whether nested steps may have weights.
         params: the op's parameters by name; p is added.
     """
-    return _register("policy", params, ("weights", "uniform"), slots=slots, weighted=weighted)
+    return _register(PolicyOp, ("weights", "uniform"), params, slots=slots, weighted=weighted)
 
 
 def find_op(name: str, key: str, other: str | None = None) -> Op:

@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 from augment.recipe.layout import positions_of, stages_of
 from augment.recipe.ops.crops import resize as _resize
-from augment.recipe.stage import Stage
+from augment.recipe.stage import Stage, StageKind
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, SPLITS, Aug, SplitName, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
@@ -83,6 +83,12 @@ class Plan:
     def batch_stages(self) -> tuple[Stage, ...]:
         """The stages that mix samples."""
         return tuple(stage for stage in self.stages if stage.kind == "batch")
+
+    def only(self, kind: StageKind) -> "Plan":
+        """Return the plan with its stages of one kind, and the steps that these need."""
+        stages = tuple(stage for stage in self.stages if stage.kind == kind)
+        keys = {step.key.split(".")[0] for stage in stages for step in stage.steps}
+        return replace(self, stages=stages, tree=tuple(step for step in self.tree if step.key in keys))
 
     @property
     def draws_in_dali(self) -> bool:

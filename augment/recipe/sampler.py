@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from augment.params import Range
+from augment.recipe.kinds import Array, Mask
 from augment.recipe.layout import child_path, choose, slots_of
-from augment.recipe.op import Array, Mask
 from augment.recipe.plan import Plan
 from augment.recipe.stage import Draws
 from augment.recipe.steps import Step

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.recipe.op import Array
+from augment.recipe.kinds import Array, PreparedOp
 from augment.recipe.steps import Step
 from augment.support.errors import UserError
 
@@ -86,7 +86,13 @@ class Stage:
     @property
     def neutral(self) -> Mapping[str, Any]:
         """Drawn values with which a local or batch stage's op changes nothing; empty if it has none."""
-        return self.steps[0].op.neutral
+        return self._prepared.neutral
+
+    @property
+    def _prepared(self) -> PreparedOp:
+        op = self.steps[0].op
+        assert isinstance(op, PreparedOp)
+        return op
 
     def values(self, draws: Mapping[str, Draws], size: int, *, neutral: bool = False) -> dict[str, Array]:
         """Return the values that a local or batch stage's op takes for each sample: {name: (N, ...)}.
@@ -96,7 +102,7 @@ class Stage:
             size: side of the image in pixels.
             neutral: give the op's neutral values to samples that skip the stage, if it has some; otherwise, any values.
         """
-        op, params = self.steps[0].op, self.steps[0].params
+        op, params = self._prepared, self.steps[0].params
         values: dict[str, Array] = {}
         for name in (*op.draws, *op.uniforms):
             value = draws[self.steps[0].key][name]

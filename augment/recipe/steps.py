@@ -25,7 +25,8 @@ from augment.params import (
     settings,
 )
 from augment.recipe.equivalents import op_like
-from augment.recipe.op import OPS, Op, find_op
+from augment.recipe.kinds import Op, PolicyOp
+from augment.recipe.op import OPS, find_op
 from augment.recipe.views import View, Views, parse_views
 from augment.support.errors import UserError, key_slip
 from augment.support.own_code import load_plugins
@@ -254,11 +255,11 @@ def _parse_step(name: str, given: Mapping[Any, Any] | None, key: str, weights: b
     weight = _WEIGHT.parse(given["weight"], f"{key}.weight") if weights and "weight" in given else None
     params = parse_params(op.params, own, key)
     p = params.pop("p", 1.0)
-    steps = _parse_nested(op, given.get("steps"), params, key) if op.kind == "policy" else ()
+    steps = _parse_nested(op, given.get("steps"), params, key) if isinstance(op, PolicyOp) else ()
     return Step(name, op, p, MappingProxyType(params), steps, 1.0 if weight is None else weight)
 
 
-def _parse_nested(op: Op, given: object, params: Mapping[str, Any], key: str) -> tuple[Step, ...]:
+def _parse_nested(op: PolicyOp, given: object, params: Mapping[str, Any], key: str) -> tuple[Step, ...]:
     """Return the steps of a policy: those nested in YAML, or those its function returns."""
     path = f"{key}.steps" if op.nests else f"{key} ({op.name})"
     steps = _parse_steps(given if op.nests else op.function(**params), path, weights=op.weighted)

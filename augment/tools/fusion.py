@@ -77,12 +77,9 @@ def aug_of(steps: int, *, fuse: bool) -> Aug:
 
 def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> Images:
     """Return N images after the steps, (N, SIZE, SIZE, 3)."""
-    from augment.pipeline.build import build_pipeline  # DALI takes a while to import
+    from augment.pipeline.build import render  # DALI takes a while to import
 
-    plan = build_plan(aug_of(steps, fuse=fuse), "val")  # val keeps the order
-    pipeline = build_pipeline(plan, files, batch_size=len(files), seed=SEED, raw=True)
-    images, _ = pipeline.run()
-    return np.array(images.as_tensor())
+    return render(build_plan(aug_of(steps, fuse=fuse), "val"), files, SEED)  # val keeps the order
 
 
 def compare(files: Sequence[ImageRef], folder: Path) -> list[FusionEffect]:

@@ -20,7 +20,7 @@ from augment.params import Range
 from augment.pipeline import build
 from augment.pipeline.loader import Loader
 from augment.pipeline.program import Program
-from augment.recipe.op import Op
+from augment.recipe.kinds import Op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug

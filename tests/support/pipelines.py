@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 from decoded import for_device
-from nvidia.dali.pipeline import Pipeline
 from rendering import SEED, SIZE, Pixels, plan_of, read
 
 from augment.data.dataset import ImageRef
-from augment.pipeline.build import batches_per_epoch, build_pipeline, outputs_of
-from augment.pipeline.graph import Placement
+from augment.pipeline.build import BuiltPipeline, Reading, Shard, build_pipeline
+from augment.pipeline.graph import Form, Placement
 from augment.recipe.plan import Plan
 
 __all__ = ["SEED", "SIZE", "Pixels", "assert_close", "pixels", "plan_of", "read", "run"]
@@ -26,9 +25,12 @@ def run(
     epochs: int = 1,
     seed: int = SEED,
     raw: bool = True,
+    half: bool = False,
     prefetch: int = 2,
+    threads: int = 2,
     decode: bool = False,
-    **options: Any,
+    epoch: int = 0,
+    shard: Shard | None = None,
 ) -> tuple[Pixels, Pixels]:
     """Return what a pipeline makes of whole epochs: (epochs x files, size, size, 3), and the index of each file.
 
@@ -37,24 +39,26 @@ def run(
     """
     if not decode:
         files = for_device(files, device)
-    placement = Placement("gpu" if device.type == "cuda" else "cpu", prefetch=prefetch)
+    placement = Placement("gpu" if device.type == "cuda" else "cpu", prefetch=prefetch, threads=threads)
     batch_size = batch_size or len(files)
-    pipeline = build_pipeline(plan, files, batch_size=batch_size, seed=seed, placement=placement, raw=raw, **options)
+    reading = Reading(files, batch_size, seed, epoch, shard or Shard())
+    pipeline = build_pipeline(plan, reading, placement, Form(half, raw))
     pipeline.build()
     stream = torch.cuda.current_stream() if device.type == "cuda" else None
     images: list[Pixels] = []
     indices: list[Pixels] = []
     for _ in range(epochs):
-        batches = [_outputs(pipeline, stream) for _ in range(batches_per_epoch(len(files), batch_size, 1))]
+        batches = [_outputs(pipeline, stream) for _ in range(-(-len(files) // batch_size))]
         # What follows the last file of an epoch is padding.
         for rows, column in ((images, 0), (indices, 1)):
             rows.append(np.concatenate([b[column] for b in batches])[: len(files)])
     return np.concatenate(images), np.concatenate(indices)[:, 0]
 
 
-def _outputs(pipeline: Pipeline, stream: Any) -> list[Pixels]:
+def _outputs(pipeline: BuiltPipeline, stream: Any) -> list[Pixels]:
     pipeline.schedule_run()
-    return [output.cpu().numpy().copy() for output in outputs_of(pipeline, stream)]
+    made = pipeline.hand_out(stream)
+    return [output.cpu().numpy().copy() for output in (made.views[0], made.index)]
 
 
 def pixels(

@@ -12,8 +12,8 @@ from photos import draw_photo
 from PIL import Image
 
 from augment.data.dataset import ImageRef
-from augment.pipeline.build import build_pipeline, outputs_of
-from augment.pipeline.graph import Placement
+from augment.pipeline.build import Reading, build_pipeline
+from augment.pipeline.graph import Form, Placement
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws
@@ -34,12 +34,12 @@ def render(plan: Plan, files: Sequence[ImageRef], device: torch.device) -> Pixel
     assert plan.split == "val"
     files = decoded(files)
     placement = Placement("gpu" if device.type == "cuda" else "cpu")
-    pipeline = build_pipeline(plan, files, batch_size=len(files), seed=SEED, placement=placement, raw=True)
+    pipeline = build_pipeline(plan, Reading(files, len(files), SEED), placement, Form(raw=True))
     pipeline.build()
     pipeline.schedule_run()
-    images, index = outputs_of(pipeline, torch.cuda.current_stream() if device.type == "cuda" else None)
-    assert index[:, 0].tolist() == list(range(len(files)))
-    return images.cpu().numpy().astype(int)
+    made = pipeline.hand_out(torch.cuda.current_stream() if device.type == "cuda" else None)
+    assert made.index[:, 0].tolist() == list(range(len(files)))
+    return made.views[0].cpu().numpy().astype(int)
 
 
 def draws_of(plan: Plan, count: int) -> dict[str, Draws]:

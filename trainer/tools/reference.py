@@ -16,7 +16,8 @@ from augment.cli.tools import list_own_files, list_tools
 from augment.data.sources import SOURCES, Source
 from augment.params import Choice, Param, settings
 from augment.recipe.equivalents import equivalent_table
-from augment.recipe.op import COMMON, OPS
+from augment.recipe.kinds import COMMON
+from augment.recipe.op import OPS
 from augment.recipe.steps import Aug
 from augment.recipe.views import View, Views
 from augment.support.errors import UserError

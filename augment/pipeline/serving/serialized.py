@@ -4,12 +4,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
-from augment.pipeline.build import ENCODED, build_transform
-from augment.pipeline.graph import Device
+from augment.pipeline.graph import Device, GraphImage, Placement
+from augment.pipeline.operators import normalize
 from augment.pipeline.serving.transform_source import require_fixed
 from augment.recipe.plan import Plan
+
+ENCODED = "encoded"  # name of the input
 
 # Defaults, which can be changed when a pipeline is loaded.
 BATCH_SIZE, THREADS = 64, 4
@@ -28,7 +31,16 @@ def serialize(plan: Plan, device: Device) -> bytes:
         UserError: the plan is random, or has steps besides the crop.
     """
     require_fixed(plan)
-    content: bytes = build_transform(plan, device=device, batch_size=BATCH_SIZE, threads=THREADS).serialize()
+    # A pipeline that is fed by hand has no further batch to prefetch.
+    pipeline = Pipeline(
+        batch_size=BATCH_SIZE, num_threads=THREADS, device_id=None, prefetch_queue_depth=1, exec_dynamic=True
+    )
+    with pipeline:
+        encoded = fn.external_source(name=ENCODED, dtype=types.UINT8, ndim=1)
+        image = GraphImage(encoded, Placement(device), seed=0, peek=True)
+        images = plan.crop.op.function(image, plan.size, **plan.crop.op.values(plan.crop.params, {}))
+        pipeline.set_outputs(normalize(images, plan, half=False, layout="CHW"))
+    content: bytes = pipeline.serialize()
     return content
 
 

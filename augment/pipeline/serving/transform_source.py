@@ -1,7 +1,7 @@
-"""Write a plan as Python source: in Pillow and NumPy, which is equivalent, and in torchvision, an approximation."""
+"""Write a plan as Python source in Pillow and NumPy."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from augment.data.images import to_rgb
@@ -36,51 +36,6 @@ def transform(image: Image.Image) -> NDArray[np.float32]:
 
 {functions}'''
 
-_TORCHVISION = '''\
-"""An approximation of a model's validation transform in torchvision: `transform(PIL.Image.open(file))`."""
-
-# Written by `python -m augment export`, of this plan:
-#
-{plan}
-#
-# Differences:{notes}
-# The resize filter ends at the edges of the image, where DALI repeats the edge pixels. transform.py does as DALI.
-
-import numpy as np
-import torch
-from PIL import Image, ImageOps
-from torchvision.transforms import v2
-
-
-{to_rgb}
-
-transform = v2.Compose(
-    [
-        v2.Lambda(to_rgb),
-{crop}
-        v2.ToImage(),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(mean={mean}, std={std}),
-    ]
-)
-'''
-
-
-def _compose_resize(size: int) -> tuple[list[str], str]:
-    return [f"v2.Resize(({size}, {size}), antialias=True)"], ""
-
-
-def _compose_center_crop(size: int, scale: float) -> tuple[list[str], str]:
-    note = f" the center crop is {scale:g} of the short side; here the image is resized first, to whole pixels."
-    return [f"v2.Resize({max(size, round(size / scale))}, antialias=True)", f"v2.CenterCrop({size})"], note
-
-
-# Crop ops by name: lines of a Compose, and why they are not exact.
-COMPOSE: Mapping[str, Callable[..., tuple[list[str], str]]] = {
-    "resize": _compose_resize,
-    "center_crop": _compose_center_crop,
-}
-
 
 def python_source(plan: Plan) -> str:
     """Return a plan as Python source that defines `transform(image)` in Pillow and NumPy.
@@ -100,30 +55,6 @@ def python_source(plan: Plan) -> str:
         arguments="".join(f", {key}={value!r}" for key, value in values.items()),
         functions="\n\n".join(inspect.getsource(part) for part in parts),
     )
-
-
-def torchvision_source(plan: Plan) -> str:
-    """Return a plan as Python source that defines `transform`, the closest torchvision Compose.
-
-    Raises:
-        UserError: the plan is random, has steps besides the crop, or a crop that is not available in torchvision.
-    """
-    require_fixed(plan, forms=COMPOSE)
-    name, values = crop_call(plan.crop)
-    lines, note = COMPOSE[name](plan.size, **values)
-    return _TORCHVISION.format(
-        plan=_comment(plan),
-        to_rgb=inspect.getsource(to_rgb),
-        notes=note,
-        crop="\n".join(f"        {line}," for line in lines),
-        mean=plan.mean,
-        std=plan.std,
-    )
-
-
-def has_compose(plan: Plan) -> bool:
-    """Return whether the plan's crop is available in torchvision."""
-    return crop_call(plan.crop)[0] in COMPOSE
 
 
 def crop_call(crop: Step) -> tuple[str, dict[str, Any]]:

@@ -1,11 +1,7 @@
-"""Built-in ops, in the order of the op table; importing this package registers them."""
-# ruff: noqa: F401, I001
+"""Built-in ops: importing this package imports each of its modules, which registers their ops."""
 
-import augment.recipe.ops.crops
-import augment.recipe.ops.geometry
-import augment.recipe.ops.color
-import augment.recipe.ops.local
-import augment.recipe.ops.elastic
-import augment.recipe.ops.mix
-import augment.recipe.ops.policies
-import augment.recipe.ops.papers
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

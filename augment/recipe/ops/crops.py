@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from augment.params import Choice, Interval, Number, Range
-from augment.recipe.op import FILL, crop
+from augment.recipe.kinds import FILL
+from augment.recipe.op import crop
 
 if TYPE_CHECKING:
     from augment.pipeline.graph import GraphImage

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.params import Count, Range
-from augment.recipe.op import Array, local
+from augment.recipe.kinds import Array
+from augment.recipe.op import local
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from augment.pipeline.graph import Dali
+    from augment.pipeline.operators import Dali
 
 Node = Any  # a DALI DataNode: the package has no types
 

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from augment.params import Choice, Range
-from augment.recipe.op import Array, geometry
+from augment.recipe.kinds import Array
+from augment.recipe.op import geometry
 
 
 def stack(*rows: tuple[Any, ...]) -> Array:

@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Choice, Count, Number, Range
-from augment.recipe.op import Array, local
+from augment.recipe.kinds import Array
+from augment.recipe.op import local
 
 if TYPE_CHECKING:
-    from augment.pipeline.graph import Dali
+    from augment.pipeline.operators import Dali
 
 Node = Any  # a DALI DataNode: the package has no types
 
@@ -21,6 +22,7 @@ _SCATTERED = 256
 
 
 @local(
+    moves=False,
     sigma_range=Range(default=(0.1, 2.0), within=(0, 50), above=0, unit="px", doc="standard deviation"),
 )
 def gaussian_blur(images: Node, dali: "Dali", sigma: Node) -> Node:
@@ -62,6 +64,7 @@ def _scattered(x: Array, y: Array, weight: Array, side: int) -> NDArray[Any]:
 
 
 @local(
+    moves=False,
     prepare=_lines,
     length_range=Range(default=(3, 9), within=(1, 101), unit="px", doc="length of the camera's motion"),
     angle_range=Range(
@@ -81,6 +84,7 @@ def _sharpening(size: int, factor: Array) -> dict[str, Array]:
 
 
 @local(
+    moves=False,
     prepare=_sharpening,
     neutral={"factor": 1.0},
     factor_range=Range(default=(0.5, 2.0), within=(0, 10), doc="0 smooths, 1 changes nothing, 2 sharpens"),
@@ -94,6 +98,7 @@ def sharpen(images: Node, dali: "Dali", kernel: Node) -> Node:
 
 
 @local(
+    moves=False,
     random=True,
     neutral={"std": 0.0},
     std_range=Range(default=(0, 12), within=(0, 255), doc="standard deviation in gray levels, of 255"),
@@ -104,6 +109,7 @@ def gaussian_noise(images: Node, dali: "Dali", std: Node) -> Node:
 
 
 @local(
+    moves=False,
     random=True,
     neutral={"share": 0.0},
     share_range=Range(default=(0, 0.05), within=(0, 1), doc="share of pixels that are replaced"),
@@ -114,6 +120,7 @@ def salt_and_pepper(images: Node, dali: "Dali", share: Node) -> Node:
 
 
 @local(
+    moves=False,
     random=True,
     factor_range=Range(
         default=(1, 10), within=(0, 100), above=0, doc="gray levels per photon: variance divided by mean"
@@ -131,7 +138,9 @@ def _whole(size: int, quality: Array) -> dict[str, Array]:
     return {"quality": quality.astype(np.int32)}
 
 
-@local(prepare=_whole, quality_range=Range(default=(30, 90), within=(1, 100), whole=True, doc="JPEG quality"))
+@local(
+    moves=False, prepare=_whole, quality_range=Range(default=(30, 90), within=(1, 100), whole=True, doc="JPEG quality")
+)
 def jpeg(images: Node, dali: "Dali", quality: Node) -> Node:
     """Add JPEG compression artifacts."""
     return dali.fn.jpeg_compression_distortion(images, quality=quality)
@@ -143,6 +152,7 @@ def _smaller(size: int, scale: Array, interpolation: str) -> dict[str, Array]:
 
 
 @local(
+    moves=False,
     prepare=_smaller,
     scale_range=Range(
         default=(0.25, 0.75), within=(0, 1), above=0, doc="side of the small image as a share of the original side"
@@ -159,7 +169,10 @@ def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Nod
 # --- levels ---
 
 
-@local(gamma_range=Range(default=(0.8, 1.25), within=(0.05, 20), doc="exponent; below 1 brightens, above 1 darkens"))
+@local(
+    moves=False,
+    gamma_range=Range(default=(0.8, 1.25), within=(0.05, 20), doc="exponent; below 1 brightens, above 1 darkens"),
+)
 def gamma(images: Node, dali: "Dali", gamma: Node) -> Node:
     """Raise every channel, in 0..1, to a power."""
     levels = dali.fn.cast(images, dtype=dali.types.FLOAT) * (1 / 255)
@@ -172,6 +185,7 @@ def _thresholds(size: int, threshold: Array) -> dict[str, Array]:
 
 
 @local(
+    moves=False,
     prepare=_thresholds,
     neutral={"threshold": 256},
     threshold_range=Range(default=(128, 255), within=(0, 256), doc="gray level from which channels are inverted"),
@@ -187,6 +201,7 @@ def _masks(size: int, bits: Array) -> dict[str, Array]:
 
 
 @local(
+    moves=False,
     prepare=_masks,
     neutral={"bits": 8},
     bits_range=Range(default=(4, 8), within=(1, 8), whole=True, doc="number of bits kept"),
@@ -196,13 +211,14 @@ def posterize(images: Node, dali: "Dali", mask: Node) -> Node:
     return images & mask
 
 
-@local()
+@local(moves=False)
 def equalize(images: Node, dali: "Dali") -> Node:
     """Equalize the histogram of each channel (rounded as OpenCV's equalizeHist, not as PIL)."""
     return dali.fn.equalize(images)
 
 
 @local(
+    moves=False,
     checkpoints=False,
     tiles=Count(default=8, within=(1, 64), doc="number of tiles along each side"),
     clip_limit=Number(default=2.0, within=(0, 100), above=0, doc="limit of the contrast gain"),
@@ -212,7 +228,7 @@ def clahe(images: Node, dali: "Dali", tiles: int, clip_limit: float) -> Node:
     return dali.fn.clahe(images, tiles_x=tiles, tiles_y=tiles, clip_limit=clip_limit)
 
 
-@local()
+@local(moves=False)
 def autocontrast(images: Node, dali: "Dali") -> Node:
     """Stretch each channel so that its darkest and brightest level become 0 and 255."""
     low = dali.fn.reductions.min(images, axes=[0, 1], keep_dims=True)
@@ -237,6 +253,7 @@ def _windows(size: int, area: Array, aspect: Array, x: Array, y: Array, fill: st
 
 
 @local(
+    moves=False,
     random=True,
     prepare=_windows,
     neutral={"area": 0.0},
@@ -282,6 +299,7 @@ def _grids(size: int, tile: Array, ratio: Array, angle: Array, x: Array, y: Arra
 
 
 @local(
+    moves=False,
     prepare=_grids,
     neutral={"ratio": 0.0},
     uniforms=("x", "y"),

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from augment.params import Number
-from augment.recipe.op import Array, batch
+from augment.recipe.kinds import Array
+from augment.recipe.op import batch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from augment.params import Choice, Count, Number, Param
-from augment.recipe.op import BORDERS, policy
+from augment.recipe.kinds import BORDERS
+from augment.recipe.op import policy
 
 Steps = dict[str, dict[str, Any]]
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Choice, Interval, Range, Values
-from augment.recipe.op import Array, combinator
+from augment.recipe.kinds import Array
+from augment.recipe.op import combinator
 
 Chosen = NDArray[np.int64]
 

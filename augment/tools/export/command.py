@@ -5,8 +5,7 @@ that is off by a pixel, or an ignored EXIF orientation. The transform is therefo
 
     transform_cpu.dali, transform_gpu.dali   serialized DALI pipelines that take encoded images
     transform.py                             a function in Pillow and NumPy
-    transform_torchvision.py                 a torchvision Compose, an approximation
-    parity.json, parity.png                  the measured differences from validation
+    parity.json                              the measured differences from validation
 
 These load without this project:
 
@@ -20,8 +19,7 @@ These load without this project:
 
 The serialized pipelines consist of the operators of validation and are equal to it on the same device; CPU and GPU
 decode JPEG differently. Pillow decodes as DALI does on the CPU; of the values halfway between two levels, some are
-rounded to the other one. The Compose crops at whole pixels, and its filter ends at the edges of the image, where DALI
-repeats the edge pixels.
+rounded to the other one.
 """
 
 from collections.abc import Sequence

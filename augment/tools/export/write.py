@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -11,12 +10,11 @@ from augment.cli.compose import Recipe, compose_recipe
 from augment.cli.parser import writing
 from augment.cli.trust import with_overrides
 from augment.data.dataset import ImageRef
-from augment.data.images import name_of
 from augment.data.sources import load_dataset
 from augment.pipeline.graph import Device
 from augment.pipeline.serving.pillow import CROPS
 from augment.pipeline.serving.serialized import serialize
-from augment.pipeline.serving.transform_source import has_compose, python_source, require_fixed, torchvision_source
+from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.console import text_console
@@ -26,14 +24,10 @@ from augment.support.own_code import load_plugins
 from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
 from augment.tools._photos import find_photos
-from augment.tools.export.parity import Parity, dali_form, draw_parity, parity, parity_table, pillow_form
+from augment.tools.export.parity import Parity, load_dali, load_python, parity, parity_table
 
 DALI_FILES: Mapping[Device, str] = {"cpu": "transform_cpu.dali", "gpu": "transform_gpu.dali"}
-PYTHON_FILE, TORCHVISION_FILE = "transform.py", "transform_torchvision.py"
-_WHY = {
-    PYTHON_FILE: "values halfway between two levels may be rounded to the other one",
-    TORCHVISION_FILE: "the resize filter ends at the edges; a center crop is cut at whole pixels",
-}
+PYTHON_FILE = "transform.py"
 _OF_RUNS = ("plugins=", "aug.plugins=", "data=", "data.")  # overrides that --run allows
 
 
@@ -48,38 +42,24 @@ def export(plan: Plan, folder: Path, files: Sequence[ImageRef]) -> list[Parity]:
     Raises:
         UserError: the plan cannot be exported (see `python_source`), or the folder cannot be written.
     """
-    sources = {PYTHON_FILE: python_source(plan)}
-    if has_compose(plan):
-        sources[TORCHVISION_FILE] = torchvision_source(plan)
+    source = python_source(plan)
     with writing(f"--out {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, source in sources.items():
-            write_atomically(folder / name, source)
+        write_atomically(folder / PYTHON_FILE, source)
         for device, name in DALI_FILES.items():
             write_atomically(folder / name, serialize(plan, device))
 
-    has_gpu = torch.cuda.is_available()
-    devices: list[Device] = ["cpu", "gpu"] if has_gpu else ["cpu"]
-    forms = [dali_form(folder / DALI_FILES[device], device) for device in devices]
-    for name in sources:
-        with suppress(ImportError):  # torchvision is optional
-            forms.append(pillow_form(folder / name, _WHY[name]))
-    loaders = [torch.device("cpu"), *([torch.device("cuda")] if has_gpu else [])]
-    results = [result for loader in loaders for result in parity(plan, files, forms, loader)]
-    packages = ("nvidia-dali-cuda120", "pillow", "numpy", "torchvision")
+    loaders = {"cpu": "cpu", "gpu": "cuda"} if torch.cuda.is_available() else {"cpu": "cpu"}
+    forms = {file: load_dali(folder / file, device) for device, file in DALI_FILES.items() if device in loaders}
+    forms[PYTHON_FILE] = load_python(folder / PYTHON_FILE)
+    results = [one for name in loaders.values() for one in parity(plan, files, forms, torch.device(name))]
     report = {
         "plan": str(plan).splitlines(),
         "digest": plan.digest,
-        "versions": {name: installed_version(name) for name in packages},
-        "results": [
-            {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(result).items()}
-            | {"worst": name_of(result.worst)}
-            for result in results
-        ],
+        "versions": {name: installed_version(name) for name in ("nvidia-dali-cuda120", "pillow", "numpy")},
+        "results": list(map(vars, results)),
     }
     write_json(folder / "parity.json", report)
-    worst = max(results, key=lambda result: result.mean_levels).worst
-    draw_parity(plan, worst, forms, loaders[0], folder / "parity.png")
     return results
 
 
@@ -117,8 +97,6 @@ def export_recipe(options: Namespace, overrides: Sequence[str], out: Path) -> No
     console = text_console()
     console.print(str(plan))
     console.print(parity_table(results))
-    for form, why in {result.form: result.why for result in results}.items():
-        console.print(f"{form}: {why}")
     if not torch.cuda.is_available():
         console.print(f"{DALI_FILES['gpu']} was not compared, as there is no GPU.")
     if options.run is None and recipe.aug.mean is None:

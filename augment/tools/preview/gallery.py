@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-import numpy as np
 from rich.progress import Progress
 
 from augment.data.dataset import ImageRef
-from augment.pipeline.build import build_pipeline
+from augment.pipeline.build import render
 from augment.recipe.captions import LEVELS, chance_of, is_fixed, pin, pinned_values, ranges_of, settings_of
-from augment.recipe.op import OPS, Kind, Op
+from augment.recipe.kinds import Kind, Op
+from augment.recipe.op import OPS
 from augment.recipe.ops.crops import letterbox, resize
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import Aug, SplitName, Step, parse_steps
@@ -75,19 +75,13 @@ class Studio:
         return build_plan(replace(self.aug, train=steps, val=steps, views=Views()), split)
 
     def _render(self, step: Step) -> Pixels:
-        image: Pixels = _render(self._plan(step, "val"), self.files[:1], self.seed)[0]
+        image: Pixels = render(self._plan(step, "val"), self.files[:1], self.seed)[0]
         return image
-
-
-def _render(plan: Plan, files: Sequence[ImageRef], seed: int) -> Images:
-    """Run files through a plan of the val split, which keeps their order: (N, size, size, 3)."""
-    images, _ = build_pipeline(plan, files, batch_size=len(files), seed=seed, raw=True).run()
-    return np.array(images.as_tensor())
 
 
 def render_whole(aug: Aug, files: Sequence[ImageRef]) -> Images:
     """Return whole images on a white background: (N, size, size, 3)."""
-    return _render(build_plan(replace(aug, val=(_step(letterbox, fill=255),)), "val"), files, 0)
+    return render(build_plan(replace(aug, val=(_step(letterbox, fill=255),)), "val"), files, 0)
 
 
 def _step(op: Callable[..., Any], **params: Any) -> Step:

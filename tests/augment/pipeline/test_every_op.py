@@ -1,7 +1,5 @@
 """What holds for each op, whatever it does, by its declaration alone: on the CPU, and on the GPU where there is one."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from op_checks import (
     SEED,
     SIZE,
     Params,
-    between,
     check_crop,
     check_determinism,
     check_devices,
@@ -23,14 +20,13 @@ from op_checks import (
     check_sets_of_values,
     check_shapes,
     check_skipped,
-    half_applied,
     load,
     run,
 )
 
 from augment.data.dataset import ImageRef
-from augment.pipeline.feed import Feed
-from augment.recipe.op import OPS, Op
+from augment.recipe.kinds import Op
+from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
@@ -70,22 +66,6 @@ def test_skipped_samples_are_unchanged(
     op: Op, params: Params, squares: tuple[ImageRef, ...], device: torch.device
 ) -> None:
     check_skipped(op, params, squares, device)
-
-
-@cases([op for op in LEAVES if op.kind == "local" and op.neutral])
-def test_neutral_values_change_no_bit(
-    op: Op, params: Params, squares: tuple[ImageRef, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def feed(sampler: Sampler, **options: Any) -> Feed:
-        return Feed(sampler, **options | {"neutral": True})
-
-    # As on the GPU, where they take the place of a mask.
-    monkeypatch.setattr("augment.pipeline.build.Feed", feed)
-    cpu = torch.device("cpu")
-    neutral, plain = (run(plan, squares, cpu) for plan in (between(op, params), between(None, {})))
-    applied = Sampler(between(op, params), SEED).draw(0, 0, len(squares))["tested"]["applied"]
-    assert not (neutral.images != plain.images)[np.logical_not(applied)].any()
-    np.testing.assert_array_equal(neutral.images, half_applied(op, params, squares, cpu).images)
 
 
 @EVERY_USE

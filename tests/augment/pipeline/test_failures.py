@@ -69,24 +69,6 @@ def test_a_larger_file_that_changes_is_named(source: str) -> None:
         list(make(split))
 
 
-@pytest.mark.parametrize("source", ["lmdb", "numpy"])
-def test_a_mapped_file_that_is_gone_is_named(source: str) -> None:
-    split = load(source, put_both(source, SAMPLES, SAMPLES[:3])).train
-    text = said(split, file_of(source).unlink)
-    assert re.search(rf"cannot be read any more: No such file or directory \(.*{file_of(source)}\)\.", text)
-
-
-@pytest.mark.parametrize("source", ["webdataset", "tfrecord"])
-def test_a_larger_file_that_was_never_opened_and_is_gone(source: str) -> None:
-    split = load(source, put_both(source, SAMPLES, SAMPLES[:3])).train
-    from augment.data.formats.spans import _opened
-
-    _opened.cache_clear()
-    file_of(source).unlink()
-    with pytest.raises(UserError, match=rf"cannot be read any more: No such file or directory \(.*{file_of(source)}\)"):
-        list(make(split))
-
-
 def photos() -> Split:
     for name in ("train", "val"):
         put("folder", name, SAMPLES)
@@ -109,19 +91,6 @@ def test_a_file_of_its_own_is_named(damage: Damage, message: str) -> None:
     file = Path(str(split.files[4]))
     text = said(split, lambda: damage(file))
     assert re.match(rf"data: an image turned out bad: {file} {message}", text)
-
-
-def test_what_no_file_is_to_blame_for_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    split = photos()
-    loader = make(split)
-
-    def fail(*_: object) -> Sequence[object]:
-        raise RuntimeError("Error in CPU operator `nvidia.dali.fn.decoders.image`: out of luck")
-
-    list(loader)
-    monkeypatch.setattr(type(loader._pipeline), "outputs", fail)
-    with pytest.raises(RuntimeError, match="out of luck"):
-        list(loader)
 
 
 def test_files_are_looked_at_only_where_they_may_be_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

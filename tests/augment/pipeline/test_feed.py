@@ -1,6 +1,5 @@
 """The values that DALI is fed: of which batch, and what is left out."""
 
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +7,8 @@ import numpy as np
 import pytest
 from pipelines import SEED, SIZE, plan_of
 
-from augment.pipeline.feed import Feed, stage_values
-from augment.recipe.op import _OPS, OPS
+from augment.pipeline.feed import Feed
+from augment.recipe.op import OPS
 from augment.recipe.sampler import Sampler
 
 
@@ -53,61 +52,6 @@ def test_feed_draws_many_batches_at_once_and_gives_them_one_by_one(batch_size: i
     np.testing.assert_allclose(feed.values(batches)[0][:, 1, 1], later, rtol=1e-6)
 
 
-@pytest.mark.parametrize("batch_size", [2048, 4096])
-def test_the_next_batches_are_drawn_in_the_background(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: dict[tuple[int, int], str] = {}
-    draw = Sampler.draw
-
-    def watched(sampler: Sampler, epoch: int, start: int, count: int) -> Any:
-        drawn[epoch, start] = threading.current_thread().name
-        return draw(sampler, epoch, start, count)
-
-    monkeypatch.setattr(Sampler, "draw", watched)
-    sampler = Sampler(plan_of({"brightness": {}}, "train"), SEED)
-    feed = feed_of(sampler, batch_size=batch_size, batches=4, epoch=0)
-    for iteration in (0, 1, 2, 3, 4, 1):  # the last one is a step back, as of a resumed pass
-        epoch, batch = divmod(iteration, 4)
-        expected = draw(sampler, epoch, batch * batch_size, batch_size)["brightness"]["factor"]
-        np.testing.assert_allclose(feed.values(iteration)[0][:, 1, 1], expected, rtol=1e-6)
-    main = threading.current_thread().name
-    assert drawn[0, 0] == main
-    assert drawn[1, 0] != main
-    assert drawn[0, 4096 if batch_size == 2048 else 8192] != main
-
-
-@pytest.mark.parametrize(
-    ("steps", "masked", "neutral"),
-    [
-        ({"gaussian_blur": {"p": 0.5}}, ["applied", "sigma"], ["sigma"]),
-        ({"gaussian_blur": {}}, ["sigma"], ["sigma"]),
-        ({"equalize": {"p": 0.5}}, ["applied"], ["applied"]),
-        # A mask would move the noise of the samples that follow.
-        ({"gaussian_noise": {"p": 0.5}}, ["std"], ["std"]),
-        ({"one_of": {"steps": {"gaussian_blur": {}, "equalize": {}}}}, ["applied", "sigma"], ["sigma"]),
-    ],
-)
-def test_feed_says_what_is_left_out(
-    steps: dict[str, Any], masked: list[str], neutral: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(_OPS, "gaussian_blur", replace(OPS["gaussian_blur"], neutral={"sigma": 1e-3}))
-    sampler = Sampler(plan_of(steps, "train"), SEED)
-    stage = sampler.plan.stages[0]
-    draws = sampler.draw(2, 0, 40)
-    for is_neutral, expected in ((False, masked), (True, neutral)):
-        feed = feed_of(sampler, batch_size=40, neutral=is_neutral)
-        names = feed.names()[0]
-        assert names == expected
-        fed = dict(zip(names, feed.values(0), strict=False))
-        applied, values = stage.applied(draws), stage.values(draws, SIZE)
-        met = np.ones(40, bool)
-        if "applied" in fed:
-            np.testing.assert_array_equal(met := fed.pop("applied"), applied)
-        else:
-            values = {n: np.where(applied, v, stage.steps[0].op.neutral[n]) for n, v in values.items()}
-        for name, value in fed.items():
-            np.testing.assert_allclose(value[met], values[name][met], rtol=1e-6)
-
-
 def test_feed_inverts_about_the_middle_of_the_image() -> None:
     sampler = Sampler(plan_of({"rotate": {"angle_range": [90, 90], "p": 0.5}}, "train"), SEED)
     (matrices,) = feed_of(sampler, batch_size=40).values(0)
@@ -137,42 +81,6 @@ def test_only_samples_that_an_op_applies_to_are_prepared() -> None:
     assert counts == [applied.sum() + 1]
     np.testing.assert_array_equal(kernels[applied], everywhere[applied])
     assert (kernels[~applied] == np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]])).all()
-
-
-def test_neutral_values_may_be_those_that_are_prepared() -> None:
-    op = OPS["sharpen"]
-    assert op.prepare is not None
-    itself = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]])
-    sampler = Sampler(plan_of({"sharpen": {"p": 0.1}}, "train"), SEED)
-    (stage,) = sampler.plan.stages
-    draws = sampler.draw(2, 0, 400)
-    applied, everywhere = stage.applied(draws), stage.values(draws, SIZE)["kernel"]
-    step = replace(stage.steps[0], op=replace(op, neutral={"kernel": itself}))
-    fed = stage_values(replace(stage, positions=((step,),)), draws, SIZE, neutral=True)
-    assert list(fed) == ["kernel"]
-    np.testing.assert_array_equal(fed["kernel"][applied], everywhere[applied])
-    assert (fed["kernel"][~applied] == itself).all()
-
-
-def test_samples_behind_a_mask_are_not_prepared() -> None:
-    op, counts = OPS["motion_blur"], []
-    assert op.prepare is not None
-
-    def counted(**values: Any) -> Any:
-        counts.append(len(values["length"]))
-        return op.prepare(**values)
-
-    sampler = Sampler(plan_of({"motion_blur": {"p": 0.1}}, "train"), SEED)
-    (stage,) = sampler.plan.stages
-    draws = sampler.draw(2, 0, 400)
-    applied, everywhere = stage.applied(draws), stage.values(draws, SIZE)["kernel"]
-    step = replace(stage.steps[0], op=replace(op, prepare=counted))
-    fed = stage_values(replace(stage, positions=((step,),)), draws, SIZE, neutral=False)
-    assert counts == [applied.sum() + 1]
-    np.testing.assert_array_equal(fed["applied"], applied)
-    inside = (everywhere.shape[1] - fed["kernel"].shape[1]) // 2  # a kernel is as large as the longest line needs
-    around = slice(inside, everywhere.shape[1] - inside)
-    np.testing.assert_array_equal(fed["kernel"][applied], everywhere[applied][:, around, around])
 
 
 def test_inverted_matrices_match_numpy() -> None:

@@ -47,19 +47,6 @@ class Begun:
         return self.found
 
 
-class AlsoBegun(Begun):
-    """Another kind of it."""
-
-
-def test_images_of_two_kinds_are_read_when_they_are_used() -> None:
-    """One kind's way to read in the background is not the other's."""
-    none = BrokenExecutor()
-    feed = ImageFeed([Begun(none), AlsoBegun(none)], batch_size=2, batches=1)
-    image_files, indices = feed(SimpleNamespace(iteration=0))
-    assert [bytes(image) for image in image_files] == [b"", b""]
-    assert indices.tolist() == [[0], [1]]
-
-
 def test_what_was_begun_for_nobody_is_not_read() -> None:
     futures: list[Future[dict[int, bytes]]] = [Future() for _ in range(9)]
     feed = ImageFeed([Begun(future) for future in futures], batch_size=1, batches=9)

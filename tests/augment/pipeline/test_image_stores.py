@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import torch
 from decoded import MemoryImage, for_device
-from nvidia.dali import fn
-from nvidia.dali.pipeline import Pipeline
 from photos import draw_photo
 from PIL import Image
 from stores import FIXED, write_arrays, write_shards
@@ -21,9 +19,8 @@ from stores import FIXED, write_arrays, write_shards
 from augment.data.dataset import Split
 from augment.data.images import file_name
 from augment.data.sources import parse_data
-from augment.pipeline.build import Shard, _read, batches_per_epoch, feed_images, image_feed
+from augment.pipeline.build import Shard
 from augment.pipeline.graph import Placement
-from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.recipe.plan import Plan, build_plan
@@ -112,14 +109,6 @@ def test_a_pass_is_resumed_exactly(name: str, shard: Shard, stores: dict[str, Sp
         assert batches(resumed) == expected[2]
 
 
-def test_validation_keeps_the_order(stores: dict[str, Split]) -> None:
-    plan = build_plan(parse_aug({"size": 16}), "val")
-    for name in SOURCES:
-        loader = make(stores[name], plan=plan)
-        for _ in range(2):
-            assert torch.cat([batch.indices for batch in loader]).tolist() == list(range(7))
-
-
 def test_windows_are_those_of_files(stores: dict[str, Split], device: torch.device) -> None:
     # Of a seed of their own: DALI would draw them by their place in the graph, which has another reader here.
     for crop in ("random_resized_crop", "random_crop"):
@@ -131,24 +120,6 @@ def test_windows_are_those_of_files(stores: dict[str, Split], device: torch.devi
         assert one == other
 
 
-def test_batches_are_a_function_of_their_number(stores: dict[str, Split]) -> None:
-    image_files = stores["webdataset"].files
-
-    def feed(epoch: int = 0, rank: int = 0) -> ImageFeed:
-        batches = batches_per_epoch(7, 2, 2)
-        return ImageFeed(image_files, batch_size=2, batches=batches, epoch=epoch, shuffle=(1,), rank=rank, world_size=2)
-
-    one = feed()
-    forth = [one.indices(number).tolist() for number in range(8)]
-    assert [one.indices(number).tolist() for number in reversed(range(8))] == forth[::-1]
-    assert [feed(1).indices(number).tolist() for number in range(6)] == forth[2:]
-    # Three images in the first shard, four in the second: the first is padded with its last image.
-    for epoch in range(4):
-        first, second = ([n for b in (0, 1) for n in feed(epoch, r).indices(b).tolist()] for r in (0, 1))
-        assert first[3] == first[2]
-        assert sorted(first[:3] + second) == list(range(7))
-
-
 @pytest.mark.parametrize(
     "steps",
     [{}, {"center_crop": {"scale": 0.8}}, {"letterbox": {}}, {"random_crop": {}}, {"resize": {"side": "short"}}],
@@ -158,11 +129,6 @@ def test_every_crop_takes_images_that_are_stored_decoded(steps: dict[str, Any], 
     encoded, raw = ([batch.images for batch in make(stores[name], plan=plan)] for name in ("folder", "numpy"))
     for one, other in zip(encoded, raw, strict=True):
         assert torch.equal(one, other)
-
-
-def test_the_loader_tells_its_images_apart(stores: dict[str, Split]) -> None:
-    identities = [make(stores[name]).identity["files"] for name in SOURCES]
-    assert len(set(identities)) == 3
 
 
 def test_there_is_no_cache_for_images_in_larger_files(stores: dict[str, Split]) -> None:
@@ -238,19 +204,3 @@ def test_memory_is_kept_for_as_long_as_dali_needs_it(kind: type[Fleeting], devic
     loaders = {fleeting: make(split, device=device, placement=placement) for fleeting, split in splits.items()}
     for _ in range(3):
         assert samples(loaders[True], splits[True]) == samples(loaders[False], splits[False])
-
-
-def test_dali_reads_images_where_they_are(stores: dict[str, Split]) -> None:
-    files = stores["numpy"].files
-    order: dict[str, Any] = {"batch_size": 2, "seed": 0, "epoch": 0, "shard": Shard(), "stand_ins": {}}
-    feed = image_feed(FIXED, files, **order)
-    pipeline = Pipeline(batch_size=2, num_threads=1, device_id=None, exec_async=False, exec_pipelined=False)
-    with pipeline:
-        stored, index = _read(FIXED, files, Placement(), **order)
-        addresses = [
-            fn.python_function(node, function=lambda image: np.array(image.ctypes.data))
-            for node in (stored, feed_images(feed))
-        ]
-        pipeline.set_outputs(*addresses, index)
-    expected = [feed.load(index).ctypes.data for index in feed.indices(0).tolist()]
-    assert [output.as_array().tolist() for output in pipeline.run()[:2]] == [expected, expected]

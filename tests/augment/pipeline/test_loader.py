@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import needs_gpu
 from passes import (
     DRAWN,
     FILES,
@@ -80,13 +79,6 @@ def test_every_sample_once_an_epoch_over_all_ranks(
             assert loader.images_in(0, 0, len(loader)) == samples
 
 
-@needs_gpu
-@pytest.mark.parametrize("split", ["train", "val"])
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_every_file_once_an_epoch_on_the_gpu(split: SplitName, world_size: int, gray_files: Split) -> None:
-    test_every_sample_once_an_epoch_over_all_ranks(4, 9, split, world_size, gray_files, torch.device("cuda"))
-
-
 @pytest.mark.parametrize(
     ("samples", "batch_size", "sizes"),
     [(1, 4, [1]), (3, 4, [3]), (4, 4, [4]), (5, 4, [4]), (8, 4, [4, 4]), (11, 4, [4, 4]), (3, 1, [1, 1, 1])],
@@ -101,13 +93,6 @@ def test_drop_last_drops_the_smaller_batch_but_never_the_only_one(
         batches = take(loader)
         assert [len(batch[1]) for batch in batches] == sizes
         assert len(set(indices(batches))) == sum(sizes)
-
-
-def test_drop_last_on_ranks_of_uneven_shards(grays: Split, device: torch.device) -> None:
-    # 9 samples: 4 and 5.
-    loaders = [make(first(grays, 9), device, shard=Shard(rank, 2), drop_last=True) for rank in (0, 1)]
-    for _ in range(3):
-        assert [len(take(loader)) for loader in loaders] == [1, 1] == [len(loader) for loader in loaders]
 
 
 def test_draws_of_each_epoch(grays: Split, device: torch.device) -> None:
@@ -134,15 +119,6 @@ def test_validation_keeps_its_order_and_its_draws(grays: Split, device: torch.de
         assert_complete(batches, 13, epoch=0, split="val")
     loader.close()
     assert_complete(take(loader), 13, epoch=0, split="val")
-
-
-def test_validation_with_a_random_crop_takes_the_same_windows(varied: Split, device: torch.device) -> None:
-    loader = make(varied, device, plan=plan_of({"random_resized_crop": {"area_range": [0.1, 0.5]}}, "val", 16))
-    passes = [take(loader) for _ in range(2)]
-    take(loader, 1)
-    passes.append(take(loader))
-    assert same(passes[0], passes[1])
-    assert same(passes[0], passes[2])
 
 
 @pytest.mark.parametrize(
@@ -174,18 +150,6 @@ def test_validation_with_noise_has_the_same_noise(steps: dict[str, Any], varied:
 def pairs(batches: list[Content]) -> Iterator[tuple[int, Tensor]]:
     for images, _, order in batches:
         yield from zip(order.tolist(), images, strict=True)
-
-
-def test_what_draws_in_dali() -> None:
-    for steps, draws in (
-        ({"flip": {"p": 0.5}, "gaussian_blur": {}, "erase": {"p": 0}}, False),
-        ({"random_resized_crop": {}}, True),
-        ({"random_crop": {}}, True),
-        ({"center_crop": {}, "gaussian_noise": {"p": 0.1}}, True),
-        ({"one_of": {"steps": {"flip": {}, "gaussian_noise": {}}}}, True),
-        ({"one_of": {"p": 0, "steps": {"flip": {}, "gaussian_noise": {}}}}, False),
-    ):
-        assert plan_of(steps).draws_in_dali == draws, steps
 
 
 # --- what a batch is ---
@@ -222,11 +186,6 @@ def test_batches_that_are_kept_stay_as_they_were(varied: Split, device: torch.de
     assert same([content(batch) for batch in kept], copies)
 
 
-def test_no_images(device: torch.device) -> None:
-    with pytest.raises(UserError, match=r"^data: 0 images in val for 1 rank\. Allowed: at least one image a rank\.$"):
-        make(Split((), ()), device, plan=plan_of({}, "val"))
-
-
 def test_a_loader_reads_the_files_it_was_given(tmp_path: Path, device: torch.device) -> None:
     # A name with a blank, a comma and letters of another script, in a folder of that kind.
     folder = tmp_path / "a b, ü"
@@ -235,13 +194,3 @@ def test_a_loader_reads_the_files_it_was_given(tmp_path: Path, device: torch.dev
     Image.new("RGB", (SIZE, SIZE), (9, 9, 9)).save(file)
     ((images, targets, _),) = take(make(Split((file,), (4,)), device, plan=plan_of({}, "val")))
     assert (images.flatten().tolist(), targets.tolist()) == ([9] * 3 * SIZE * SIZE, [4])
-
-
-def test_batches_are_not_made_larger_than_the_split(grays: Split, device: torch.device) -> None:
-    data = first(grays, 5)
-    loaders = [make(data, device, plan=plan_of(RECIPE), batch_size=size) for size in (5, 10**6)]
-    assert [loader._running().max_batch_size for loader in loaders] == [5, 5]
-    for _ in range(2):
-        for one, other in zip(*loaders, strict=True):
-            assert torch.equal(one.images, other.images)
-            assert torch.equal(one.indices, other.indices)

@@ -4,22 +4,20 @@ import copy
 import multiprocessing
 import pickle
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
 from fakes import needs_gpu
-from passes import RECIPE, assert_complete, assert_drawn, content, first, indices, make, plan_of, same, saved, take
+from passes import RECIPE, assert_complete, content, first, indices, make, plan_of, same, saved, take
 
 import augment.pipeline.loader
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import Shard, outputs_of
+from augment.pipeline.build import BuiltPipeline, Shard
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.recipe.steps import SplitName
@@ -109,22 +107,6 @@ def test_after_a_cut_pass_comes_the_next_epoch(how: str, grays: Split, device: t
     assert same(following[0], following[2])
 
 
-def test_cut_again_and_again(grays: Split, device: torch.device) -> None:
-    data = first(grays, 13)
-    loader = make(data, device)
-    for epoch, after in enumerate((2, 1, 4, 3)):
-        begun = take(loader, after)
-        assert len(set(indices(begun))) == min(13, 4 * after)
-        assert_drawn(begun, epoch)
-    assert_complete(take(loader), 13, epoch=4)
-
-
-def test_a_pass_that_never_began_counts_for_nothing(grays: Split, device: torch.device) -> None:
-    loader = make(first(grays, 13), device)
-    iter(loader)
-    assert_complete(take(loader), 13, epoch=0)
-
-
 @pytest.mark.parametrize("after", [1, 2])
 def test_ranks_stay_together(after: int, grays: Split, device: torch.device) -> None:
     # 9 samples, in batches of 4: the second batch of rank 0 is padding, so that both ranks make as many.
@@ -178,26 +160,6 @@ def test_the_epoch_of_the_next_pass(grays: Split, device: torch.device) -> None:
     assert (loader.epoch, loader.batch, loader.next_epoch) == (1, 0, 1)
 
 
-def test_a_pipeline_is_prepared_on_the_gpu_that_was_the_current_one(
-    grays: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that prepares it begins with the first one."""
-    asked: list[int] = []
-    main, tensor = threading.current_thread(), torch.tensor
-
-    def build(*_: object, gpu: int, **__: object) -> Mock:
-        asked.append(gpu)
-        return Mock()
-
-    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", build)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: int(threading.current_thread() is main))
-    monkeypatch.setattr(torch, "tensor", lambda values, *, dtype, device: tensor(values, dtype=dtype))
-    loader = make(first(grays, 9), torch.device("cuda"))
-    loader.prepare()
-    loader.close()
-    assert asked == [1]
-
-
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("steps", [RECIPE, NOISE], ids=["recipe", "noise"])
 def test_what_is_prepared_is_the_same(
@@ -220,18 +182,6 @@ def test_what_is_prepared_is_the_same(
 
 
 @needs_gpu
-def test_passes_of_files_are_the_same_where_they_are_prepared(image_files: Split) -> None:
-    test_what_is_prepared_is_the_same(NOISE, "train", image_files, torch.device("cuda"))
-
-
-@needs_gpu
-def test_after_a_cut_pass_of_files_comes_the_next_epoch(gray_files: Split) -> None:
-    loader = make(first(gray_files, 13), torch.device("cuda"))
-    take(loader, 2)
-    assert_complete(take(loader), 13, epoch=1)
-
-
-@needs_gpu
 def test_decoded_images_in_gpu_memory_are_not_read_again(image_files: Split, tmp_path: Path) -> None:
     copies = tuple(Path(shutil.copy(file, tmp_path)) for file in image_files.files)
     data, plan = Split(copies, image_files.targets), plan_of(RECIPE, "train", 16)
@@ -244,25 +194,6 @@ def test_decoded_images_in_gpu_memory_are_not_read_again(image_files: Split, tmp
         file.unlink()
     for batches in passes[1:]:
         assert same(take(found), batches)
-
-
-@pytest.mark.parametrize(("split", "built"), [("train", 1), ("val", 2)])
-def test_validation_that_draws_prepares_each_pass(
-    split: SplitName, built: int, varied: Split, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: list[bool] = []
-    build = augment.pipeline.loader.build_pipeline
-
-    def spy(*given: Any, **options: Any) -> Any:
-        threads.append(threading.current_thread() is threading.main_thread())
-        return build(*given, **options)
-
-    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", spy)
-    loader = make(varied, device, plan=plan_of({"random_resized_crop": {}}, split, 16))
-    for _ in range(2):
-        loader.prepare()
-        take(loader)
-    assert threads == [False] * built
 
 
 def test_what_fails_while_it_is_prepared_is_raised_by_the_pass(
@@ -307,11 +238,13 @@ def test_a_pass_after_ctrl_c_at_a_first_batch_is_complete(
     for _ in range(epoch):
         take(loader)
 
-    def interrupted(*given: object) -> None:
-        outputs_of(*given)  # DALI waits in C++: Python raises once it has returned, and the batch is lost
+    hand_out = BuiltPipeline.hand_out
+
+    def interrupted(pipeline: BuiltPipeline, stream: object) -> None:
+        hand_out(pipeline, stream)  # DALI waits in C++: Python raises once it has returned, and the batch is lost
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("augment.pipeline.loader.outputs_of", interrupted)
+    monkeypatch.setattr(BuiltPipeline, "hand_out", interrupted)
     with pytest.raises(KeyboardInterrupt):
         take(loader)
     monkeypatch.undo()

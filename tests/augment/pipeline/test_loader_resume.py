@@ -8,7 +8,6 @@ from fakes import needs_gpu
 from passes import (
     DRAWN,
     RECIPE,
-    Content,
     assert_complete,
     first,
     indices,
@@ -39,28 +38,6 @@ def test_resume_at_each_batch(varied: Split, device: torch.device) -> None:
             if done < len(batches):
                 assert same(take(resumed), batches[done:])
             assert same(take(resumed), following)
-
-
-def test_resume_after_a_cut_pass_at_each_batch(varied: Split, device: torch.device) -> None:
-    data, plan = first(varied, 13), plan_of(RECIPE, size=16)
-    loader = make(data, device, plan=plan)
-    take(loader, 2)
-    between = saved(loader.state_dict())
-    batches, states = states_of(loader)
-    following = take(loader)
-    for done, state in enumerate(states[:-1], 1):
-        resumed = make(data, device, plan=plan)
-        resumed.load_state_dict(state)
-        assert resumed.epoch == 1
-        assert same(take(resumed), batches[done:])
-        assert same(take(resumed), following)
-    # The state of the pass that was cut goes on with what it missed, or, told so, with the next epoch.
-    resumed = make(data, device, plan=plan)
-    resumed.load_state_dict(between)
-    assert len(take(resumed)) == 2
-    resumed.load_state_dict(between)
-    resumed.end_pass()
-    assert same(take(resumed), batches)
 
 
 def test_resume_has_the_draws_of_its_epoch(grays: Split, device: torch.device) -> None:
@@ -112,26 +89,6 @@ def test_resume_where_dali_cannot_save_its_state(cut: bool, varied: Split, devic
             assert same(take(resumed), following)
 
 
-def test_no_epoch_that_is_over_is_read_again(varied: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, plan, cpu = first(varied, 13), plan_of(UNSAVED, size=16), torch.device("cpu")
-    loader = make(data, cpu, plan=plan)
-    take(loader)
-    resumed, built = make(data, cpu, plan=plan), []
-    monkeypatch.setattr("augment.pipeline.loader.build_pipeline", lambda *_, **given: built.append(given["epoch"]))
-    resumed.load_state_dict(loader.state_dict())
-    assert built == []
-    monkeypatch.undo()
-    assert same(take(resumed), take(loader))
-
-
-def test_passes_where_dali_cannot_save_its_state_are_exact(varied: Split, device: torch.device) -> None:
-    loader = make(first(varied, 13), device, plan=plan_of(UNSAVED, size=16))
-    passes = [take(loader) for _ in range(3)]
-    assert all(sorted(indices(batches)) == list(range(13)) for batches in passes)
-    assert len({tuple(indices(batches)) for batches in passes}) == 3
-    assert loader.epoch == 3
-
-
 def test_resume_between_epochs_and_before_the_first(grays: Split, device: torch.device) -> None:
     loader = make(first(grays, 13), device)
     for epoch in range(3):
@@ -139,28 +96,6 @@ def test_resume_between_epochs_and_before_the_first(grays: Split, device: torch.
         resumed.load_state_dict(saved(loader.state_dict()))
         assert_complete(take(resumed), 13, epoch)
         take(loader)
-
-
-def test_resume_twice(varied: Split, device: torch.device) -> None:
-    data, plan = first(varied, 13), plan_of(RECIPE, size=16)
-    loader = make(data, device, plan=plan)
-    epochs = [take(loader) for _ in range(3)]
-    halves: list[Content] = []
-    state = make(data, device, plan=plan).state_dict()
-    for _ in range(2 * 4):
-        resumed = make(data, device, plan=plan)
-        resumed.load_state_dict(saved(state))
-        halves += take(resumed, 1)
-        state = resumed.state_dict()
-    assert same(halves, epochs[0] + epochs[1])
-
-
-def test_a_resumed_pass_can_be_cut_too(grays: Split, device: torch.device) -> None:
-    loader = make(first(grays, 13), device)
-    take(loader, 1)
-    loader.load_state_dict(saved(loader.state_dict()))
-    assert len(take(loader, 1)) == 1
-    assert_complete(take(loader), 13, epoch=1)
 
 
 def test_state_may_be_loaded_into_a_loader_that_was_used(grays: Split, device: torch.device) -> None:
@@ -228,14 +163,6 @@ def test_end_pass_after_loading(grays: Split, device: torch.device) -> None:
             loader.load_state_dict(saved(source.state_dict()))
             loader.end_pass()
             assert_complete(take(loader), 13, epoch + 1)
-
-
-def test_end_pass_anywhere_else_skips_nothing(grays: Split, device: torch.device) -> None:
-    loader = make(first(grays, 13), device)
-    loader.end_pass()
-    for epoch in range(2):
-        assert_complete(take(loader), 13, epoch)
-        loader.end_pass()
 
 
 def test_validation_resumes_too(grays: Split, device: torch.device) -> None:

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 from fakes import needs_gpu
-from passes import DRAWN, RECIPE, SEED, SIZE, first, level, make, plan_of, same, saved, states_of, take, views_of
+from passes import DRAWN, RECIPE, SEED, SIZE, first, level, make, plan_of, saved, take, views_of
 
 from augment.data.dataset import Split
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
-from augment.support.errors import UserError
 
 # --- several views ---
 
@@ -42,17 +41,6 @@ def test_first_view_of_files_on_the_gpu(image_files: Split) -> None:
     test_first_view_is_what_one_view_would_be(2, "own", image_files, torch.device("cuda"))
 
 
-def test_images_are_the_first_view(varied: Split, device: torch.device) -> None:
-    for count in (1, 2):
-        for batch in make(varied, device, plan=plan_of_views(count, "own", RECIPE), raw=False):
-            assert len(batch.views) == count
-            assert batch.images is batch.views[0]
-            for view in batch.views:
-                assert view.shape == (len(batch), 3, 16, 16)
-                assert view.is_contiguous(memory_format=torch.channels_last)
-                assert view.dtype == torch.float32
-
-
 @pytest.mark.parametrize("crop", ["own", "same"])
 def test_windows_of_views(crop: str, varied: Split, device: torch.device) -> None:
     window = {"random_resized_crop": {"area_range": [0.1, 0.3]}}
@@ -77,9 +65,12 @@ def test_views_draw_their_own_parameters(grays: Split, device: torch.device) -> 
         assert np.abs(np.corrcoef(factors[0], factors[1])[0, 1]) < 0.9
 
 
-def test_validation_has_one_view(varied: Split, device: torch.device) -> None:
-    plan = build_plan(parse_aug({"size": 16, "val": RECIPE, "views": {"count": 2}}), "val")
-    assert all(len(batch.views) == 1 for batch in make(varied, device, plan=plan))
+def make_at(loader: Loader, data: Split, device: torch.device, plan: Plan, epoch: int) -> Loader:
+    """Return another loader that stands where a loader stands, at the beginning of an epoch."""
+    assert loader.epoch == epoch
+    other = make(data, device, plan=plan)
+    other.load_state_dict(saved(loader.state_dict()))
+    return other
 
 
 @pytest.mark.parametrize("crop", ["own", "same"])
@@ -92,22 +83,6 @@ def test_resume_with_views(crop: str, varied: Split, device: torch.device) -> No
     resumed = make(data, device, plan=plan)
     resumed.load_state_dict(saved(loader.state_dict()))
     assert all(torch.equal(view, whole[8:]) for view, whole in zip(views_of(resumed), epoch, strict=True))
-
-
-def make_at(loader: Loader, data: Split, device: torch.device, plan: Plan, epoch: int) -> Loader:
-    """Return another loader that stands where a loader stands, at the beginning of an epoch."""
-    assert loader.epoch == epoch
-    other = make(data, device, plan=plan)
-    other.load_state_dict(saved(loader.state_dict()))
-    return other
-
-
-def test_views_of_another_number_do_not_resume(varied: Split, device: torch.device) -> None:
-    loader = make(varied, device, plan=plan_of_views(2, "own", RECIPE))
-    take(loader, 1)
-    for other in (plan_of_views(1, "own", RECIPE), plan_of_views(2, "same", RECIPE)):
-        with pytest.raises(UserError, match=r"^aug\.train: not that of the saved run"):
-            make(varied, device, plan=other).load_state_dict(loader.state_dict())
 
 
 # --- samples that are mixed ---
@@ -127,23 +102,3 @@ def test_targets_of_mixed_samples_are_shares(varied: Split, device: torch.device
             own = batch.targets.gather(1, unmixed.targets[:, None])[:, 0]
             is_plain = (batch.images == unmixed.images).flatten(1).all(dim=1)
             assert (own[is_plain] == 1).all()
-
-
-def test_mixed_samples_are_not_mixed_when_they_are_looked_at(varied: Split, device: torch.device) -> None:
-    mixed, plain = (make(varied, device, plan=plan_of(steps)) for steps in (MIXED, {"flip": {"p": 0.5}}))
-    assert same(take(mixed), take(plain))
-
-
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_resume_with_mixed_samples(epoch: int, varied: Split, device: torch.device) -> None:
-    def loader() -> Loader:
-        return make(first(varied, 13), device, plan=plan_of(MIXED, size=16), raw=False, classes="abc")
-
-    one = loader()
-    for _ in range(epoch):
-        take(one)
-    batches, states = states_of(one)
-    resumed = loader()
-    resumed.load_state_dict(states[1])
-    assert same(take(resumed), batches[2:])
-    assert same(take(resumed), take(one))

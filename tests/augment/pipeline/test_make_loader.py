@@ -170,36 +170,6 @@ def test_val_alone_needs_no_train(
             augment.make_loader(recipe, **CPU | given | further)
 
 
-def test_val_alone_may_have_a_name_of_its_own(recipe: Recipe, folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder / "val", tmp_path / "held_out")
-    given = CPU | {"root": tmp_path, "split": "val", "val_dir": "held_out"}
-    assert len(augment.make_loader(recipe, "folder", **given).split) == 10
-    with pytest.raises(UserError, match="there is no folder learned in it, only held_out"):
-        augment.make_loader(recipe, "folder", train_dir="learned", **given)
-
-
-def test_a_mistake_in_val_alone_names_val(recipe: Recipe) -> None:
-    with pytest.raises(UserError, match=r"^data\.val: item 0 of list is a str"):
-        augment.make_loader(recipe, "own", val=["a.jpg"], split="val", **CPU)
-
-
-def test_images_that_cannot_be_read_are_those_of_val(
-    recipe: Recipe, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    root = tmp_path / "d"
-    shutil.copytree(folder / "val", root / "val")
-    for file in (root / "val" / "blue").iterdir():
-        file.write_text("words")
-    listed = {name.replace("train", "val"): value for name, value in list_file(root).items()}
-    for given in ({"data": "folder", "root": root}, listed):
-        with pytest.raises(UserError, match="data: 5 of 10 val images cannot be used"):
-            augment.make_loader(recipe, split="val", **CPU | given)
-    augment.make_loader(recipe, split="val", skip_bad=True, **CPU | listed)
-    assert "left out 5 of 10 val images" in caplog.text
-    assert "has no image in val" in caplog.text
-
-
 def test_images_need_no_classes(recipe: Recipe, folder: Path) -> None:
     root = folder / "train" / "blue"
     loader = loader_of(recipe, root)
@@ -207,11 +177,6 @@ def test_images_need_no_classes(recipe: Recipe, folder: Path) -> None:
     for options in ({"split": "val"}, {"val_fraction": 0.2}):
         with pytest.raises(UserError, match="there is no folder train"):
             loader_of(recipe, root, **options)  # type: ignore[arg-type]
-
-
-def test_a_val_folder_that_is_named_must_be_there(recipe: Recipe, folder: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no folder vall in it, only train, val\. Did you mean 'val'\?"):
-        loader_of(recipe, folder, val_dir="vall")
 
 
 def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) -> None:

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from augment import Transform, UserError, load_recipe
 from augment.data.dataset import Split
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import parse_aug, plain_steps, plain_views
+from augment.recipe.steps import parse_aug
 
 COUNT = 6000
 
@@ -73,15 +73,6 @@ def test_shared_steps_are_the_same_to_the_bit(varied: Split, device: torch.devic
     assert [own.in_common(plan) for own in plan.others] == [5, 5, 3, 1, 3]
 
 
-def test_a_shared_step_draws_the_same_after_a_step_that_is_not(varied: Split, device: torch.device) -> None:
-    train = {"invert": {"p": 0}, "rotate": {"p": 0.8}, "rot90": {}, "salt_and_pepper": {"p": 0.9}}
-    views = {"first": None, "inverted": {"share": list(train)[1:], "steps": {"invert": {"p": 1}}}}
-    first, inverted = views_of(make(varied, device, plan=plan_of(train, views)))
-    is_noise = first == inverted
-    assert torch.equal(inverted[~is_noise], 255 - first[~is_noise])
-    assert set(first[is_noise].tolist()) == {0, 255}
-
-
 def test_transform_shares_what_a_loader_shares(device: torch.device, varied: Split) -> None:
     names = ["random_resized_crop", "flip", "rotate", "gaussian_noise"]
     train = {name: SHARED[name] for name in names}
@@ -92,20 +83,6 @@ def test_transform_shares_what_a_loader_shares(device: torch.device, varied: Spl
     assert torch.equal(first, equal)
     assert small.shape == (5, 3, 8, 8)
     assert (first[:, :, ::2, ::2] != small).flatten(1).any(dim=1).all()
-
-
-def test_a_shared_window_of_another_size_is_the_same(varied: Split, device: torch.device) -> None:
-    train = {"random_resized_crop": {"area_range": [0.1, 0.2]}}
-    views = {"whole": None, "small": {"size": 8, "share": ["random_resized_crop"]}, "own": {"size": 8}}
-    whole, small, own = views_of(make(varied, device, plan=plan_of(train, views)))
-    reduced = torch.nn.functional.interpolate(whole.float(), (8, 8), mode="area")
-    assert (reduced - small).abs().mean() < 3 < (reduced - own).abs().mean()
-
-
-def test_first_of_named_views_is_what_one_view_would_be(varied: Split, device: torch.device) -> None:
-    one = plan_of(RECIPE, {})
-    two = plan_of(RECIPE, {"first": None, "second": {"steps": {"flip": {"p": 1}, "gaussian_blur": None}}})
-    assert torch.equal(*(views_of(make(varied, device, plan=plan))[0] for plan in (two, one)))
 
 
 def test_many_windows_are_cut_from_images_decoded_once(image_files: Split) -> None:
@@ -133,20 +110,6 @@ def test_resume_with_named_views(varied: Split, device: torch.device) -> None:
     changed = plan_of(RECIPE, views | {"second": {"size": 8}})
     with pytest.raises(UserError, match=r"^aug\.train: not that of the saved run"):
         make(varied, device, plan=changed).load_state_dict(loader.state_dict())
-
-
-def test_named_views_round_trip() -> None:
-    aug = load_recipe("dino", "+aug.train.mixup={}").aug
-    plain = {"size": aug.size, "clip": aug.clip, "train": plain_steps(aug.train), "views": plain_views(aug)}
-    assert {name: list(view["steps"]) for name, view in plain["views"].items()} == {
-        "first": [],
-        "second": ["gaussian_blur", "solarize"],
-        "local": ["random_resized_crop", "gaussian_blur"],
-    }
-    again = parse_aug(plain)
-    assert again.views == aug.views
-    assert build_plan(again, "train").digest == build_plan(aug, "train").digest
-    assert [len(plan.batch_stages) for plan in build_plan(aug, "train").per_view] == [1] * 10
 
 
 @pytest.mark.parametrize(

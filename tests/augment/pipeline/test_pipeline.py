@@ -7,16 +7,14 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from decoded import decoded
 from photos import draw_photo
 from PIL import Image
 from pipelines import SEED, SIZE, Pixels, assert_close, pixels, plan_of, read, run
 
 from augment.data.dataset import Split
-from augment.pipeline.build import Shard, batches_per_epoch
-from augment.recipe.op import BORDERS
+from augment.pipeline.build import Shard
+from augment.recipe.kinds import BORDERS
 from augment.recipe.sampler import Sampler
-from augment.recipe.steps import SplitName
 
 # --- the graph's outputs ---
 
@@ -124,17 +122,6 @@ def test_warp_against_opencv(border: str, photos: tuple[Path, ...], device: torc
     assert_close(pixels(steps, photos, device), np.stack(expected), most=8 if sharp_edge else 2, mean=0.3)
 
 
-def test_borders_and_fills_are_told_apart(photos: tuple[Path, ...], device: torch.device) -> None:
-    looks = [(border, 0) for border in BORDERS] + [("constant", 200), ("replicate", 200)]
-    results = [pixels({"rotate": {"angle_range": [30, 30], "border": b, "fill": f}}, photos, device) for b, f in looks]
-    for i, (border, _) in enumerate(looks):
-        for j in range(i):
-            off = np.abs(results[i] - results[j]).mean()
-            # The fill is seen with a constant border only.
-            assert off == 0 if border == looks[j][0] == "replicate" else off > 0.2, (looks[i], looks[j])
-    np.testing.assert_array_equal(results[looks.index(("constant", 200))][:, 0, 0], 200)
-
-
 # --- color ---
 
 
@@ -179,18 +166,6 @@ def test_color_against_numpy(
     assert_close(pixels(steps, noise, device), expected, most=1, mean=0.3)
 
 
-def test_colors_of_an_orange(tmp_path: Path, device: torch.device) -> None:
-    file = tmp_path / "orange.png"
-    Image.fromarray(np.full((8, 8, 3), (200, 100, 50), np.uint8)).save(file)
-    for name, value, expected in (
-        ("contrast", {"factor_range": [0.6, 0.6]}, (171, 111, 81)),
-        ("saturation", {"factor_range": [0.8, 0.8]}, (185, 105, 65)),
-        ("hue", {"angle_range": [36, 36]}, (161, 133, 0)),
-    ):
-        result = pixels({name: value}, [file], device, size=8)
-        np.testing.assert_allclose(result, np.broadcast_to(expected, result.shape), atol=1)
-
-
 # --- fused against step by step ---
 
 
@@ -232,24 +207,6 @@ def test_fused_colors_against_step_by_step(count: int, large_photos: tuple[Path,
     assert_close(fused, apart, most=count, mean=0.3 * count)
 
 
-def test_geometry_and_color_in_turn(large_photos: tuple[Path, ...], device: torch.device) -> None:
-    steps = {"rotate": WARPS["rotate"], "contrast": {}, "flip": {}, "hue": {}, "warp": WARPS["warp"]}
-    result = pixels(steps, large_photos, device, size=128)
-    # Inside, color and geometry can be exchanged up to rounding.
-    sorted_steps = {name: steps[name] for name in ("rotate", "flip", "warp", "contrast", "hue")}
-    expected = pixels(sorted_steps, large_photos, device, size=128)
-    middle = np.s_[:, 32:96, 32:96]
-    assert_close(result[middle], expected[middle], most=8, mean=1)
-
-
-@pytest.mark.parametrize(
-    ("samples", "batch_size", "world_size", "batches"),
-    [(1, 1, 1, 1), (1, 8, 1, 1), (8, 8, 1, 1), (9, 8, 1, 2), (9, 4, 2, 2), (8, 4, 2, 1), (10, 3, 3, 2), (9, 3, 3, 1)],
-)
-def test_batches_per_epoch(samples: int, batch_size: int, world_size: int, batches: int) -> None:
-    assert batches_per_epoch(samples, batch_size, world_size) == batches
-
-
 def test_ranks_draw_their_own_parameters(photos: tuple[Path, ...], device: torch.device) -> None:
     plan = plan_of({"brightness": {"factor_range": [0.5, 1.5]}})
     shards = [run(plan, photos, device, shard=Shard(rank, 2), batch_size=3) for rank in (0, 1)]
@@ -263,31 +220,3 @@ def test_ranks_draw_their_own_parameters(photos: tuple[Path, ...], device: torch
 
 # --- CPU and GPU beside each other: the same draws, so nearly the same pixels of files that decode alike ---
 # --- (op by op: test_every_op.py) ---
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-@pytest.mark.parametrize(
-    ("split", "steps", "most", "decode"),
-    [
-        ("val", {"resize": {}}, 1, True),
-        ("val", {"center_crop": {"scale": 0.7}}, 1, True),
-        # The resize before it is up to one off; a color matrix of up to 1.2 and its rounding make two of it.
-        ("val", {"contrast": {"p": 0.5}}, 2, False),
-        *[("val", {"warp": {"border": border}, "rotate": {"border": border}}, 1, False) for border in BORDERS],
-        # A warp that is one off, and a color matrix that makes up to three of it.
-        ("val", {"affine": {}, "rotate": {"p": 0.5}, "hue": {}, "contrast": {}}, 4, False),
-        ("train", {"random_resized_crop": {}, "flip": {"p": 0.5}, "warp": {}, "hue": {}, "saturation": {}}, 4, True),
-    ],
-)
-def test_cpu_and_gpu_agree(
-    split: SplitName, steps: dict[str, Any], most: int, decode: bool, photos: tuple[Path, ...]
-) -> None:
-    plan = plan_of(steps, split, size=48)
-    files = photos * 3 if decode else decoded(photos * 3)
-    on_cpu, on_gpu = (
-        run(plan, files, torch.device(name), batch_size=4, epochs=2, seed=SEED, decode=decode)
-        for name in ("cpu", "cuda")
-    )
-    np.testing.assert_array_equal(on_cpu[1], on_gpu[1])
-    assert_close(on_gpu[0], on_cpu[0], most=most, mean=0.3)

@@ -11,7 +11,7 @@ import augment.pipeline.placement
 from augment.data.dataset import Split
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
-from augment.pipeline.placement import _decoding_speed, cache_size, decoded_bytes, place
+from augment.pipeline.placement import cache_size, decoded_bytes, place
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError
@@ -45,13 +45,6 @@ def test_without_a_gpu_nothing_is_tried(photos: tuple[Path, ...], trials: list[s
     assert trials == []
 
 
-@pytest.mark.parametrize(("decode", "expected"), [("mixed", "mixed"), ("cpu", "cpu")])
-def test_what_is_asked_for(decode: str, expected: str, photos: tuple[Path, ...], trials: list[str]) -> None:
-    placement = place(aug_of(decode=decode, hw_decoder_load=0.5), photos, CUDA, threads=1)
-    assert (placement.device, placement.decode, placement.cache, placement.hw_decoder_load) == ("gpu", expected, 0, 0.5)
-    assert trials == []
-
-
 def test_auto_takes_the_faster_way_and_says_why(photos: tuple[Path, ...], trials: list[str]) -> None:
     placement = place(aug_of(decode="auto"), photos, torch.device("cuda:1"), threads=1)
     assert placement.decode == "cpu"
@@ -60,10 +53,6 @@ def test_auto_takes_the_faster_way_and_says_why(photos: tuple[Path, ...], trials
     assert placement.reason == expected
     assert place(aug_of(decode="auto"), photos, CUDA, threads=1, trial=False).decode == "mixed"
     assert len(trials) == 2
-
-
-def test_a_trial_decodes(photos: tuple[Path, ...]) -> None:
-    assert _decoding_speed(Placement("cpu"), photos, threads=1) > 0
 
 
 def test_size_of_the_cache(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,40 +102,12 @@ def test_the_share_of_the_hardware_decoder(
     assert not place(aug_of(hw_decoder_load=0.5), photos, CUDA, threads=threads).load_auto
 
 
-def test_an_unreadable_image_does_not_count(photos: tuple[Path, ...], tmp_path: Path) -> None:
-    """It is reported, or skipped, when its batch is made."""
-    (broken := tmp_path / "broken.jpg").write_bytes(b"no image")
-    missing = tmp_path / "missing.jpg"
-    assert place(aug_of(), (*photos, broken, missing), CUDA, threads=1) == place(aug_of(), photos, CUDA, threads=1)
-    assert place(aug_of(), (broken,), CUDA, threads=1).hw_decoder_load == 0
-
-
 def test_a_resumed_run_keeps_the_share_of_the_hardware_decoder(image_files: Split) -> None:
     here, there = (replace(MIXED, hw_decoder_load=share, load_auto=True) for share in (0.2, 0.4))
     assert loader(here, image_files).identity == loader(there, image_files).identity
     after = loader(replace(there, device="cpu"), image_files)
     after.load_state_dict(loader(replace(here, device="cpu"), image_files).state_dict())
     assert after.placement.hw_decoder_load == 0.2
-
-
-def test_pipelines_run_on_the_gpu_of_the_loader(image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen: list[object] = []
-    tensor = torch.tensor
-
-    def pipeline(**options: object) -> None:
-        chosen.append(options["device_id"])
-        raise LookupError
-
-    monkeypatch.setattr(torch, "tensor", lambda values, *, dtype, device: tensor(values, dtype=dtype))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
-    monkeypatch.setattr(augment.pipeline.build, "_Pipeline", pipeline)
-    monkeypatch.setattr(augment.pipeline.placement, "Pipeline", pipeline)
-    for device in (torch.device("cuda:1"), CUDA):
-        with pytest.raises(LookupError):
-            next(iter(loader(Placement("gpu"), image_files, device)))
-        with pytest.raises(LookupError):
-            place(aug_of(decode="auto"), image_files.files, device, threads=1)
-    assert chosen == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from rendering import chi_square
 from augment import load_recipe
 from augment.data.dataset import ImageRef
 from augment.pipeline import build
+from augment.pipeline.graph import Form
 from augment.pipeline.program import Program, kernels_run
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
@@ -29,9 +30,6 @@ FILTERS: dict[str, Any] = {
     "gaussian_blur": {},
     "motion_blur": {},
     "sharpen": {},
-    "jpeg": {},
-    "nearest": {"op": "downscale"},
-    "linear": {"op": "downscale", "interpolation": "linear"},
 }
 FILTERED: dict[str, Any] = {"one_of": {"p": 0.5, "steps": FILTERS}}
 NOISE: dict[str, Any] = {"gaussian_noise": {"p": 0.5}, "erase": {"fill": "noise", "p": 0.5}}
@@ -47,11 +45,24 @@ NOISE: dict[str, Any] = {"gaussian_noise": {"p": 0.5}, "erase": {"fill": "noise"
         ({**FILTERED, **NOISE}, True),
         ({"rand_augment": {}, "gaussian_noise": {}}, True),
         ({"rand_augment": {}, "gamma": {}}, False),
-        ({"rand_augment": {"border": "wrap"}}, False),
+        ({"gamma": {}, "rand_augment": {}}, True),  # after DALI's gamma
+        ({"rand_augment": {}, "rotate": {"border": "wrap"}}, False),
     ],
 )
 def test_programs_are_for_policies_that_the_kernel_knows(steps: dict[str, Any], known: bool) -> None:
     assert (Program.of(plan_of(steps, "train")) is not None) == known
+
+
+def test_choices_without_a_kernel_run_before_the_others() -> None:
+    """Of the choices of a `one_of` a sample meets one, so their order does not matter."""
+    program = Program.of(build_plan(load_recipe("strong").aug, "train"))
+    assert program is not None
+    assert [(stage.kind, stage.steps[-1].op.name) for stage in program.before] == [
+        ("geometry", "perspective"), ("color", "grayscale"), ("local", "jpeg"), ("local", "downscale")
+    ]  # fmt: skip
+    assert program.names == ("gaussian_blur", "motion_blur", "sharpen", "gaussian_noise", "erase")
+    after_each_other = Program(plan_of({"gaussian_blur": {}, "jpeg": {}, "erase": {}, "sharpen": {}}))
+    assert after_each_other.names == ("erase", "sharpen")
 
 
 def test_on_large_images_dali_runs_ops_of_many_taps() -> None:
@@ -66,20 +77,6 @@ def test_kernels_do_not_run_on_the_cpu(squares: tuple[ImageRef, ...]) -> None:
         assert not kernels_run()
     images, _ = run(plan_of({"rand_augment": {}}), squares, torch.device("cpu"))
     assert images.shape == (len(squares), SIZE, SIZE, 3)
-
-
-def test_kernels_are_tried_on_the_gpu_that_will_run_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that builds a pipeline begins with the first GPU, whichever its process uses."""
-    asked: list[torch.device] = []
-
-    def zeros(*_: int, device: torch.device, **__: Any) -> None:
-        asked.append(device)
-        raise RuntimeError("no kernel image")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch, "zeros", zeros)
-    assert not kernels_run.__wrapped__(1)
-    assert asked == [torch.device("cuda:1")]
 
 
 def interpreted(*arguments: str) -> Any:
@@ -108,13 +105,9 @@ def test_the_kernel_matches_operators_in_an_interpreter() -> None:
 
 def test_local_ops_of_the_kernel_match_operators_in_an_interpreter() -> None:
     found = interpreted("local")
-    for name, off in found["off"].items():
+    for name, off in found.items():
         assert off["most"] <= 1, name
         assert off["mean"] < 0.01, name
-    for name, off in found["compression"].items():
-        # A coefficient halfway between two steps may be rounded either way, which moves a whole block.
-        assert off["mean"] < (0.3 if "gray" in name else 0.05), name
-        assert off["beyond"] < 0.05, name
 
 
 def test_no_op_of_the_kernel_writes_beyond_its_memory() -> None:
@@ -152,11 +145,6 @@ def test_kernels_compile_for_a_gpu(arguments: list[str]) -> None:
     run_script("compiled", *arguments)
 
 
-@pytest.mark.long
-def test_the_mean_of_a_large_image() -> None:
-    assert interpreted("large") == [250]
-
-
 @needs_gpu
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_kernel_matches_operators_on_the_gpu(
@@ -183,7 +171,7 @@ def run_program(plan: Plan, images: torch.Tensor) -> torch.Tensor:
     program = Program.of(plan)
     assert program is not None
     programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, len(images))))
-    return program.run(images, programs.pin_memory().to(images.device, non_blocking=True), half=True, raw=False)
+    return program.run(images, programs.pin_memory().to(images.device, non_blocking=True), Form(half=True))
 
 
 LARGE = 128  # px, with 256 samples: as many as training has
@@ -215,7 +203,7 @@ def test_local_ops_of_the_kernel_match_operators_on_the_gpu(name: str, monkeypat
     if name == "all":  # whose JPEGs are of images that differ by a level here and there
         assert (off > 3).mean() < 5e-3
     else:
-        assert (off > 1).mean() < (0.06 if name == "jpeg" else 1e-4)
+        assert (off > 1).mean() < 1e-4
     assert off.mean() < 0.3
     assert np.abs(found.astype(int) - run(plan_of({}, size=LARGE), images, cuda)[0]).mean() > 1
 

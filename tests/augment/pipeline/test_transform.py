@@ -17,10 +17,9 @@ from photos import draw_photo
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transforms import ALIKE, CLASSES, PHOTOS, SEED, SIZE, TARGETS, encoded, recipe_of, same, transform_of
+from transforms import ALIKE, CLASSES, PHOTOS, SIZE, TARGETS, encoded, recipe_of, same, transform_of
 
 from augment import Transform, UserError
-from augment.pipeline.arguments import torch_device
 
 # --- what it takes ---
 
@@ -44,15 +43,6 @@ def test_images_may_be_given_in_many_forms(device: torch.device) -> None:
     for form in forms:
         transform.position = 0
         assert same(transform(form), expected), type(form)
-
-
-def test_images_may_have_several_sizes(device: torch.device) -> None:
-    transform = transform_of({"random_resized_crop": {}}, device)
-    images = transform(PHOTOS)
-    transform.position = 0
-    assert same(transform([encoded(photo) for photo in PHOTOS]), images)
-    transform.position = 0
-    assert same(transform([torch.from_numpy(photo).to(device) for photo in PHOTOS]), images)
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6])
@@ -119,18 +109,6 @@ def test_bytes_that_are_no_image_are_named_and_the_next_batch_works(
         with pytest.raises(UserError, match=rf"^images\[2\] {reason}"):
             transform([good[0], good[1], bad])
         assert same(transform(good), expected)
-
-
-def test_windows_of_a_call_that_failed_are_not_used_in_the_next(device: torch.device) -> None:
-    # The first view's window does not depend on the image, and is fed before the second view's fails.
-    crops = {"first": {}, "second": {"steps": {"random_resized_crop": {}}}}
-    recipe = recipe_of({"random_crop": {"scale": 0.5}}, views=crops)
-    one, other = (Transform(recipe, device=device, seed=SEED, threads=1) for _ in range(2))
-    good = [encoded(image) for image in ALIKE]
-    with pytest.raises(UserError, match=r"^images\[0\] is not an image"):
-        one([b"no image", *good[1:]])
-    for _ in range(2):
-        assert all(map(same, one(good), other(good)))
 
 
 def test_a_pickled_transform_goes_on() -> None:
@@ -200,13 +178,6 @@ def test_a_gpu_that_is_not_there() -> None:
         Transform(recipe_of({}))
 
 
-def test_a_gpu_without_a_number_is_the_current_one_of_the_thread_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads and processes that call a transform later have current ones of their own."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
-    assert [str(torch_device(name)) for name in ("cuda", "cuda:1", "cpu")] == ["cuda:2", "cuda:1", "cpu"]
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_images_on_the_gpu_need_a_transform_there() -> None:
@@ -257,11 +228,3 @@ def test_a_class_that_does_not_exist_is_named(wrong: int) -> None:
     transform = transform_of({"mixup": {}}, torch.device("cpu"), classes=CLASSES)
     with pytest.raises(UserError, match=f"^targets: there is no class {wrong}. Allowed: 0 to 3.$"):
         transform(ALIKE, [0, 1, 2, 3, wrong, 0])
-
-
-def test_a_refused_call_does_not_count() -> None:
-    transform = transform_of({"rotate": {}}, torch.device("cpu"))
-    for mistake in ((PHOTOS, [0]), ([b""],), ([],)):
-        with pytest.raises(UserError):
-            transform(*mistake)
-    assert transform.position == 0

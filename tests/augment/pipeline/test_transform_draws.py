@@ -13,7 +13,7 @@ from PIL import Image
 from scipy.stats import ks_2samp
 from transforms import ALIKE, CLASSES, PHOTOS, SEED, SIZE, TARGETS, recipe_of, same, transform_of
 
-from augment import Batch, Number, Range, Recipe, Transform, UserError, crop, load_recipe, local
+from augment import Batch, Number, Recipe, Transform, UserError, crop, load_recipe, local
 from augment.data.dataset import Split
 from augment.pipeline.loader import Loader
 from augment.pipeline.windows import COLUMNS, random_windows
@@ -66,11 +66,6 @@ def test_seed_split_and_rank_draw_otherwise(changed: dict[str, Any]) -> None:
         assert not same(ones, others)
 
 
-def test_the_seed_is_that_of_the_recipe_unless_it_is_given() -> None:
-    recipe = load_recipe({"size": SIZE, "train": RANDOM["matrices"]}, f"seed={SEED}")
-    assert same(Transform(recipe, device="cpu")(ALIKE), transform_of(RANDOM["matrices"], torch.device("cpu"))(ALIKE))
-
-
 @pytest.mark.parametrize("height", [3, 30, 200])
 @pytest.mark.parametrize("width", [2, 40, 300])
 @pytest.mark.parametrize(
@@ -96,27 +91,6 @@ def test_windows_come_from_the_distribution_of_dali(
         assert ks_2samp(mine, theirs, method="asymp").pvalue > 0.001  # 144 comparisons, of a fixed seed
     # Area and position belong together: windows of large images have no single side or place.
     assert ks_2samp(ours[2] * ours[3] + ours[0], sides.prod(axis=1) + start[:, 0], method="asymp").pvalue > 0.001
-
-
-def test_places_of_random_crop_are_uniform() -> None:
-    """A gray level a column: the image of the window tells where it was cut."""
-    ramp = np.repeat(np.arange(40, dtype=np.uint8)[None, :, None], 24, axis=0).repeat(3, axis=2)
-    recipe = recipe_of({"random_crop": {"padding": 0}}, mean=[0, 0, 0], std=[1, 1, 1])
-    images = Transform(recipe, device="cpu", seed=SEED, threads=1)(np.stack([ramp] * 3400))
-    lefts = (images[:, 0, 0, 0] * 255).round().int()
-    counts = np.bincount(lefts, minlength=17)
-    assert len(counts) == 17
-    assert ((counts - 200) ** 2 / 200).sum() < 39.3  # chi-square, 16 degrees of freedom, p = .001
-
-
-def test_an_op_that_sets_its_seed_is_refused(clean_registry: None) -> None:
-    @local(random=True, std_range=Range(default=(1, 2), within=(0, 9), doc="noise"))
-    def seeded_noise(images: Any, dali: Any, std: Any) -> Any:
-        """Add noise."""
-        return dali.fn.noise.gaussian(images, stddev=std, seed=dali.seed)
-
-    with pytest.raises(UserError, match=r"^aug\.train\.seeded_noise: its random draws .*: \*\*dali\.random, in"):
-        transform_of({"seeded_noise": {}}, torch.device("cpu"))
 
 
 def test_an_op_that_does_not_declare_its_draws_is_refused(clean_registry: None, stored: Split) -> None:

@@ -1,11 +1,10 @@
 """Differences between two recipes."""
 
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from augment.recipe.diff import _diff_steps, diff_settings, diff_steps, diff_views
+from augment.recipe.diff import diff_settings, diff_steps, diff_views
 from augment.recipe.steps import parse_aug, parse_steps
 
 FLIP, ROTATE, HUE = {"p": 0.5}, {"p": 0.25}, {"p": 0.1}
@@ -30,10 +29,6 @@ def test_added_and_removed_steps_are_shown_with_all_parameters() -> None:
     ]
 
 
-def test_a_crop_has_no_p() -> None:
-    assert changes({}, {"center_crop": {"scale": 0.9}}) == ["+ center_crop  scale 0.9"]
-
-
 def test_changed_parameters_have_units() -> None:
     new = {"rotate": {"p": 0.5, "angle_range": [-15, 15], "border": "wrap"}}
     assert changes({"rotate": ROTATE}, new) == [
@@ -45,7 +40,7 @@ def test_changed_parameters_have_units() -> None:
 
 def test_differences_hidden_by_rounding_are_shown() -> None:
     (change,) = changes({"rotate": {"angle_range": [0, 1.00001]}}, {"rotate": {"angle_range": [0, 1.00002]}})
-    assert change == "~ rotate  angle [0.0, 1.00001] -> [0.0, 1.00002]"
+    assert change == "~ rotate  angle (0.0, 1.00001) -> (0.0, 1.00002)"
 
 
 def test_another_op_under_the_same_key_is_another_step() -> None:
@@ -68,60 +63,26 @@ def test_the_fewest_possible_steps_are_reported_as_moved(old: str, new: str, exp
     assert changes({key: {} for key in old.split()}, {key: {} for key in new.split()}) == expected
 
 
-def test_a_step_can_move_and_change() -> None:
-    assert changes({"flip": {}, "rotate": {}, "hue": {}}, {"rotate": {}, "hue": {}, "flip": FLIP}) == [
-        "> flip  now after hue",
-        "~ flip  p 1 -> 0.5",
-    ]
-
-
-# --- steps within steps, and kinds of ops that this module knows nothing of ---
+# --- steps within steps ---
 
 
 def nested(**steps: dict[str, Any]) -> dict[str, Any]:
-    return {"choice": {"op": "choice", "p": 0.5, "steps": steps}}
-
-
-def raw(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    return [str(change) for change in _diff_steps(old, new, "")]
-
-
-ROTATE_PLAIN = {"op": "rotate", "p": 0.25, "angle_range": [-7, 7]}
-FLIP_PLAIN = {"op": "flip", "p": 1.0, "direction": "horizontal"}
+    return {"choice": {"op": "one_of", "p": 0.5, "steps": steps}}
 
 
 def test_nested_steps_are_compared_like_steps() -> None:
-    old = nested(rotate=ROTATE_PLAIN, flip=FLIP_PLAIN)
-    new = nested(flip=FLIP_PLAIN, rotate=ROTATE_PLAIN | {"p": 0.5, "angle_range": [-9, 9]}, hue={"op": "hue", "p": 1.0})
-    assert raw(old, new) == [
-        "> choice.rotate  now after flip",
+    old = nested(rotate=ROTATE, flip={})
+    new = nested(flip={}, rotate={"p": 0.5, "angle_range": [-9, 9]}, hue={})
+    assert changes(old, new) == [
+        "> choice.flip  now the first",
         "~ choice.rotate  p 0.25 -> 0.5",
         "~ choice.rotate  angle -7..7 deg -> -9..9 deg",
-        "+ choice.hue  p 1",
+        "+ choice.hue  p 1  angle -18..18 deg",
     ]
-
-
-def test_adding_a_step_lists_its_nested_steps() -> None:
-    assert raw({}, nested(flip=FLIP_PLAIN | {"weight": 2.0})) == [
-        "+ choice  p 0.5",
+    assert changes({}, nested(flip={"weight": 2})) == [
+        "+ choice  (one_of)  p 0.5",
         "+ choice.flip  p 1  direction horizontal, weight 2",
     ]
-
-
-def test_other_mappings_are_flattened() -> None:
-    old = {"s": {"op": "unknown", "table": {"a": {"x": 1, "y": [2, 3]}, "b": 1}}}
-    new = {"s": {"op": "unknown", "table": {"a": {"x": 1, "y": [2, 4]}, "c": 1}, "more": None}}
-    assert raw(old, new) == [
-        "~ s  table.a.y [2, 3] -> [2, 4]",
-        "~ s  table.b 1 -> (unset)",
-        "~ s  table.c (unset) -> 1",
-        "~ s  more (unset) -> null",
-    ]
-
-
-def test_read_only_mappings_are_mappings() -> None:
-    old, new = ({"s": {"op": "unknown", "a": MappingProxyType({"b": value})}} for value in (1, 2))
-    assert raw(old, new) == ["~ s  a.b 1 -> 2"]
 
 
 # --- settings ---
@@ -134,10 +95,6 @@ def test_settings() -> None:
         "~ fuse  true -> false",
         "~ mean  null -> (0.5, 0.5, 0.5)",
     ]
-
-
-def test_same_settings() -> None:
-    assert diff_settings(parse_aug({"size": 128}), parse_aug({"fuse": True})) == []
 
 
 def test_views_by_name_are_compared_by_name() -> None:
@@ -160,4 +117,4 @@ def test_views_by_name_are_compared_by_name() -> None:
     ]
     swapped = parse_aug({"train": train, "views": {"second": {}, "first": {}}}).views
     plain = parse_aug({"train": train, "views": {"first": {}, "second": {}}}).views
-    assert list(map(str, diff_views(plain, swapped))) == ["> views.first  now after second"]
+    assert list(map(str, diff_views(plain, swapped))) == ["> views.second  now the first"]

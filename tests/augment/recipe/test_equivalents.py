@@ -5,7 +5,7 @@ from inspect import isclass, signature
 
 import pytest
 
-from augment.recipe.equivalents import EQUIVALENTS, Equivalent, equivalent_table
+from augment.recipe.equivalents import Equivalent, equivalent_table, equivalents
 from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
@@ -14,7 +14,7 @@ from augment.recipe.steps import parse_aug
 NO_TRANSFORMS = r"Transform|AutoAugmentPolicy|Identity|InterpolationMode|.*(BoundingBox|KeyPoints|Clamping).*"
 
 
-@pytest.mark.parametrize("row", [row for row in EQUIVALENTS if row.steps], ids=lambda row: row.steps.split(":")[0])
+@pytest.mark.parametrize("row", [row for row in equivalents() if row.steps], ids=lambda row: row.steps.split(":")[0])
 def test_what_is_written_is_a_recipe(row: Equivalent) -> None:
     if not row.is_missing:
         build_plan(parse_aug({"size": 32, "train": row.parsed()}), "train")
@@ -33,17 +33,17 @@ def test_every_name_of_the_others_exists_and_none_is_left_out() -> None:
     v2 = pytest.importorskip("torchvision.transforms.v2")
     data = pytest.importorskip("timm.data")
     classes = {name for name in dir(v2) if isclass(getattr(v2, name)) and not re.fullmatch(NO_TRANSFORMS, name)}
-    named = {name for row in EQUIVALENTS for name in re.findall(r"\b[A-Z]\w+", row.torchvision)}
+    named = {name for row in equivalents() for name in re.findall(r"\b[A-Z]\w+", row.torchvision)}
     assert (named - classes, classes - named) == (set(), set())
     arguments = {*signature(data.create_transform).parameters, *signature(data.Mixup).parameters}
-    assert {name for row in EQUIVALENTS for name in re.findall(r"(?:^|, )(\w+)", row.timm)} <= arguments
+    assert {name for row in equivalents() for name in re.findall(r"(?:^|, )(\w+)", row.timm)} <= arguments
 
 
 def test_rand_augment_is_as_strong_as_that_of_torchvision_and_timm() -> None:
     autoaugment = pytest.importorskip("torchvision.transforms.autoaugment")
     rand_augment_transform = pytest.importorskip("timm.data.auto_augment").rand_augment_transform
     angles = {}
-    for row in EQUIVALENTS:
+    for row in equivalents():
         if "rand_augment" in row.parsed():
             (policy,) = parse_aug({"train": row.parsed()}).train
             (rotate,) = (step for step in policy.steps[0].steps if step.key == "rotate")

@@ -80,21 +80,6 @@ def test_rand_augment_has_one_warp_between_its_two_slots() -> None:
     assert len(apart.stages) == len(apart.steps) == 26
 
 
-def test_different_borders_need_different_warps() -> None:
-    plan = plan_of({"one": one_of(ROTATE, WARP | {"border": "wrap"}, {"op": "flip"}), "after": ROTATE})
-    # The flip shows no border and joins any; the wrapped one comes first, so that the other two join what follows.
-    borders = [(stage.border, [[s.key for s in steps] for steps in stage.positions]) for stage in plan.stages]
-    assert [border for border, _ in borders] == [("wrap", 0), ("reflect_101", 0)]
-    assert "after" in borders[1][1][-1]
-    assert sum(len(keys) for _, positions in borders for keys in positions) == 4
-
-
-def test_flips_alone_are_one_warp() -> None:
-    plan = plan_of({"one": one_of({"op": "flip"}, {"op": "rot90"}), "after": ROTATE | {"border": "wrap"}})
-    assert shape(plan) == [("geometry", [["one.flip_0", "one.rot90_1"], ["after"]])]
-    assert plan.stages[0].border == ("wrap", 0)
-
-
 def test_a_local_op_with_the_same_fixed_parameters_is_one_operator() -> None:
     strong, weak = {**NOISE, "std_range": [20, 30]}, {**NOISE, "std_range": [1, 2]}
     assert shape(plan_of({"one": one_of(strong, weak)})) == [
@@ -107,27 +92,6 @@ def test_a_local_op_with_the_same_fixed_parameters_is_one_operator() -> None:
     ]
     # One after the other they are two operators.
     assert kinds(plan_of({"a": strong, "b": weak})) == ["local", "local"]
-
-
-def test_steps_of_multi_step_policies_share_positions() -> None:
-    pairs: dict[str, Any] = {
-        "first": {"op": "sequence", "steps": {"rotate": {}, "hue": {}}},
-        "second": {"op": "sequence", "steps": {"warp": {}, "contrast": {}}},
-        "third": {"op": "flip"},
-    }
-    plan = plan_of({"one": {"op": "one_of", "steps": pairs}})
-    assert shape(plan) == [
-        ("geometry", [["one.first.rotate", "one.second.warp", "one.third"]]),
-        ("color", [["one.first.hue", "one.second.contrast"]]),
-    ]
-
-
-@pytest.mark.parametrize("name", ["rand_augment", "trivial_augment", "auto_augment"])
-def test_without_fusion_each_step_is_a_stage(name: str) -> None:
-    fused, apart = plan_of({name: {}}), plan_of({name: {}}, fuse=False)
-    assert all(len(stage.steps) == 1 for stage in apart.stages)
-    assert sorted(step.key for step in apart.steps) == sorted(step.key for step in fused.steps)
-    assert len(fused.stages) < 0.6 * len(apart.stages)
 
 
 def test_nested_steps_with_p_zero_do_not_run_but_count_as_choices() -> None:
@@ -160,14 +124,3 @@ def test_overall_probabilities() -> None:
     inner = {"op": "sequence", "p": 0.5, "steps": {"rotate": {}, "hue": {"p": 0.2}}}
     outer = {"op": "one_of", "p": 0.6, "steps": {"inner": inner | {"weight": 2}, "warp": {}}}
     assert chances({"outer": outer}) == {"outer.inner.rotate": 0.2, "outer.inner.hue": 0.04, "outer.warp": 0.2}
-
-
-def test_policies_without_effect_leave_no_stage() -> None:
-    nothing = {"op": "one_of", "p": 0, "steps": {"clahe": {}, "gaussian_noise": {}}}
-    plan = plan_of({"all": {"op": "sequence", "steps": {"rotate": {}, "none": nothing, "shear": {}}}})
-    assert shape(plan) == [("geometry", [["all.rotate"], ["all.shear"]])]
-    assert plan.checkpoints
-    assert not plan.draws_in_dali
-    for order in ("listed", "random"):
-        never = {"op": "some_of", "count_range": [0, 0], "order": order, "steps": {"jpeg": {}, "hue": {}}}
-        assert plan_of({"never": never}).stages == ()

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from op_cases import NESTED, given, other_values, plan_with
 
-from augment.recipe.op import OPS, Op
+from augment.recipe.kinds import Op
+from augment.recipe.op import OPS
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
-from augment.recipe.stage import Draws, Stage
-from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, SplitName, parse_aug, parse_steps, plain_steps
+from augment.recipe.steps import SplitName, parse_aug, parse_steps
 
 SIZE = 64
 
@@ -21,11 +21,6 @@ def plan_of(split: SplitName = "train", *, fuse: bool = True, size: int = SIZE, 
 
 def groups(plan: Plan) -> list[list[str]]:
     return [[step.key for step in stage.steps] for stage in plan.stages]
-
-
-def always(**values: float) -> Draws:
-    """Return the draws of one sample to which a step is applied."""
-    return {"applied": np.array([True])} | {name: np.array([value]) for name, value in values.items()}
 
 
 # A geometry step and a color step each, as an op and the one value that its range is.
@@ -95,12 +90,6 @@ def test_each_sample_composes_the_steps_that_apply_to_it() -> None:
     np.testing.assert_array_equal(neither, np.eye(3))
 
 
-def test_two_uses_of_an_op_read_their_own_draws() -> None:
-    plan = plan_of(rotate={}, rotate_2={"op": "rotate"})
-    draws = {"rotate": always(angle=60.0), "rotate_2": always(angle=30.0)}
-    np.testing.assert_allclose(plan.stages[0].matrix(draws, SIZE), [[[0, 1, 0], [-1, 0, 0], [0, 0, 1]]], atol=1e-12)
-
-
 # --- grouping ---
 
 
@@ -111,17 +100,6 @@ def test_adjacent_steps_of_a_kind_form_one_stage() -> None:
     assert [step.key for step in plan.steps] == [
         "flip", "rotate", "warp", "affine", "hue", "contrast", "saturation",
     ]  # fmt: skip
-
-
-def test_a_color_step_separates_geometry_stages() -> None:
-    assert groups(plan_of(rotate={}, hue={}, warp={})) == [["rotate"], ["hue"], ["warp"]]
-    assert groups(plan_of(hue={}, warp={}, contrast={})) == [["hue"], ["warp"], ["contrast"]]
-
-
-def test_another_border_starts_a_new_stage() -> None:
-    plan = plan_of(rotate={"border": "wrap"}, warp={"border": "wrap"}, affine={"border": "replicate"})
-    assert groups(plan) == [["rotate", "warp"], ["affine"]]
-    assert [stage.border for stage in plan.stages] == [("wrap", 0), ("replicate", 0)]
 
 
 def test_another_fill_starts_a_new_stage_only_where_it_is_visible() -> None:
@@ -151,25 +129,11 @@ def test_flip_joins_any_border(border: str) -> None:
         assert plan.stages[0].border == expected
 
 
-def test_flip_between_two_borders_does_not_join_them() -> None:
-    plan = plan_of(rotate={"border": "wrap"}, flip={}, warp={"border": "replicate"}, flip_2={"op": "flip"})
-    assert groups(plan) == [["rotate", "flip"], ["warp", "flip_2"]]
-    assert [stage.border for stage in plan.stages] == [("wrap", 0), ("replicate", 0)]
-    assert groups(plan_of(flip={}, flip_2={"op": "flip"})) == [["flip", "flip_2"]]
-
-
 def test_a_step_with_p_zero_is_left_out_and_its_neighbors_fuse() -> None:
     plan = plan_of(rotate={}, hue={"p": 0}, warp={}, affine={"border": "wrap", "p": 0}, flip={})
     assert groups(plan) == [["rotate", "warp", "flip"]]
     assert [step.key for step in plan.skipped] == ["hue", "affine"]
     assert [step.key for step in plan.steps] == ["rotate", "warp", "flip"]
-
-
-def test_without_fusion_each_step_is_a_stage() -> None:
-    plan = plan_of(rotate={}, flip={}, hue={}, contrast={}, warp={"p": 0}, affine={"border": "wrap"}, fuse=False)
-    assert groups(plan) == [["rotate"], ["flip"], ["hue"], ["contrast"], ["affine"]]
-    assert [stage.kind for stage in plan.stages] == ["geometry", "geometry", "color", "color", "geometry"]
-    assert [stage.border for stage in plan.stages if stage.kind == "geometry"][-1] == ("wrap", 0)
 
 
 def test_without_fusion_the_matrices_are_the_factors_of_the_fused_one() -> None:
@@ -188,20 +152,6 @@ def test_without_a_crop_images_are_resized() -> None:
         assert (plan.crop.key, plan.crop.op, plan.split, plan.size) == ("resize", OPS["resize"], split, SIZE)
     assert plan_of(zoom={"op": "center_crop", "scale": 0.5}).crop.key == "zoom"
     assert groups(plan_of(center_crop={}, flip={})) == [["flip"]]
-
-
-def test_splits_have_their_own_steps() -> None:
-    aug = parse_aug({"train": {"random_resized_crop": {}, "flip": {}}, "val": {"center_crop": {}, "hue": {}}})
-    train, val = build_plan(aug, "train"), build_plan(aug, "val")
-    assert (train.crop.key, groups(train)) == ("random_resized_crop", [["flip"]])
-    assert (val.crop.key, groups(val)) == ("center_crop", [["hue"]])
-
-
-def test_mean_and_std() -> None:
-    plan = build_plan(Aug(), "train")
-    assert (plan.mean, plan.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)) == (IMAGENET_MEAN, IMAGENET_STD)
-    plan = build_plan(parse_aug({"mean": [0, 0, 0], "std": [1, 1, 0.5]}), "train")
-    assert (plan.mean, plan.std) == ((0, 0, 0), (1, 1, 0.5))
 
 
 # --- what a plan says about itself ---
@@ -316,12 +266,3 @@ def test_digest_does_not_change_otherwise() -> None:
     assert digest() == with_step("rotate", angle_range=(-7.0, 7.0)), "whole numbers and floats"
     assert digest() == digest(train={n: dict(reversed(s.items())) for n, s in steps.items()}), "order of parameters"
     assert plan_of(rotate={}, hue={}).digest == plan_of(rotate={}, hue={}, fuse=False).digest, "nothing to fuse"
-
-
-def test_spelling_out_defaults_does_not_change_the_digest() -> None:
-    assert digest() == digest(train=plain_steps(parse_aug(BASE).train))
-
-
-def test_color_stage_has_no_border() -> None:
-    assert "border" not in str(plan_of(hue={}))
-    assert Stage("color", ()).border == Stage("geometry", ()).border == ("reflect_101", 0)

@@ -124,23 +124,3 @@ def test_missing_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"no module named 'need_another' .*\. Did you mean 'needs_another'\?$"):
         load_plugins(("need_another",), "aug.plugins")
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_plugin_that_redeclares_an_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "clashing_ops.py").write_text(PLUGIN.replace("def fog(", "def contrast("))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    expected = (
-        r"^aug\.plugins: clashing_ops: op 'contrast' is already declared in augment\.recipe\.ops\.color \(.*, line \d+"
-    )
-    with pytest.raises(UserError, match=expected):
-        parse_aug({"plugins": ["clashing_ops"]})
-    assert OPS["contrast"].function.__module__ == "augment.recipe.ops.color"
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_plugin_with_an_invalid_declaration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mistaken_ops.py").write_text(PLUGIN.replace("default=100.0", "default=300"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match=r"^aug\.plugins: mistaken_ops: the default 300 is not allowed\. Allowed: "):
-        parse_aug({"plugins": ["mistaken_ops"]})

@@ -7,7 +7,7 @@ from refusals import refusal, step_refusal
 
 from augment import load_recipe
 from augment.recipe.op import OPS
-from augment.recipe.steps import Aug, Step, parse_aug, parse_steps, plain_steps
+from augment.recipe.steps import Aug, parse_aug, parse_steps, plain_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError
 
@@ -76,30 +76,12 @@ def test_plain_steps_round_trip() -> None:
     }
 
 
-def test_steps_are_equal_when_all_their_parts_are() -> None:
-    given: dict[str, Any] = {"rotate": {"p": 0.5, "angle_range": [-3, 3]}}
-    assert parse_steps(given, "a") == parse_steps(given, "b")
-    for other in ({"p": 0.4}, {"angle_range": [-3, 3.5]}, {"border": "wrap"}):
-        assert parse_steps({"rotate": given["rotate"] | other}, "a") != parse_steps(given, "a")
-    assert parse_steps({"again": {"op": "rotate", **given["rotate"]}}, "a") != parse_steps(given, "a")
-
-
-def test_steps_cannot_be_changed() -> None:
-    (step,) = parse_steps({"rotate": {}}, "train")
-    with pytest.raises(TypeError, match="does not support item assignment"):
-        step.params["fill"] = 1  # type: ignore[index]
-    with pytest.raises(AttributeError, match="cannot assign"):
-        step.p = 0.5  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     ("given", "text"),
     [
         ({"rotate": {"p": 0.075}}, "rotate  p 0.075  angle -7..7 deg"),
         ({"again": {"op": "rotate"}}, "again (rotate)  p 1  angle -7..7 deg"),
-        ({"flip": {"p": 0.5}}, "flip  p 0.5  direction horizontal"),
         ({"warp": {"magnitude_range": [0, 0.12345]}}, "warp  p 1  magnitude 0..0.1235"),
-        ({"resize": {}}, "resize  p 1  side both"),
         ({"rotate": {"angle_range": {"values": [-3, 3]}}}, "rotate  p 1  angle +-3 deg"),
         ({"one_of": {"p": 0.5, "steps": {"flip": {}}}}, "one_of  p 0.5"),
     ],
@@ -107,10 +89,6 @@ def test_steps_cannot_be_changed() -> None:
 def test_step_as_text(given: dict[str, Any], text: str) -> None:
     (step,) = parse_steps(given, "train")
     assert str(step) == text
-
-
-def test_a_bare_step_applies_always() -> None:
-    assert Step("flip", OPS["flip"]).p == 1.0
 
 
 # --- mistakes: full key path, what was given, what is allowed, the nearest name ---
@@ -124,20 +102,7 @@ def test_a_bare_step_applies_always() -> None:
             "aug.trian: unknown key. Did you mean 'train'? Allowed: cache, clip, decode, fuse, hw_decoder_load, mean, "
             "plugins, prefetch, size, std, train, val, views.",
         ),
-        ({"sizes": 3}, "aug.sizes: unknown key. Did you mean 'size'? Allowed: "),
-        ({1: 3}, "aug.1: unknown key. Allowed: "),
         ("imagenette", "aug: 'imagenette' is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug."),
-        ([], "aug: [] is not allowed. Allowed: a mapping"),
-        ({"size": 0}, "aug.size: 0 is not allowed. Allowed: a whole number from 8 to 4096."),
-        ({"fuse": "no"}, "aug.fuse: 'no' is not allowed. Did you mean false? Allowed: true or false."),
-        (
-            {"mean": [124, 116, 104]},
-            "aug.mean: [124, 116, 104] is not allowed. Allowed: three numbers from 0 to 1 or null.",
-        ),
-        (
-            {"std": [0, 1, 1]},
-            "aug.std: [0, 1, 1] is not allowed. Allowed: three numbers above 0 up to 10 or null.",
-        ),
         (
             {"plugins": "mine"},
             "aug.plugins: 'mine' is not allowed. Allowed: a list of names, such as aug.plugins=[mine].",
@@ -146,19 +111,16 @@ def test_a_bare_step_applies_always() -> None:
             {"train": ["rotate"]},
             "aug.train: ['rotate'] is not allowed. Allowed: a mapping of steps, such as rotate: {p: 0.5}, without ",
         ),
-        ({"val": "rotate"}, "aug.val: 'rotate' is not allowed. Allowed: a mapping of steps"),
         (
             {"val": {"rotate": 0.5}},
             "aug.val.rotate: 0.5 is not allowed. Allowed: a mapping of parameters, such as {p: 0.5}.",
         ),
-        ({"val": {"rotate": False}}, "aug.val.rotate: False is not allowed. Allowed: a mapping of parameters"),
         (
             {"train": {"flip": None, "p": 0.5}},
             "aug.train.p: 0.5 is not allowed. Did you mean aug.train.flip.p? In a file, the settings of a step are",
         ),
         ({"flip": {"p": 0.5}}, "aug.flip: unknown key. Did you mean 'train.flip'? Allowed: "),
         ({"aug": {"train": {}}}, "aug.aug: unknown key. Did you mean its content, without 'aug:' around it? Allowed: "),
-        ({"image_size": 64}, "aug.image_size: unknown key. Did you mean 'size'? Allowed: "),
         (
             {"val": {"RandomHorizontalFlip": {}}},
             "aug.val.RandomHorizontalFlip: unknown op 'RandomHorizontalFlip'. Did you mean 'flip'?",
@@ -167,7 +129,6 @@ def test_a_bare_step_applies_always() -> None:
             {"val": {"a": {"op": "gauss_noise"}}},
             "aug.val.a.op: unknown op 'gauss_noise'. Did you mean 'gaussian_noise'? Allowed",
         ),
-        ({"val": {3: {}}}, "aug.val.3: unknown op '3'. Allowed: affine, "),
     ],
 )
 def test_mistakes_in_the_section(given: object, message: str) -> None:
@@ -177,33 +138,22 @@ def test_mistakes_in_the_section(given: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"p": 1.5}, "p: 1.5 is not allowed. Allowed: a number from 0 to 1."),
         (
             {"angle_range": [7, -7]},
             "angle_range: [7, -7] is not allowed. Did you mean [-7, 7]? Allowed: [low, high] with low <= high or x for [-x, x] or {values: [...]}, numbers from -360 to 360.",  # noqa: E501
         ),
-        ({"angle_range": -7}, "angle_range: -7 is not allowed. Allowed: [low, high]"),
-        ({"angle_range": "7"}, "angle_range: '7' is not allowed. Did you mean 7? Allowed: [low, high]"),
         (
             {"angle_rang": [-7, 7]},
             "angle_rang: unknown key. Did you mean 'angle_range'? Allowed: angle_range, border, ",
         ),
-        ({"angle": [-7, 7]}, "angle: unknown key. Did you mean 'angle_range'? Allowed: "),
-        ({"probability": 1}, "probability: unknown key. Did you mean 'p'? Allowed: "),
         (
             {"p=0.5": None},
             "p=0.5: unknown key. Did you mean 'p: 0.5'? A key is followed by a colon and a space. Allowed: ",
         ),
-        (
-            {"p:0.5": None},
-            "p:0.5: unknown key. Did you mean 'p: 0.5'? A key is followed by a colon and a space. Allowed: ",
-        ),
         ({"p": 0, 5: None}, "5: unknown key. In { }, a comma ends a value: write decimals with a point, and lists "),
         ({"angle_range": "(-7", "7)": None}, "7): unknown key. In { }, a comma ends a value: "),
         ({"border": "reflect"}, "border: unknown name 'reflect'. Did you mean 'reflect_101'? Allowed: constant, "),
-        ({"fill": 256}, "fill: 256 is not allowed. Allowed: a whole number from 0 to 255."),
         ({"op": "rotat"}, "op: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, "),
-        ({"op": None}, "op: unknown op 'None'. "),
     ],
 )
 def test_mistakes_in_a_step(params: dict[str, Any], message: str) -> None:
@@ -232,23 +182,13 @@ def test_views() -> None:
     ("given", "message"),
     [
         ({"cache": "on"}, "aug.cache: 'on' is not allowed. Allowed: off, gpu, or a number of MiB."),
-        ({"decode": "gpu"}, "aug.decode: unknown name 'gpu'. "),
         ({"decode": "mixd"}, "aug.decode: unknown name 'mixd'. Did you mean 'mixed'? Allowed: auto, cpu, mixed."),
         ({"views": 2}, "aug.views: 2 is not allowed. Allowed: a mapping of count, crop."),
-        ({"views": {"cont": 2}}, "aug.views.cont: unknown key. Did you mean 'count'? Allowed: count, crop."),
-        ({"views": {"count": 17}}, "aug.views.count: 17 is not allowed. Allowed: a whole number from 1 to 16."),
         ({"views": {"crop": "sam"}}, "aug.views.crop: unknown name 'sam'. Did you mean 'same'? Allowed: own, same."),
-        ({"prefetch": 0}, "aug.prefetch: 0 is not allowed. Allowed: a whole number from 1 to 64."),
-        ({"hw_decoder_load": 1.1}, "aug.hw_decoder_load: 1.1 is not allowed. Allowed: a number from 0 to 1 or null."),
     ],
 )
 def test_mistakes_with_decoding_and_views(given: object, message: str) -> None:
     assert refusal(given).startswith(message)
-
-
-def test_flip_has_no_border() -> None:
-    assert step_refusal(flip={"border": "wrap"}).startswith("aug.train.flip.border: unknown key. ")
-    assert step_refusal(flip={"direction": "up"}).startswith("aug.train.flip.direction: unknown name 'up'.")
 
 
 @pytest.mark.parametrize(
@@ -285,10 +225,6 @@ def test_mistakes_with_crops(steps: dict[str, Any], message: str) -> None:
 def test_every_crop_can_come_first_in_either_split(name: str) -> None:
     aug = parse_aug({"train": {name: {}, "flip": {}}, "val": {name: None}})
     assert aug.train[0].op is aug.val[0].op is OPS[name]
-
-
-def test_errors_in_val_have_its_key_path() -> None:
-    assert refusal({"train": {"flip": {}}, "val": {"flip": {"p": 2}}}).startswith("aug.val.flip.p: 2 is not allowed.")
 
 
 def test_duplicate_step_names() -> None:

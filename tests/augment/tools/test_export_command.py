@@ -16,7 +16,7 @@ def test_the_command_line_exports_a_recipe(
     assert main(["+aug=imagenette", "--out", "here", "aug.size=40", "--photos", image_files, "--limit", "2"]) == 0
     out = capsys.readouterr().out
     assert "center_crop  scale 0.9" in out
-    assert "transform_torchvision.py" in out
+    assert "transform_cpu.dali" in out
     assert "Compared on 2 images; written to here" in out
     assert "Mean and std are ImageNet's" in out
     assert "SIZE = 40\n" in Path("here/transform.py").read_text()

@@ -29,9 +29,8 @@ from trainer.tasks.standardize import Standard
 from trainer.tools.evaluate import evaluate
 from trainer.tools.export.check import compare
 from trainer.tools.export.command import main
-from trainer.tools.export.script import predict_source
 from trainer.tools.export.served import Served, torch_bytes
-from trainer.tools.export.triton import repository
+from trainer.tools.export.texts import predict_source, repository
 from trainer.tools.export.write import export
 from trainer.tools.predict import predict
 

@@ -8,7 +8,8 @@ from augment.cli.conf import CONF
 from augment.cli.tools import find_tools
 from augment.data.sources import SOURCES
 from augment.params import Param, settings
-from augment.recipe.op import COMMON, OPS
+from augment.recipe.kinds import COMMON
+from augment.recipe.op import OPS
 from augment.recipe.steps import Aug
 from trainer.callbacks.registry import known_callbacks
 from trainer.models.registry import MODELS

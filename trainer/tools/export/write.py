@@ -29,9 +29,8 @@ from augment.support.writing import check_folder
 from trainer.run.trained import Trained, load_trained
 from trainer.tools.evaluate import evaluated_split
 from trainer.tools.export.check import Check, Run, compare
-from trainer.tools.export.script import predict_source
 from trainer.tools.export.served import INPUT, Served, onnx_bytes, require_onnx, torch_bytes
-from trainer.tools.export.triton import repository
+from trainer.tools.export.texts import predict_source, repository
 
 _FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 _PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "nvidia-dali-cuda120", "pillow", "numpy")

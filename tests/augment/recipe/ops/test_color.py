@@ -27,9 +27,7 @@ from rendering import (
 )
 
 from augment import Transform, load_recipe
-from augment.recipe.op import OPS
 from augment.recipe.sampler import Sampler
-from augment.recipe.stage import step_matrix
 
 PARTS = ("brightness", "contrast", "saturation", "hue")
 
@@ -231,48 +229,3 @@ def test_contrast_about_the_mean_is_fused_with_its_neighbors(soft: list[Path], d
 
 
 # --- color_jitter ---
-
-RANGES: dict[str, Any] = {
-    "brightness_range": [0.6, 1.4],
-    "contrast_range": [0.6, 1.4],
-    "saturation_range": [0.2, 1.8],
-    "hue_range": [-60, 60],
-}
-
-
-def part(name: str, value: float) -> Any:
-    """Return the matrix of a single op, (4, 4)."""
-    given = {"angle" if name == "hue" else "factor": np.array([value])}
-    fixed = {"pivot": "middle"} if name == "contrast" else {}
-    return np.r_[OPS[name].function(**given, **fixed)[0], [[0, 0, 0, 1]]]
-
-
-@pytest.mark.parametrize("order", ["listed", "random"])
-def test_color_jitter_is_the_product_of_its_parts(order: str) -> None:
-    plan = plan_of({"color_jitter": RANGES | {"order": order}})
-    count = 2400 if order == "random" else 20
-    drawn = draws_of(plan, count)["color_jitter"]
-    matrices = step_matrix(plan.steps[0], drawn, SIZE)
-    seen = []
-    for i, matrix in enumerate(matrices):
-        singles = [part(name, drawn[name][i]) for name in PARTS]
-        possible = list(permutations(range(4))) if order == "random" else [(0, 1, 2, 3)]
-        products = np.stack([singles[d] @ singles[c] @ singles[b] @ singles[a] for a, b, c, d in possible])
-        off = np.abs(products - matrix).max(axis=(1, 2))
-        assert off.min() < 1e-9
-        seen.append(tuple(np.flatnonzero(off < 1e-9)))
-    if order == "random":
-        # Brightness, saturation and hue commute with each other, contrast not with brightness: orders fall into two
-        # groups of twelve, by which of these two comes first.
-        groups = sorted(set(seen))
-        assert sorted(index for group in groups for index in group) == list(range(24))
-        assert chi_square([seen.count(group) for group in groups], [len(group) for group in groups]) > 1e-3
-
-
-@pytest.mark.parametrize("order", ["listed", "random"])
-def test_color_jitter_in_pixels(order: str, soft: list[Path], device: torch.device) -> None:
-    plan = plan_of({"color_jitter": RANGES | {"order": order}})
-    drawn = draws_of(plan, COUNT)["color_jitter"]
-    matrices = step_matrix(plan.steps[0], drawn, SIZE)
-    expected = np.einsum("nij,nyxj->nyxi", matrices[:, :3, :3], read(soft)) + matrices[:, None, None, :3, 3]
-    np.testing.assert_allclose(render(plan, soft, device), np.clip(expected, 0, 255), atol=rounding(0.51, device))

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from rendering import SIZE, Pixels, draws_of, one_of_values, plan_of, read, render
 
 from augment.recipe.op import OPS
-from augment.recipe.sampler import Sampler
 
 COUNT = 12
 Floats = NDArray[Any]
@@ -26,14 +25,6 @@ def land(op: str, points: list[tuple[float, float]], size: int = SIZE, **values:
 
 
 CORNERS = [(-SIZE / 2, -SIZE / 2), (SIZE / 2, -SIZE / 2), (SIZE / 2, SIZE / 2), (-SIZE / 2, SIZE / 2)]
-
-
-def test_translate() -> None:
-    np.testing.assert_allclose(land("translate", [(0, 0), (5, 6)], x=0.25, y=-0.5), [(16, -32), (21, -26)])
-
-
-def test_scale() -> None:
-    np.testing.assert_allclose(land("scale", [(0, 0), (3, -4)], factor=2), [(0, 0), (6, -8)])
 
 
 def test_shear_about_the_center() -> None:
@@ -144,16 +135,3 @@ def test_images_match_opencv(
         # OpenCV rounds coordinates to 1/32 of a pixel, which matters more at edges in a photo and at its border.
         assert np.quantile(off, 0.98) <= 2
         assert off.mean() <= 0.6
-
-
-@pytest.mark.parametrize("name", [op.name for op in OPS.values() if op.kind == "geometry" and op.draws])
-def test_values_drawn_once_give_all_samples_the_same_matrix(name: str) -> None:
-    plan = plan_of({"step": {"op": name, "p": 0.5, "draw": "once"}})
-    draws = Sampler(plan, seed=3).draw(1, 0, 50)
-    matrices, applied = plan.stages[0].matrix(draws, SIZE), draws["step"]["applied"]
-    assert 0 < applied.sum() < 50
-    assert np.array_equal(np.unique(matrices[applied], axis=0), matrices[applied][:1])
-    assert not np.array_equal(matrices[applied][0], np.eye(3))
-    assert "drawn once" in str(plan)
-    each = plan_of({"step": {"op": name, "p": 0.5}})
-    assert "drawn once" not in str(each)

@@ -16,7 +16,6 @@ from rendering import (
     read,
     render,
 )
-from scipy.stats import binomtest
 
 # --- noise ---
 
@@ -51,21 +50,6 @@ def test_shot_noise(grays: list[Path], device: torch.device) -> None:
     noisy = render(plan, grays, device)
     assert (np.abs(noisy.mean(axis=(1, 2, 3)) - 100) < 5 * np.sqrt(100 * factors) / 111 + 0.5).all()
     np.testing.assert_allclose(noisy.var(axis=(1, 2, 3)), 100 * factors, rtol=0.08)
-
-
-@pytest.mark.parametrize(
-    ("op", "strength"), [("gaussian_noise", "std"), ("salt_and_pepper", "share"), ("shot_noise", "factor")]
-)
-def test_noise_of_a_step_has_its_own_seed(op: str, strength: str, grays: list[Path], device: torch.device) -> None:
-    # Of one strength: else that is what differs, for it is drawn by the step's name.
-    noise = {"op": op, f"{strength}_range": [0.25, 0.25] if op == "salt_and_pepper" else [8, 8]}
-    first = render(plan_of({"noise": noise}), grays, device)
-    np.testing.assert_array_equal(first, render(plan_of({"noise": noise}), grays, device))
-    np.testing.assert_array_equal(
-        first, render(plan_of({"gamma": {"gamma_range": [1, 1]}, "noise": noise}), grays, device)
-    )
-    other = render(plan_of({"other": noise}), grays, device)
-    assert abs(np.corrcoef(first[..., 0].ravel(), other[..., 0].ravel())[0, 1]) < 0.05
 
 
 # --- holes ---
@@ -119,12 +103,6 @@ def test_erase_reaches_every_position_and_the_whole_image(grays: list[Path], dev
     np.testing.assert_array_equal(nothing, 100)
 
 
-def test_as_many_holes_stand_as_lie() -> None:
-    plan = plan_of({"erase": {"aspect_range": [0.3, 1 / 0.3]}})
-    lying = int((draws_of(plan, 6000)["erase"]["aspect"] > 1).sum())
-    assert binomtest(lying, 6000, 0.5).pvalue > 1e-3
-
-
 def test_grid_mask(grays: list[Path], device: torch.device) -> None:
     tiles, ratios = (0.125, 0.25), (0.25, 0.5, 0.75)
     plan = plan_of({"grid_mask": {"tile_range": one_of_values(*tiles), "ratio_range": one_of_values(*ratios)}})
@@ -138,12 +116,3 @@ def test_grid_mask(grays: list[Path], device: torch.device) -> None:
         across, down = ((pixel + 0.0 - drawn[axis][i] * side) % side < drawn["ratio"][i] * side for axis in "xy")
         np.testing.assert_array_equal(black, down[:, None] & across)
         assert black.mean() == pytest.approx(drawn["ratio"][i] ** 2, abs=1e-6)
-
-
-def test_grid_mask_turns(grays: list[Path], device: torch.device) -> None:
-    params = {"tile_range": [0.25, 0.25], "ratio_range": [0.5, 0.5]}
-    level = render(plan_of({"grid_mask": params | {"angle_range": [0, 0]}}), grays, device)[..., 0] == 0
-    turned = render(plan_of({"grid_mask": params | {"angle_range": [30, 30]}}), grays, device)[..., 0] == 0
-    assert (level.any(axis=1).sum(axis=1) == SIZE // 2).all(), "half of the columns are free of squares"
-    assert turned.any(axis=1).all()
-    assert np.abs(turned.mean(axis=(1, 2)) - 0.25).max() < 0.05

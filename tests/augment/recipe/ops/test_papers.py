@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 from rendering import SIZE, Pixels, chi_square, draws_of, plan_of, read, render, rounding
 
-from augment.recipe.op import BORDERS
 from augment.recipe.ops.papers import _FOUND, _RAND, _WIDE, _op, auto_augment, rand_augment, trivial_augment
 
 autoaugment = pytest.importorskip("torchvision.transforms.autoaugment")
@@ -165,14 +164,6 @@ def test_sub_policies_of_auto_augment(found_on: str) -> None:
             assert (NAMES[plain], step["p"]) == (name, p)
             params = {n: v for n, v in step.items() if n != "p"}
             assert_table(plain, params, space[name], [0 if bin is None else bin], SIZE)
-
-
-@pytest.mark.parametrize("border", BORDERS)
-@pytest.mark.parametrize("name", ["rand_augment", "trivial_augment", "auto_augment"])
-def test_border_reaches_all_geometry(name: str, border: str) -> None:
-    plan = plan_of({name: {"border": border, "fill": 9}})
-    borders = {stage.border for stage in plan.stages if stage.kind == "geometry"}
-    assert borders == {(border, 9 if border == "constant" else 0)}
 
 
 # --- how often ---

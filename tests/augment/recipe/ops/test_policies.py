@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from rendering import SEED, SIZE, Pixels, chi_square, draws_of, plan_of, read, render, save
+from rendering import SIZE, Pixels, chi_square, draws_of, plan_of, read, render, save
 
 from augment.recipe.plan import Plan
-from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws, step_matrix
 
 N = 6000
-COUNT = 24
 Mask = NDArray[np.bool_]
 
 ROTATE = {"angle_range": [-40, 40]}
@@ -55,12 +53,6 @@ def test_alternatives_of_one_op_share_an_operator_and_keep_their_own_values() ->
     found = stage.values(draws, SIZE, neutral=True)["share"]
     np.testing.assert_array_equal(found, np.where(soft, 0.1, np.where(strong, 0.5, 0)))
     assert set(found.tolist()) == {0.1, 0.5, 0}
-
-
-def test_one_of_with_p_skips_the_other_samples() -> None:
-    chosen = np.stack(list(applied(plan_of({"one_of": policy("one_of", p=0.3)})).values()))
-    assert chosen.sum(axis=0).max() == 1
-    assert likely([*chosen.sum(axis=1), N - chosen.sum()], [0.1, 0.1, 0.1, 0.7])
 
 
 def test_p_of_a_nested_step_multiplies_its_chance_of_being_chosen() -> None:
@@ -103,14 +95,6 @@ def orders(plan: Plan, name: str, count: int) -> list[tuple[str, ...]]:
         for sample in np.flatnonzero(rows):
             runs[sample].append(path.split(".")[2])
     return [tuple(run) for run in runs]
-
-
-def test_some_of_in_random_order_draws_all_orders_equally_often() -> None:
-    plan = plan_of({"some": policy("some_of", count_range=[2, 2], order="random")})
-    runs = orders(plan, "some", N)
-    possible = list(permutations(STEPS, 2))
-    assert set(runs) == set(possible)
-    assert likely([runs.count(run) for run in possible], [1] * 6)
 
 
 # --- sequence ---
@@ -198,23 +182,6 @@ def test_adding_steps_changes_no_draw() -> None:
         assert_same_draws({path: {n: v for n, v in alone[path].items() if n != "applied"}}, {path: drawn})
 
 
-def test_draws_of_a_nested_step_depend_on_its_path() -> None:
-    two = {"a": policy("one_of"), "b": policy("one_of")}
-    draws = draws_of(plan_of(two), 50)
-    assert (draws["a.rotate"]["angle"] != draws["b.rotate"]["angle"]).all()
-    assert (draws["a.rotate"]["applied"] != draws["b.rotate"]["applied"]).any()
-
-
-@pytest.mark.parametrize("size", [1, 3, 7])
-def test_draws_do_not_depend_on_the_batch_size(size: int) -> None:
-    sampler = Sampler(plan_of(NESTED | {"rand_augment": {}}, "train"), SEED)
-    whole = sampler.draw(2, 0, 21)
-    parts = [sampler.draw(2, start, size) for start in range(0, 21, size)]
-    for path, drawn in whole.items():
-        for name, values in drawn.items():
-            np.testing.assert_array_equal(np.concatenate([part[path][name] for part in parts]), values)
-
-
 # --- pixels ---
 
 
@@ -279,17 +246,3 @@ def test_geometry_in_random_order_is_one_matrix_in_the_drawn_order(op: str) -> N
             key = f"policy.{slot}.{name}"
             expected = step_matrix(by_key[key], draws[key], SIZE)[sample] @ expected
         np.testing.assert_allclose(matrices[sample], expected, atol=1e-9)
-
-
-def test_another_nested_step_changes_only_the_choice() -> None:
-    def drawn(*names: str) -> dict[str, Draws]:
-        steps = {name: {} for name in names}
-        return draws_of(plan_of({"some": {"op": "some_of", "count_range": [1, 1], "p": 0.5, "steps": steps}}), 200)
-
-    two, three = drawn("rotate", "hue"), drawn("rotate", "hue", "gamma")
-    reached = [np.logical_or.reduce([d["applied"] for d in draws.values()]) for draws in (two, three)]
-    np.testing.assert_array_equal(*reached, err_msg="the same samples")
-    np.testing.assert_array_equal(two["some.rotate"]["angle"], three["some.rotate"]["angle"])
-    # Of the first two, the same one is chosen, unless the third one replaces it.
-    stayed = reached[0] & ~three["some.gamma"]["applied"]
-    np.testing.assert_array_equal(two["some.hue"]["applied"][stayed], three["some.hue"]["applied"][stayed])

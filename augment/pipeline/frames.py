@@ -1,0 +1,125 @@
+"""Frames: where each pixel of a stored image lies in what the model gets, as matrices.
+
+    frame = geometry . resize of the crop's window . turn by the EXIF orientation          (N, 3, 3) float64
+
+A frame maps (x, y, 1) of the image as it is stored, before its EXIF block turns it, to (x, y, w) of the output, which
+after a perspective is yet to be divided by w. Pixel centers are at integers: an image's edges lie at -0.5 and at its
+width - 0.5.
+What moves pixels by other means than a matrix, as elastic does, is not in it; `op.moves` names these ops.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import ExifTags, Image
+from torch import Tensor
+
+from augment.data.dataset import ImageRef
+from augment.data.faults import DECODER_ERRORS
+from augment.data.images import is_decoded, open_image
+from augment.pipeline.feed import about_middle
+from augment.recipe.kinds import Array
+from augment.recipe.plan import Plan
+from augment.recipe.sampler import Sampler
+from augment.support.errors import UserError
+
+UPRIGHT = 1
+
+
+class Frames:
+    """Makes the frames of a plan's views, batch by batch.
+
+    Args:
+        plan: the plan.
+        seed: the run's seed.
+        rank: the rank of this process.
+    """
+
+    def __init__(self, plan: Plan, seed: int, rank: int) -> None:
+        self._samplers = [Sampler(own.only("geometry"), seed, rank, view) for view, own in enumerate(plan.per_view)]
+
+    def of(
+        self, windows: Sequence[Tensor], orientations: NDArray[np.int64], epoch: int, start: int
+    ) -> tuple[Tensor, ...]:
+        """Return the frames of a batch for each view, (N, 3, 3) float64.
+
+        Args:
+            windows: for each view, (N, 6), see `GraphImage`.
+            orientations: the EXIF orientation of each image, (N,).
+            epoch: the epoch that its steps are drawn for.
+            start: position of the batch's first sample in the epoch.
+        """
+        frames = []
+        for sampler, shown in zip(self._samplers, windows, strict=True):
+            plan, window = sampler.plan, shown.double().numpy()
+            draws = sampler.draw(epoch, start, len(window))
+            frame = resizes(window, plan.size) @ turns(orientations, window[:, :2])
+            there, back = about_middle(plan.size)
+            for stage in plan.stages:
+                frame = there @ stage.matrix(draws, plan.size) @ back @ frame
+            frames.append(torch.from_numpy(frame))
+        return tuple(frames)
+
+
+def resizes(windows: Array, size: int) -> Array:
+    """Return the matrices that map windows to the square, from pixels to pixels, (N, 3, 3).
+
+    Args:
+        windows: (N, 6), see `GraphImage`.
+        size: side of the square in pixels.
+    """
+    start, end = windows[:, 2:4], windows[:, 4:6]
+    scale = size / (end - start)
+    matrix = np.tile(np.eye(3), (len(windows), 1, 1))
+    for axis, column in ((0, 1), (1, 0)):  # windows hold y first
+        matrix[:, axis, axis] = scale[:, column]
+        matrix[:, axis, 2] = (0.5 - start[:, column]) * scale[:, column] - 0.5
+    return matrix
+
+
+def turns(orientations: NDArray[np.int64], sides: Array) -> Array:
+    """Return the matrices that turn images as their EXIF orientations say, from pixels to pixels, (N, 3, 3).
+
+    Args:
+        orientations: (N,), 1 to 8.
+        sides: height and width of the upright images, (N, 2).
+    """
+    swapped = orientations >= 5
+    matrix = np.tile(np.eye(3), (len(orientations), 1, 1))
+    matrix[swapped] = matrix[swapped][:, [1, 0, 2]]
+    for axis, mirrored in ((0, (2, 3, 6, 7)), (1, (3, 4, 7, 8))):
+        rows = np.isin(orientations, mirrored)
+        matrix[rows, axis] *= -1
+        matrix[rows, axis, 2] = sides[rows, 1 - axis] - 1
+    return matrix
+
+
+class Orientations:
+    """The EXIF orientations of images, each read when it is first asked for.
+
+    Args:
+        files: the images.
+    """
+
+    def __init__(self, files: Sequence[ImageRef]) -> None:
+        self._files = files
+        self._known = np.zeros(len(files), np.int64)  # 0: not read yet
+
+    def of(self, index: Tensor) -> NDArray[np.int64]:
+        """Return the orientations, (N,), 1 to 8, of the images of an index, (N, 1) on the CPU."""
+        indices = index.flatten().numpy()
+        for number in set(indices[self._known[indices] == 0].tolist()):
+            self._known[number] = UPRIGHT
+            if not is_decoded(self._files[number]):
+                with suppress(*DECODER_ERRORS, UserError), open_image(self._files[number]) as image:
+                    self._known[number] = orientation_of(image)
+        return np.asarray(self._known[indices])
+
+
+def orientation_of(image: Image.Image) -> int:
+    """Return the EXIF orientation of an opened image, 1 to 8."""
+    found = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
+    return found if found in range(1, 9) else UPRIGHT
