@@ -10,8 +10,8 @@ from statistics import mean
 from augment.support.nested import leaves, section_of
 from augment.support.text import list_some
 from trainer.run.identity import identity, identity_text
-from trainer.run.summary import KILLED
-from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING, Run
+from trainer.run.summary import KILLED, RUNNING
+from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, Run
 from trainer.sweeps.verdict import Key, Metric, Replicates, resolution_of
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 

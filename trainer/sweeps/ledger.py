@@ -1,20 +1,23 @@
 """The ledger of a sweep: which jobs it has, what became of each, and who works on it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from augment.support.errors import UserError
-from augment.support.files import shown, write_json
-from augment.support.reading import UnreadableError, contents, read_object
+from augment.support.files import shown, write_atomically, write_json
+from augment.support.reading import UnreadableError, contents, read_object, read_text
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import Config
-from trainer.run.folder import user_of
+from trainer.run.folder import claimed, user_of
 from trainer.run.identity import identity, identity_text
-from trainer.run.summary import SUMMARY_FILE, read_summary
-from trainer.sweeps.lease import Lease, claim, holder_of
-from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, JOB_FILE, PLANNED, PRUNED, RUNNING
+from trainer.run.summary import KILLED, RUNNING, SUMMARY_FILE, Summary, read_summary
+from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, JOB_FILE, PRUNED, status_of
+
+# The progress of a job at each of its beginnings, a line each; a process that ends as it should removes it.
+_ATTEMPTS_FILE = ".attempts"
 
 # The status of a job whose folder somebody has deleted.
 DELETED = "deleted"
@@ -59,30 +62,46 @@ class Job:
         checkpoint = self.folder / LAST
         return checkpoint.stat().st_mtime_ns if checkpoint.is_file() else 0
 
+    @property
+    def ending(self) -> Summary | None:
+        """How it ended; None if it has not."""
+        return read_summary(self.folder)
+
     def status(self) -> str:
         """Return its status, see `trainer.sweeps.runs.Run`; or `DELETED`."""
-        if (ending := read_summary(self.folder)) is not None:
-            return PRUNED if ending.stopped.startswith(PRUNED) else ending.status
-        if self.worker() is not None:
-            return RUNNING
         if not (self.folder / JOB_FILE).exists():
             return DELETED
-        return INTERRUPTED if (self.folder / SUMMARY_FILE).exists() else PLANNED
+        status = status_of(self.folder, self.ending)
+        return KILLED if status == RUNNING and self.worker() is None else status
 
     def worker(self) -> str | None:
         """Return the process that works on it, such as "process 17 on HOST"; None if there is none."""
-        holder = holder_of(self.folder)
-        return str(holder) if holder is not None else user_of(self.folder)
+        return user_of(self.folder)
 
-    def claim(self) -> Lease | None:
-        """Claim the job, or return None if another process works on it.
+    @contextmanager
+    def claimed(self) -> Iterator[int]:
+        """Hold the job, by the lock of its folder, which ends with this process.
+
+        Yields:
+            The number of processes in a row, with this one, that began it; those before died without progress.
+            0: another process works on it.
 
         Raises:
-            OSError: the folder cannot be written.
+            OSError: the folder cannot be written to.
+            UserError: see `trainer.run.folder.claimed`.
         """
-        if user_of(self.folder) is not None:  # somebody resumed it by itself
-            return None
-        return claim(self.folder, self.progress)
+        with claimed(self.folder) as mine:
+            if not mine:
+                yield 0
+                return
+            file, progress = self.folder / _ATTEMPTS_FILE, str(self.progress)
+            before = read_text(file).splitlines() if file.exists() else []
+            attempts = before.count(progress) + 1
+            write_atomically(file, f"{progress}\n" * attempts, durable=False)
+            try:
+                yield attempts
+            finally:
+                file.unlink(missing_ok=True)
 
     def retry(self) -> None:
         """Let a failed job be resumed, or begin again if it has no checkpoint.
@@ -90,8 +109,7 @@ class Job:
         Raises:
             OSError: the folder cannot be written.
         """
-        ending = read_summary(self.folder)
-        if ending is not None and ending.status == FAILED:
+        if (ending := self.ending) is not None and ending.status == FAILED:
             write_json(self.folder / SUMMARY_FILE, vars(ending) | {"folder": str(ending.folder), "status": INTERRUPTED})
 
 

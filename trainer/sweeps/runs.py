@@ -1,6 +1,5 @@
 """Read the folders of many runs, which may come from strangers: nothing in them is run, imported or followed."""
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from trainer.run.environment import ENVIRONMENT_FILE
 from trainer.run.folder import running_status, user_of
 from trainer.run.labels import varied_name
 from trainer.run.overrides import OVERRIDES_FILE
-from trainer.run.summary import SUMMARY_FILE
+from trainer.run.summary import SUMMARY_FILE, Summary, load_summary
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import task_of
 
@@ -26,8 +25,8 @@ T = TypeVar("T")
 
 JOB_FILE = "job.json"
 
-PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
-INTERRUPTED, PRUNED = "interrupted", "pruned"  # and `KILLED`
+PLANNED, FINISHED, FAILED, INTERRUPTED = "planned", "finished", "failed", "interrupted"
+PRUNED = "pruned"  # finished early, as it was behind other trials of a search
 
 # A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
@@ -45,7 +44,7 @@ class Run:
         overrides: what it was started with, without leading plus signs.
         config: its resolved configuration as plain values, interpolations as text; empty if it has none.
         rows: the rows of metrics.jsonl; only numbers.
-        summary: summary.json as plain values.
+        summary: what summary.json says; with an empty status if it is missing or damaged.
         environment: environment.json as plain values.
         score: key of the score in the rows, such as val_accuracy.
         sweep: folder of the sweep that it is a job of; None: a single run.
@@ -61,7 +60,7 @@ class Run:
     overrides: tuple[str, ...]
     config: Mapping[str, Any]
     rows: tuple[MetricsRow, ...]
-    summary: Mapping[str, Any]
+    summary: Summary
     environment: Mapping[str, Any]
     score: str
     sweep: Path | None
@@ -73,27 +72,17 @@ class Run:
     @property
     def last(self) -> MetricsRow:
         """The row of the last epoch; empty if there is none."""
-        return _numbers(self.summary.get("last")) or dict(self.rows[-1] if self.rows else {})
+        return self.summary.last or dict(self.rows[-1] if self.rows else {})
 
     @property
     def best(self) -> MetricsRow:
         """The row of the best epoch, which was chosen by its score; empty if there is none."""
-        return _numbers(self.summary.get("best"))
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that the last process worked on it; 0 if unknown."""
-        return _numbers(self.summary).get("seconds", 0.0)
-
-    @property
-    def error(self) -> str:
-        """The error of a failed run; empty if there was none."""
-        return str(self.summary.get("error") or "")
+        return self.summary.best
 
     @property
     def stopped(self) -> str:
         """Why it was ended before its last epoch; empty if it was not."""
-        return str(self.summary.get("stopped") or "")
+        return self.summary.stopped
 
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:
@@ -139,36 +128,39 @@ def read_run(folder: Path) -> Run:
 
     nothing: dict[str, Any] = {}
     job = attempt(JOB_FILE, read_object, nothing)
-    summary = attempt(SUMMARY_FILE, read_object, nothing)
+    summary = attempt(SUMMARY_FILE, load_summary, Summary("", folder, 0, {}, {}, 0.0))
     config = attempt(CONFIG_FILE, lambda file: load_config(file.parent), nothing)
     rows = attempt(METRICS_FILE, lambda file: [*map(_numbers, read_rows(file))], list[MetricsRow]())
     given = job.get("overrides")
     if not isinstance(given, list):
         given = attempt(OVERRIDES_FILE, lambda file: read_list(file, folder), list[object]())
     order, varied, trial = job.get("order"), job.get("varied"), job.get("trial") is not None
+    name = summary.name or section_of(config, "run").get("name")
     derived = varied_name([*map(str, varied)]) if isinstance(varied, list) else ""
     return Run(
         folder=folder,
-        name=str(
-            summary.get("name")
-            or section_of(config, "run").get("name")
-            or derived
-            or folder.name
-            or folder.resolve().name
-        ),
-        status=_status(folder, summary, began=bool(summary or rows or config or SUMMARY_FILE in notes)),
+        name=str(name or derived or folder.name or folder.resolve().name),
+        status=status_of(folder, summary),
         overrides=tuple(str(override).lstrip("+") for override in given),
         config=config,
         rows=tuple(rows),
         summary=summary,
         environment=attempt(ENVIRONMENT_FILE, read_object, nothing),
-        score=_score([*rows, _numbers(summary.get("last"))], summary),
+        score=_score([*rows, summary.last], summary.monitor),
         sweep=folder.parent if job else None,
         order=order if isinstance(order, int) else 0,
         trial=trial,
         chooses=trial or bool(job.get("finalist")),
         notes=notes,
     )
+
+
+def status_of(folder: Path, summary: Summary | None) -> str:
+    """Return the status of a run, see `Run`, given what its summary.json says."""
+    if summary is not None and summary.status in (FINISHED, FAILED, INTERRUPTED):
+        return PRUNED if summary.stopped.startswith(PRUNED) else summary.status
+    begun = any(os.path.lexists(folder / name) for name in (SUMMARY_FILE, METRICS_FILE, CONFIG_FILE))
+    return running_status(folder) if begun or user_of(folder) else PLANNED
 
 
 def _folders(path: Path) -> Iterator[Path]:
@@ -184,38 +176,15 @@ def _place(run: Run) -> tuple[Path, int, str]:
     return run.sweep or run.folder, run.order, run.folder.name
 
 
-def _status(folder: Path, summary: Mapping[str, Any], *, began: bool) -> str:
-    status = summary.get("status")
-    if status == FINISHED and str(summary.get("stopped")).startswith(PRUNED):
-        return PRUNED
-    if status in (FINISHED, FAILED, INTERRUPTED):
-        return str(status)
-    if status == RUNNING:
-        return running_status(folder)
-    if user_of(folder):
-        return RUNNING
-    return INTERRUPTED if began else PLANNED
-
-
-def _score(rows: Iterable[MetricsRow], summary: Mapping[str, Any]) -> str:
+def _score(rows: Iterable[MetricsRow], monitor: str) -> str:
     """Return the key of the score: that of the task, if it was measured."""
     measured = [row for row in rows if row]
     own = task_of(measured).monitor
-    keys = {key for row in measured for key in row}
     # The task of a plugin, which is not imported here, may have none of the known keys.
-    for key in (own, summary.get("monitor"), "val_loss"):
-        if isinstance(key, str) and key in keys:
-            return key
-    return own
+    return next((key for key in (own, monitor, "val_loss") if any(key in row for row in measured)), own)
 
 
-def _numbers(values: object) -> MetricsRow:
-    """Return the values of a mapping that are numbers, null as NaN; those that no float can hold are left out."""
-    if not isinstance(values, Mapping):
-        return {}
-    known = {str(key): math.nan if value is None else value for key, value in values.items()}
-    return {
-        key: value
-        for key, value in known.items()
-        if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53)
-    }
+def _numbers(row: Mapping[str, Any]) -> MetricsRow:
+    """Return the values of a row that are numbers, but for those that no float can hold."""
+    known = {str(key): value for key, value in row.items() if isinstance(value, int | float)}
+    return {key: value for key, value in known.items() if isinstance(value, float) or abs(value) < 2**53}

@@ -1,5 +1,6 @@
 """Search for a good configuration, and find out with fresh seeds whether it is better than the one it began with."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,14 +15,14 @@ from augment.support.files import shown, write_atomically, write_json
 from augment.support.text import amount
 from trainer.loop.callback import Callback
 from trainer.run.jobs import check_jobs
-from trainer.run.summary import read_summary
+from trainer.run.summary import RUNNING
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.groups import counted as counted_runs
 from trainer.sweeps.launchers.base import Launcher
-from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
+from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan
 from trainer.sweeps.prune import Prune
-from trainer.sweeps.runs import FAILED, FINISHED, JOB_FILE, PRUNED, RUNNING, read_run
+from trainer.sweeps.runs import FAILED, FINISHED, PRUNED, read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.space import grid, overrides_of, suggest_from
 from trainer.sweeps.study import (
@@ -114,13 +115,13 @@ def _enqueue(plan: Plan) -> None:
 def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
     jobs: list[Job] = []
     while True:
+        begun = _tell(plan)
         jobs = unfinished(jobs)
-        _tell(plan)
         known = {job.id for job in jobs}
-        jobs += [job for job in _begun(plan) if job.id not in known]
+        jobs += [job for job in begun if job.id not in known and job.status() != RUNNING]
         while len(jobs) < launcher.at_a_time and (job := _next(plan, worker)) is not None:
             jobs.append(job)
-        if not jobs and not (jobs := _begun(plan, others=True)):
+        if not jobs and not (jobs := begun):  # of other processes
             return
         launcher.run_until_one_ends(jobs, worker)
 
@@ -150,41 +151,34 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
         return job
 
 
-def _begun(plan: Plan, *, others: bool = False) -> list[Job]:
-    """Return the jobs of trials that have begun and that nobody works on; with `others`, of all that have begun."""
-    known = {job.id: job for job in read_ledger(plan.search.folder)}
-    study = plan.search.study()
-    jobs = [
-        known[name]
-        for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
-        if (name := job_of(trial)) in known
-    ]
-    return [job for job in jobs if others or job.status() != RUNNING]
-
-
-def _tell(plan: Plan) -> None:
-    """Tell the study how trials ended."""
-    study = plan.search.study()
+def _tell(plan: Plan) -> list[Job]:
+    """Tell the study how trials ended; return the jobs of those that have begun and not ended."""
+    study, known = plan.search.study(), {job.id: job for job in read_ledger(plan.search.folder)}
+    running = []
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
-        folder = plan.search.folder / (job_of(trial) or "none")
-        if job_of(trial) and not (folder / JOB_FILE).exists():  # somebody deleted it
-            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        ending = read_summary(folder)
-        if ending is None or ending.status not in (FINISHED, FAILED):
+        if (name := job_of(trial)) is None:  # another process is about to plan it
             continue
-        values: list[float] = []
-        for metric in plan.search.metrics if ending.status == FINISHED else ():
-            if metric not in ending.last:
-                raise UserError(
-                    f"hydra.sweeper.metrics: {shown(folder)} has no {metric}.{suggest(metric, ending.last)}"
-                )
-            values.append(ending.last[metric])
-        if ending.stopped.startswith(PRUNED):
-            study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
-        elif not values or any(value is None for value in values):  # in a file, what is not finite is null
-            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        else:
-            study.tell(trial.number, values, skip_if_finished=True)
+        status = known[name].status() if name in known else DELETED
+        if status not in ENDED:
+            running.append(known[name])
+            continue
+        values = _scores(plan, known[name]) if status == FINISHED else None
+        state = TrialState.PRUNED if status == PRUNED else TrialState.COMPLETE if values else TrialState.FAIL
+        study.tell(trial.number, values, state=state, skip_if_finished=True)
+    return running
+
+
+def _scores(plan: Plan, job: Job) -> list[float] | None:
+    """Return the scores of a job that has finished; None if one of them is no number.
+
+    Raises:
+        UserError: it has another task.
+    """
+    last = read_run(job.folder).last
+    if missing := next((metric for metric in plan.search.metrics if metric not in last), None):
+        raise UserError(f"hydra.sweeper.metrics: {shown(job.folder)} has no {missing}.{suggest(missing, last)}")
+    scores = [last[metric] for metric in plan.search.metrics]
+    return None if any(map(math.isnan, scores)) else scores
 
 
 def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:

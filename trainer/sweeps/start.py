@@ -118,19 +118,18 @@ def sweep(request: Request, signals: StopSignals) -> int:
     worker = Worker(PlainConsole(), signals, request.config_name)
     if len(overrides) >= _MANY:
         worker.console.print(f"checking {amount(len(overrides), 'job')}", highlight=False)
-    with launcher.pool(folder, worker, len(overrides)) as pool:
-        configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
-        launcher.check(configs)
-        signals.check()
-        signals.hold()  # from here on there are folders, whose runs handle them
-        with _writing(folder):
-            jobs = plan_jobs(folder, zip(configs, overrides, strict=True), fixed)
-            write_request(folder, request)
-        if len(jobs) < len(overrides):
-            what = f"{amount(len(overrides), 'combination')}, but {amount(len(jobs), 'different job')}"
-            worker.console.print(f"{what}: run.name, tags and trackers change no result", highlight=False)
-        worker.configs.update((job_id(config), config) for config in configs)
-        return run(folder, jobs, pool, worker)
+    configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
+    launcher.check(configs)
+    signals.check()
+    signals.hold()  # from here on there are folders, whose runs handle them
+    with _writing(folder):
+        jobs = plan_jobs(folder, zip(configs, overrides, strict=True), fixed)
+        write_request(folder, request)
+    if len(jobs) < len(overrides):
+        what = f"{amount(len(overrides), 'combination')}, but {amount(len(jobs), 'different job')}"
+        worker.console.print(f"{what}: run.name, tags and trackers change no result", highlight=False)
+    worker.configs.update((job_id(config), config) for config in configs)
+    return run(folder, jobs, launcher, worker)
 
 
 def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -> int:
@@ -144,8 +143,8 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
         console.print(f"{amount(len(jobs), 'job')}, {done:,} of them done before", highlight=False)
     with continued(folder):
         try:
-            launcher.run(jobs, worker)
-            launcher.dismiss()
+            with launcher.pool(folder, worker) as pool:
+                pool.run(jobs, worker)
         finally:
             report_sweep(folder, table_console())
     return _ended(folder, jobs, console)
@@ -174,21 +173,20 @@ def search(
         KeyboardInterrupt: see there.
     """
     worker = Worker(PlainConsole(), signals, request.config_name)
-    with launcher.pool(folder, worker, launcher.at_a_time) as pool:
-        from trainer.sweeps import plan as planning  # Optuna takes a while to import
-        from trainer.sweeps import search as searching
+    from trainer.sweeps import plan as planning  # Optuna takes a while to import
+    from trainer.sweeps import search as searching
 
-        swept = [*request.params(sweeper), *request.swept]
-        planned = planning.Plan.of(sweeper, request.fixed, swept, folder, request.config_name)
-        launcher.check([planned.base])
-        signals.check()
-        signals.hold()
-        with _writing(folder):
-            planning.begin(planned)
-            write_request(folder, request)
-            searching.retry(planned, retried)
-        with continued(folder):
-            code = searching.search(planned, pool, worker)
+    swept = [*request.params(sweeper), *request.swept]
+    planned = planning.Plan.of(sweeper, request.fixed, swept, folder, request.config_name)
+    launcher.check([planned.base])
+    signals.check()
+    signals.hold()
+    with _writing(folder):
+        planning.begin(planned)
+        write_request(folder, request)
+        searching.retry(planned, retried)
+    with continued(folder), launcher.pool(folder, worker) as pool:
+        code = searching.search(planned, pool, worker)
     return _ended(folder, read_ledger(folder), worker.console) or code
 
 

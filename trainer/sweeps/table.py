@@ -53,8 +53,8 @@ def _plain(run: Run, key: str) -> dict[str, Any]:
         "status": run.status,
         "last": _value(run.last, key),
         "best": _value(run.best, key),
-        "seconds": run.seconds,
-        "error": run.error,
+        "seconds": run.summary.seconds,
+        "error": run.summary.error,
         "score": key,
     }
 
@@ -104,7 +104,7 @@ def _job_table(jobs: Sequence[tuple[Run, str]], varied: set[str]) -> Table:
         which = f"{key} " if shown == "score" else ""
         values, metric = (_value(row, key) for row in (run.last, run.best)), Metric(key, within=range_of(key))
         scores = ("" if value is None else which + score(metric, value) for value in values)
-        rows.append([run.folder.name, " ".join(_kept(run, varied)), *scores, f"{run.seconds:.0f}", run.status])
+        rows.append([run.folder.name, " ".join(_kept(run, varied)), *scores, f"{run.summary.seconds:.0f}", run.status])
     return f"{amount(len(jobs), 'job')} by {shown} of the last epoch, the best first", rows
 
 
@@ -121,8 +121,8 @@ def _errors(runs: Sequence[Run]) -> list[str]:
     """Return each error once, with the jobs that it ended."""
     names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for run in runs:
-        if run.error:
-            names[run.status, run.error].append(run.folder.name)
+        if run.summary.error:
+            names[run.status, run.summary.error].append(run.folder.name)
     return [f"{status} ({list_some(some)}): {error}" for (status, error), some in names.items()]
 
 

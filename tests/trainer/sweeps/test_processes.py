@@ -18,25 +18,6 @@ from trainer.sweeps.runs import JOB_FILE
 from trainer.sweeps.work import Worker, time_left
 
 
-def test_a_worker_writes_to_its_log_once_the_sweep_has_a_folder(tmp_path: Path) -> None:
-    code = """
-import os, sys
-from pathlib import Path
-from augment.support.signals import StopSignals
-from trainer.sweeps import processes
-processes.import_run = lambda *_: Path(sys.argv[1]).parent.mkdir()
-ids = processes.Orders().first(Path(sys.argv[1]), StopSignals())
-print(ids, os.getsid(0) == os.getpid())
-"""
-    log = tmp_path / "sweep" / "worker-0.log"
-    worker = Command((sys.executable, "-c", code, str(log)), {}, str(Path(__file__).parents[3]), str(log)).start()
-    assert worker.stdin is not None
-    with worker.stdin:
-        worker.stdin.write(b"0000000000\n0000000001\n00000")
-    assert worker.wait() == 0
-    assert log.read_text() == "['0000000000', '0000000001'] True\n"  # Ctrl-C would reach it twice otherwise
-
-
 def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> None:
     """As submitit does on preemption and at the time limit: `checkpoint` in a signal handler of the job."""
     submitit = pytest.importorskip("submitit")

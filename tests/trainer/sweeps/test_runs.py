@@ -65,7 +65,7 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
         ({"status": "running"}, "killed"),
         ({"stopped": "pruned at epoch 3"}, "pruned"),
         ({"stopped": "no better val_loss in 3 epochs"}, "finished"),
-        ({"status": ["?"]}, "interrupted"),
+        ({"status": ["?"]}, "killed"),
     ],
 )
 def test_statuses(summary: dict[str, object], status: str, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_damaged_files_cost_what_they_hold(text: str, tmp_path: Path) -> None:
         (folder / name).write_text(text)
     (folder / "metrics.jsonl").write_text('{"epoch": 0, "val_accuracy": 0.25, "n": "x", "big": 1' + "0" * 400 + "}\n{")
     (run,) = find_runs([tmp_path])
-    assert run.status == "interrupted"
+    assert run.status == "killed"
     assert run.last == {"epoch": 0, "val_accuracy": 0.25}
 
 

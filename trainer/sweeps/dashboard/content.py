@@ -85,12 +85,12 @@ def _facts(run: Run) -> dict[str, Any]:
         "name": clip(run.name, KEY),
         "status": run.status,
         "tags": _tags(run),
-        "error": clip(run.error, _MOST_TEXT),
+        "error": clip(run.summary.error, _MOST_TEXT),
         "stopped": clip(run.stopped, _MOST_TEXT),
         "notes": clip("\n".join(f"{file}: {why}" for file, why in run.notes.items()), _MOST_TEXT),
         "epochs": len(run.rows),
-        "planned": _whole(run.summary.get("planned")),
-        "seconds": rounded(run.seconds) or None,
+        "planned": _whole(run.summary.planned),
+        "seconds": rounded(run.summary.seconds) or None,
         "started": _started(run),
     }
 

@@ -18,10 +18,10 @@ from trainer.callbacks.plots import BATCH
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.run.config import CONFIG_FILE
 from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.summary import SUMMARY_FILE
+from trainer.run.summary import RUNNING, SUMMARY_FILE
 from trainer.sweeps.dashboard.content import REPORT, collect
 from trainer.sweeps.dashboard.page import embedded_json, render
-from trainer.sweeps.runs import JOB_FILE, RUNNING, Run, find_runs, read_run
+from trainer.sweeps.runs import JOB_FILE, Run, find_runs, read_run
 
 HOST = "127.0.0.1"
 EVERY = 5.0  # seconds between looks at the folders, at least

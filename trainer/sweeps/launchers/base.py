@@ -42,16 +42,12 @@ class Launcher:
         """Run jobs until one of them has ended, or until all have; see `run`."""
         self.run(jobs, worker)
 
-    def dismiss(self) -> None:
-        """Let idle processes end, as no further jobs will come."""
-
-    def pool(self, folder: Path, worker: Worker, count: int) -> "AbstractContextManager[Launcher]":
-        """Return what runs the jobs of a sweep until the end of the context; its processes may start at once.
+    def pool(self, folder: Path, worker: Worker) -> "AbstractContextManager[Launcher]":
+        """Return a context of what runs the jobs of a sweep; its processes live until the end of the context.
 
         Args:
-            folder: the sweep's folder, which need not be there yet.
+            folder: the sweep's folder.
             worker: see `run`.
-            count: number of jobs, as far as it is known.
         """
         return nullcontext(self)
 

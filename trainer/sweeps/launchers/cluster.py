@@ -40,7 +40,7 @@ class Cluster(Launcher):
             UserError: the program is not installed or refuses its settings, or the workers ended before the jobs did.
         """
         folder = jobs[0].folder.parent
-        command = Command.of(folder, worker, jobs)
+        command = Command.of(folder, worker, (job.id for job in jobs))
         with self.started(command, min(self.n_jobs, len(jobs)), folder, worker.console) as ended:
             for _ in watch(jobs, worker):
                 if ended() and unfinished(jobs):

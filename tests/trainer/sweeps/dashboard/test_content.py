@@ -159,7 +159,7 @@ def test_no_runs_and_damaged_ones(tmp_path: Path) -> None:
     (tmp_path / "run" / "config.yaml").write_text("run: {tags: 3}\naug: [1]\nseed: {a: .nan}\n")
     data = content(tmp_path)
     render(data)
-    assert data["runs"][0]["status"] == "interrupted"
+    assert data["runs"][0]["status"] == "killed"
     assert rounded(math.nan) is rounded(math.inf) is rounded(None) is rounded(True) is None
     assert [rounded(value) for value in (0.123456, 3.0, 12_345_678)] == [0.12346, 3, 12_346_000.0]
 
