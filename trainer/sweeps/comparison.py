@@ -8,18 +8,8 @@ from typing import Any
 from augment.support.errors import UserError, nearest
 from augment.support.nested import section_of
 from augment.support.text import list_some
-from trainer.sweeps.groups import (
-    OF_LOSSES,
-    Group,
-    counted,
-    make_group,
-    name_groups,
-    same_configuration,
-    score_keys,
-    settings_of,
-    without_chosen,
-)  # fmt: skip
-from trainer.sweeps.runs import FINISHED, Run
+from trainer.sweeps.groups import OF_LOSSES, Group, counted, make_group, name_groups, scored, settings_of
+from trainer.sweeps.runs import Run
 from trainer.sweeps.show import Table
 from trainer.sweeps.verdict import Difference, compare
 from trainer.sweeps.words import left_out, p_value, score, signed, verdict
@@ -71,11 +61,11 @@ class Comparison:
             if len(self.baseline.replicates.samples) == 1:
                 lines.append("One seed says nothing about chance; run seed=1,2,3,4 as well.")
         else:
-            lines = [f"Compared with {self.baseline.called}, {self.why}:"]
+            lines = [f"Compared with {self.baseline.name}, {self.why}:"]
             same: dict[str, list[str]] = {}
             for row in self.rows:
                 if row.group is not self.baseline:
-                    same.setdefault(row.verdict, []).append(row.group.called)
+                    same.setdefault(row.verdict, []).append(row.group.name)
             lines += [f"{list_some(names, separator='; ')}: {text}." for text, names in same.items()]
         return [*lines, *self.notes]
 
@@ -125,23 +115,11 @@ def compare_runs(
     Raises:
         UserError: the baseline is not among the runs.
     """
-    runs, left = without_chosen(runs)
-    configured = any(run.config for run in runs)
-    unnamed = [configured and not run.config and run.status == FINISHED for run in runs]
-    rest = [run for run, bare in zip(runs, unnamed, strict=True) if not bare]
-    keys = [key] * len(rest) if key else score_keys(rest)
-    of_run = dict(zip((run.folder for run in rest), keys, strict=True))
-    left += [(run, "no configuration that can be read") for run, bare in zip(runs, unnamed, strict=True) if bare]
-    kept = []
-    for same in same_configuration(rest, keys):
-        good, bad = counted(same, [of_run[run.folder] for run in same])
-        left += bad
-        kept += [good] if good else []
-    names = name_groups(kept)
-    groups = [make_group(name, same, of_run[same[0].folder]) for name, same in zip(names, kept, strict=True)]
+    kept, left = counted(scored(runs, key))
     missing = left_out((run.name, reason) for run, reason in left)
-    if not groups:
+    if not kept:
         return None, missing
+    groups = [make_group(name, same) for name, same in zip(name_groups(kept), kept, strict=True)]
     chosen = None if baseline is None else find_group(groups, baseline)
     return compare_groups(groups, [missing] if missing else [], chosen, detect), missing
 
@@ -218,7 +196,7 @@ def mean_cells(group: Group, *, named: bool) -> list[str]:
         n += f" in {len(replicates.samples)} folds"
     about = "" if bounds is None else f"{text(bounds[0])}..{text(bounds[1])}"
     std = "" if replicates.std is None else text(replicates.std)
-    return [group.called, n, f"{group.metric.key} " * named + text(group.mean), std, about]
+    return [group.name, n, f"{group.metric.key} " * named + text(group.mean), std, about]
 
 
 def plain_group(group: Group) -> dict[str, Any]:

@@ -78,12 +78,9 @@ def groups(runs: Sequence[Run]) -> tuple[list[str], list[int]]:
         of_sweep[run.sweep, bool(run.config)].append(run)
     names: list[tuple[str, Path | None]] = []
     found: dict[Path, int] = {}
-    for (sweep, configured), members in of_sweep.items():
-        same = same_configuration(members, [run.score for run in members])
-        # Jobs that have not begun are known by their overrides alone.
-        own = name_groups(same) if configured else [" ".join(group[0].overrides) for group in same]
-        if len(same) == 1 or not all(own):
-            own = [group[0].name for group in same]
+    for (sweep, _), members in of_sweep.items():  # a job that has not begun is known by its overrides alone
+        same = same_configuration(members)
+        own = name_groups(same) if len(same) > 1 else [group[0].name for group in same]
         for name, group in zip(own, same, strict=True):
             found |= {run.folder: len(names) for run in group}
             names.append((clip(name, VALUE), sweep))

@@ -60,7 +60,7 @@ def test_runs_settings_curves_and_groups(outputs: Path) -> None:
     assert data["epochs"][at] == (1, 2, 3, 4, 5)
     assert (len(values), values[-1]) == (5, 0.724)
     assert [r["path"] for r in data["runs"] if r["group"] == run["group"]] == ["sweep/000000000a", "sweep/000000000b"]
-    assert data["groups"][run["group"]] == "aug.train.rotate.p=0.2 fit.lr=0.04"
+    assert data["groups"][run["group"]] == "fit.lr=0.04 aug.train.rotate.p=0.2"
     # An epoch without a number is left out.
     single = next(run for run in data["runs"] if run["sweep"] < 0)
     assert [data["epochs"][at] for at, _ in [single["curves"][score]]] == [(1, 3)]
