@@ -143,11 +143,11 @@ def _parsed(found: Mapping[str, Any], folder: Path) -> Summary:
     return Summary(
         **texts,
         folder=folder,
-        epochs=int(found.get("epochs", 0)),
+        epochs=int(_number(found.get("epochs", 0))),
         best=best,
         last=last,
         seconds=float(found["seconds"]),
-        planned=int(found.get("planned", 0)),
+        planned=int(_number(found.get("planned", 0))),
         name=name,
         tags=tags,
         first_step=None if first is None else float(first),

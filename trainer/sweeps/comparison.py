@@ -144,16 +144,14 @@ def compare_groups(
     if detect is None:
         detect = POINTS if metric.share else RELATIVE * abs(baseline.mean)
     detect /= 100 if metric.share else 1
-    refusals = [_refusal(group, baseline) for group in groups]
-    judged = [group for group, refused in zip(groups, refusals, strict=True) if group is not baseline and not refused]
-    found = iter(compare(baseline.replicates, [group.replicates for group in judged], metric, detect))
-    rows = []
-    for group, refused in zip(groups, refusals, strict=True):
-        one, text = None, refused
-        if group is not baseline and not refused:
-            one = next(found)
-            text = verdict(one, group.replicates, baseline.replicates, metric, detect)
-        rows.append(Judged(group, one, text))
+    others = [group for group in groups if group is not baseline]
+    judged = [group for group in others if not _refusal(group, baseline)]
+    found = compare(baseline.replicates, [group.replicates for group in judged], metric, detect)
+    differences = {id(group): one for group, one in zip(judged, found, strict=True)}
+    rows = [Judged(baseline, None, "")]
+    for group in others:
+        one, refused = differences.get(id(group)), _refusal(group, baseline)
+        rows.append(Judged(group, one, refused or verdict(one, group.replicates, baseline.replicates, metric, detect)))
     rows.sort(key=lambda row: (row.group.metric.key != metric.key, *rank(row.group.metric.key, row.group.mean)))
     return Comparison(tuple(rows), baseline, why, detect, (*_notes(groups), *notes))
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,14 +85,24 @@ class Run:
         """Why it was ended before its last epoch; empty if it was not."""
         return self.summary.stopped
 
+    @property
+    def started(self) -> str:
+        """When the configuration was written, in local time; empty if it has not begun."""
+        file = self.folder / CONFIG_FILE
+        try:
+            return datetime.fromtimestamp(file.lstat().st_mtime).strftime("%Y-%m-%d %H:%M")
+        except (OSError, ValueError, OverflowError):
+            return ""
 
-def find_runs(paths: Iterable[Path]) -> list[Run]:
+
+def find_runs(paths: Iterable[Path], read: Callable[[Path], Run] | None = None) -> list[Run]:
     """Read all runs in some folders, planned jobs included.
 
     Symbolic links are followed where they are given, not where they are found.
 
     Args:
         paths: folders of runs, of sweeps, or above such.
+        read: reads the folder of a run; None: `read_run`.
 
     Returns:
         Each run once, in the order of the paths; those of a path by folder, which for the default names is the order
@@ -105,8 +116,7 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
         if not path.is_dir():
             what, near = ("a file", "") if path.is_file() else ("no such folder", near_file(path, folder=True))
             raise UserError(f"{path}: {what}. Allowed: folders of runs or sweeps, or above them.{near}")
-        below = [read_run(folder) for folder in _folders(path)]
-        for run in sorted(below, key=_place):
+        for run in sorted(map(read or read_run, _folders(path)), key=_place):
             runs.setdefault(run.folder.resolve(), run)
     return list(runs.values())
 

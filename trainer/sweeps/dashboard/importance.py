@@ -84,16 +84,14 @@ def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float]
     for key, values in settings.items():
         if None in values:
             continue
-        numbers = [value for value in values if isinstance(value, int | float)]
-        if len(numbers) == len(values):
-            low, high = min(numbers), max(numbers)
+        columns[key] = values = [float(str(value)) for value in values] if _numeric(values) else [*map(str, values)]
+        if _numeric(values):
+            low, high = min(values), max(values)
             # Most of the values of a search on a logarithmic scale are small.
-            log = low > 0 and high / low > 50 and median(numbers) < high / 4
+            log = low > 0 and high / low > 50 and median(values) < high / 4
             distributions[key] = FloatDistribution(low, high, log=log)
-            columns[key] = list(map(float, numbers))
         else:
-            columns[key] = list(map(str, values))
-            distributions[key] = CategoricalDistribution(list(dict.fromkeys(columns[key])))
+            distributions[key] = CategoricalDistribution([*dict.fromkeys(values)])
     study = optuna.create_study(direction="minimize" if smaller else "maximize")
     for i, score in enumerate(scores):
         params = {key: column[i] for key, column in columns.items()}
