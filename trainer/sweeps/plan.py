@@ -74,7 +74,7 @@ class Plan:
         for name, params in (settings.enqueue or {}).items():
             _check_enqueued(f"hydra.sweeper.enqueue.{name}", params, {one.key: one for one in space})
         if settings.sampler == "grid":
-            next(grid(space))  # which an interval has not
+            grid(space)  # which an interval has not
         (base,) = check_jobs([fixed], config_name=config_name)
         task = task_named(base.dataset.task)
         metrics = settings.metrics or (task.monitor,)

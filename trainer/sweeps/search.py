@@ -109,7 +109,7 @@ def _enqueue(plan: Plan) -> None:
         for params in (settings.enqueue or {}).values():
             study.enqueue_trial(dict(params), skip_if_exists=True)
         if settings.sampler == "grid":
-            for chosen in list(grid(plan.space))[: settings.n_trials]:
+            for chosen in grid(plan.space)[: settings.n_trials]:
                 study.enqueue_trial(chosen, skip_if_exists=True)
 
 
@@ -255,7 +255,7 @@ def _count(trials: Sequence[FrozenTrial]) -> str:
 def _not_tried(plan: Plan) -> str:
     """Return how many combinations a grid has if there are more than trials; empty otherwise."""
     settings = plan.search.settings
-    count = len(list(grid(plan.space))) if settings.sampler == "grid" else 0
+    count = len(grid(plan.space)) if settings.sampler == "grid" else 0
     some = f" The grid has {amount(count, 'combination')}; hydra.sweeper.n_trials={count} tries all."
     return some if count > settings.n_trials else ""
 
