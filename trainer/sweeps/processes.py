@@ -144,14 +144,11 @@ def watch(
             about = f" {status}: {job.title}" if ending is None else f": {ending}"
             if ending is not None and ending.error:
                 about = f" {status}: {ending.error}"
-            style = "red" if status == FAILED else None
-            worker.console.print(
-                f"{label(job, jobs)}{about}", style=style, highlight=False, soft_wrap=True, markup=False
-            )
+            worker.say(f"{label(job, jobs)}{about}", "red" if status == FAILED else None)
         at_a_time = max(at_a_time, [*now.values()].count(RUNNING))
         ended = any(now[job.id] in ENDED for job in news)
         if ended and (text := worker.left(jobs, at_a_time)):
-            worker.console.print(text, highlight=False)
+            worker.say(text)
         before |= now
         left = sum(status not in ENDED for status in now.values())
         if not left or (until_one_ends and left < len(now)):

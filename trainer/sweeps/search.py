@@ -26,15 +26,7 @@ from trainer.sweeps.prune import Prune
 from trainer.sweeps.runs import FAILED, FINISHED, PRUNED, read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.space import grid, overrides_of, suggest_from
-from trainer.sweeps.study import (
-    ask,
-    best_trials,
-    counted,
-    importances,
-    job_of,
-    repeat,
-    set_job,
-)  # fmt: skip
+from trainer.sweeps.study import JOB, ask, best_trials, counted, importances, job_of, repeat
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import score
 from trainer.sweeps.work import Worker, time_left
@@ -141,13 +133,12 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
             try:
                 (config,) = check_jobs([overrides], config_name=plan.config_name)
             except UserError as error:
-                text = f"trial {trial.number} is not possible: {describe_error(error)}"
-                worker.console.print(text, style="red", markup=False, soft_wrap=True)
-                set_job(trial, "none")  # it counts
+                worker.say(f"trial {trial.number} is not possible: {describe_error(error)}", "red")
+                trial.set_user_attr(JOB, "none")  # it counts
                 study.tell(trial, state=TrialState.FAIL)
                 continue
             (job,) = plan_jobs(plan.search.folder, [(config, overrides)], plan.fixed, trial=trial.number)
-            set_job(trial, job.id)
+            trial.set_user_attr(JOB, job.id)
         worker.configs[job.id] = config
         return job
 
@@ -241,7 +232,7 @@ def _run_seeds(
         worker.configs.update(zip((job.id for job in jobs[-1]), configs, strict=True))
     distinct = list({job.id: job for group in jobs for job in group}.values())
     if unfinished(distinct):
-        print_lines(worker.console, [f"{part}: {amount(len(distinct), 'job')} with seeds {seeds[0]} to {seeds[-1]}"])
+        worker.say(f"{part}: {amount(len(distinct), 'job')} with seeds {seeds[0]} to {seeds[-1]}")
     launcher.run(distinct, worker)
     return jobs
 

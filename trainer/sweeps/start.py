@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from rich.console import Console
 
 from augment.cli.compose import compose_hydra, compose_jobs, split_sweep
 from augment.cli.overrides import key_of, normalize, parse
@@ -117,7 +116,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
     (fixed,) = split_sweep(request.fixed)  # as those of jobs are written: 0.001 for 1e-3
     worker = Worker(PlainConsole(), signals, request.config_name)
     if len(overrides) >= _MANY:
-        worker.console.print(f"checking {amount(len(overrides), 'job')}", highlight=False)
+        worker.say(f"checking {amount(len(overrides), 'job')}")
     configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
     launcher.check(configs)
     signals.check()
@@ -127,7 +126,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
         write_request(folder, request)
     if len(jobs) < len(overrides):
         what = f"{amount(len(overrides), 'combination')}, but {amount(len(jobs), 'different job')}"
-        worker.console.print(f"{what}: run.name, tags and trackers change no result", highlight=False)
+        worker.say(f"{what}: run.name, tags and trackers change no result")
     worker.configs.update((job_id(config), config) for config in configs)
     return run(folder, jobs, launcher, worker)
 
@@ -138,16 +137,15 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
     Raises:
         KeyboardInterrupt: see `sweep`.
     """
-    console = worker.console
     if done := len(jobs) - len(unfinished(jobs)):
-        console.print(f"{amount(len(jobs), 'job')}, {done:,} of them done before", highlight=False)
+        worker.say(f"{amount(len(jobs), 'job')}, {done:,} of them done before")
     with continued(folder):
         try:
             with launcher.pool(folder, worker) as pool:
                 pool.run(jobs, worker)
         finally:
             report_sweep(folder, table_console())
-    return _ended(folder, jobs, console)
+    return _ended(folder, jobs, worker)
 
 
 def search(
@@ -187,7 +185,7 @@ def search(
         searching.retry(planned, retried)
     with continued(folder), launcher.pool(folder, worker) as pool:
         code = searching.search(planned, pool, worker)
-    return _ended(folder, read_ledger(folder), worker.console) or code
+    return _ended(folder, read_ledger(folder), worker) or code
 
 
 def _check_found(folder: Path, request: Request, sweeper: Mapping[str, Any]) -> None:
@@ -237,18 +235,14 @@ def _resume(folder: Path) -> str:
     return f"python -m trainer sweep resume {shown(folder)} continues it"
 
 
-def _ended(folder: Path, jobs: Sequence[Job], console: Console) -> int:
+def _ended(folder: Path, jobs: Sequence[Job], worker: Worker) -> int:
     """Say what can be done about failed jobs; return the exit code.
 
     A search that was interrupted and continued may have left jobs that it no longer needs.
     """
     if failed := [job.status() for job in jobs].count(FAILED):
         again = f"python -m trainer sweep retry {shown(folder)}"
-        console.print(
-            f"{amount(failed, 'job')} failed; {again} runs {plural(failed, 'it', 'them')} again",
-            highlight=False,
-            soft_wrap=True,
-        )
+        worker.say(f"{amount(failed, 'job')} failed; {again} runs {plural(failed, 'it', 'them')} again")
     return 1 if failed else 0
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import mean
 
 from rich.console import Console
-from rich.text import Text
 
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
@@ -72,6 +71,10 @@ class Worker:
     left: Callable[[Sequence[Job], int], str] = time_left
     planned: bool = False
 
+    def say(self, text: str, style: str | None = None) -> None:
+        """Print a text as it is, in one line."""
+        self.console.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
+
     def check(self, jobs: Sequence[Job]) -> None:
         """Check that some of the jobs can be run: in another folder, or on a host without the data, all would fail.
 
@@ -103,12 +106,12 @@ class Worker:
             if any(self._try(job, jobs) for job in left):
                 others = sum(job.status() == RUNNING for job in left)
                 if text := self.left(jobs, 1 + others):
-                    self.console.print(text, highlight=False)
+                    self.say(text)
                 continue
             for job in left:
                 if (worker := job.worker()) and job.id not in waited:
                     waited.add(job.id)
-                    self.console.print(f"waiting for job {job.id} ({worker})", highlight=False, markup=False)
+                    self.say(f"waiting for job {job.id} ({worker})")
             self.signals.check(NO_FURTHER_JOB)
             pause(begun)
 
@@ -138,10 +141,7 @@ class Worker:
     def _run(self, job: Job, jobs: Sequence[Job], attempts: int) -> None:
         resumed = (job.folder / LAST).is_file()
         title = f"{label(job, jobs)}: {job.title}{' (resumed)' if resumed else ''}"
-        if len(title) + 2 < self.console.width:
-            self.console.rule(Text(title), align="left")
-        else:  # a rule would cut it short
-            self.console.print(Text(title, style="rule.text"), soft_wrap=True)
+        self.say(f"── {title}", "bold")
         try:
             if attempts > ATTEMPTS:
                 raise UserError(f"{amount(attempts - 1, 'process')} in a row died while running it")
@@ -159,12 +159,11 @@ class Worker:
                 plan=not planned,
             )
         except Exception as error:
-            failure = f"job {job.id} failed: {describe_error(error)}"
-            self.console.print(failure, style="red", markup=False, soft_wrap=True)
+            self.say(f"job {job.id} failed: {describe_error(error)}", "red")
             if (ending := job.ending) is None or ending.status != FAILED:  # it failed before the run began
                 Summary(FAILED, job.folder, 0, {}, {}, 0.0, describe_error(error)).write()
             return
-        self.console.print(str(summary), highlight=False, soft_wrap=True, markup=False)
+        self.say(str(summary))
         if self.signals.asked or summary.status == INTERRUPTED:
             raise KeyboardInterrupt(NO_FURTHER_JOB)
 

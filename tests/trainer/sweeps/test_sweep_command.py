@@ -50,7 +50,7 @@ def test_a_sweep_runs_each_job_once_however_often_it_is_asked(call: Call, runs: 
     code, text = call(*command)
     assert code == 0
     assert ran(runs) == [f"aug.train.rotate.p={p} seed={seed}" for p in (0, 0.2) for seed in (0, 1)]
-    assert " (4 of 4): aug.train.rotate.p=0.2 seed=1 " in text
+    assert " (4 of 4): aug.train.rotate.p=0.2 seed=1\n" in text
     code, text = call(*command)
     assert (code, len(runs.runs)) == (0, 4)
     assert "4 jobs, 4 of them done before" in text

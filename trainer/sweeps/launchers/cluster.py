@@ -6,8 +6,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import Console
-
 from augment.support.errors import UserError, missing_package
 from augment.support.files import shown
 from trainer.sweeps.launchers.base import Launcher
@@ -41,14 +39,14 @@ class Cluster(Launcher):
         """
         folder = jobs[0].folder.parent
         command = Command.of(folder, worker, (job.id for job in jobs))
-        with self.started(command, min(self.n_jobs, len(jobs)), folder, worker.console) as ended:
+        with self.started(command, min(self.n_jobs, len(jobs)), folder, worker) as ended:
             for _ in watch(jobs, worker):
                 if ended() and unfinished(jobs):
                     logs = f"; see their logs in {shown(folder / self.logs)}" if self.logs else ""
                     raise UserError(f"hydra/launcher={self.name}: the workers ended before the jobs did{logs}.")
 
     def started(
-        self, command: Command, count: int, folder: Path, console: Console
+        self, command: Command, count: int, folder: Path, worker: Worker
     ) -> AbstractContextManager[Callable[[], bool]]:
         """Start workers, and return a context of a function that says whether all of them have ended.
 
@@ -56,7 +54,7 @@ class Cluster(Launcher):
             command: the command of a worker.
             count: number of workers.
             folder: the folder of the sweep.
-            console: where to print.
+            worker: what a worker in this process would need.
         """
         raise NotImplementedError
 

@@ -159,7 +159,7 @@ class WorkerPool(Launcher):
     def _work(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         if not self._seen:
             logs = list_some(str(shown(slot.log)) for slot in self._slots[: len(jobs)])
-            worker.console.print(f"the jobs print to {logs}", highlight=False, markup=False, soft_wrap=True)
+            worker.say(f"the jobs print to {logs}")
         for _ in watch(jobs, worker, self._seen, at_a_time=self.at_a_time, until_one_ends=until_one_ends):
             free = [slot for slot in self._slots if slot.is_free()]
             given = {slot.job.id for slot in self._slots if slot.job is not None}

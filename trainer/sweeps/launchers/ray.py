@@ -5,12 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from trainer.run.config import Config
 from trainer.run.sweeping import RaySettings
 from trainer.sweeps.launchers.cluster import Cluster
 from trainer.sweeps.processes import Command
+from trainer.sweeps.work import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class Ray(RaySettings, Cluster):
         self.import_package("ray")
 
     @contextmanager
-    def started(self, command: Command, count: int, folder: Path, console: Console) -> Iterator[Callable[[], bool]]:
+    def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:
         """Start the workers as tasks, and cancel them at the end of the context."""
         ray = self.import_package("ray")
         begun = not ray.is_initialized()

@@ -7,14 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rich.console import Console
-
 from augment.support.errors import UserError
 from augment.support.text import amount
 from trainer.run.config import Config
 from trainer.run.sweeping import SlurmSettings
 from trainer.sweeps.launchers.cluster import Cluster
 from trainer.sweeps.processes import Command
+from trainer.sweeps.work import Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +31,16 @@ class Slurm(SlurmSettings, Cluster):
             self._executor(Path(folder))
 
     @contextmanager
-    def started(self, command: Command, count: int, folder: Path, console: Console) -> Iterator[Callable[[], bool]]:
+    def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:
         """Submit the workers, and wait for them at the end of the context."""
         executor = self._executor(folder / self.logs)
         with executor.batch():
-            workers = [executor.submit(command) for _ in range(count)]
-        names = ", ".join(str(worker.job_id) for worker in workers)
-        console.print(f"submitted {amount(count, 'worker')}: {names}", highlight=False, markup=False)
-        yield lambda: all(worker.done() for worker in workers)
-        for worker in workers:
-            worker.wait()
+            submitted = [executor.submit(command) for _ in range(count)]
+        names = ", ".join(str(one.job_id) for one in submitted)
+        worker.say(f"submitted {amount(count, 'worker')}: {names}")
+        yield lambda: all(one.done() for one in submitted)
+        for one in submitted:
+            one.wait()
 
     def _executor(self, logs: Path) -> Any:
         """Return what submits workers, which makes the folder of their logs."""
