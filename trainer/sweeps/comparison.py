@@ -1,7 +1,7 @@
 """Compare groups of runs with a baseline: what `python -m trainer compare` and the end of a sweep show."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from augment.support.text import list_some
 from trainer.sweeps.groups import OF_LOSSES, Group, counted, make_group, name_groups, scored, settings_of
 from trainer.sweeps.runs import Run
 from trainer.sweeps.show import Table
-from trainer.sweeps.verdict import Difference, compare
+from trainer.sweeps.verdict import compare
 from trainer.sweeps.words import left_out, p_value, score, signed, verdict
 from trainer.tasks.registry import smaller_is_better
 
@@ -19,21 +19,6 @@ from trainer.tasks.registry import smaller_is_better
 POINTS, RELATIVE = 0.5, 0.01
 
 MEANS = ("n", "mean", "std", "95% interval of the mean")
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A group of runs, and how it differs from the baseline.
-
-    Attributes:
-        group: the group.
-        difference: its difference; None for the baseline, and where there is nothing to compare.
-        verdict: what that means, in words; empty for the baseline.
-    """
-
-    group: Group
-    difference: Difference | None
-    verdict: str
 
 
 @dataclass(frozen=True)
@@ -48,7 +33,7 @@ class Comparison:
         notes: sentences about runs that were left out, and what else to know.
     """
 
-    rows: tuple[Judged, ...]
+    rows: tuple[Group, ...]
     baseline: Group
     why: str
     detect: float
@@ -63,38 +48,30 @@ class Comparison:
         else:
             lines = [f"Compared with {self.baseline.name}, {self.why}:"]
             same: dict[str, list[str]] = {}
-            for row in self.rows:
-                if row.group is not self.baseline:
-                    same.setdefault(row.verdict, []).append(row.group.name)
+            for group in self.rows:
+                if group is not self.baseline:
+                    same.setdefault(group.verdict, []).append(group.name)
             lines += [f"{list_some(names, separator='; ')}: {text}." for text, names in same.items()]
         return [*lines, *self.notes]
 
     def table(self) -> Table:
         """Return the means and the differences."""
-        keys = {row.group.metric.key for row in self.rows}
-        cells = [mean_cells(row.group, named=len(keys) > 1) + self._difference_cells(row) for row in self.rows]
+        keys, cells = {group.metric.key for group in self.rows}, []
+        for group in self.rows:
+            difference, p = "baseline" if group is self.baseline else "", ""
+            if (found := group.difference) is not None:
+                p = p_value(found.corrected).removeprefix("p ").removeprefix("= ")
+                difference = signed(found, group.metric)
+            cells.append([*mean_cells(group, named=len(keys) > 1), difference, p])
         return f"last {one_of(keys)}", [["configuration", *MEANS, "difference", "p"], *cells]
 
     def plain(self) -> dict[str, Any]:
         """Return all of it as plain values."""
-        return {
-            "baseline": self.baseline.name,
-            "detect": self.detect,
-            "groups": [
-                plain_group(row.group)
-                | {"difference": row.difference and asdict(row.difference), "verdict": row.verdict}
-                for row in self.rows
-            ],
-            "notes": list(self.notes),
-        }
-
-    def _difference_cells(self, row: Judged) -> list[str]:
-        if row.group is self.baseline:
-            return ["baseline", ""]
-        if row.difference is None:
-            return ["", ""]
-        p = p_value(row.difference.corrected).removeprefix("p ").removeprefix("= ")
-        return [signed(row.difference, row.group.metric), p]
+        groups = [
+            plain_group(group) | {"difference": group.difference and asdict(group.difference), "verdict": group.verdict}
+            for group in self.rows
+        ]
+        return {"baseline": self.baseline.name, "detect": self.detect, "groups": groups, "notes": [*self.notes]}
 
 
 def compare_runs(
@@ -144,15 +121,14 @@ def compare_groups(
     if detect is None:
         detect = POINTS if metric.share else RELATIVE * abs(baseline.mean)
     detect /= 100 if metric.share else 1
-    others = [group for group in groups if group is not baseline]
-    judged = [group for group in others if not _refusal(group, baseline)]
+    refused = {group.name: _refusal(group, baseline) for group in groups if group is not baseline}
+    judged = [group for group in groups if refused.get(group.name) == ""]
     found = compare(baseline.replicates, [group.replicates for group in judged], metric, detect)
-    differences = {id(group): one for group, one in zip(judged, found, strict=True)}
-    rows = [Judged(baseline, None, "")]
-    for group in others:
-        one, refused = differences.get(id(group)), _refusal(group, baseline)
-        rows.append(Judged(group, one, refused or verdict(one, group.replicates, baseline.replicates, metric, detect)))
-    rows.sort(key=lambda row: (row.group.metric.key != metric.key, *rank(row.group.metric.key, row.group.mean)))
+    rows = [baseline, *(replace(group, verdict=refused[group.name]) for group in groups if refused.get(group.name))]
+    for group, one in zip(judged, found, strict=True):
+        text = verdict(one, group.replicates, baseline.replicates, metric, detect)
+        rows.append(replace(group, difference=one, verdict=text))
+    rows.sort(key=lambda group: (group.metric.key != metric.key, *rank(group.metric.key, group.mean)))
     return Comparison(tuple(rows), baseline, why, detect, (*_notes(groups), *notes))
 
 

@@ -12,7 +12,7 @@ from augment.support.text import list_some
 from trainer.run.identity import identity, identity_text
 from trainer.run.summary import KILLED, RUNNING
 from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, Run
-from trainer.sweeps.verdict import Key, Metric, Replicates, resolution_of
+from trainer.sweeps.verdict import Difference, Key, Metric, Replicates, resolution_of
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 
 # Settings that repeat an experiment, and their names in the plural.
@@ -53,12 +53,16 @@ class Group:
         metric: what the scores are.
         runs: the runs, in the order in which they were found.
         basis: settings that must be the same in groups that are compared, such as those of the validation images.
+        difference: the difference to a baseline; None for the baseline, and where there is nothing to compare.
+        verdict: what that means, in words; empty for the baseline.
     """
 
     replicates: Replicates
     metric: Metric
     runs: tuple[Run, ...]
     basis: Settings
+    difference: Difference | None = None
+    verdict: str = ""
 
     @property
     def name(self) -> str:

@@ -206,7 +206,7 @@ def _finals(
     winner = finalists[0]
     if chosen is not None:
         sign = -1 if plan.search.study().direction == StudyDirection.MINIMIZE else 1
-        best = max(chosen.rows, key=lambda row: sign * row.group.replicates.mean).group.runs[0].folder.name
+        best = max(chosen.rows, key=lambda group: sign * group.mean).runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
