@@ -8,7 +8,7 @@ from typing import Any
 from augment.support.errors import UserError, nearest
 from augment.support.nested import section_of
 from augment.support.text import list_some
-from trainer.sweeps.groups import OF_LOSSES, Group, counted, make_group, name_groups, scored, settings_of
+from trainer.sweeps.groups import OF_LOSSES, Group, group_runs, scored, settings_of
 from trainer.sweeps.runs import Run
 from trainer.sweeps.show import Table
 from trainer.sweeps.verdict import compare
@@ -92,11 +92,10 @@ def compare_runs(
     Raises:
         UserError: the baseline is not among the runs.
     """
-    kept, left = counted(scored(runs, key))
+    groups, left = group_runs(scored(runs, key))
     missing = left_out((run.name, reason) for run, reason in left)
-    if not kept:
+    if not groups:
         return None, missing
-    groups = [make_group(name, same) for name, same in zip(name_groups(kept), kept, strict=True)]
     chosen = None if baseline is None else find_group(groups, baseline)
     return compare_groups(groups, [missing] if missing else [], chosen, detect), missing
 
@@ -143,19 +142,19 @@ def find_group(groups: Sequence[Group], text: str) -> Group:
     Raises:
         UserError: there is none, or there are several.
     """
-    tokens = [token.lstrip("+") for token in text.split()]
-    ways = (
-        lambda group: text == group.name,
-        lambda group: any(text.rstrip("/") in (run.name, run.folder.name, str(run.folder)) for run in group.runs),
-        lambda group: all(_has(group, token) for token in tokens),
-    )
-    for way in ways:
-        if found := [group for group in groups if way(group)]:
-            if len(found) == 1:
-                return found[0]
-            some = list_some((group.name for group in found), separator="; ")
-            raise UserError(f"--baseline {text}: {len(found)} configurations have it. Allowed: one of them: {some}.")
-    names = [group.name for group in groups]
+    tokens, folder = [token.lstrip("+") for token in text.split()], text.rstrip("/")
+    found = [
+        group
+        for group in groups
+        if text == group.name or any(folder in (run.name, run.folder.name, str(run.folder)) for run in group.runs)
+    ]
+    found = found or [group for group in groups if all(_has(group, token) for token in tokens)]
+    if len(found) == 1:
+        return found[0]
+    names = [group.name for group in found or groups]
+    if found:
+        some = list_some(names, separator="; ")
+        raise UserError(f"--baseline {text}: {len(found)} configurations have it. Allowed: one of them: {some}.")
     raise UserError(
         f"--baseline {text}: no such configuration.{nearest(text, names)} "
         f"Allowed: settings of one, such as {list_some(names, 5, '; ')}; or the name of a run."
@@ -223,18 +222,11 @@ def _refusal(group: Group, baseline: Group) -> str:
 
 def _notes(groups: Sequence[Group]) -> list[str]:
     notes = []
-    again = sum(len(group.runs) - len(group.replicates.scores) for group in groups)
-    if again:
+    if any(len(group.runs) > len(group.replicates.scores) for group in groups):
         notes.append("Runs that repeat a seed count as one, with their mean.")
-    early = [group.name for group in groups if group.runs[0].stopped]
-    if early:
+    if early := [group.name for group in groups if group.runs[0].stopped]:
         notes.append(f"All runs stopped early, so that their last epochs differ: {list_some(early, 5, '; ')}.")
-    revisions = {
-        str(git.get("revision"))[:10]
-        for group in groups
-        for run in group.runs
-        if (git := section_of(run.environment, "git"))
-    }
-    if len(revisions) > 1:
+    git = [section_of(run.environment, "git") for group in groups for run in group.runs]
+    if len(revisions := {str(one.get("revision"))[:10] for one in git if one}) > 1:
         notes.append(f"The runs come from {len(revisions)} revisions of the code: {list_some(sorted(revisions))}.")
     return notes

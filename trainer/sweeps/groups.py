@@ -75,33 +75,16 @@ class Group:
         return self.replicates.mean
 
 
-def make_group(name: str, runs: Sequence[Run]) -> Group:
-    """Return a group of runs with one score, all of which count, see `counted`."""
-    key = runs[0].score
-    found: defaultdict[Key, list[float]] = defaultdict(list)
-    for run in runs:
-        found[value_of(run, SEED), value_of(run, FOLD)].append(run.last[key])
-    scores = {replicate: mean(values) for replicate, values in found.items()}
-    metric = Metric(key, smaller_is_better(key), range_of(key))
-    if metric.share and len(set(scores.values())) == 1:
-        values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.best))
-        metric = replace(metric, resolution=resolution_of(filter(math.isfinite, values)))
-    section = section_of(runs[0].config, "data")
-    is_cut = section.get("folds") or section.get("val_fraction")  # val from train
-    unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
-    basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
-    for other in ("fit.limit_batches", *(OF_LOSSES if key.endswith("_loss") else ())):
-        basis[other] = value_of(runs[0], other)
-    return Group(Replicates(name, scores), metric, tuple(runs), basis)
-
-
-def counted(runs: Sequence[Run]) -> tuple[list[list[Run]], list[tuple[Run, str]]]:
-    """Return the runs that count, by their configurations, and those that do not, with the reasons.
+def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[tuple[Run, str]]]:
+    """Group the runs that count by their configurations; also return those that do not count, with the reasons.
 
     A run that a callback stopped early does not count, as its last epoch is an earlier one than that of others, unless
     all runs of the configuration ended so.
+
+    Args:
+        runs: the runs, in the order of `trainer.sweeps.runs.find_runs`, with the scores that `scored` returns.
     """
-    groups, left = [], []
+    groups, left = list[list[Run]](), []
     configured = any(run.config for run in runs)
     for same in same_configuration(runs):
         early, kept = all(run.stopped for run in same if run.status == FINISHED), []
@@ -119,7 +102,26 @@ def counted(runs: Sequence[Run]) -> tuple[list[list[Run]], list[tuple[Run, str]]
             else:
                 kept.append(run)
         groups += [kept] if kept else []
-    return groups, left
+    return [_make_group(name, same) for name, same in zip(name_groups(groups), groups, strict=True)], left
+
+
+def _make_group(name: str, runs: Sequence[Run]) -> Group:
+    key = runs[0].score
+    found: defaultdict[Key, list[float]] = defaultdict(list)
+    for run in runs:
+        found[value_of(run, SEED), value_of(run, FOLD)].append(run.last[key])
+    scores = {replicate: mean(values) for replicate, values in found.items()}
+    metric = Metric(key, smaller_is_better(key), range_of(key))
+    if metric.share and len(set(scores.values())) == 1:
+        values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.best))
+        metric = replace(metric, resolution=resolution_of(filter(math.isfinite, values)))
+    section = section_of(runs[0].config, "data")
+    is_cut = section.get("folds") or section.get("val_fraction")  # val from train
+    unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
+    basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
+    for other in ("fit.limit_batches", *(OF_LOSSES if key.endswith("_loss") else ())):
+        basis[other] = value_of(runs[0], other)
+    return Group(Replicates(name, scores), metric, tuple(runs), basis)
 
 
 def scored(runs: Sequence[Run], key: str | None = None) -> list[Run]:
@@ -154,8 +156,8 @@ def name_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
     A section that some lack is written as on the command line: `~aug.train.rotate` where it is missing, and
     `+aug.train.rotate` where it is not.
     """
-    if len(groups) == 1:
-        return [str(groups[0][0].sweep or groups[0][0].folder)]
+    if len(groups) < 2:
+        return [str(runs[0].sweep or runs[0].folder) for runs in groups]
     tokens = _differing([settings_of(runs[0]) for runs in groups])
     overrides = _differing_overrides(groups)
     distinct = all(overrides) and len({tuple(one) for one in overrides}) == len(groups)

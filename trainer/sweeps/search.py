@@ -17,8 +17,7 @@ from trainer.loop.callback import Callback
 from trainer.run.jobs import check_jobs
 from trainer.run.summary import RUNNING
 from trainer.sweeps.comparison import Comparison, compare_runs
-from trainer.sweeps.groups import counted as counted_runs
-from trainer.sweeps.groups import scored
+from trainer.sweeps.groups import group_runs, scored
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan
@@ -211,10 +210,10 @@ def _finals(
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
     base, others = ([read_run(job.folder) for job in group] for group in pair)
-    kept, _ = counted_runs(scored(base, metric))
+    kept, _ = group_runs(scored(base, metric))
     if not kept:
         return winner, None
-    return winner, compare_runs([*base, *others], baseline=kept[0][0].folder.name, key=metric)[0]
+    return winner, compare_runs([*base, *others], baseline=kept[0].runs[0].folder.name, key=metric)[0]
 
 
 def _run_seeds(

@@ -12,7 +12,7 @@ from augment.cli.parser import writing
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount, list_some
 from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
-from trainer.sweeps.groups import REPEATED, Group, counted, make_group, name_groups, scored
+from trainer.sweeps.groups import REPEATED, Group, group_runs, scored
 from trainer.sweeps.runs import FINISHED, PRUNED, Run, find_runs
 from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.verdict import Metric
@@ -38,7 +38,7 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     groups, left = _over_seeds(runs, varied)
     means = sorted((group for group in groups if len(group.runs) > 1), key=lambda one: rank(one.metric.key, one.mean))
     compared = compare_groups(groups, [left_out(left)] if left else []) if means else None
-    tables = [_job_table(jobs, varied), *([_mean_table(means, varied)] if means else [])]
+    tables = [_job_table(jobs, varied), *([_mean_table(means, varied, named=len(groups) > 1)] if means else [])]
     for table in tables:
         print_table(console, table)
     lines = _advice(runs, varied) if compared is None else compared.lines() if len(groups) > 1 else compared.notes
@@ -104,22 +104,18 @@ def _job_table(jobs: Sequence[Run], varied: Mapping[Path, Sequence[str]]) -> Tab
     return f"{amount(len(jobs), 'job')} by {shown} of the last epoch, the best first", rows
 
 
-def _mean_table(means: Sequence[Group], varied: Mapping[Path, Sequence[str]]) -> Table:
+def _mean_table(means: Sequence[Group], varied: Mapping[Path, Sequence[str]], *, named: bool) -> Table:
     key = one_of({group.metric.key for group in means})
     rows = [["what it varies", *MEANS], *(mean_cells(group, named=key == "score") for group in means)]
-    if not any(group.name for group in means):  # nothing but seeds or folds
-        rows = [cells[1:] for cells in rows]
-    return f"last {key} over {' and '.join(_repeated(varied))}", rows
+    title = f"last {key} over {' and '.join(_repeated(varied))}"
+    return title, rows if named else [cells[1:] for cells in rows]
 
 
 def _over_seeds(runs: Sequence[Run], varied: Mapping[Path, Sequence[str]]) -> tuple[list[Group], list[tuple[str, str]]]:
     """Group jobs that differ in their seed or fold alone, in their order; with those that do not count, and why."""
     if not _repeated(varied):
         return [], []  # the same job several times
-    kept, left = counted(runs)
-    own = [" ".join(one for one in varied[same[0].folder] if not one.startswith(_REPEATED)) for same in kept]
-    names = name_groups(kept) if len(kept) > 1 else own
-    groups = [make_group(name, same) for name, same in zip(names, kept, strict=True)]
+    groups, left = group_runs(runs)
     return groups, [(run.folder.name, reason) for run, reason in left]
 
 
