@@ -43,13 +43,7 @@ class Command:
 
     @classmethod
     def of(cls, folder: Path, worker: Worker, names: Iterable[str]) -> "Command":
-        """Return the command for some jobs of a sweep, until all of which have ended it works.
-
-        Args:
-            folder: the sweep's folder.
-            worker: what a worker in this process would need.
-            names: ids of the jobs; or `NAMED_LATER`.
-        """
+        """Return the command for some jobs of the sweep in a folder, by their ids; or for `NAMED_LATER`."""
         search = [str(folder) for folder in config_folders()[1:]][-1:]
         flags = [TRUST_FLAG, WITH_PARENT, "--config-name", worker.config_name]  # the jobs are checked before
         flags += [CONFIG_DIR_FLAG, *search] if search else []
@@ -111,47 +105,36 @@ def _stop() -> None:
             time.sleep(0.05)
 
 
-def watch(
-    jobs: Sequence[Job],
-    worker: Worker,
-    before: dict[str, str] | None = None,
-    *,
-    at_a_time: int = 1,
-    until_one_ends: bool = False,
-) -> Iterator[None]:
+def watch(jobs: Sequence[Job], worker: Worker, at_a_time: int, seen: dict[str, str] | None = None) -> Iterator[None]:
     """Print what becomes of jobs that other processes run, and yield now and then, until all have ended.
 
     Args:
         jobs: the jobs.
         worker: where to print, and signals that end the watch.
-        before: what was printed of jobs before; updated.
-        at_a_time: number of jobs that run at a time, as far as it is known; between two jobs fewer do.
-        until_one_ends: whether to end as soon as one of the jobs has ended.
+        at_a_time: number of jobs that run at a time.
+        seen: the statuses that were printed before; updated.
 
     Raises:
         KeyboardInterrupt: a signal asked to stop.
     """
-    before = {} if before is None else before
+    seen = {} if seen is None else seen
     for job in jobs:
         status = job.status()
-        before.setdefault(job.id, PLANNED if status in (RUNNING, *ENDED) else status)
+        seen.setdefault(job.id, PLANNED if status in (RUNNING, *ENDED) else status)
     while True:
         begun = time.monotonic()
         now = {job.id: job.status() for job in jobs}
-        news = [job for job in jobs if now[job.id] != before[job.id]]
+        news = [job for job in jobs if now[job.id] != seen[job.id]]
+        seen |= now
         for job in news:
             ending, status = job.ending, now[job.id]
             about = f" {status}: {job.title}" if ending is None else f": {ending}"
             if ending is not None and ending.error:
                 about = f" {status}: {ending.error}"
             worker.say(f"{label(job, jobs)}{about}", "red" if status == FAILED else None)
-        at_a_time = max(at_a_time, [*now.values()].count(RUNNING))
-        ended = any(now[job.id] in ENDED for job in news)
-        if ended and (text := worker.left(jobs, at_a_time)):
+        if any(now[job.id] in ENDED for job in news) and (text := worker.left(jobs, at_a_time)):
             worker.say(text)
-        before |= now
-        left = sum(status not in ENDED for status in now.values())
-        if not left or (until_one_ends and left < len(now)):
+        if all(status in ENDED for status in now.values()):
             return
         worker.signals.check(NO_FURTHER_JOB)
         yield

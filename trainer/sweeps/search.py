@@ -115,7 +115,7 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
             jobs.append(job)
         if not jobs and not (jobs := begun):  # of other processes
             return
-        launcher.run_until_one_ends(jobs, worker)
+        launcher.run(jobs, worker, until_one_ends=True)
 
 
 def _next(plan: Plan, worker: Worker) -> Job | None:

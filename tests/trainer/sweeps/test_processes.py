@@ -41,26 +41,6 @@ def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> 
     assert [type(one) for one in handed] == [submitit.helpers.DelayedSubmission]
 
 
-def test_the_time_left_is_that_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when a job has ended and its worker has not begun the next one; and it is printed when a job has ended."""
-    seen = [
-        ("running", "running", "planned"), ("finished", "running", "planned"), ("finished", "running", "running"),
-        ("finished", "finished", "running"), ("finished", "finished", "finished"),
-    ]  # fmt: skip
-    at = 0
-    monkeypatch.setattr(Job, "status", lambda job: seen[at][job.order])
-    asked: list[tuple[int, int]] = []
-    worker = Worker(
-        Console(quiet=True), StopSignals(), left=lambda jobs, at_a_time: asked.append((at, at_a_time)) or ""
-    )
-    for _ in watch([Job(tmp_path / str(i), i, ()) for i in range(3)], worker):
-        at += 1
-    assert asked == [(1, 2), (3, 2), (4, 2)]
-    for _ in watch([Job(tmp_path / "0", 0, ())], worker, at_a_time=2):  # the last trial of a search is alone
-        pass
-    assert asked[3:] == [(4, 2)]
-
-
 def test_the_last_job_takes_as_long_with_any_number_of_workers(tmp_path: Path) -> None:
     jobs = [Job(tmp_path / str(order), order, ()) for order in range(2)]
     for job in jobs:
@@ -76,7 +56,7 @@ def test_what_becomes_of_jobs_is_printed_once(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Job, "status", lambda job: seen[at][job.order])
     jobs = [Job(tmp_path / str(order), order, (), (f"++seed={order}",)) for order in range(2)]
     worker = Worker(Console(file=(printed := StringIO()), width=200), StopSignals())
-    for _ in watch(jobs, worker):
+    for _ in watch(jobs, worker, 2):
         at += 1
         for order, job in enumerate(jobs):
             if seen[at][order] in ("failed", "finished"):

@@ -86,7 +86,7 @@ def test_a_trial_begins_as_soon_as_one_has_ended(runs: FakeRuns, tmp_path: Path)
     class Two(Launcher):
         at_a_time = 2
 
-        def run_until_one_ends(self, jobs: Sequence[Job], worker: Worker) -> None:
+        def launch(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
             waiting.append([job.trial for job in jobs])
             claims.enter_context(jobs[0].claimed())  # the first one runs until the end
             if len(jobs) == 1:

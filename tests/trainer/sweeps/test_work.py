@@ -80,7 +80,7 @@ def test_a_check_names_the_first_mistake_if_no_job_can_run_that_no_other_process
 def test_a_job_whose_folder_was_deleted_is_not_waited_for(runs: FakeRuns, jobs: list[Job]) -> None:
     shutil.rmtree(jobs[1].folder)
     runs.worker().work(jobs[:3])
-    assert list(watch(jobs[:3], runs.worker())) == []
+    assert list(watch(jobs[:3], runs.worker(), 1)) == []
     assert [job.status() for job in jobs] == ["finished", "deleted", "finished", "planned"]
 
 

@@ -41,7 +41,7 @@ class Local(LocalSettings, Launcher):
         """Number of jobs that run at a time."""
         return self.n_jobs or len(self._gpus) or 1
 
-    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
+    def launch(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Run the jobs in this process; see `pool` for others."""
         worker.work(jobs)
 
@@ -148,19 +148,14 @@ class WorkerPool(Launcher):
         """Number of jobs that run at a time."""
         return len(self._slots)
 
-    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
+    def launch(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Run the jobs; a process that dies is replaced, and its job resumed."""
-        self._work(jobs, worker)
-
-    def run_until_one_ends(self, jobs: Sequence[Job], worker: Worker) -> None:
-        """Run jobs until one of them has ended."""
-        self._work(jobs, worker, until_one_ends=True)
-
-    def _work(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         if not self._seen:
             logs = list_some(str(shown(slot.log)) for slot in self._slots[: len(jobs)])
             worker.say(f"the jobs print to {logs}")
-        for _ in watch(jobs, worker, self._seen, at_a_time=self.at_a_time, until_one_ends=until_one_ends):
+        for _ in watch(jobs, worker, self.at_a_time, self._seen):
+            if until_one_ends and any(self._seen[job.id] in ENDED for job in jobs):
+                return
             free = [slot for slot in self._slots if slot.is_free()]
             given = {slot.job.id for slot in self._slots if slot.job is not None}
             waiting = [job for job in jobs if job.id not in given and self._seen[job.id] not in (RUNNING, *ENDED)]

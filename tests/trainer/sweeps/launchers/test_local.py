@@ -93,12 +93,12 @@ def test_the_next_job_needs_not_wait_for_all(jobs: list[Job], tmp_path: Path) ->
     worker = FakeRuns().worker()
     (jobs[0].folder / "hold").touch()
     with Local(n_jobs=2).pool(tmp_path, worker) as pool:
-        pool.run_until_one_ends(jobs[:2], worker)
+        pool.run(jobs[:2], worker, until_one_ends=True)
         assert unfinished(jobs[:2]) == [jobs[0]]
-        pool.run_until_one_ends([jobs[0], jobs[2]], worker)
+        pool.run([jobs[0], jobs[2]], worker, until_one_ends=True)
         assert unfinished(jobs[:3]) == [jobs[0]]
         (jobs[0].folder / "hold").unlink()
-        pool.run_until_one_ends([jobs[0]], worker)
+        pool.run([jobs[0]], worker, until_one_ends=True)
     assert not unfinished(jobs[:3])
 
 

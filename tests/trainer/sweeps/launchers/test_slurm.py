@@ -12,8 +12,8 @@ import pytest
 from jobs import FakeRuns
 from rich.console import Console
 
+from trainer.sweeps.launchers.cluster import Slurm
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.launchers.slurm import Slurm
 from trainer.sweeps.ledger import Job, unfinished
 from trainer.sweeps.processes import Command
 
