@@ -11,7 +11,8 @@ from augment.support.nested import leaves, section_of
 from augment.support.text import list_some
 from trainer.run.identity import identity, identity_text
 from trainer.run.summary import KILLED, RUNNING
-from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, Run
+from trainer.sweeps.ledger import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED
+from trainer.sweeps.runs import Run
 from trainer.sweeps.verdict import Difference, Key, Metric, Replicates, resolution_of
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 

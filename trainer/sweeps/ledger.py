@@ -1,5 +1,6 @@
 """The ledger of a sweep: which jobs it has, what became of each, and who works on it."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,18 +10,22 @@ from pathlib import Path
 from augment.support.errors import UserError
 from augment.support.files import shown, write_atomically, write_json
 from augment.support.reading import UnreadableError, contents, read_object, read_text
+from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import LAST
-from trainer.run.config import Config
-from trainer.run.folder import claimed, user_of
+from trainer.run.config import CONFIG_FILE, Config
+from trainer.run.folder import claimed, running_status, user_of
 from trainer.run.identity import identity, identity_text
 from trainer.run.summary import KILLED, RUNNING, SUMMARY_FILE, Summary, read_summary
-from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, JOB_FILE, PRUNED, status_of
+
+JOB_FILE = "job.json"
 
 # The progress of a job at each of its beginnings, a line each; a process that ends as it should removes it.
 _ATTEMPTS_FILE = ".attempts"
 
-# The status of a job whose folder somebody has deleted.
-DELETED = "deleted"
+# Statuses of runs, besides those of `trainer.run.summary`.
+PLANNED, FINISHED, FAILED, INTERRUPTED = "planned", "finished", "failed", "interrupted"
+PRUNED = "pruned"  # finished early, as it was behind other trials of a search
+DELETED = "deleted"  # that of a job whose folder somebody has deleted
 
 # Statuses of jobs that nobody will work on.
 ENDED = (FINISHED, PRUNED, FAILED, DELETED)
@@ -113,6 +118,14 @@ class Job:
             write_json(self.folder / SUMMARY_FILE, vars(ending) | {"folder": str(ending.folder), "status": INTERRUPTED})
 
 
+def status_of(folder: Path, summary: Summary | None) -> str:
+    """Return the status of a run, see `Run`, given what its summary.json says."""
+    if summary is not None and summary.status in (FINISHED, FAILED, INTERRUPTED):
+        return PRUNED if summary.stopped.startswith(PRUNED) else summary.status
+    begun = any(os.path.lexists(folder / name) for name in (SUMMARY_FILE, METRICS_FILE, CONFIG_FILE))
+    return running_status(folder) if begun or user_of(folder) else PLANNED
+
+
 def job_id(config: Config) -> str:
     """Return ten hexadecimal digits that tell apart configurations with different results, see `identity`."""
     return sha256(identity_text(identity(config)).encode()).hexdigest()[:10]
@@ -166,7 +179,16 @@ def read_ledger(folder: Path) -> list[Job]:
     Raises:
         UserError: a job cannot be read.
     """
-    return sorted((_read(file) for file in folder.glob(f"*/{JOB_FILE}")), key=lambda job: (job.order, job.id))
+    jobs = []
+    for file in folder.glob(f"*/{JOB_FILE}"):
+        try:
+            jobs.append(read_job(file))
+        except (OSError, UnreadableError) as error:
+            raise UserError(
+                f"{shown(file)}: not a job of a sweep ({error}). Allowed: delete its folder, and give the command of "
+                "the sweep again, which runs the job anew."
+            ) from error
+    return sorted(jobs, key=lambda job: (job.order, job.id))
 
 
 def unfinished(jobs: Iterable[Job]) -> list[Job]:
@@ -174,21 +196,15 @@ def unfinished(jobs: Iterable[Job]) -> list[Job]:
     return [job for job in jobs if job.status() not in ENDED]
 
 
-def _read(file: Path) -> Job:
-    try:
-        found = read_object(file, file.parents[1])
-        with contents(file):
-            trial = found.get("trial")
-            return Job(
-                file.parent,
-                int(found["order"]),
-                tuple(map(str, found["overrides"])),
-                tuple(map(str, found.get("varied", ()))),
-                None if trial is None else int(trial),
-                bool(found.get("finalist")),
-            )
-    except (OSError, UnreadableError) as error:
-        raise UserError(
-            f"{shown(file)}: not a job of a sweep ({error}). Allowed: delete its folder, and give the command of the "
-            "sweep again, which runs the job anew."
-        ) from error
+def read_job(file: Path) -> Job:
+    """Read the file of a job.
+
+    Raises:
+        UnreadableError: it is damaged, or a link leads to it.
+        OSError: it cannot be read.
+    """
+    found = read_object(file, file.parents[1])
+    with contents(file):
+        overrides, varied = tuple(map(str, found["overrides"])), tuple(map(str, found.get("varied", ())))
+        trial = None if found.get("trial") is None else int(found["trial"])
+        return Job(file.parent, int(found["order"]), overrides, varied, trial, bool(found.get("finalist")))

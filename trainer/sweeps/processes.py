@@ -16,8 +16,7 @@ from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
 from augment.cli.trust import TRUST_FLAG
 from augment.support.secrets import for_worker
 from trainer.run.summary import RUNNING
-from trainer.sweeps.ledger import ENDED, Job
-from trainer.sweeps.runs import FAILED, PLANNED
+from trainer.sweeps.ledger import ENDED, FAILED, PLANNED, Job
 from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, label, pause
 
 # Flags of workers: one ends with the process that started it; `--job=-` reads the ids of jobs from standard input.

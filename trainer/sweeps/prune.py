@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.learner import Learner
-from trainer.sweeps.runs import PRUNED
+from trainer.sweeps.ledger import PRUNED
 from trainer.sweeps.study import STUDY, Search
 
 log = logging.getLogger(__name__)
@@ -29,9 +29,8 @@ class Prune(Callback):
 
     def after_epoch(self, learner: Learner) -> None:
         """Report the epoch; end the fit if the trial is pruned."""
-        metric, done = self.search.metrics[0], learner.epoch + 1
-        value = learner.find(Recorder).rows[-1].get(metric)
-        if value is None or math.isnan(value) or done >= learner.epochs:
+        done, value = learner.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metrics[0], math.nan)
+        if math.isnan(value) or done >= learner.epochs:
             return
         try:
             behind = self._report(done, value)

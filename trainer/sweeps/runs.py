@@ -15,19 +15,14 @@ from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, read_rows
 from trainer.run.config import CONFIG_FILE, load_config
 from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.folder import running_status, user_of
 from trainer.run.labels import varied_name
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import SUMMARY_FILE, Summary, load_summary
+from trainer.sweeps.ledger import JOB_FILE, Job, read_job, status_of
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import task_of
 
 T = TypeVar("T")
-
-JOB_FILE = "job.json"
-
-PLANNED, FINISHED, FAILED, INTERRUPTED = "planned", "finished", "failed", "interrupted"
-PRUNED = "pruned"  # finished early, as it was behind other trials of a search
 
 # A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
@@ -48,10 +43,7 @@ class Run:
         summary: what summary.json says; with an empty status if it is missing or damaged.
         environment: environment.json as plain values.
         score: key of the score in the rows, such as val_accuracy.
-        sweep: folder of the sweep that it is a job of; None: a single run.
-        order: its position among the jobs of the sweep.
-        trial: whether it is a trial of a search.
-        chooses: whether a search chose by its score, which is therefore too good to be compared.
+        job: the job of a sweep that it is; None: a single run.
         notes: what could not be read, by file.
     """
 
@@ -64,10 +56,7 @@ class Run:
     summary: Summary
     environment: Mapping[str, Any]
     score: str
-    sweep: Path | None
-    order: int
-    trial: bool
-    chooses: bool
+    job: Job | None
     notes: Mapping[str, str]
 
     @property
@@ -79,6 +68,21 @@ class Run:
     def best(self) -> MetricsRow:
         """The row of the best epoch, which was chosen by its score; empty if there is none."""
         return self.summary.best
+
+    @property
+    def sweep(self) -> Path | None:
+        """Folder of the sweep that it is a job of; None: a single run."""
+        return None if self.job is None else self.folder.parent
+
+    @property
+    def trial(self) -> bool:
+        """Whether it is a trial of a search."""
+        return self.job is not None and self.job.trial is not None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a search chose by its score, which is therefore too good to be compared."""
+        return self.trial or (self.job is not None and self.job.finalist)
 
     @property
     def stopped(self) -> str:
@@ -137,19 +141,15 @@ def read_run(folder: Path) -> Run:
             return otherwise
 
     nothing: dict[str, Any] = {}
-    job = attempt(JOB_FILE, read_object, nothing)
+    job = attempt(JOB_FILE, read_job, None)
     summary = attempt(SUMMARY_FILE, load_summary, Summary("", folder, 0, {}, {}, 0.0))
     config = attempt(CONFIG_FILE, lambda file: load_config(file.parent), nothing)
     rows = attempt(METRICS_FILE, lambda file: [*map(_numbers, read_rows(file))], list[MetricsRow]())
-    given = job.get("overrides")
-    if not isinstance(given, list):
-        given = attempt(OVERRIDES_FILE, lambda file: read_list(file, folder), list[object]())
-    order, varied, trial = job.get("order"), job.get("varied"), job.get("trial") is not None
-    name = summary.name or section_of(config, "run").get("name")
-    derived = varied_name([*map(str, varied)]) if isinstance(varied, list) else ""
+    given = job.overrides if job else attempt(OVERRIDES_FILE, lambda file: read_list(file, folder), list[object]())
+    name = summary.name or section_of(config, "run").get("name") or (varied_name(job.varied) if job else "")
     return Run(
         folder=folder,
-        name=str(name or derived or folder.name or folder.resolve().name),
+        name=str(name or folder.name or folder.resolve().name),
         status=status_of(folder, summary),
         overrides=tuple(str(override).lstrip("+") for override in given),
         config=config,
@@ -157,20 +157,9 @@ def read_run(folder: Path) -> Run:
         summary=summary,
         environment=attempt(ENVIRONMENT_FILE, read_object, nothing),
         score=_score([*rows, summary.last], summary.monitor),
-        sweep=folder.parent if job else None,
-        order=order if isinstance(order, int) else 0,
-        trial=trial,
-        chooses=trial or bool(job.get("finalist")),
+        job=job,
         notes=notes,
     )
-
-
-def status_of(folder: Path, summary: Summary | None) -> str:
-    """Return the status of a run, see `Run`, given what its summary.json says."""
-    if summary is not None and summary.status in (FINISHED, FAILED, INTERRUPTED):
-        return PRUNED if summary.stopped.startswith(PRUNED) else summary.status
-    begun = any(os.path.lexists(folder / name) for name in (SUMMARY_FILE, METRICS_FILE, CONFIG_FILE))
-    return running_status(folder) if begun or user_of(folder) else PLANNED
 
 
 def _folders(path: Path) -> Iterator[Path]:
@@ -183,7 +172,7 @@ def _folders(path: Path) -> Iterator[Path]:
 
 
 def _place(run: Run) -> tuple[Path, int, str]:
-    return run.sweep or run.folder, run.order, run.folder.name
+    return run.sweep or run.folder, run.job.order if run.job else 0, run.folder.name
 
 
 def _score(rows: Iterable[MetricsRow], monitor: str) -> str:

@@ -19,10 +19,10 @@ from trainer.run.summary import RUNNING
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.groups import group_runs, scored
 from trainer.sweeps.launchers.base import Launcher
-from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
+from trainer.sweeps.ledger import DELETED, ENDED, FAILED, FINISHED, PRUNED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan
 from trainer.sweeps.prune import Prune
-from trainer.sweeps.runs import FAILED, FINISHED, PRUNED, read_run
+from trainer.sweeps.runs import read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.space import grid, overrides_of, suggest_from
 from trainer.sweeps.study import JOB, ask, best_trials, counted, importances, job_of, repeat
@@ -200,7 +200,7 @@ def _finals(
     jobs = []
     if len(finalists) > 1:
         jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + settings.seeds), launcher, worker)
-    runs = [replace(read_run(job.folder), chooses=False) for group in jobs for job in group]
+    runs = [replace(read_run(job.folder), job=None) for group in jobs for job in group]
     chosen, _ = compare_runs(runs, key=metric)
     winner = finalists[0]
     if chosen is not None:

@@ -26,8 +26,7 @@ from trainer.run.folder import SWEEP_FILE, named_folder
 from trainer.run.jobs import check_jobs
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.runs import FAILED, JOB_FILE
+from trainer.sweeps.ledger import FAILED, JOB_FILE, Job, job_id, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
 

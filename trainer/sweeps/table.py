@@ -13,7 +13,8 @@ from augment.support.files import write_atomically, write_json
 from augment.support.text import amount, list_some
 from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
 from trainer.sweeps.groups import REPEATED, Group, group_runs, scored
-from trainer.sweeps.runs import FINISHED, PRUNED, Run, find_runs
+from trainer.sweeps.ledger import FINISHED, PRUNED
+from trainer.sweeps.runs import Run, find_runs
 from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import left_out, score
@@ -26,18 +27,13 @@ _REPEATED = tuple(f"{key}=" for key in REPEATED)
 
 
 def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
-    """Print the tables of a sweep, and write them into its folder; return whether all its jobs finished or were pruned.
-
-    Args:
-        folder: the folder.
-        console: where to print.
-        write: whether to write.
-    """
+    """Print the tables of a sweep, and write them into its folder; return whether all jobs finished or were pruned."""
     runs = scored([run for run in find_runs([folder]) if run.folder.parent == folder])  # not those of a sweep in it
     jobs, varied = sorted(runs, key=_place), _varied(runs)
-    groups, left = _over_seeds(runs, varied)
+    groups, left = group_runs(runs) if _repeated(varied) else ([], [])  # otherwise it is the same job several times
     means = sorted((group for group in groups if len(group.runs) > 1), key=lambda one: rank(one.metric.key, one.mean))
-    compared = compare_groups(groups, [left_out(left)] if left else []) if means else None
+    missing = [left_out((run.folder.name, reason) for run, reason in left)] if left else []
+    compared = compare_groups(groups, missing) if means else None
     tables = [_job_table(jobs, varied), *([_mean_table(means, varied, named=len(groups) > 1)] if means else [])]
     for table in tables:
         print_table(console, table)
@@ -109,14 +105,6 @@ def _mean_table(means: Sequence[Group], varied: Mapping[Path, Sequence[str]], *,
     rows = [["what it varies", *MEANS], *(mean_cells(group, named=key == "score") for group in means)]
     title = f"last {key} over {' and '.join(_repeated(varied))}"
     return title, rows if named else [cells[1:] for cells in rows]
-
-
-def _over_seeds(runs: Sequence[Run], varied: Mapping[Path, Sequence[str]]) -> tuple[list[Group], list[tuple[str, str]]]:
-    """Group jobs that differ in their seed or fold alone, in their order; with those that do not count, and why."""
-    if not _repeated(varied):
-        return [], []  # the same job several times
-    groups, left = group_runs(runs)
-    return groups, [(run.folder.name, reason) for run, reason in left]
 
 
 def _errors(runs: Sequence[Run]) -> list[str]:

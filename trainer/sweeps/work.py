@@ -18,8 +18,7 @@ from trainer.loop.plain import DamagedError
 from trainer.run.config import Config
 from trainer.run.jobs import check_jobs, run_job
 from trainer.run.summary import RUNNING, Summary
-from trainer.sweeps.ledger import ENDED, Job, job_id, read_ledger, unfinished
-from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PRUNED
+from trainer.sweeps.ledger import ENDED, FAILED, FINISHED, INTERRUPTED, PRUNED, Job, job_id, read_ledger, unfinished
 
 NO_FURTHER_JOB = "stopped; no further job was started"
 

@@ -12,9 +12,8 @@ from rich.console import Console
 from augment.support.files import write_json
 from augment.support.signals import StopSignals
 from trainer.run.summary import Summary
-from trainer.sweeps.ledger import Job
+from trainer.sweeps.ledger import JOB_FILE, Job
 from trainer.sweeps.processes import Command, watch
-from trainer.sweeps.runs import JOB_FILE
 from trainer.sweeps.work import Worker, time_left
 
 

@@ -43,10 +43,10 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
     (tmp_path / "config" / "config.yaml").touch()
     (tmp_path / "day" / "linked").symlink_to(single)
     runs = find_runs([tmp_path])
-    assert [(run.name, run.order, run.status) for run in runs] == [
+    assert [(run.name, run.job and run.job.order, run.status) for run in runs] == [
         ("90", 9, "planned"),
         ("a0", 10, "planned"),
-        ("mine", 0, "finished"),
+        ("mine", None, "finished"),
     ]
     assert [run.sweep for run in runs] == [sweep, sweep, None]
     assert runs[0].overrides == ("seed=1",)

@@ -16,7 +16,8 @@ from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.dashboard.importance import importance
 from trainer.sweeps.dashboard.previews import Previews, href
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups
-from trainer.sweeps.runs import FINISHED, Run
+from trainer.sweeps.ledger import FINISHED
+from trainer.sweeps.runs import Run
 from trainer.tasks.registry import known_tasks, smaller_is_better
 
 REPORT = "report.html"

@@ -21,7 +21,8 @@ from trainer.run.environment import ENVIRONMENT_FILE
 from trainer.run.summary import RUNNING, SUMMARY_FILE
 from trainer.sweeps.dashboard.content import REPORT, collect
 from trainer.sweeps.dashboard.page import embedded_json, render
-from trainer.sweeps.runs import JOB_FILE, Run, find_runs, read_run
+from trainer.sweeps.ledger import JOB_FILE
+from trainer.sweeps.runs import Run, find_runs, read_run
 
 HOST = "127.0.0.1"
 EVERY = 5.0  # seconds between looks at the folders, at least

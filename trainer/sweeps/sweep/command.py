@@ -22,9 +22,8 @@ from trainer.loop.callback import Callback
 from trainer.run.folder import SWEEP_FILE
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.ledger import Job, read_ledger, unfinished
+from trainer.sweeps.ledger import FAILED, Job, read_ledger, unfinished
 from trainer.sweeps.processes import NAMED_LATER, WITH_PARENT
-from trainer.sweeps.runs import FAILED
 from trainer.sweeps.start import Request, continued, is_search, read_request, run, search
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import Worker
