@@ -224,7 +224,7 @@ def _notes(groups: Sequence[Group]) -> list[str]:
     notes = []
     if any(len(group.runs) > len(group.replicates.scores) for group in groups):
         notes.append("Runs that repeat a seed count as one, with their mean.")
-    if early := [group.name for group in groups if group.runs[0].stopped]:
+    if early := [group.name for group in groups if group.runs[0].summary.stopped]:
         notes.append(f"All runs stopped early, so that their last epochs differ: {list_some(early, 5, '; ')}.")
     git = [section_of(run.environment, "git") for group in groups for run in group.runs]
     if len(revisions := {str(one.get("revision"))[:10] for one in git if one}) > 1:

@@ -88,7 +88,7 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[tuple[Run, str]]]
     groups, left = list[list[Run]](), []
     configured = any(run.config for run in runs)
     for same in same_configuration(runs):
-        early, kept = all(run.stopped for run in same if run.status == FINISHED), []
+        early, kept = all(run.summary.stopped for run in same if run.status == FINISHED), []
         for run in same:
             if run.status != FINISHED:
                 left.append((run, _REASONS[run.status]))
@@ -96,7 +96,7 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[tuple[Run, str]]]
                 left.append((run, "trials and finalists of a search, which chose by their scores"))
             elif configured and not run.config:
                 left.append((run, "no configuration that can be read"))
-            elif run.stopped and not early:
+            elif run.summary.stopped and not early:
                 left.append((run, "stopped early, unlike others of the same settings"))
             elif not math.isfinite(run.last.get(run.score, math.nan)):
                 left.append((run, f"without {run.score} in the last epoch"))
@@ -114,7 +114,7 @@ def _make_group(name: str, runs: Sequence[Run]) -> Group:
     scores = {replicate: mean(values) for replicate, values in found.items()}
     metric = Metric(key, smaller_is_better(key), range_of(key))
     if metric.share and len(set(scores.values())) == 1:
-        values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.best))
+        values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.summary.best))
         metric = replace(metric, resolution=resolution_of(filter(math.isfinite, values)))
     section = section_of(runs[0].config, "data")
     is_cut = section.get("folds") or section.get("val_fraction")  # val from train
@@ -132,11 +132,13 @@ def scored(runs: Sequence[Run], key: str | None = None) -> list[Run]:
         runs: the runs.
         key: the score; None: that of each run's task, but errors in place of losses of several kinds.
     """
+    if key is not None:
+        return [replace(run, score=key) for run in runs]
     kinds = {tuple(value_of(run, name) for name in OF_LOSSES) for run in runs if "val_loss" in run.last}
-    others = {"val_loss"} if len(kinds) > 1 else ()
+    several = [run.score == "val_loss" and len(kinds) > 1 for run in runs]
     return [
-        replace(run, score=key or (f"val_{task_of([run.last, run.best]).score}" if run.score in others else run.score))
-        for run in runs
+        replace(run, score=f"val_{task_of([run.last, run.summary.best]).score}") if other else run
+        for run, other in zip(runs, several, strict=True)
     ]
 
 

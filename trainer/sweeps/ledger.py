@@ -109,11 +109,7 @@ class Job:
                 file.unlink(missing_ok=True)
 
     def retry(self) -> None:
-        """Let a failed job be resumed, or begin again if it has no checkpoint.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Let a failed job be resumed, or begin again if it has no checkpoint."""
         if (ending := self.ending) is not None and ending.status == FAILED:
             write_json(self.folder / SUMMARY_FILE, vars(ending) | {"folder": str(ending.folder), "status": INTERRUPTED})
 
@@ -159,11 +155,9 @@ def plan_jobs(
     order = max((job.order for job in known.values()), default=-1) + 1
     jobs: dict[str, Job] = {}
     for config, overrides in configs:
-        name = job_id(config)
-        if name in jobs:
+        if (name := job_id(config)) in jobs:
             continue
-        before = known.get(name)
-        varied = tuple(override for override in overrides if override not in fixed)
+        before, varied = known.get(name), tuple(override for override in overrides if override not in fixed)
         job = Job(folder / name, before.order if before else order, tuple(overrides), varied, trial, finalist)
         if job != before:
             plain = {key: value for key, value in vars(job).items() if key != "folder"}
@@ -197,13 +191,8 @@ def unfinished(jobs: Iterable[Job]) -> list[Job]:
 
 
 def read_job(file: Path) -> Job:
-    """Read the file of a job.
-
-    Raises:
-        UnreadableError: it is damaged, or a link leads to it.
-        OSError: it cannot be read.
-    """
-    found = read_object(file, file.parents[1])
+    """Read the file of a job; see `augment.support.reading.read_object`."""
+    found = read_object(file, file.parent.parent)
     with contents(file):
         overrides, varied = tuple(map(str, found["overrides"])), tuple(map(str, found.get("varied", ())))
         trial = None if found.get("trial") is None else int(found["trial"])

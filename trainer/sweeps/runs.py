@@ -65,11 +65,6 @@ class Run:
         return self.summary.last or dict(self.rows[-1] if self.rows else {})
 
     @property
-    def best(self) -> MetricsRow:
-        """The row of the best epoch, which was chosen by its score; empty if there is none."""
-        return self.summary.best
-
-    @property
     def sweep(self) -> Path | None:
         """Folder of the sweep that it is a job of; None: a single run."""
         return None if self.job is None else self.folder.parent
@@ -83,11 +78,6 @@ class Run:
     def chooses(self) -> bool:
         """Whether a search chose by its score, which is therefore too good to be compared."""
         return self.trial or (self.job is not None and self.job.finalist)
-
-    @property
-    def stopped(self) -> str:
-        """Why it was ended before its last epoch; empty if it was not."""
-        return self.summary.stopped
 
     @property
     def started(self) -> str:

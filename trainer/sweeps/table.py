@@ -68,7 +68,7 @@ def _plain(run: Run) -> dict[str, Any]:
         "overrides": run.overrides,
         "status": run.status,
         "last": _value(run.last, run.score),
-        "best": _value(run.best, run.score),
+        "best": _value(run.summary.best, run.score),
         "seconds": run.summary.seconds,
         "error": run.summary.error,
         "score": run.score,
@@ -94,7 +94,7 @@ def _job_table(jobs: Sequence[Run], varied: Mapping[Path, Sequence[str]]) -> Tab
     rows = [["job", "what it varies", "last", "best", "seconds", "status"]]
     for run in jobs:
         which, metric = f"{run.score} " if shown == "score" else "", Metric(run.score, within=range_of(run.score))
-        values = (_value(row, run.score) for row in (run.last, run.best))
+        values = (_value(row, run.score) for row in (run.last, run.summary.best))
         scores = ("" if value is None else which + score(metric, value) for value in values)
         rows.append([run.folder.name, " ".join(varied[run.folder]), *scores, f"{run.summary.seconds:.0f}", run.status])
     return f"{amount(len(jobs), 'job')} by {shown} of the last epoch, the best first", rows

@@ -26,7 +26,7 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     (folder / "environment.json").write_text('{"python": "3.11"}')
     run = read_run(folder)
     assert (run.name, run.status, run.score, run.sweep) == ("one", "finished", "val_accuracy", None)
-    assert (run.last["val_accuracy"], run.best["val_accuracy"], len(run.rows)) == (0.5, 0.52, 2)
+    assert (run.last["val_accuracy"], run.summary.best["val_accuracy"], len(run.rows)) == (0.5, 0.52, 2)
     assert run.config["fit"]["lr"] == 0.2
     assert run.environment == {"python": "3.11"}
     assert run.notes == {}
