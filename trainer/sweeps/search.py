@@ -49,15 +49,14 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     worker = replace(worker, watch=watch_trials(plan), left=partial(_time_left, plan))
     _enqueue(plan)
     _run_trials(plan, launcher, worker)
-    study = plan.search.study()
-    trials, finalists = counted(study), plan.search.settings.finalists
-    lines, compared = [f"{amount(len(trials), 'trial')}, {_count(trials)}.{_not_tried(plan)}"], None
+    study, settings = plan.search.study(), plan.search.settings
+    lines, compared = [_count(plan, study)], None
     known = {job.id: job for job in read_ledger(plan.search.folder)}
     if len(study.directions) > 1:
         lines += _front(plan, study)
-    elif best := best_trials(study, known)[: max(1, finalists)]:
+    elif best := best_trials(study, known)[: max(1, settings.finalists)]:
         lines += _best(plan, study, best[0])
-        if finalists:
+        if settings.finalists:
             candidates = [known[job_of(trial) or ""].overrides for trial in best]
             winner, compared = _finals(plan, candidates, launcher, worker)
             varied = _joined(override for override in winner if override not in plan.fixed)
@@ -85,12 +84,8 @@ def retry(plan: Plan, jobs: Sequence[Job]) -> None:
 
 def watch_trials(plan: Plan) -> Callable[[Job], Sequence[Callback]]:
     """Return what makes the callbacks of a job: a trial that can be pruned has one."""
-
-    def watch(job: Job) -> Sequence[Callback]:
-        single = plan.search.settings.prune and len(plan.search.metrics) == 1
-        return (Prune(plan.search, job.trial),) if single and job.trial is not None else ()
-
-    return watch
+    prunes = plan.search.settings.prune and len(plan.search.metrics) == 1
+    return lambda job: (Prune(plan.search, job.trial),) if prunes and job.trial is not None else ()
 
 
 def _enqueue(plan: Plan) -> None:
@@ -224,10 +219,8 @@ def _run_seeds(
     for overrides in configurations:
         given = [[*overrides, f"++seed={seed}"] for seed in seeds]
         configs = check_jobs(given, config_name=plan.config_name)
-        planned = plan_jobs(
-            plan.search.folder, zip(configs, given, strict=True), plan.fixed, finalist=part == _FINALISTS
-        )
-        jobs.append(planned)
+        pairs = zip(configs, given, strict=True)
+        jobs.append(plan_jobs(plan.search.folder, pairs, plan.fixed, finalist=part == _FINALISTS))
         worker.configs.update(zip((job.id for job in jobs[-1]), configs, strict=True))
     distinct = list({job.id: job for group in jobs for job in group}.values())
     if unfinished(distinct):
@@ -236,18 +229,14 @@ def _run_seeds(
     return jobs
 
 
-def _count(trials: Sequence[FrozenTrial]) -> str:
-    states = [trial.state for trial in trials]
+def _count(plan: Plan, study: Study) -> str:
+    """Return how many trials there are, and how many more a grid would need."""
+    states, settings = [trial.state for trial in counted(study)], plan.search.settings
     words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
-    return ", ".join(f"{states.count(state)} {word}" for state, word in words.items())
-
-
-def _not_tried(plan: Plan) -> str:
-    """Return how many combinations a grid has if there are more than trials; empty otherwise."""
-    settings = plan.search.settings
-    count = len(grid(plan.space)) if settings.sampler == "grid" else 0
-    some = f" The grid has {amount(count, 'combination')}; hydra.sweeper.n_trials={count} tries all."
-    return some if count > settings.n_trials else ""
+    text = ", ".join([amount(len(states), "trial"), *(f"{states.count(one)} {word}" for one, word in words.items())])
+    if settings.sampler == "grid" and (count := len(grid(plan.space))) > settings.n_trials:
+        text += f". The grid has {amount(count, 'combination')}; hydra.sweeper.n_trials={count} tries all"
+    return f"{text}."
 
 
 def _front(plan: Plan, study: Study) -> list[str]:
@@ -279,14 +268,14 @@ def _joined(overrides: Iterable[str]) -> str:
 
 def _report(plan: Plan, console: Console, lines: Sequence[str], compared: Comparison | None) -> None:
     """Print what was found, and write it into the folder."""
-    folder = plan.search.folder
-    verdict = [] if compared is None else compared.lines()
-    text = markdown_lines(lines)
+    file, verdict, text = plan.search.folder / REPORT_FILE, list[str](), markdown_lines(lines)
     print_lines(console, lines)
     if compared is not None:
+        verdict = compared.lines()
         print_table(table_console(), compared.table())
         print_lines(console, verdict)
-        text += "\n" + markdown_table(compared.table()) + "\n" + markdown_lines(verdict)
-    write_atomically(folder / REPORT_FILE, text)
-    write_json(folder / VALUES_FILE, {"lines": [*lines, *verdict], "comparison": compared and compared.plain()})
-    print_lines(console, [str(folder / REPORT_FILE)])
+        text += f"\n{markdown_table(compared.table())}\n{markdown_lines(verdict)}"
+    write_atomically(file, text)
+    plain = {"lines": [*lines, *verdict], "comparison": compared and compared.plain()}
+    write_json(plan.search.folder / VALUES_FILE, plain)
+    print_lines(console, [str(file)])
