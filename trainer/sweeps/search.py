@@ -21,11 +21,10 @@ from trainer.sweeps.groups import group_runs, scored
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, FAILED, FINISHED, PRUNED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan
-from trainer.sweeps.prune import Prune
 from trainer.sweeps.runs import read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.space import grid, overrides_of, suggest_from
-from trainer.sweeps.study import JOB, ask, best_trials, counted, importances, job_of, repeat
+from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, importances, job_of, repeat
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import score
 from trainer.sweeps.work import Worker, time_left

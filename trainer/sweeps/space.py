@@ -50,7 +50,7 @@ class Dimension:
         return f"{self.plus}{self.key}={text}"
 
     @property
-    def ends(self) -> Sequence[Value]:
+    def ends(self) -> Sequence[Any]:
         """All choices, or both ends of an interval."""
         values = self.distribution
         if isinstance(values, CategoricalDistribution):
@@ -60,12 +60,10 @@ class Dimension:
 
     def allows(self, value: object) -> bool:
         """Return whether a value is one of them."""
-        values = self.distribution
-        if isinstance(values, CategoricalDistribution):
-            return value in values.choices
-        assert isinstance(values, FloatDistribution | IntDistribution)
-        kinds = int if isinstance(values, IntDistribution) else int | float
-        return isinstance(value, kinds) and values.low <= value <= values.high
+        if isinstance(self.distribution, CategoricalDistribution):
+            return value in self.ends
+        kinds = int if isinstance(self.distribution, IntDistribution) else int | float
+        return isinstance(value, kinds) and self.ends[0] <= value <= self.ends[1]
 
     def __str__(self) -> str:
         return f"{self.key}={_written(self.distribution)}"
@@ -81,11 +79,7 @@ class Dimension:
         return trial.suggest_categorical(self.key, values.choices)
 
     def check_same(self, known: BaseDistribution, folder: Path) -> None:
-        """Check that a study can have these values and those of an earlier trial: only intervals may change.
-
-        Args:
-            known: the values of an earlier trial.
-            folder: folder of the search, for the message.
+        """Check that a search can have these values and those of an earlier trial: only intervals may change.
 
         Raises:
             UserError: it cannot.

@@ -108,12 +108,12 @@ def sweep(request: Request, signals: StopSignals) -> int:
         holds = "a plain sweep" if searches else "a search"
     if holds:
         raise UserError(f"hydra.sweep.dir={shown(folder)}: {holds} is in this folder. Allowed: another one.")
+    worker = Worker(PlainConsole(), signals, request.config_name)
     if searches:
         _check_found(folder, request, section["sweeper"])
-        return search(request, section["sweeper"], folder, launcher, signals)
+        return search(request, section["sweeper"], folder, launcher, worker)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     (fixed,) = split_sweep(request.fixed)  # as those of jobs are written: 0.001 for 1e-3
-    worker = Worker(PlainConsole(), signals, request.config_name)
     if len(overrides) >= _MANY:
         worker.say(f"checking {amount(len(overrides), 'job')}")
     configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
@@ -152,32 +152,27 @@ def search(
     sweeper: Mapping[str, Any],
     folder: Path,
     launcher: Launcher,
-    signals: StopSignals,
+    worker: Worker,
     retried: Sequence[Job] = (),
 ) -> int:
-    """Search as asked, and print what was found; return the exit code.
+    """Search as asked, and as Hydra's section `sweeper` says, and print what was found; return the exit code.
 
     Args:
         request: what was asked.
-        sweeper: Hydra's section `sweeper`.
+        sweeper: the section.
         folder: the sweep's folder.
         launcher: runs the jobs.
-        signals: those of the command line.
+        worker: what a worker in this process needs.
         retried: jobs that run again if they have failed.
-
-    Raises:
-        UserError: see `sweep`.
-        KeyboardInterrupt: see there.
     """
-    worker = Worker(PlainConsole(), signals, request.config_name)
     from trainer.sweeps import plan as planning  # Optuna takes a while to import
     from trainer.sweeps import search as searching
 
     swept = [*request.params(sweeper), *request.swept]
     planned = planning.Plan.of(sweeper, request.fixed, swept, folder, request.config_name)
     launcher.check([planned.base])
-    signals.check()
-    signals.hold()
+    worker.signals.check()
+    worker.signals.hold()
     with _writing(folder):
         planning.begin(planned)
         write_request(folder, request)
@@ -220,18 +215,14 @@ def _writing(folder: Path) -> Iterator[None]:
 @contextmanager
 def continued(folder: Path) -> Iterator[None]:
     """Say how to continue what a signal or a full disk ended."""
+    again = f"python -m trainer sweep resume {shown(folder)} continues it"
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"{shown(Path(error.filename) if error.filename else folder)}: {error.strerror}; {_resume(folder)}"
-        ) from error
+        where = shown(Path(error.filename) if error.filename else folder)
+        raise UserError(f"{where}: {error.strerror}; {again}") from error
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{NO_FURTHER_JOB}; {_resume(folder)}") from None
-
-
-def _resume(folder: Path) -> str:
-    return f"python -m trainer sweep resume {shown(folder)} continues it"
+        raise KeyboardInterrupt(f"{NO_FURTHER_JOB}; {again}") from None
 
 
 def _ended(folder: Path, jobs: Sequence[Job], worker: Worker) -> int:

@@ -79,13 +79,7 @@ def size(metric: Metric, value: float, digits: int | None = None, *, sign: bool 
 
 
 def score(metric: Metric, value: float, like: float | None = None) -> str:
-    """Return a score with four decimals, or with so many that a small one has four digits.
-
-    Args:
-        metric: what the score is.
-        value: the score, or its spread.
-        like: the score that a spread or an end of an interval is about, which decides about the decimals.
-    """
+    """Return a score, or a spread of scores `like` another one, with four decimals; with more of them if it is small."""
     size = abs(value if like is None else like)
     small = not metric.share and 0 < size < 0.01
     return f"{value:.{3 - math.floor(math.log10(size)) if small else 4}f}"

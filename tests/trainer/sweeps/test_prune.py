@@ -9,8 +9,7 @@ import pytest
 
 from trainer.loop.callback import CancelFit
 from trainer.run.sweeping import SearchSettings
-from trainer.sweeps.prune import Prune
-from trainer.sweeps.study import JOB, Search, ask
+from trainer.sweeps.study import JOB, Prune, Search, ask
 
 EPOCHS = 8
 

@@ -27,10 +27,9 @@ from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.local import Local
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.plan import Plan, begin
-from trainer.sweeps.prune import Prune
 from trainer.sweeps.search import search, watch_trials
 from trainer.sweeps.space import suggest_from
-from trainer.sweeps.study import ask, counted, job_of
+from trainer.sweeps.study import Prune, ask, counted, job_of
 from trainer.sweeps.work import Worker
 
 __all__ = ["runs"]

@@ -36,18 +36,14 @@ def importance(
         scores: the last score of each job.
         smaller: whether a smaller score is better.
     """
-    if len(scores) < FEWEST or not settings or len(set(scores)) < 2:
+    if len(scores) < FEWEST or len(set(scores)) < 2:
         return None
     searched = any(len(set(_numbers(values) or ())) > _LEVELS for values in settings.values())
-    jobs = amount(len(scores), "finished job")
+    shares, note = {key: _explained(values, scores) for key, values in settings.items()}, _VARIANCE_NOTE
     if searched and len(scores) >= _SEARCHED:
         shares, note = _ped_anova(settings, scores, smaller), _PED_ANOVA_NOTE
-    else:
-        shares, note = {key: _explained(values, scores) for key, values in settings.items()}, _VARIANCE_NOTE
-    if not shares:
-        return None
-    rows = sorted(shares.items(), key=lambda row: -row[1])
-    return {"rows": [[key, round(share, 4)] for key, share in rows], "note": note.format(jobs)}
+    rows = [[key, round(share, 4)] for key, share in sorted(shares.items(), key=lambda row: -row[1])]
+    return {"rows": rows, "note": note.format(amount(len(scores), "finished job"))} if rows else None
 
 
 def _numbers(values: Sequence[object]) -> list[float] | None:
@@ -74,7 +70,7 @@ def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
     return max(0.0, 1 - within / free * (len(scores) - 1) / total) if total else 0.0
 
 
-def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float], smaller: bool) -> Mapping[str, float]:
+def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float], smaller: bool) -> dict[str, float]:
     import optuna  # takes a while
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 

@@ -104,15 +104,7 @@ def _stamp(folder: Path) -> list[object]:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves a watched page to this machine.
-
-    Args:
-        watched: what to serve.
-        port: the port; 0: any free one.
-
-    Raises:
-        OSError: the port is in use.
-    """
+    """Serves a watched page to this machine, at a port; 0: any free one."""
 
     daemon_threads = True
 

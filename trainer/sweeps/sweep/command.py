@@ -82,12 +82,12 @@ def main(arguments: Sequence[str]) -> int:
             )
         kept = [token for token in kept if key_of(parse(token)) != "hydra.sweeper.storage"]
         request = Request.of([*request.fixed, *request.swept, *request.hydra, *kept], request.config_name)
-        console = PlainConsole()
+        worker = Worker(PlainConsole(), signals, request.config_name)
         signals.check()
         signals.hold()
         try:
             if action == "work":
-                worker = Worker(console, signals, request.config_name, watch=_watch(request, sweeper, folder))
+                worker.watch = _watch(request, sweeper, folder)
                 with continued(folder):
                     if later:
                         worker.follow(folder, sys.stdin)
@@ -97,8 +97,7 @@ def main(arguments: Sequence[str]) -> int:
                 return 0
             retried = jobs if action == "retry" else []
             if is_search(sweeper):
-                return search(request, sweeper, folder, launcher, signals, retried)
-            worker = Worker(console, signals, request.config_name)
+                return search(request, sweeper, folder, launcher, worker, retried)
             worker.check([*unfinished(jobs), *(job for job in retried if job.status() == FAILED)])
             for job in retried:
                 job.retry()
