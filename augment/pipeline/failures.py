@@ -137,7 +137,7 @@ def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> list[Problem]:
 
     Args:
         error: the error of a pipeline that reads or decodes.
-        images: the images that it reads. All are checked, unless the error names one or a file is bad that changed last.
+        images: the images that it reads. All are checked, unless the error names one or one changed lately.
     """
     text = str(error)
     if not _OF_FILES.search(text) or _NOT_OF_FILES.search(text):

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -21,27 +21,9 @@ from augment.support.text import as_bytes, list_some
 _PART = re.compile(r"\.[0-9a-f]{32}\.part")
 
 
-_fence: Callable[[], None] | None = None
-
-
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Return a path with ~ and ~user replaced by home folders; where there is none, it stays as it is."""
     return Path(os.path.expanduser(path))
-
-
-def set_fence(check: Callable[[], None] | None) -> None:
-    """Call a function before each write of a result, so that it can prevent it; None: no more.
-
-    A process that works on something by a lease must not write once another one has taken over.
-    """
-    global _fence
-    _fence = check
-
-
-def fence() -> None:
-    """Check that this process may still write; called here before files are replaced, and before lines are added."""
-    if _fence is not None:
-        _fence()
 
 
 def write_atomically(path: Path, content: bytes | str, *, durable: bool = True) -> None:
@@ -59,7 +41,6 @@ def write_atomically(path: Path, content: bytes | str, *, durable: bool = True) 
     """
     data = as_bytes(content) if isinstance(content, str) else content
     if path.exists() and not path.is_file() and not path.is_dir():
-        fence()
         path.write_bytes(data)
         return
     with atomic_path(path.resolve(), durable=durable) as part:
@@ -87,7 +68,6 @@ def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
         yield part
         if durable:
             sync(part)
-        fence()
         os.replace(part, path)
         if durable:
             sync(path.parent)

@@ -74,6 +74,7 @@ def write_run(
     best = max(known, key=lambda row: row["val_accuracy"], default={})
     summary = {"status": status, "folder": str(folder), "epochs": len(rows), "best": best, "seconds": 1.5 * len(rows)}
     summary |= {"last": rows[-1] if rows else {}, "error": error, "stopped": stopped, "planned": planned}
+    summary |= config.get("run", {})
     (folder / "summary.json").write_text(json.dumps(summary | {"monitor": "val_accuracy"}))
     for name in COPIED if template else ():
         if template is not None and (template / name).exists():

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,6 @@ from pathlib import Path
 from rich.console import Console
 from augment.support.signals import StopSignals
 from trainer.run.summary import Summary
-from trainer.sweeps.ledger import read_ledger
-from trainer.sweeps.processes import Orders
 from trainer.sweeps import work
 
 def run(config, overrides, folder, **_):
@@ -43,20 +42,15 @@ def run(config, overrides, folder, **_):
 work.run_job = run
 worker = work.Worker(Console(), StopSignals())
 worker._config = lambda job, resumed: None
-folder, led = Path(sys.argv[1]), sys.argv[2:]
-if led:
-    orders = Orders()
-    worker.follow(folder, orders.next(None), orders.next)
-else:
-    worker.work(read_ledger(folder))
+folder, *names = Path(sys.argv[1]), *sys.argv[2:]
+worker.follow(folder, sys.stdin if names == ["-"] else names)
 """
 
 
-def command(folder: Path, worker: object, jobs: object = (), log: Path | None = None) -> Command:
+def command(folder: Path, worker: object, names: Iterable[str]) -> Command:
     """Return the command of such a worker; it takes the place of `Command.of`."""
-    led = ["led"] if log else []
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    return Command((sys.executable, "-c", WORKER, str(folder), *led), environment, str(folder), str(log or ""))
+    return Command((sys.executable, "-c", WORKER, str(folder), *names), environment, str(folder))
 
 
 def where(jobs: list[Job]) -> list[list[Any]]:

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import fence, json_line, write_atomically
+from augment.support.files import json_line, write_atomically
 from augment.support.reading import parse_json, read_bytes
 from augment.support.writing import append
 from trainer.loop.callback import Callback, Phase
@@ -190,7 +190,6 @@ class Recorder(Callback):
             if not learner.folder.is_dir() or learner.folder.stat().st_ino != self._inode:
                 raise FileNotFoundError(errno.ENOENT, "deleted", str(learner.folder))
             _write([step._asdict() for step in self.steps], learner.folder / STEPS_FILE)
-            fence()
             append(learner.folder / METRICS_FILE, json_line(self.rows[-1]))
 
     def state_dict(self) -> dict[str, Any]:

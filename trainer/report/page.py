@@ -1,7 +1,6 @@
 """The page of a report: a record, rendered with the template."""
 
 import shlex
-from collections.abc import Mapping
 from datetime import datetime
 from functools import cache, partial
 from math import isfinite, nan, sqrt
@@ -24,6 +23,7 @@ from trainer.report.findings import findings
 from trainer.report.images import inline_image, mistakes
 from trainer.report.record import MISTAKES, REPORT_FILE, Record
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
+from trainer.run.environment import describe_environment
 from trainer.run.summary import RUNNING
 from trainer.tasks.display import FigureImage, Matrix, Section, percent
 from trainer.tasks.metrics.classification import wilson_interval
@@ -205,19 +205,14 @@ def _resume(record: Record) -> str:
 
 def _facts(record: Record) -> list[tuple[str, str]]:
     """Return what one needs to run it again, besides the command."""
-    environment, config = record.environment, record.config
-    git: Mapping[str, Any] = environment.get("git") or {}
-    changed = ", with uncommitted changes" if git.get("modified") else ""
-    facts = [
-        ("git revision", f"{git.get('revision')}{changed}" if git else ""),
-        ("seed", config.seed if config else ""),
-        ("Python", environment.get("python")),
-        *(environment.get("packages") or {}).items(),
-        ("GPU", ", ".join(environment.get("gpus") or []) or "none"),
-        ("images", as_written(config.resolved["data"]).get("root") if config else ""),
-        ("folder", record.folder.resolve()),
-    ]
-    return [(name, str(value)) for name, value in facts if value not in ("", None)]
+    config = record.config
+    facts = {
+        **describe_environment(record.environment),
+        "seed": config.seed if config else "",
+        "images": as_written(config.resolved["data"]).get("root") if config else "",
+        "folder": record.folder.resolve(),
+    }
+    return [(name, str(value)) for name, value in facts.items() if value not in ("", None)]
 
 
 def _table(record: Record) -> dict[str, Any]:

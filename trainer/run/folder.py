@@ -27,8 +27,10 @@ SWEEP_FILE = "sweep.yaml"
 # A folder with any of these files belongs to a run.
 _FILES = (CONFIG_FILE, SUMMARY_FILE, METRICS_FILE, LAST, BEST)
 
-# Locks that this process holds: those reserved for runs that are about to start, by resolved folder, and all of them.
+# Locks that this process holds, by resolved folder: those reserved for runs that are about to start, and those of jobs
+# that it claimed; and all of them.
 _reserved: dict[Path, int] = {}
+_claimed: dict[Path, int] = {}
 _held: set[int] = set()
 
 log = logging.getLogger(__name__)
@@ -48,7 +50,7 @@ def named_folder(name: str, key: str) -> Path:
 def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", again: bool = False) -> None:
     """Check that a run may start in a folder, and lock it until that run has ended or `release` is called.
 
-    Nothing but the lock is written. A folder that this process has already reserved is accepted.
+    Nothing but the lock is written. A folder that this process has already reserved or claimed is accepted.
 
     Args:
         folder: the run's folder; created if it is missing.
@@ -63,6 +65,8 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
     if path in _reserved:
         return
     check_folder(folder)
+    if path in _claimed:
+        return
     in_place = again or (resumed is not None and Path(resumed).resolve() == path)
     if not in_place:
         _refuse_used(folder, key)
@@ -77,14 +81,35 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
 
 
 @contextmanager
+def claimed(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a job's folder, also during its run; yield False if another process holds it.
+
+    Raises:
+        UserError: the file system has no locks, and the last process to hold this one has not released it.
+        OSError: the folder cannot be written to.
+    """
+    path = folder.resolve()
+    lock = None if user_of(path) else open_regular(path / LOCK_FILE, flags=os.O_RDWR | os.O_CREAT)
+    if lock is None or not _take(lock, folder, alone=True):
+        yield False
+        return
+    _claimed[path] = lock
+    try:
+        yield True
+    finally:
+        _unlock(_claimed.pop(path))
+
+
+@contextmanager
 def owned(folder: Path, resumed: str | None = None) -> Iterator[None]:
     """Hold a folder's lock during its run; call `reserve` first if that has not been done yet."""
     reserve(folder, resumed)
-    lock = _reserved.pop(folder.resolve())
+    lock = _reserved.pop(folder.resolve(), None)  # None: it was claimed, which lasts longer
     try:
         yield
     finally:
-        _unlock(lock)
+        if lock is not None:
+            _unlock(lock)
 
 
 def release() -> None:
@@ -154,28 +179,43 @@ def _lock(folder: Path, key: str) -> int:
         raise UserError(
             f"{key}={shown(folder)}: cannot be written: {error.strerror}. Allowed: a folder that is writable."
         ) from error
-    try:
-        _take(lock)
-    except BlockingIOError:
-        os.close(lock)
-        raise UserError(_in_use(folder, key, user_of(folder) or "a process")) from None
-    except OSError as error:
-        log.warning("%s: not locked, as this file system has no locks: %s", shown(folder), error.strerror)
+    if not _take(lock, folder):
+        raise UserError(_in_use(folder, key, user_of(folder) or "a process"))
+    return lock
+
+
+def _take(lock: int, folder: Path, *, alone: bool = False) -> bool:
+    """Lock an open file, or close it and return False if another process holds it.
+
+    Args:
+        lock: the file.
+        folder: its folder, for messages.
+        alone: whether the folder must not be used without a lock, unless nobody has begun to.
+    """
+    for pause in (0.01, 0.1, None):  # `user_of` and `clean` of others, such as a dashboard, may hold it for a moment
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if pause is None:
+                os.close(lock)
+                return False
+            sleep(pause)
+        except OSError as error:
+            user = os.pread(lock, 1000, 0).decode(errors="replace").strip()
+            if alone and user:
+                os.close(lock)
+                raise UserError(
+                    f"{shown(folder)}: this file system has no locks ({error.strerror}), and {user} works here. "
+                    f"Allowed: one process at a time; or, if that one has ended, to delete {shown(folder / LOCK_FILE)}."
+                ) from error
+            log.warning("%s: not locked, as this file system has no locks: %s", shown(folder), error.strerror)
+            break
     with suppress(OSError):  # the disk is full; only messages use the text
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     _held.add(lock)
-    return lock
-
-
-def _take(lock: int) -> None:
-    """Lock a file; `user_of` and `clean` of other processes, such as a dashboard, may hold it for a moment."""
-    for pause in (0.01, 0.1):
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        sleep(pause)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True
 
 
 def _in_use(folder: Path, key: str, user: str) -> str:
@@ -186,6 +226,8 @@ def _in_use(folder: Path, key: str, user: str) -> str:
 
 
 def _unlock(lock: int) -> None:
+    with suppress(OSError):  # where there are no locks, its text would be taken for a process that still works here
+        os.ftruncate(lock, 0)
     _held.discard(lock)
     os.close(lock)
 
@@ -195,6 +237,7 @@ def _close_in_child() -> None:
     while _held:
         os.close(_held.pop())
     _reserved.clear()
+    _claimed.clear()
 
 
 os.register_at_fork(after_in_child=_close_in_child)

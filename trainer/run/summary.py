@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -116,13 +117,23 @@ def reserve_summary(folder: Path, name: str = "", tags: tuple[str, ...] = ()) ->
 
 def read_summary(folder: Path) -> Summary | None:
     """Return how a run ended; None if it has not, was killed, or its summary is unreadable."""
-    file = folder / SUMMARY_FILE
     try:
-        found = read_object(file)
-        with contents(file):
-            return None if found["status"] == RUNNING else _parsed(found, folder)
+        summary = load_summary(folder / SUMMARY_FILE)
     except (OSError, UserError):
         return None
+    return None if summary.status == RUNNING else summary
+
+
+def load_summary(file: Path) -> Summary:
+    """Return what a summary.json says, also that of a run that has not ended.
+
+    Raises:
+        UnreadableError: it is damaged, or a link.
+        OSError: there is none.
+    """
+    found = read_object(file)
+    with contents(file):
+        return _parsed(found, file.parent)
 
 
 def _parsed(found: Mapping[str, Any], folder: Path) -> Summary:
@@ -134,21 +145,22 @@ def _parsed(found: Mapping[str, Any], folder: Path) -> Summary:
     return Summary(
         **texts,
         folder=folder,
-        epochs=int(found.get("epochs", 0)),
+        epochs=int(_number(found.get("epochs", 0))),
         best=best,
         last=last,
         seconds=float(found["seconds"]),
-        planned=int(found.get("planned", 0)),
+        planned=int(_number(found.get("planned", 0))),
         name=name,
         tags=tags,
         first_step=None if first is None else float(first),
     )
 
 
-def _number(value: Any) -> Any:
-    if not isinstance(value, int | float | None):
+def _number(value: Any) -> float:
+    """Return a number; NaN for null, which stands for it in JSON."""
+    if not isinstance(value, int | float | None) or (isinstance(value, int) and abs(value) >= 2**53):
         raise TypeError("no number")
-    return value
+    return math.nan if value is None else value
 
 
 def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:

@@ -1,27 +1,17 @@
 """Compare groups of runs with a baseline: what `python -m trainer compare` and the end of a sweep show."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 from augment.support.errors import UserError, nearest
 from augment.support.nested import section_of
 from augment.support.text import list_some
-from trainer.sweeps.groups import (
-    OF_LOSSES,
-    Group,
-    counted,
-    make_group,
-    name_groups,
-    same_configuration,
-    score_keys,
-    settings_of,
-    without_chosen,
-)  # fmt: skip
-from trainer.sweeps.runs import FINISHED, Run
+from trainer.sweeps.groups import OF_LOSSES, Group, group_runs, scored, settings_of
+from trainer.sweeps.runs import Run
 from trainer.sweeps.show import Table
-from trainer.sweeps.verdict import Difference, compare
+from trainer.sweeps.verdict import compare
 from trainer.sweeps.words import left_out, p_value, score, signed, verdict
 from trainer.tasks.registry import smaller_is_better
 
@@ -29,21 +19,6 @@ from trainer.tasks.registry import smaller_is_better
 POINTS, RELATIVE = 0.5, 0.01
 
 MEANS = ("n", "mean", "std", "95% interval of the mean")
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A group of runs, and how it differs from the baseline.
-
-    Attributes:
-        group: the group.
-        difference: its difference; None for the baseline, and where there is nothing to compare.
-        verdict: what that means, in words; empty for the baseline.
-    """
-
-    group: Group
-    difference: Difference | None
-    verdict: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +33,7 @@ class Comparison:
         notes: sentences about runs that were left out, and what else to know.
     """
 
-    rows: tuple[Judged, ...]
+    rows: tuple[Group, ...]
     baseline: Group
     why: str
     detect: float
@@ -71,40 +46,32 @@ class Comparison:
             if len(self.baseline.replicates.samples) == 1:
                 lines.append("One seed says nothing about chance; run seed=1,2,3,4 as well.")
         else:
-            lines = [f"Compared with {self.baseline.called}, {self.why}:"]
+            lines = [f"Compared with {self.baseline.name}, {self.why}:"]
             same: dict[str, list[str]] = {}
-            for row in self.rows:
-                if row.group is not self.baseline:
-                    same.setdefault(row.verdict, []).append(row.group.called)
+            for group in self.rows:
+                if group is not self.baseline:
+                    same.setdefault(group.verdict, []).append(group.name)
             lines += [f"{list_some(names, separator='; ')}: {text}." for text, names in same.items()]
         return [*lines, *self.notes]
 
     def table(self) -> Table:
         """Return the means and the differences."""
-        keys = {row.group.metric.key for row in self.rows}
-        cells = [mean_cells(row.group, named=len(keys) > 1) + self._difference_cells(row) for row in self.rows]
+        keys, cells = {group.metric.key for group in self.rows}, []
+        for group in self.rows:
+            difference, p = "baseline" if group is self.baseline else "", ""
+            if (found := group.difference) is not None:
+                p = p_value(found.corrected).removeprefix("p ").removeprefix("= ")
+                difference = signed(found, group.metric)
+            cells.append([*mean_cells(group, named=len(keys) > 1), difference, p])
         return f"last {one_of(keys)}", [["configuration", *MEANS, "difference", "p"], *cells]
 
     def plain(self) -> dict[str, Any]:
         """Return all of it as plain values."""
-        return {
-            "baseline": self.baseline.name,
-            "detect": self.detect,
-            "groups": [
-                plain_group(row.group)
-                | {"difference": row.difference and asdict(row.difference), "verdict": row.verdict}
-                for row in self.rows
-            ],
-            "notes": list(self.notes),
-        }
-
-    def _difference_cells(self, row: Judged) -> list[str]:
-        if row.group is self.baseline:
-            return ["baseline", ""]
-        if row.difference is None:
-            return ["", ""]
-        p = p_value(row.difference.corrected).removeprefix("p ").removeprefix("= ")
-        return [signed(row.difference, row.group.metric), p]
+        groups = [
+            plain_group(group) | {"difference": group.difference and asdict(group.difference), "verdict": group.verdict}
+            for group in self.rows
+        ]
+        return {"baseline": self.baseline.name, "detect": self.detect, "groups": groups, "notes": [*self.notes]}
 
 
 def compare_runs(
@@ -125,20 +92,7 @@ def compare_runs(
     Raises:
         UserError: the baseline is not among the runs.
     """
-    runs, left = without_chosen(runs)
-    configured = any(run.config for run in runs)
-    unnamed = [configured and not run.config and run.status == FINISHED for run in runs]
-    rest = [run for run, bare in zip(runs, unnamed, strict=True) if not bare]
-    keys = [key] * len(rest) if key else score_keys(rest)
-    of_run = dict(zip((run.folder for run in rest), keys, strict=True))
-    left += [(run, "no configuration that can be read") for run, bare in zip(runs, unnamed, strict=True) if bare]
-    kept = []
-    for same in same_configuration(rest, keys):
-        good, bad = counted(same, [of_run[run.folder] for run in same])
-        left += bad
-        kept += [good] if good else []
-    names = name_groups(kept)
-    groups = [make_group(name, same, of_run[same[0].folder]) for name, same in zip(names, kept, strict=True)]
+    groups, left = group_runs(scored(runs, key))
     missing = left_out((run.name, reason) for run, reason in left)
     if not groups:
         return None, missing
@@ -166,17 +120,14 @@ def compare_groups(
     if detect is None:
         detect = POINTS if metric.share else RELATIVE * abs(baseline.mean)
     detect /= 100 if metric.share else 1
-    refusals = [_refusal(group, baseline) for group in groups]
-    judged = [group for group, refused in zip(groups, refusals, strict=True) if group is not baseline and not refused]
-    found = iter(compare(baseline.replicates, [group.replicates for group in judged], metric, detect))
-    rows = []
-    for group, refused in zip(groups, refusals, strict=True):
-        one, text = None, refused
-        if group is not baseline and not refused:
-            one = next(found)
-            text = verdict(one, group.replicates, baseline.replicates, metric, detect)
-        rows.append(Judged(group, one, text))
-    rows.sort(key=lambda row: (row.group.metric.key != metric.key, *rank(row.group.metric.key, row.group.mean)))
+    refused = {group.name: _refusal(group, baseline) for group in groups if group is not baseline}
+    judged = [group for group in groups if refused.get(group.name) == ""]
+    found = compare(baseline.replicates, [group.replicates for group in judged], metric, detect)
+    rows = [baseline, *(replace(group, verdict=refused[group.name]) for group in groups if refused.get(group.name))]
+    for group, one in zip(judged, found, strict=True):
+        text = verdict(one, group.replicates, baseline.replicates, metric, detect)
+        rows.append(replace(group, difference=one, verdict=text))
+    rows.sort(key=lambda group: (group.metric.key != metric.key, *rank(group.metric.key, group.mean)))
     return Comparison(tuple(rows), baseline, why, detect, (*_notes(groups), *notes))
 
 
@@ -191,19 +142,19 @@ def find_group(groups: Sequence[Group], text: str) -> Group:
     Raises:
         UserError: there is none, or there are several.
     """
-    tokens = [token.lstrip("+") for token in text.split()]
-    ways = (
-        lambda group: text == group.name,
-        lambda group: any(text.rstrip("/") in (run.name, run.folder.name, str(run.folder)) for run in group.runs),
-        lambda group: all(_has(group, token) for token in tokens),
-    )
-    for way in ways:
-        if found := [group for group in groups if way(group)]:
-            if len(found) == 1:
-                return found[0]
-            some = list_some((group.name for group in found), separator="; ")
-            raise UserError(f"--baseline {text}: {len(found)} configurations have it. Allowed: one of them: {some}.")
-    names = [group.name for group in groups]
+    tokens, folder = [token.lstrip("+") for token in text.split()], text.rstrip("/")
+    found = [
+        group
+        for group in groups
+        if text == group.name or any(folder in (run.name, run.folder.name, str(run.folder)) for run in group.runs)
+    ]
+    found = found or [group for group in groups if all(_has(group, token) for token in tokens)]
+    if len(found) == 1:
+        return found[0]
+    names = [group.name for group in found or groups]
+    if found:
+        some = list_some(names, separator="; ")
+        raise UserError(f"--baseline {text}: {len(found)} configurations have it. Allowed: one of them: {some}.")
     raise UserError(
         f"--baseline {text}: no such configuration.{nearest(text, names)} "
         f"Allowed: settings of one, such as {list_some(names, 5, '; ')}; or the name of a run."
@@ -218,7 +169,7 @@ def mean_cells(group: Group, *, named: bool) -> list[str]:
         n += f" in {len(replicates.samples)} folds"
     about = "" if bounds is None else f"{text(bounds[0])}..{text(bounds[1])}"
     std = "" if replicates.std is None else text(replicates.std)
-    return [group.called, n, f"{group.metric.key} " * named + text(group.mean), std, about]
+    return [group.name, n, f"{group.metric.key} " * named + text(group.mean), std, about]
 
 
 def plain_group(group: Group) -> dict[str, Any]:
@@ -271,18 +222,11 @@ def _refusal(group: Group, baseline: Group) -> str:
 
 def _notes(groups: Sequence[Group]) -> list[str]:
     notes = []
-    again = sum(len(group.runs) - len(group.replicates.scores) for group in groups)
-    if again:
+    if any(len(group.runs) > len(group.replicates.scores) for group in groups):
         notes.append("Runs that repeat a seed count as one, with their mean.")
-    early = [group.name for group in groups if group.runs[0].stopped]
-    if early:
+    if early := [group.name for group in groups if group.runs[0].summary.stopped]:
         notes.append(f"All runs stopped early, so that their last epochs differ: {list_some(early, 5, '; ')}.")
-    revisions = {
-        str(git.get("revision"))[:10]
-        for group in groups
-        for run in group.runs
-        if (git := section_of(run.environment, "git"))
-    }
-    if len(revisions) > 1:
+    git = [section_of(run.environment, "git") for group in groups for run in group.runs]
+    if len(revisions := {str(one.get("revision"))[:10] for one in git if one}) > 1:
         notes.append(f"The runs come from {len(revisions)} revisions of the code: {list_some(sorted(revisions))}.")
     return notes

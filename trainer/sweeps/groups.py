@@ -10,9 +10,10 @@ from statistics import mean
 from augment.support.nested import leaves, section_of
 from augment.support.text import list_some
 from trainer.run.identity import identity, identity_text
-from trainer.run.summary import KILLED
-from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING, Run
-from trainer.sweeps.verdict import Key, Metric, Replicates, resolution_of
+from trainer.run.summary import KILLED, RUNNING
+from trainer.sweeps.ledger import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED
+from trainer.sweeps.runs import Run
+from trainer.sweeps.verdict import Difference, Key, Metric, Replicates, resolution_of
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 
 # Settings that repeat an experiment, and their names in the plural.
@@ -26,8 +27,8 @@ _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targe
 # Settings that change what the loss of numbers is.
 OF_LOSSES = ("fit.regression_loss", "fit.standardize")
 
-# Settings that decide which others their section has.
-_KINDS = {"data": "data.source", "model": "model.kind"}
+# Sections in which another source or model has other settings, so that those which are missing say nothing more.
+_OF_KINDS = ("data.", "model.")
 
 # A name with more settings than these is cut short.
 _SETTINGS = 6
@@ -41,8 +42,6 @@ _REASONS = {
     PRUNED: "pruned by the search",
 }
 
-_CHOSEN = "trials and finalists of a search, which chose by their scores"
-
 Settings = Mapping[str, str]
 
 
@@ -55,12 +54,16 @@ class Group:
         metric: what the scores are.
         runs: the runs, in the order in which they were found.
         basis: settings that must be the same in groups that are compared, such as those of the validation images.
+        difference: the difference to a baseline; None for the baseline, and where there is nothing to compare.
+        verdict: what that means, in words; empty for the baseline.
     """
 
     replicates: Replicates
     metric: Metric
     runs: tuple[Run, ...]
     basis: Settings
+    difference: Difference | None = None
+    verdict: str = ""
 
     @property
     def name(self) -> str:
@@ -72,106 +75,96 @@ class Group:
         """The mean of the scores."""
         return self.replicates.mean
 
-    @property
-    def called(self) -> str:
-        """The name for a sentence."""
-        return self.name or "(no overrides)"
 
+def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[tuple[Run, str]]]:
+    """Group the runs that count by their configurations; also return those that do not count, with the reasons.
 
-def make_group(name: str, runs: Sequence[Run], key: str) -> Group:
-    """Return a group of runs, all of which count, see `counted`.
+    A run that a callback stopped early does not count, as its last epoch is an earlier one than that of others, unless
+    all runs of the configuration ended so.
 
     Args:
-        name: what sets the group apart.
-        runs: the runs.
-        key: the score.
+        runs: the runs, in the order of `trainer.sweeps.runs.find_runs`, with the scores that `scored` returns.
     """
+    groups, left = list[list[Run]](), []
+    configured = any(run.config for run in runs)
+    for same in same_configuration(runs):
+        early, kept = all(run.summary.stopped for run in same if run.status == FINISHED), []
+        for run in same:
+            if run.status != FINISHED:
+                left.append((run, _REASONS[run.status]))
+            elif run.chooses:
+                left.append((run, "trials and finalists of a search, which chose by their scores"))
+            elif configured and not run.config:
+                left.append((run, "no configuration that can be read"))
+            elif run.summary.stopped and not early:
+                left.append((run, "stopped early, unlike others of the same settings"))
+            elif not math.isfinite(run.last.get(run.score, math.nan)):
+                left.append((run, f"without {run.score} in the last epoch"))
+            else:
+                kept.append(run)
+        groups += [kept] if kept else []
+    return [_make_group(name, same) for name, same in zip(name_groups(groups), groups, strict=True)], left
+
+
+def _make_group(name: str, runs: Sequence[Run]) -> Group:
+    key = runs[0].score
     found: defaultdict[Key, list[float]] = defaultdict(list)
     for run in runs:
         found[value_of(run, SEED), value_of(run, FOLD)].append(run.last[key])
     scores = {replicate: mean(values) for replicate, values in found.items()}
     metric = Metric(key, smaller_is_better(key), range_of(key))
     if metric.share and len(set(scores.values())) == 1:
-        values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.best))
+        values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.summary.best))
         metric = replace(metric, resolution=resolution_of(filter(math.isfinite, values)))
     section = section_of(runs[0].config, "data")
     is_cut = section.get("folds") or section.get("val_fraction")  # val from train
     unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
-    data = {str(name): value for name, value in section.items() if name not in unused}
-    others = ("fit.limit_batches", *(OF_LOSSES if key.endswith("_loss") else ()))
-    basis = flat(data, "data.")
-    return Group(
-        Replicates(name, scores), metric, tuple(runs), basis | {other: value_of(runs[0], other) for other in others}
-    )
+    basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
+    for other in ("fit.limit_batches", *(OF_LOSSES if key.endswith("_loss") else ())):
+        basis[other] = value_of(runs[0], other)
+    return Group(Replicates(name, scores), metric, tuple(runs), basis)
 
 
-def without_chosen(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
-    """Return the runs without those that a search chose by, and those that did not count, with the reasons."""
-    left = [(run, _REASONS[run.status] if run.status != FINISHED else _CHOSEN) for run in runs if run.chooses]
-    return [run for run in runs if not run.chooses], left
-
-
-def counted(runs: Sequence[Run], keys: Sequence[str]) -> tuple[list[Run], list[tuple[Run, str]]]:
-    """Return which runs of a configuration count, and which do not, with the reasons.
-
-    A run that a callback stopped early does not count, as its last epoch is an earlier one than that of others, unless
-    all runs of the configuration ended so.
-
-    Args:
-        runs: all runs of the configuration.
-        keys: the score of each.
-    """
-    ended = [run for run in runs if run.status == FINISHED]
-    early = all(run.stopped for run in ended)
-    kept, left = [], []
-    for run, key in zip(runs, keys, strict=True):
-        if run.status != FINISHED:
-            left.append((run, _REASONS[run.status]))
-        elif run.stopped and not early:
-            left.append((run, "stopped early, unlike others of the same settings"))
-        elif not math.isfinite(run.last.get(key, math.nan)):
-            left.append((run, f"without {key} in the last epoch"))
-        else:
-            kept.append(run)
-    return kept, left
-
-
-def score_keys(runs: Sequence[Run]) -> list[str]:
-    """Return the score that each run is to be compared by: its own, but errors instead of losses of several kinds."""
-    kinds = {tuple(value_of(run, name) for name in OF_LOSSES) for run in runs if "val_loss" in run.last}
-    return [
-        f"val_{task_of([run.last, run.best]).score}" if run.score == "val_loss" and len(kinds) > 1 else run.score
-        for run in runs
-    ]
-
-
-def same_configuration(runs: Sequence[Run], keys: Sequence[str]) -> list[list[Run]]:
-    """Group runs whose configurations are the same without seed and fold, in the order of their first runs.
-
-    Runs without a configuration are grouped by their overrides.
+def scored(runs: Sequence[Run], key: str | None = None) -> list[Run]:
+    """Return runs with the score to compare them by.
 
     Args:
         runs: the runs.
-        keys: the score that each is to be compared by, which is the same within a group.
+        key: the score; None: that of each run's task, but errors in place of losses of several kinds.
+    """
+    if key is not None:
+        return [replace(run, score=key) for run in runs]
+    kinds = {tuple(value_of(run, name) for name in OF_LOSSES) for run in runs if "val_loss" in run.last}
+    several = [run.score == "val_loss" and len(kinds) > 1 for run in runs]
+    return [
+        replace(run, score=f"val_{task_of([run.last, run.summary.best]).score}") if other else run
+        for run, other in zip(runs, several, strict=True)
+    ]
+
+
+def same_configuration(runs: Sequence[Run]) -> list[list[Run]]:
+    """Group runs whose scores are the same, and whose configurations are without seed and fold, in their order.
+
+    Runs without a configuration are grouped by their overrides.
     """
     groups: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
-    for run, key in zip(runs, keys, strict=True):
-        groups[_identity(run), key].append(run)
+    for run in runs:
+        groups[_identity(run), run.score].append(run)
     return list(groups.values())
 
 
 def name_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Return what sets each group apart: the settings in which they differ, or their overrides if those are fewer.
+    """Return what sets each group apart: the overrides in which they differ, or their settings if those are fewer.
 
     A section that some lack is written as on the command line: `~aug.train.rotate` where it is missing, and
     `+aug.train.rotate` where it is not.
     """
-    if len(groups) == 1:
-        return [str(groups[0][0].sweep or groups[0][0].folder)]
+    if len(groups) < 2:
+        return [str(runs[0].sweep or runs[0].folder) for runs in groups]
     tokens = _differing([settings_of(runs[0]) for runs in groups])
     overrides = _differing_overrides(groups)
     distinct = all(overrides) and len({tuple(one) for one in overrides}) == len(groups)
-    if distinct and (sum(map(len, overrides)) < sum(map(len, tokens)) or not all(tokens)):
+    if distinct and (sum(map(len, overrides)) <= sum(map(len, tokens)) or not all(tokens)):
         tokens = overrides
     if max(map(len, tokens), default=0) > _SETTINGS:
         # Leave out what most groups have.
@@ -188,8 +181,7 @@ def name_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
 def settings_of(run: Run) -> Settings:
     """Return a run's settings by their key paths, without what repeats an experiment or changes no result."""
     if not run.config:
-        pairs = (override.partition("=") for override in _counted(run.overrides))
-        return {key: value for key, _, value in pairs}
+        return {key: value for key, _, value in (override.partition("=") for override in _counted(run.overrides))}
     plain = {**run.config, "callbacks": identity(run.config)["callbacks"]}
     found = flat({str(name): value for name, value in plain.items() if name not in ("run", SEED)})
     return {key: value for key, value in found.items() if key not in (FOLD, "fit.resume")}
@@ -221,86 +213,45 @@ def _counted(overrides: Iterable[str]) -> list[str]:
 
 def _differing_overrides(groups: Sequence[Sequence[Run]]) -> list[list[str]]:
     """Return the overrides that all runs of a group have, but not all groups."""
-    own = []
-    for runs in groups:
-        shared = set.intersection(*[set(run.overrides) for run in runs])
-        own.append([override for override in _counted(runs[0].overrides) if override in shared])
-    everywhere = set.intersection(*map(set, own)) if own else set()
-    return [[override for override in one if override not in everywhere] for one in own]
-
-
-def _differing(groups: Sequence[Settings]) -> list[list[str]]:
-    """Return the settings in which some groups differ, as overrides for each group."""
-    above = [{prefix for key in one for prefix in _prefixes(key)} for one in groups]
-    named: list[dict[str, str]] = [{} for _ in groups]
-    for key in dict.fromkeys(key for one in groups for key in one):
-        values = {one[key] for one in groups if key in one}
-        if (len(values) == 1 and all(key in one for one in groups)) or _implied(key, groups):
-            continue
-        kinds = {one.get(_kind(key)) for one in groups if key in one}
-        missing = [
-            _missing(key, one, there) if one.get(_kind(key)) in kinds else ""
-            for one, there in zip(groups, above, strict=True)
-        ]
-        section = min(filter(None, missing), key=len, default=key)
-        for one, tokens, lacks in zip(groups, named, missing, strict=True):
-            if lacks:
-                tokens[lacks] = f"~{lacks}"
-            elif key not in one or section == key == _empty(key):  # it is a section there, with settings or without
-                continue
-            elif len(values) > 1 or section == key:
-                tokens[key] = f"{key}={one[key]}"
-            else:
-                tokens.setdefault(section, f"+{section}")
-    detailed = [{prefix for key in tokens for prefix in _prefixes(key)[:-1]} for tokens in named]
+    shared = [set(runs[0].overrides).intersection(*(run.overrides for run in runs)) for runs in groups]
+    everywhere = shared[0].intersection(*shared)
     return [
-        [token for key, token in tokens.items() if token[0] != "+" or key not in inner]
-        for tokens, inner in zip(named, detailed, strict=True)
+        [override for override in _counted(runs[0].overrides) if override in own - everywhere]
+        for runs, own in zip(groups, shared, strict=True)
     ]
 
 
-def _kind(key: str) -> str:
-    """Return the setting that decides whether there is a setting; empty if none does."""
-    return _KINDS.get(key.partition(".")[0], "")
+def _differing(groups: Sequence[Settings]) -> list[list[str]]:
+    """Return the settings in which some groups differ, and the sections that only some have, for each group."""
+    known = [{path for key in one for path in _paths(key)} for one in groups]
+    partial = known[0].union(*known) - known[0].intersection(*known)
+    named: list[dict[str, str]] = [{} for _ in groups]
+    for key in dict.fromkeys(key for one in groups for key in one):
+        top = "" if key.startswith(_OF_KINDS) else next((path for path in _paths(key) if path in partial), "")
+        differs = len({one[key] for one in groups if key in one}) > 1
+        for one, paths, tokens in zip(groups, known, named, strict=True):
+            if top and top not in paths:
+                tokens[top] = f"~{top}"
+            elif key in one and (differs or top == key):
+                tokens[key] = f"{key}={one[key]}"
+            elif top:
+                tokens.setdefault(top, f"+{top}")
+    # A section whose settings are named need not be.
+    return [
+        [text for key, text in tokens.items() if text[0] != "+" or not any(one.startswith(f"{key}.") for one in tokens)]
+        for tokens in named
+    ]
 
 
-def _implied(key: str, groups: Sequence[Settings]) -> bool:
-    """Return whether only some groups have a setting, and the kind of its section alone decides which and its value."""
-    if not _kind(key) or all(key in one for one in groups):
-        return False
-    of_kind: defaultdict[str | None, set[str | None]] = defaultdict(set)
-    for one in groups:
-        of_kind[one.get(_kind(key))].add(one.get(key))
-    return len(of_kind) > 1 and all(len(values) == 1 for values in of_kind.values())
-
-
-def _missing(key: str, group: Settings, above: set[str]) -> str:
-    """Return the highest section of a setting that a group lacks; empty if it has it, or a plain value above it.
-
-    Args:
-        key: the setting.
-        group: the settings of the group.
-        above: all sections and settings of the group.
-    """
-    path = _prefixes(key)
-    if any(prefix in group for prefix in path):
-        return ""
-    return next((prefix for prefix in path if prefix not in above), "")
-
-
-def _empty(key: str) -> str:
-    """Return the key path that stands for an empty section."""
-    return f"{key.rstrip('.')}."
-
-
-def _prefixes(key: str) -> list[str]:
+def _paths(key: str) -> list[str]:
+    """Return a setting and the sections above it, the highest first."""
     parts = key.rstrip(".").split(".")
     return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def flat(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Return what nested mappings hold as text, by key paths; of an empty one as `_empty` has it."""
-    return {_empty(key) if value == {} else key: _text(value) for key, value in leaves(values, prefix)}
+    """Return what nested mappings hold as text, by key paths; that of an empty one ends in a dot."""
+    return {f"{key.rstrip('.')}." if value == {} else key: _text(value) for key, value in leaves(values, prefix)}
 
 
 def _text(value: object) -> str:

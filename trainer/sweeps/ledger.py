@@ -1,23 +1,31 @@
 """The ledger of a sweep: which jobs it has, what became of each, and who works on it."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from augment.support.errors import UserError
-from augment.support.files import shown, write_json
-from augment.support.reading import UnreadableError, contents, read_object
+from augment.support.files import shown, write_atomically, write_json
+from augment.support.reading import UnreadableError, contents, read_object, read_text
+from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import LAST
-from trainer.run.config import Config
-from trainer.run.folder import user_of
+from trainer.run.config import CONFIG_FILE, Config
+from trainer.run.folder import claimed, running_status, user_of
 from trainer.run.identity import identity, identity_text
-from trainer.run.summary import SUMMARY_FILE, read_summary
-from trainer.sweeps.lease import Lease, claim, holder_of
-from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, JOB_FILE, PLANNED, PRUNED, RUNNING
+from trainer.run.summary import KILLED, RUNNING, SUMMARY_FILE, Summary, read_summary
 
-# The status of a job whose folder somebody has deleted.
-DELETED = "deleted"
+JOB_FILE = "job.json"
+
+# The progress of a job at each of its beginnings, a line each; a process that ends as it should removes it.
+_ATTEMPTS_FILE = ".attempts"
+
+# Statuses of runs, besides those of `trainer.run.summary`.
+PLANNED, FINISHED, FAILED, INTERRUPTED = "planned", "finished", "failed", "interrupted"
+PRUNED = "pruned"  # finished early, as it was behind other trials of a search
+DELETED = "deleted"  # that of a job whose folder somebody has deleted
 
 # Statuses of jobs that nobody will work on.
 ENDED = (FINISHED, PRUNED, FAILED, DELETED)
@@ -59,40 +67,59 @@ class Job:
         checkpoint = self.folder / LAST
         return checkpoint.stat().st_mtime_ns if checkpoint.is_file() else 0
 
+    @property
+    def ending(self) -> Summary | None:
+        """How it ended; None if it has not."""
+        return read_summary(self.folder)
+
     def status(self) -> str:
         """Return its status, see `trainer.sweeps.runs.Run`; or `DELETED`."""
-        if (ending := read_summary(self.folder)) is not None:
-            return PRUNED if ending.stopped.startswith(PRUNED) else ending.status
-        if self.worker() is not None:
-            return RUNNING
         if not (self.folder / JOB_FILE).exists():
             return DELETED
-        return INTERRUPTED if (self.folder / SUMMARY_FILE).exists() else PLANNED
+        status = status_of(self.folder, self.ending)
+        return KILLED if status == RUNNING and self.worker() is None else status
 
     def worker(self) -> str | None:
         """Return the process that works on it, such as "process 17 on HOST"; None if there is none."""
-        holder = holder_of(self.folder)
-        return str(holder) if holder is not None else user_of(self.folder)
+        return user_of(self.folder)
 
-    def claim(self) -> Lease | None:
-        """Claim the job, or return None if another process works on it.
+    @contextmanager
+    def claimed(self) -> Iterator[int]:
+        """Hold the job, by the lock of its folder, which ends with this process.
+
+        Yields:
+            The number of processes in a row, with this one, that began it; those before died without progress.
+            0: another process works on it.
 
         Raises:
-            OSError: the folder cannot be written.
+            OSError: the folder cannot be written to.
+            UserError: see `trainer.run.folder.claimed`.
         """
-        if user_of(self.folder) is not None:  # somebody resumed it by itself
-            return None
-        return claim(self.folder, self.progress)
+        with claimed(self.folder) as mine:
+            if not mine:
+                yield 0
+                return
+            file, progress = self.folder / _ATTEMPTS_FILE, str(self.progress)
+            before = read_text(file).splitlines() if file.exists() else []
+            attempts = before.count(progress) + 1
+            write_atomically(file, f"{progress}\n" * attempts, durable=False)
+            try:
+                yield attempts
+            finally:
+                file.unlink(missing_ok=True)
 
     def retry(self) -> None:
-        """Let a failed job be resumed, or begin again if it has no checkpoint.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
-        ending = read_summary(self.folder)
-        if ending is not None and ending.status == FAILED:
+        """Let a failed job be resumed, or begin again if it has no checkpoint."""
+        if (ending := self.ending) is not None and ending.status == FAILED:
             write_json(self.folder / SUMMARY_FILE, vars(ending) | {"folder": str(ending.folder), "status": INTERRUPTED})
+
+
+def status_of(folder: Path, summary: Summary | None) -> str:
+    """Return the status of a run, see `Run`, given what its summary.json says."""
+    if summary is not None and summary.status in (FINISHED, FAILED, INTERRUPTED):
+        return PRUNED if summary.stopped.startswith(PRUNED) else summary.status
+    begun = any(os.path.lexists(folder / name) for name in (SUMMARY_FILE, METRICS_FILE, CONFIG_FILE))
+    return running_status(folder) if begun or user_of(folder) else PLANNED
 
 
 def job_id(config: Config) -> str:
@@ -128,11 +155,9 @@ def plan_jobs(
     order = max((job.order for job in known.values()), default=-1) + 1
     jobs: dict[str, Job] = {}
     for config, overrides in configs:
-        name = job_id(config)
-        if name in jobs:
+        if (name := job_id(config)) in jobs:
             continue
-        before = known.get(name)
-        varied = tuple(override for override in overrides if override not in fixed)
+        before, varied = known.get(name), tuple(override for override in overrides if override not in fixed)
         job = Job(folder / name, before.order if before else order, tuple(overrides), varied, trial, finalist)
         if job != before:
             plain = {key: value for key, value in vars(job).items() if key != "folder"}
@@ -148,7 +173,16 @@ def read_ledger(folder: Path) -> list[Job]:
     Raises:
         UserError: a job cannot be read.
     """
-    return sorted((_read(file) for file in folder.glob(f"*/{JOB_FILE}")), key=lambda job: (job.order, job.id))
+    jobs = []
+    for file in folder.glob(f"*/{JOB_FILE}"):
+        try:
+            jobs.append(read_job(file))
+        except (OSError, UnreadableError) as error:
+            raise UserError(
+                f"{shown(file)}: not a job of a sweep ({error}). Allowed: delete its folder, and give the command of "
+                "the sweep again, which runs the job anew."
+            ) from error
+    return sorted(jobs, key=lambda job: (job.order, job.id))
 
 
 def unfinished(jobs: Iterable[Job]) -> list[Job]:
@@ -156,21 +190,10 @@ def unfinished(jobs: Iterable[Job]) -> list[Job]:
     return [job for job in jobs if job.status() not in ENDED]
 
 
-def _read(file: Path) -> Job:
-    try:
-        found = read_object(file, file.parents[1])
-        with contents(file):
-            trial = found.get("trial")
-            return Job(
-                file.parent,
-                int(found["order"]),
-                tuple(map(str, found["overrides"])),
-                tuple(map(str, found.get("varied", ()))),
-                None if trial is None else int(trial),
-                bool(found.get("finalist")),
-            )
-    except (OSError, UnreadableError) as error:
-        raise UserError(
-            f"{shown(file)}: not a job of a sweep ({error}). Allowed: delete its folder, and give the command of the "
-            "sweep again, which runs the job anew."
-        ) from error
+def read_job(file: Path) -> Job:
+    """Read the file of a job; see `augment.support.reading.read_object`."""
+    found = read_object(file, file.parent.parent)
+    with contents(file):
+        overrides, varied = tuple(map(str, found["overrides"])), tuple(map(str, found.get("varied", ())))
+        trial = None if found.get("trial") is None else int(found["trial"])
+        return Job(file.parent, int(found["order"]), overrides, varied, trial, bool(found.get("finalist")))

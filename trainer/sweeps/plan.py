@@ -69,14 +69,13 @@ class Plan:
             UserError: a mistake in the settings, in the space, or in the configuration itself.
         """
         given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
-        settings = parse_settings(SearchSettings, given, "hydra.sweeper")
-        space = parse_space(swept)
+        settings, space = parse_settings(SearchSettings, given, "hydra.sweeper"), parse_space(swept)
         if not space:
             raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
         for name, params in (settings.enqueue or {}).items():
             _check_enqueued(f"hydra.sweeper.enqueue.{name}", params, {one.key: one for one in space})
         if settings.sampler == "grid":
-            next(grid(space))  # which an interval has not
+            grid(space)  # which an interval has not
         (base,) = check_jobs([fixed], config_name=config_name)
         task = task_named(base.dataset.task)
         metrics = settings.metrics or (task.monitor,)
@@ -87,22 +86,23 @@ class Plan:
             requested = [metric.name for metric in task.metrics if unknown in metric.names]
             hint = f" Allowed: with fit.metrics=[{requested[0]}]." if requested else suggest(unknown, measured)
             raise UserError(f"hydra.sweeper.metrics: {unknown} is not measured.{hint}")
-        made = cls(Search(settings, folder, metrics, base.fit.epochs), tuple(space), tuple(fixed), base, config_name)
-        made.search.check()
-        if check:
-            made._check_space()
-        return made
+        search = Search(settings, folder, metrics, base.fit.epochs)
+        search.check()
+        for one in space if check else ():
+            _check_values(one, fixed, config_name)
+        return cls(search, tuple(space), tuple(fixed), base, config_name)
 
-    def _check_space(self) -> None:
-        for one in self.space:
-            for value in one.ends:
-                check_jobs([[*self.fixed, one.override(value)]], config_name=self.config_name)
-            if isinstance(one.distribution, FloatDistribution):
-                low, high = one.distribution.low, one.distribution.high
-                try:
-                    check_jobs([[*self.fixed, one.override(low + 0.382 * (high - low))]], config_name=self.config_name)
-                except UserError as error:  # though its ends are allowed
-                    raise UserError(f"{error} For whole numbers write int(interval({low:g},{high:g})).") from error
+
+def _check_values(one: Dimension, fixed: Sequence[str], config_name: str) -> None:
+    """Check configurations with each choice of a dimension, or both ends of its interval and a value in between."""
+    for value in one.ends:
+        check_jobs([[*fixed, one.override(value)]], config_name=config_name)
+    if isinstance(one.distribution, FloatDistribution):
+        low, high = one.distribution.low, one.distribution.high
+        try:
+            check_jobs([[*fixed, one.override(low + 0.382 * (high - low))]], config_name=config_name)
+        except UserError as error:  # though its ends are allowed
+            raise UserError(f"{error} For whole numbers write int(interval({low:g},{high:g})).") from error
 
 
 def _check_enqueued(where: str, params: object, space: Mapping[str, Dimension]) -> None:
@@ -120,7 +120,7 @@ def begin(plan: Plan) -> None:
     Raises:
         UserError: the configuration, the scores or the choices are not those of the study.
     """
-    folder, now = shown(plan.search.folder), _settings(plan.base)
+    folder, now = shown(plan.search.folder), flat(identity(plan.base) | {"aug": plan.base.resolved["aug"]})
     with plan.search.locked() as study:
         before = study.user_attrs.get(_BASE, now)
         changed = [key for key in (now | before) if now.get(key) != before.get(key)]
@@ -138,11 +138,6 @@ def begin(plan: Plan) -> None:
                     one.check_same(known, folder)
         if _BASE not in study.user_attrs:
             study.set_user_attr(_BASE, now)
-
-
-def _settings(config: Config) -> dict[str, str]:
-    """Return what may change a result, as texts by their key paths; those of steps and views in their order."""
-    return flat(identity(config) | {"aug": config.resolved["aug"]})
 
 
 def _of_recipe(settings: Mapping[str, str]) -> list[str]:

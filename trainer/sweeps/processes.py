@@ -1,13 +1,13 @@
 """Worker processes of a sweep, and what people see of them."""
 
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,12 @@ from typing import Any
 from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
 from augment.cli.trust import TRUST_FLAG
 from augment.support.secrets import for_worker
-from augment.support.signals import StopSignals
-from trainer.run.jobs import import_run
-from trainer.run.summary import read_summary
-from trainer.sweeps.ledger import ENDED, Job
-from trainer.sweeps.runs import FAILED, INTERRUPTED, PLANNED, RUNNING
+from trainer.run.summary import RUNNING
+from trainer.sweeps.ledger import ENDED, FAILED, PLANNED, Job
 from trainer.sweeps.work import NO_FURTHER_JOB, POLL, Worker, label, pause
 
-# Flags of workers: one ends with the process that started it; one works on the jobs that this process names to it on
-# its standard input, a line each, and writes to a log.
-WITH_PARENT, LED = "--with-parent", "--led"
+# Flags of workers: one ends with the process that started it; `--job=-` reads the ids of jobs from standard input.
+WITH_PARENT, NAMED_LATER = "--with-parent", "-"
 
 # Root of the package, for processes that start elsewhere.
 _ROOT = Path(__file__).parents[2]
@@ -38,49 +34,42 @@ class Command:
         arguments: the command.
         environment: environment variables in addition to those of the process that starts it.
         folder: folder to start it in.
-        log: file of its output, if it is led by the process that starts it.
     """
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
     folder: str
-    log: str = ""
 
     @classmethod
-    def of(cls, folder: Path, worker: Worker, jobs: Iterable[Job] = (), log: Path | None = None) -> "Command":
-        """Return the command for some jobs of a sweep, or for those that will be named to the worker.
-
-        Args:
-            folder: the sweep's folder.
-            worker: what a worker in this process would need.
-            jobs: the jobs, until all of which have ended it works.
-            log: file of its output, if the jobs will be named.
-        """
+    def of(cls, folder: Path, worker: Worker, names: Iterable[str]) -> "Command":
+        """Return the command for some jobs of the sweep in a folder, by their ids; or for `NAMED_LATER`."""
         search = [str(folder) for folder in config_folders()[1:]][-1:]
         flags = [TRUST_FLAG, WITH_PARENT, "--config-name", worker.config_name]  # the jobs are checked before
         flags += [CONFIG_DIR_FLAG, *search] if search else []
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-        which = [f"--job={job.id}" for job in jobs] if log is None else [f"{LED}={log.resolve()}"]
+        jobs = [f"--job={name}" for name in names]
         return cls(
-            (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), *flags, *which),
+            (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), *flags, *jobs),
             {"PYTHONPATH": path} | for_worker(),
             str(Path.cwd()),
-            str(log or ""),
         )
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start it, in a session of its own, so that Ctrl-C reaches it only through this process."""
-        # The log of a worker that is led may be in a folder that is not there yet; it opens the log itself.
-        output = subprocess.DEVNULL if self.log else None
-        return subprocess.Popen(
-            self.arguments,
-            cwd=self.folder,
-            env=os.environ | self.environment,
-            stdin=subprocess.PIPE if self.log else subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+    def start(self, log: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start it, in a session of its own, so that Ctrl-C reaches it only through this process.
+
+        Args:
+            log: file of its output, if its jobs are named later; None: it prints where this process does.
+        """
+        with log.open("ab") if log is not None else nullcontext() as output:
+            return subprocess.Popen(
+                self.arguments,
+                cwd=self.folder,
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL if log is None else subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
 
     def __call__(self) -> int:
         """Run it, where submitit or Ray wants it; return its exit code."""
@@ -115,84 +104,36 @@ def _stop() -> None:
             time.sleep(0.05)
 
 
-class Orders:
-    """What the process that leads this one says on the standard input: the ids of jobs, a line each."""
-
-    def __init__(self) -> None:
-        self._rest = ""
-
-    def first(self, log: Path, signals: StopSignals) -> Sequence[str] | None:
-        """Import what jobs need, and wait for the first ids; return None if there will be none.
-
-        Args:
-            log: file for the output of this process, in the sweep's folder, which may not be there yet.
-            signals: those of the command line.
-        """
-        if log.parent.is_dir():
-            _write_to(log)
-        import_run(signals)
-        if (ids := self.next(None)) is not None:
-            _write_to(log)
-        return ids
-
-    def next(self, seconds: float | None) -> Sequence[str] | None:
-        """Return the ids that have come, waiting some seconds for one, or forever; None: there will be no more."""
-        if not select.select([0], [], [], seconds)[0]:
-            return []
-        if not (read := os.read(0, 1 << 16)):
-            return None
-        *ids, self._rest = (self._rest + read.decode()).split("\n")
-        return ids
-
-
-def _write_to(log: Path) -> None:
-    """Let the output of this process go to a file."""
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-
-
-def watch(
-    jobs: Sequence[Job],
-    worker: Worker,
-    before: dict[str, str] | None = None,
-    *,
-    at_a_time: int = 1,
-    until_one_ends: bool = False,
-) -> Iterator[None]:
+def watch(jobs: Sequence[Job], worker: Worker, at_a_time: int, seen: dict[str, str] | None = None) -> Iterator[None]:
     """Print what becomes of jobs that other processes run, and yield now and then, until all have ended.
 
     Args:
         jobs: the jobs.
         worker: where to print, and signals that end the watch.
-        before: what was printed of jobs before; updated.
-        at_a_time: number of jobs that run at a time, as far as it is known; between two jobs fewer do.
-        until_one_ends: whether to end as soon as one of the jobs has ended.
+        at_a_time: number of jobs that run at a time.
+        seen: the statuses that were printed before; updated.
 
     Raises:
         KeyboardInterrupt: a signal asked to stop.
     """
-    before = {} if before is None else before
+    seen = {} if seen is None else seen
     for job in jobs:
-        before.setdefault(job.id, INTERRUPTED if job.status() == INTERRUPTED else PLANNED)  # neither is news
+        status = job.status()
+        seen.setdefault(job.id, PLANNED if status in (RUNNING, *ENDED) else status)
     while True:
         begun = time.monotonic()
         now = {job.id: job.status() for job in jobs}
-        news = [job for job in jobs if now[job.id] != before[job.id]]
+        news = [job for job in jobs if now[job.id] != seen[job.id]]
+        seen |= now
         for job in news:
-            summary, status = read_summary(job.folder), now[job.id]
-            about = f": {summary}" if summary is not None else f" {status}: {job.title}"
-            if summary is not None and summary.error:
-                about = f" {status}: {summary.error}"
-            text, style = f"{label(job, jobs)}{about}", "red" if status == FAILED else None
-            worker.console.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
-        at_a_time = max(at_a_time, [*now.values()].count(RUNNING))
-        ended = any(now[job.id] in ENDED for job in news)
-        if ended and (text := worker.left(jobs, at_a_time)):
-            worker.console.print(text, highlight=False)
-        before |= now
-        left = sum(status not in ENDED for status in now.values())
-        if not left or (until_one_ends and left < len(now)):
+            ending, status = job.ending, now[job.id]
+            about = f" {status}: {job.title}" if ending is None else f": {ending}"
+            if ending is not None and ending.error:
+                about = f" {status}: {ending.error}"
+            worker.say(f"{label(job, jobs)}{about}", "red" if status == FAILED else None)
+        if any(now[job.id] in ENDED for job in news) and (text := worker.left(jobs, at_a_time)):
+            worker.say(text)
+        if all(status in ENDED for status in now.values()):
             return
         worker.signals.check(NO_FURTHER_JOB)
         yield

@@ -1,9 +1,9 @@
 """Read the folders of many runs, which may come from strangers: nothing in them is run, imported or followed."""
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,19 +15,14 @@ from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, read_rows
 from trainer.run.config import CONFIG_FILE, load_config
 from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.folder import running_status, user_of
 from trainer.run.labels import varied_name
 from trainer.run.overrides import OVERRIDES_FILE
-from trainer.run.summary import SUMMARY_FILE
+from trainer.run.summary import SUMMARY_FILE, Summary, load_summary
+from trainer.sweeps.ledger import JOB_FILE, Job, read_job, status_of
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import learn_metrics, task_of
 
 T = TypeVar("T")
-
-JOB_FILE = "job.json"
-
-PLANNED, RUNNING, FINISHED, FAILED = "planned", "running", "finished", "failed"
-INTERRUPTED, PRUNED = "interrupted", "pruned"  # and `KILLED`
 
 # A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
@@ -45,13 +40,10 @@ class Run:
         overrides: what it was started with, without leading plus signs.
         config: its resolved configuration as plain values, interpolations as text; empty if it has none.
         rows: the rows of metrics.jsonl; only numbers.
-        summary: summary.json as plain values.
+        summary: what summary.json says; with an empty status if it is missing or damaged.
         environment: environment.json as plain values.
         score: key of the score in the rows, such as val_accuracy.
-        sweep: folder of the sweep that it is a job of; None: a single run.
-        order: its position among the jobs of the sweep.
-        trial: whether it is a trial of a search.
-        chooses: whether a search chose by its score, which is therefore too good to be compared.
+        job: the job of a sweep that it is; None: a single run.
         notes: what could not be read, by file.
     """
 
@@ -61,48 +53,50 @@ class Run:
     overrides: tuple[str, ...]
     config: Mapping[str, Any]
     rows: tuple[MetricsRow, ...]
-    summary: Mapping[str, Any]
+    summary: Summary
     environment: Mapping[str, Any]
     score: str
-    sweep: Path | None
-    order: int
-    trial: bool
-    chooses: bool
+    job: Job | None
     notes: Mapping[str, str]
 
     @property
     def last(self) -> MetricsRow:
         """The row of the last epoch; empty if there is none."""
-        return _numbers(self.summary.get("last")) or dict(self.rows[-1] if self.rows else {})
+        return self.summary.last or dict(self.rows[-1] if self.rows else {})
 
     @property
-    def best(self) -> MetricsRow:
-        """The row of the best epoch, which was chosen by its score; empty if there is none."""
-        return _numbers(self.summary.get("best"))
+    def sweep(self) -> Path | None:
+        """Folder of the sweep that it is a job of; None: a single run."""
+        return None if self.job is None else self.folder.parent
 
     @property
-    def seconds(self) -> float:
-        """Seconds that the last process worked on it; 0 if unknown."""
-        return _numbers(self.summary).get("seconds", 0.0)
+    def trial(self) -> bool:
+        """Whether it is a trial of a search."""
+        return self.job is not None and self.job.trial is not None
 
     @property
-    def error(self) -> str:
-        """The error of a failed run; empty if there was none."""
-        return str(self.summary.get("error") or "")
+    def chooses(self) -> bool:
+        """Whether a search chose by its score, which is therefore too good to be compared."""
+        return self.trial or (self.job is not None and self.job.finalist)
 
     @property
-    def stopped(self) -> str:
-        """Why it was ended before its last epoch; empty if it was not."""
-        return str(self.summary.get("stopped") or "")
+    def started(self) -> str:
+        """When the configuration was written, in local time; empty if it has not begun."""
+        file = self.folder / CONFIG_FILE
+        try:
+            return datetime.fromtimestamp(file.lstat().st_mtime).strftime("%Y-%m-%d %H:%M")
+        except (OSError, ValueError, OverflowError):
+            return ""
 
 
-def find_runs(paths: Iterable[Path]) -> list[Run]:
+def find_runs(paths: Iterable[Path], read: Callable[[Path], Run] | None = None) -> list[Run]:
     """Read all runs in some folders, planned jobs included.
 
     Symbolic links are followed where they are given, not where they are found.
 
     Args:
         paths: folders of runs, of sweeps, or above such.
+        read: reads the folder of a run; None: `read_run`.
 
     Returns:
         Each run once, in the order of the paths; those of a path by folder, which for the default names is the order
@@ -116,8 +110,7 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
         if not path.is_dir():
             what, near = ("a file", "") if path.is_file() else ("no such folder", near_file(path, folder=True))
             raise UserError(f"{path}: {what}. Allowed: folders of runs or sweeps, or above them.{near}")
-        below = [read_run(folder) for folder in _folders(path)]
-        for run in sorted(below, key=_place):
+        for run in sorted(map(read or read_run, _folders(path)), key=_place):
             runs.setdefault(run.folder.resolve(), run)
     return list(runs.values())
 
@@ -138,36 +131,24 @@ def read_run(folder: Path) -> Run:
             return otherwise
 
     nothing: dict[str, Any] = {}
-    job = attempt(JOB_FILE, read_object, nothing)
-    summary = attempt(SUMMARY_FILE, read_object, nothing)
-    learn_metrics(summary.get("metrics"))
+    job = attempt(JOB_FILE, read_job, None)
+    summary = attempt(SUMMARY_FILE, load_summary, Summary("", folder, 0, {}, {}, 0.0))
+    learn_metrics(summary.metrics)
     config = attempt(CONFIG_FILE, lambda file: load_config(file.parent), nothing)
     rows = attempt(METRICS_FILE, lambda file: [*map(_numbers, read_rows(file))], list[MetricsRow]())
-    given = job.get("overrides")
-    if not isinstance(given, list):
-        given = attempt(OVERRIDES_FILE, lambda file: read_list(file, folder), list[object]())
-    order, varied, trial = job.get("order"), job.get("varied"), job.get("trial") is not None
-    derived = varied_name([*map(str, varied)]) if isinstance(varied, list) else ""
+    given = job.overrides if job else attempt(OVERRIDES_FILE, lambda file: read_list(file, folder), list[object]())
+    name = summary.name or section_of(config, "run").get("name") or (varied_name(job.varied) if job else "")
     return Run(
         folder=folder,
-        name=str(
-            summary.get("name")
-            or section_of(config, "run").get("name")
-            or derived
-            or folder.name
-            or folder.resolve().name
-        ),
-        status=_status(folder, summary, began=bool(summary or rows or config or SUMMARY_FILE in notes)),
+        name=str(name or folder.name or folder.resolve().name),
+        status=status_of(folder, summary),
         overrides=tuple(str(override).lstrip("+") for override in given),
         config=config,
         rows=tuple(rows),
         summary=summary,
         environment=attempt(ENVIRONMENT_FILE, read_object, nothing),
-        score=_score([*rows, _numbers(summary.get("last"))], summary),
-        sweep=folder.parent if job else None,
-        order=order if isinstance(order, int) else 0,
-        trial=trial,
-        chooses=trial or bool(job.get("finalist")),
+        score=_score([*rows, summary.last], summary.monitor),
+        job=job,
         notes=notes,
     )
 
@@ -182,41 +163,18 @@ def _folders(path: Path) -> Iterator[Path]:
 
 
 def _place(run: Run) -> tuple[Path, int, str]:
-    return run.sweep or run.folder, run.order, run.folder.name
+    return run.sweep or run.folder, run.job.order if run.job else 0, run.folder.name
 
 
-def _status(folder: Path, summary: Mapping[str, Any], *, began: bool) -> str:
-    status = summary.get("status")
-    if status == FINISHED and str(summary.get("stopped")).startswith(PRUNED):
-        return PRUNED
-    if status in (FINISHED, FAILED, INTERRUPTED):
-        return str(status)
-    if status == RUNNING:
-        return running_status(folder)
-    if user_of(folder):
-        return RUNNING
-    return INTERRUPTED if began else PLANNED
-
-
-def _score(rows: Iterable[MetricsRow], summary: Mapping[str, Any]) -> str:
+def _score(rows: Iterable[MetricsRow], monitor: str) -> str:
     """Return the key of the score: that of the task, if it was measured."""
     measured = [row for row in rows if row]
     own = task_of(measured).monitor
-    keys = {key for row in measured for key in row}
     # The task of a plugin, which is not imported here, may have none of the known keys.
-    for key in (own, summary.get("monitor"), "val_loss"):
-        if isinstance(key, str) and key in keys:
-            return key
-    return own
+    return next((key for key in (own, monitor, "val_loss") if any(key in row for row in measured)), own)
 
 
-def _numbers(values: object) -> MetricsRow:
-    """Return the values of a mapping that are numbers, null as NaN; those that no float can hold are left out."""
-    if not isinstance(values, Mapping):
-        return {}
-    known = {str(key): math.nan if value is None else value for key, value in values.items()}
-    return {
-        key: value
-        for key, value in known.items()
-        if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53)
-    }
+def _numbers(row: Mapping[str, Any]) -> MetricsRow:
+    """Return the values of a row that are numbers, but for those that no float can hold."""
+    known = {str(key): value for key, value in row.items() if isinstance(value, int | float)}
+    return {key: value for key, value in known.items() if isinstance(value, float) or abs(value) < 2**53}

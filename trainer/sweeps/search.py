@@ -1,5 +1,6 @@
 """Search for a good configuration, and find out with fresh seeds whether it is better than the one it began with."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,25 +15,16 @@ from augment.support.files import shown, write_atomically, write_json
 from augment.support.text import amount
 from trainer.loop.callback import Callback
 from trainer.run.jobs import check_jobs
-from trainer.run.summary import read_summary
+from trainer.run.summary import RUNNING
 from trainer.sweeps.comparison import Comparison, compare_runs
-from trainer.sweeps.groups import counted as counted_runs
+from trainer.sweeps.groups import group_runs, scored
 from trainer.sweeps.launchers.base import Launcher
-from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
+from trainer.sweeps.ledger import DELETED, ENDED, FAILED, FINISHED, PRUNED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan
-from trainer.sweeps.prune import Prune
-from trainer.sweeps.runs import FAILED, FINISHED, JOB_FILE, PRUNED, RUNNING, read_run
+from trainer.sweeps.runs import read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.space import grid, overrides_of, suggest_from
-from trainer.sweeps.study import (
-    ask,
-    best_trials,
-    counted,
-    importances,
-    job_of,
-    repeat,
-    set_job,
-)  # fmt: skip
+from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, importances, job_of, repeat
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import score
 from trainer.sweeps.work import Worker, time_left
@@ -56,15 +48,14 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     worker = replace(worker, watch=watch_trials(plan), left=partial(_time_left, plan))
     _enqueue(plan)
     _run_trials(plan, launcher, worker)
-    study = plan.search.study()
-    trials, finalists = counted(study), plan.search.settings.finalists
-    lines, compared = [f"{amount(len(trials), 'trial')}, {_count(trials)}.{_not_tried(plan)}"], None
+    study, settings = plan.search.study(), plan.search.settings
+    lines, compared = [_count(plan, study)], None
     known = {job.id: job for job in read_ledger(plan.search.folder)}
     if len(study.directions) > 1:
         lines += _front(plan, study)
-    elif best := best_trials(study, known)[: max(1, finalists)]:
+    elif best := best_trials(study, known)[: max(1, settings.finalists)]:
         lines += _best(plan, study, best[0])
-        if finalists:
+        if settings.finalists:
             candidates = [known[job_of(trial) or ""].overrides for trial in best]
             winner, compared = _finals(plan, candidates, launcher, worker)
             varied = _joined(override for override in winner if override not in plan.fixed)
@@ -92,12 +83,8 @@ def retry(plan: Plan, jobs: Sequence[Job]) -> None:
 
 def watch_trials(plan: Plan) -> Callable[[Job], Sequence[Callback]]:
     """Return what makes the callbacks of a job: a trial that can be pruned has one."""
-
-    def watch(job: Job) -> Sequence[Callback]:
-        single = plan.search.settings.prune and len(plan.search.metrics) == 1
-        return (Prune(plan.search, job.trial),) if single and job.trial is not None else ()
-
-    return watch
+    prunes = plan.search.settings.prune and len(plan.search.metrics) == 1
+    return lambda job: (Prune(plan.search, job.trial),) if prunes and job.trial is not None else ()
 
 
 def _enqueue(plan: Plan) -> None:
@@ -107,22 +94,22 @@ def _enqueue(plan: Plan) -> None:
         for params in (settings.enqueue or {}).values():
             study.enqueue_trial(dict(params), skip_if_exists=True)
         if settings.sampler == "grid":
-            for chosen in list(grid(plan.space))[: settings.n_trials]:
+            for chosen in grid(plan.space)[: settings.n_trials]:
                 study.enqueue_trial(chosen, skip_if_exists=True)
 
 
 def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
     jobs: list[Job] = []
     while True:
+        begun = _tell(plan)
         jobs = unfinished(jobs)
-        _tell(plan)
         known = {job.id for job in jobs}
-        jobs += [job for job in _begun(plan) if job.id not in known]
+        jobs += [job for job in begun if job.id not in known and job.status() != RUNNING]
         while len(jobs) < launcher.at_a_time and (job := _next(plan, worker)) is not None:
             jobs.append(job)
-        if not jobs and not (jobs := _begun(plan, others=True)):
+        if not jobs and not (jobs := begun):  # of other processes
             return
-        launcher.run_until_one_ends(jobs, worker)
+        launcher.run(jobs, worker, until_one_ends=True)
 
 
 def _next(plan: Plan, worker: Worker) -> Job | None:
@@ -139,52 +126,44 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
             try:
                 (config,) = check_jobs([overrides], config_name=plan.config_name)
             except UserError as error:
-                text = f"trial {trial.number} is not possible: {describe_error(error)}"
-                worker.console.print(text, style="red", markup=False, soft_wrap=True)
-                set_job(trial, "none")  # it counts
+                worker.say(f"trial {trial.number} is not possible: {describe_error(error)}", "red")
+                trial.set_user_attr(JOB, "none")  # it counts
                 study.tell(trial, state=TrialState.FAIL)
                 continue
             (job,) = plan_jobs(plan.search.folder, [(config, overrides)], plan.fixed, trial=trial.number)
-            set_job(trial, job.id)
+            trial.set_user_attr(JOB, job.id)
         worker.configs[job.id] = config
         return job
 
 
-def _begun(plan: Plan, *, others: bool = False) -> list[Job]:
-    """Return the jobs of trials that have begun and that nobody works on; with `others`, of all that have begun."""
-    known = {job.id: job for job in read_ledger(plan.search.folder)}
-    study = plan.search.study()
-    jobs = [
-        known[name]
-        for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
-        if (name := job_of(trial)) in known
-    ]
-    return [job for job in jobs if others or job.status() != RUNNING]
-
-
-def _tell(plan: Plan) -> None:
-    """Tell the study how trials ended."""
-    study = plan.search.study()
+def _tell(plan: Plan) -> list[Job]:
+    """Tell the study how trials ended; return the jobs of those that have begun and not ended."""
+    study, known = plan.search.study(), {job.id: job for job in read_ledger(plan.search.folder)}
+    running = []
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
-        folder = plan.search.folder / (job_of(trial) or "none")
-        if job_of(trial) and not (folder / JOB_FILE).exists():  # somebody deleted it
-            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        ending = read_summary(folder)
-        if ending is None or ending.status not in (FINISHED, FAILED):
+        if (name := job_of(trial)) is None:  # another process is about to plan it
             continue
-        values: list[float] = []
-        for metric in plan.search.metrics if ending.status == FINISHED else ():
-            if metric not in ending.last:
-                raise UserError(
-                    f"hydra.sweeper.metrics: {shown(folder)} has no {metric}.{suggest(metric, ending.last)}"
-                )
-            values.append(ending.last[metric])
-        if ending.stopped.startswith(PRUNED):
-            study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
-        elif not values or any(value is None for value in values):  # in a file, what is not finite is null
-            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        else:
-            study.tell(trial.number, values, skip_if_finished=True)
+        status = known[name].status() if name in known else DELETED
+        if status not in ENDED:
+            running.append(known[name])
+            continue
+        values = _scores(plan, known[name]) if status == FINISHED else None
+        state = TrialState.PRUNED if status == PRUNED else TrialState.COMPLETE if values else TrialState.FAIL
+        study.tell(trial.number, values, state=state, skip_if_finished=True)
+    return running
+
+
+def _scores(plan: Plan, job: Job) -> list[float] | None:
+    """Return the scores of a job that has finished; None if one of them is no number.
+
+    Raises:
+        UserError: it has another task.
+    """
+    last = read_run(job.folder).last
+    if missing := next((metric for metric in plan.search.metrics if metric not in last), None):
+        raise UserError(f"hydra.sweeper.metrics: {shown(job.folder)} has no {missing}.{suggest(missing, last)}")
+    scores = [last[metric] for metric in plan.search.metrics]
+    return None if any(map(math.isnan, scores)) else scores
 
 
 def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
@@ -215,20 +194,20 @@ def _finals(
     jobs = []
     if len(finalists) > 1:
         jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + settings.seeds), launcher, worker)
-    runs = [replace(read_run(job.folder), chooses=False) for group in jobs for job in group]
+    runs = [replace(read_run(job.folder), job=None) for group in jobs for job in group]
     chosen, _ = compare_runs(runs, key=metric)
     winner = finalists[0]
     if chosen is not None:
         sign = -1 if plan.search.study().direction == StudyDirection.MINIMIZE else 1
-        best = max(chosen.rows, key=lambda row: sign * row.group.replicates.mean).group.runs[0].folder.name
+        best = max(chosen.rows, key=lambda group: sign * group.mean).runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
     base, others = ([read_run(job.folder) for job in group] for group in pair)
-    kept, _ = counted_runs(base, [metric] * len(base))
+    kept, _ = group_runs(scored(base, metric))
     if not kept:
         return winner, None
-    return winner, compare_runs([*base, *others], baseline=kept[0].folder.name, key=metric)[0]
+    return winner, compare_runs([*base, *others], baseline=kept[0].runs[0].folder.name, key=metric)[0]
 
 
 def _run_seeds(
@@ -239,30 +218,24 @@ def _run_seeds(
     for overrides in configurations:
         given = [[*overrides, f"++seed={seed}"] for seed in seeds]
         configs = check_jobs(given, config_name=plan.config_name)
-        planned = plan_jobs(
-            plan.search.folder, zip(configs, given, strict=True), plan.fixed, finalist=part == _FINALISTS
-        )
-        jobs.append(planned)
+        pairs = zip(configs, given, strict=True)
+        jobs.append(plan_jobs(plan.search.folder, pairs, plan.fixed, finalist=part == _FINALISTS))
         worker.configs.update(zip((job.id for job in jobs[-1]), configs, strict=True))
     distinct = list({job.id: job for group in jobs for job in group}.values())
     if unfinished(distinct):
-        print_lines(worker.console, [f"{part}: {amount(len(distinct), 'job')} with seeds {seeds[0]} to {seeds[-1]}"])
+        worker.say(f"{part}: {amount(len(distinct), 'job')} with seeds {seeds[0]} to {seeds[-1]}")
     launcher.run(distinct, worker)
     return jobs
 
 
-def _count(trials: Sequence[FrozenTrial]) -> str:
-    states = [trial.state for trial in trials]
+def _count(plan: Plan, study: Study) -> str:
+    """Return how many trials there are, and how many more a grid would need."""
+    states, settings = [trial.state for trial in counted(study)], plan.search.settings
     words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
-    return ", ".join(f"{states.count(state)} {word}" for state, word in words.items())
-
-
-def _not_tried(plan: Plan) -> str:
-    """Return how many combinations a grid has if there are more than trials; empty otherwise."""
-    settings = plan.search.settings
-    count = len(list(grid(plan.space))) if settings.sampler == "grid" else 0
-    some = f" The grid has {amount(count, 'combination')}; hydra.sweeper.n_trials={count} tries all."
-    return some if count > settings.n_trials else ""
+    text = ", ".join([amount(len(states), "trial"), *(f"{states.count(one)} {word}" for one, word in words.items())])
+    if settings.sampler == "grid" and (count := len(grid(plan.space))) > settings.n_trials:
+        text += f". The grid has {amount(count, 'combination')}; hydra.sweeper.n_trials={count} tries all"
+    return f"{text}."
 
 
 def _front(plan: Plan, study: Study) -> list[str]:
@@ -294,14 +267,14 @@ def _joined(overrides: Iterable[str]) -> str:
 
 def _report(plan: Plan, console: Console, lines: Sequence[str], compared: Comparison | None) -> None:
     """Print what was found, and write it into the folder."""
-    folder = plan.search.folder
-    verdict = [] if compared is None else compared.lines()
-    text = markdown_lines(lines)
+    file, verdict, text = plan.search.folder / REPORT_FILE, list[str](), markdown_lines(lines)
     print_lines(console, lines)
     if compared is not None:
+        verdict = compared.lines()
         print_table(table_console(), compared.table())
         print_lines(console, verdict)
-        text += "\n" + markdown_table(compared.table()) + "\n" + markdown_lines(verdict)
-    write_atomically(folder / REPORT_FILE, text)
-    write_json(folder / VALUES_FILE, {"lines": [*lines, *verdict], "comparison": compared and compared.plain()})
-    print_lines(console, [str(folder / REPORT_FILE)])
+        text += f"\n{markdown_table(compared.table())}\n{markdown_lines(verdict)}"
+    write_atomically(file, text)
+    plain = {"lines": [*lines, *verdict], "comparison": compared and compared.plain()}
+    write_json(plan.search.folder / VALUES_FILE, plain)
+    print_lines(console, [str(file)])

@@ -1,7 +1,7 @@
 """Search spaces: what a search varies, in Hydra's syntax for sweeps."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Dimension:
         return f"{self.plus}{self.key}={text}"
 
     @property
-    def ends(self) -> Sequence[Value]:
+    def ends(self) -> Sequence[Any]:
         """All choices, or both ends of an interval."""
         values = self.distribution
         if isinstance(values, CategoricalDistribution):
@@ -60,12 +60,10 @@ class Dimension:
 
     def allows(self, value: object) -> bool:
         """Return whether a value is one of them."""
-        values = self.distribution
-        if isinstance(values, CategoricalDistribution):
-            return value in values.choices
-        assert isinstance(values, FloatDistribution | IntDistribution)
-        kinds = int if isinstance(values, IntDistribution) else int | float
-        return isinstance(value, kinds) and not isinstance(value, bool) and values.low <= value <= values.high
+        if isinstance(self.distribution, CategoricalDistribution):
+            return value in self.ends
+        kinds = int if isinstance(self.distribution, IntDistribution) else int | float
+        return isinstance(value, kinds) and self.ends[0] <= value <= self.ends[1]
 
     def __str__(self) -> str:
         return f"{self.key}={_written(self.distribution)}"
@@ -81,11 +79,7 @@ class Dimension:
         return trial.suggest_categorical(self.key, values.choices)
 
     def check_same(self, known: BaseDistribution, folder: Path) -> None:
-        """Check that a study can have these values and those of an earlier trial: only intervals may change.
-
-        Args:
-            known: the values of an earlier trial.
-            folder: folder of the search, for the message.
+        """Check that a search can have these values and those of an earlier trial: only intervals may change.
 
         Raises:
             UserError: it cannot.
@@ -129,7 +123,7 @@ def parse_space(tokens: Sequence[str]) -> list[Dimension]:
                 "best configurations with several seeds itself."
             )
         plus = token[: len(token) - len(token.lstrip("+"))]
-        dimensions.append(Dimension(key, _distribution(key, override.value(), token), plus))
+        dimensions.append(Dimension(key, _distribution(override, token), plus))
     # A step's p decides whether its other parameters count, and a shorter key about the longer ones below it.
     return sorted(dimensions, key=lambda one: (one.key.count("."), not one.key.endswith(".p")))
 
@@ -148,22 +142,20 @@ def overrides_of(chosen: Mapping[str, Value], space: Sequence[Dimension]) -> lis
     return [one.override(chosen[one.key]) for one in space if one.key in chosen]
 
 
-def grid(space: Sequence[Dimension]) -> Iterator[dict[str, Value]]:
-    """Yield all combinations, each once: values without effect are left out.
+def grid(space: Sequence[Dimension]) -> list[dict[str, Value]]:
+    """Return all combinations, each once: values without effect are left out.
 
     Raises:
         UserError: a dimension has infinitely many values.
     """
-    axes = [_values(one) for one in space]
-    seen: set[tuple[tuple[str, Value], ...]] = set()
-    for values in itertools.product(*axes):
+    found: dict[tuple[tuple[str, Value], ...], None] = {}
+    for values in itertools.product(*map(_values, space)):
         chosen: dict[str, Value] = {}
         for one, value in zip(space, values, strict=True):
             if one.active(chosen):
                 chosen[one.key] = value
-        if (key := tuple(chosen.items())) not in seen:
-            seen.add(key)
-            yield chosen
+        found[tuple(chosen.items())] = None
+    return [*map(dict, found)]
 
 
 def _values(one: Dimension) -> Sequence[Value]:
@@ -177,10 +169,10 @@ def _values(one: Dimension) -> Sequence[Value]:
     )
 
 
-def _distribution(key: str, value: Any, token: str) -> BaseDistribution:
+def _distribution(override: Override, token: str) -> BaseDistribution:
+    value, choices = override.value(), list[Any]()
     if isinstance(value, IntervalSweep):
-        log = "log" in value.tags
-        low, high = value.start, value.end
+        log, low, high = "log" in value.tags, value.start, value.end
         if low is None or high is None or low >= high or (log and low <= 0):
             raise UserError(
                 f"{token.lstrip('+')}: not an interval. Allowed: interval(low, high) with low < high, 0 < low for log."
@@ -189,11 +181,17 @@ def _distribution(key: str, value: Any, token: str) -> BaseDistribution:
             return IntDistribution(low, high, log=log)
         return FloatDistribution(float(low), float(high), log=log)
     if isinstance(value, RangeSweep):
-        values = list(value.range())
-        return CategoricalDistribution(values) if values else _refuse(token)
-    if isinstance(value, ChoiceSweep):
-        return CategoricalDistribution([_plain(one, token) for one in value.list])
-    return _refuse(token)
+        choices = [*value.range()]
+    elif isinstance(value, ChoiceSweep) and not any(isinstance(one, Sweep) for one in value.list):
+        # As Optuna can store them: values that are no scalars as the text of an override.
+        texts = zip(value.list, override.sweep_string_iterator(), strict=True)
+        choices = [text if isinstance(one, QuotedString | list | dict) else one for one, text in texts]
+    if not choices:
+        raise UserError(
+            f"{token.lstrip('+')}: cannot be searched. Allowed: interval(low, high), tag(log, interval(...)), "
+            "int(interval(...)), range(...), choice(...) or values with commas."
+        )
+    return CategoricalDistribution(choices)
 
 
 def _written(values: BaseDistribution) -> str:
@@ -204,21 +202,3 @@ def _written(values: BaseDistribution) -> str:
     interval = f"interval({values.low:g},{values.high:g})"
     interval = f"int({interval})" if isinstance(values, IntDistribution) else interval
     return f"tag(log,{interval})" if values.log else interval
-
-
-def _plain(value: Any, token: str) -> Value:
-    """Return a choice as Optuna can store it: values that are no scalars as the text of an override."""
-    if isinstance(value, QuotedString):
-        return value.with_quotes()
-    if isinstance(value, list | dict):
-        return str(Override._get_value_element_as_str(value))
-    if isinstance(value, Sweep):  # an interval among other values
-        _refuse(token)
-    return value  # type: ignore[no-any-return]
-
-
-def _refuse(token: str) -> BaseDistribution:
-    raise UserError(
-        f"{token.lstrip('+')}: cannot be searched. Allowed: interval(low, high), tag(log, interval(...)), "
-        "int(interval(...)), range(...), choice(...) or values with commas."
-    )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from rich.console import Console
 
 from augment.cli.compose import compose_hydra, compose_jobs, split_sweep
 from augment.cli.overrides import key_of, normalize, parse
@@ -27,8 +26,7 @@ from trainer.run.folder import SWEEP_FILE, named_folder
 from trainer.run.jobs import check_jobs
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.runs import FAILED, JOB_FILE
+from trainer.sweeps.ledger import FAILED, JOB_FILE, Job, job_id, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
 
@@ -110,27 +108,26 @@ def sweep(request: Request, signals: StopSignals) -> int:
         holds = "a plain sweep" if searches else "a search"
     if holds:
         raise UserError(f"hydra.sweep.dir={shown(folder)}: {holds} is in this folder. Allowed: another one.")
+    worker = Worker(PlainConsole(), signals, request.config_name)
     if searches:
         _check_found(folder, request, section["sweeper"])
-        return search(request, section["sweeper"], folder, launcher, signals)
+        return search(request, section["sweeper"], folder, launcher, worker)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     (fixed,) = split_sweep(request.fixed)  # as those of jobs are written: 0.001 for 1e-3
-    worker = Worker(PlainConsole(), signals, request.config_name)
     if len(overrides) >= _MANY:
-        worker.console.print(f"checking {amount(len(overrides), 'job')}", highlight=False)
-    with launcher.pool(folder, worker, len(overrides)) as pool:
-        configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
-        launcher.check(configs)
-        signals.check()
-        signals.hold()  # from here on there are folders, whose runs handle them
-        with _writing(folder):
-            jobs = plan_jobs(folder, zip(configs, overrides, strict=True), fixed)
-            write_request(folder, request)
-        if len(jobs) < len(overrides):
-            what = f"{amount(len(overrides), 'combination')}, but {amount(len(jobs), 'different job')}"
-            worker.console.print(f"{what}: run.name, tags and trackers change no result", highlight=False)
-        worker.configs.update((job_id(config), config) for config in configs)
-        return run(folder, jobs, pool, worker)
+        worker.say(f"checking {amount(len(overrides), 'job')}")
+    configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
+    launcher.check(configs)
+    signals.check()
+    signals.hold()  # from here on there are folders, whose runs handle them
+    with _writing(folder):
+        jobs = plan_jobs(folder, zip(configs, overrides, strict=True), fixed)
+        write_request(folder, request)
+    if len(jobs) < len(overrides):
+        what = f"{amount(len(overrides), 'combination')}, but {amount(len(jobs), 'different job')}"
+        worker.say(f"{what}: run.name, tags and trackers change no result")
+    worker.configs.update((job_id(config), config) for config in configs)
+    return run(folder, jobs, launcher, worker)
 
 
 def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -> int:
@@ -139,16 +136,15 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
     Raises:
         KeyboardInterrupt: see `sweep`.
     """
-    console = worker.console
     if done := len(jobs) - len(unfinished(jobs)):
-        console.print(f"{amount(len(jobs), 'job')}, {done:,} of them done before", highlight=False)
+        worker.say(f"{amount(len(jobs), 'job')}, {done:,} of them done before")
     with continued(folder):
         try:
-            launcher.run(jobs, worker)
-            launcher.dismiss()
+            with launcher.pool(folder, worker) as pool:
+                pool.run(jobs, worker)
         finally:
             report_sweep(folder, table_console())
-    return _ended(folder, jobs, console)
+    return _ended(folder, jobs, worker)
 
 
 def search(
@@ -156,40 +152,34 @@ def search(
     sweeper: Mapping[str, Any],
     folder: Path,
     launcher: Launcher,
-    signals: StopSignals,
+    worker: Worker,
     retried: Sequence[Job] = (),
 ) -> int:
-    """Search as asked, and print what was found; return the exit code.
+    """Search as asked, and as Hydra's section `sweeper` says, and print what was found; return the exit code.
 
     Args:
         request: what was asked.
-        sweeper: Hydra's section `sweeper`.
+        sweeper: the section.
         folder: the sweep's folder.
         launcher: runs the jobs.
-        signals: those of the command line.
+        worker: what a worker in this process needs.
         retried: jobs that run again if they have failed.
-
-    Raises:
-        UserError: see `sweep`.
-        KeyboardInterrupt: see there.
     """
-    worker = Worker(PlainConsole(), signals, request.config_name)
-    with launcher.pool(folder, worker, launcher.at_a_time) as pool:
-        from trainer.sweeps import plan as planning  # Optuna takes a while to import
-        from trainer.sweeps import search as searching
+    from trainer.sweeps import plan as planning  # Optuna takes a while to import
+    from trainer.sweeps import search as searching
 
-        swept = [*request.params(sweeper), *request.swept]
-        planned = planning.Plan.of(sweeper, request.fixed, swept, folder, request.config_name)
-        launcher.check([planned.base])
-        signals.check()
-        signals.hold()
-        with _writing(folder):
-            planning.begin(planned)
-            write_request(folder, request)
-            searching.retry(planned, retried)
-        with continued(folder):
-            code = searching.search(planned, pool, worker)
-    return _ended(folder, read_ledger(folder), worker.console) or code
+    swept = [*request.params(sweeper), *request.swept]
+    planned = planning.Plan.of(sweeper, request.fixed, swept, folder, request.config_name)
+    launcher.check([planned.base])
+    worker.signals.check()
+    worker.signals.hold()
+    with _writing(folder):
+        planning.begin(planned)
+        write_request(folder, request)
+        searching.retry(planned, retried)
+    with continued(folder), launcher.pool(folder, worker) as pool:
+        code = searching.search(planned, pool, worker)
+    return _ended(folder, read_ledger(folder), worker) or code
 
 
 def _check_found(folder: Path, request: Request, sweeper: Mapping[str, Any]) -> None:
@@ -225,32 +215,24 @@ def _writing(folder: Path) -> Iterator[None]:
 @contextmanager
 def continued(folder: Path) -> Iterator[None]:
     """Say how to continue what a signal or a full disk ended."""
+    again = f"python -m trainer sweep resume {shown(folder)} continues it"
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"{shown(Path(error.filename) if error.filename else folder)}: {error.strerror}; {_resume(folder)}"
-        ) from error
+        where = shown(Path(error.filename) if error.filename else folder)
+        raise UserError(f"{where}: {error.strerror}; {again}") from error
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{NO_FURTHER_JOB}; {_resume(folder)}") from None
+        raise KeyboardInterrupt(f"{NO_FURTHER_JOB}; {again}") from None
 
 
-def _resume(folder: Path) -> str:
-    return f"python -m trainer sweep resume {shown(folder)} continues it"
-
-
-def _ended(folder: Path, jobs: Sequence[Job], console: Console) -> int:
+def _ended(folder: Path, jobs: Sequence[Job], worker: Worker) -> int:
     """Say what can be done about failed jobs; return the exit code.
 
     A search that was interrupted and continued may have left jobs that it no longer needs.
     """
     if failed := [job.status() for job in jobs].count(FAILED):
         again = f"python -m trainer sweep retry {shown(folder)}"
-        console.print(
-            f"{amount(failed, 'job')} failed; {again} runs {plural(failed, 'it', 'them')} again",
-            highlight=False,
-            soft_wrap=True,
-        )
+        worker.say(f"{amount(failed, 'job')} failed; {again} runs {plural(failed, 'it', 'them')} again")
     return 1 if failed else 0
 
 

@@ -1,13 +1,16 @@
-"""The study of a search: Optuna's record of trials, which several processes share."""
+"""The study of a search: Optuna's record of trials, which several processes share; and what reports to it."""
 
 import fcntl
+import logging
+import math
 import os
 import warnings
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import optuna
@@ -23,13 +26,21 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import shown
 from augment.support.reading import open_regular
 from augment.support.seeds import derive_seed
+from trainer.callbacks.recorder import Recorder
+from trainer.loop.callback import Callback, CancelFit, Phase
 from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
+from trainer.sweeps.ledger import PRUNED
 from trainer.tasks.registry import smaller_is_better
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
+
+log = logging.getLogger(__name__)
 
 STUDY = "search"
 
 _LOCK_FILE = ".study.lock"
-_JOB, _REPEATS, _METRICS = "job", "repeats", "metrics"
+JOB, _REPEATS, _METRICS = "job", "repeats", "metrics"
 
 
 class _JournalLock:
@@ -39,50 +50,39 @@ class _JournalLock:
     """
 
     def __init__(self, file: Path) -> None:
-        self._file = file
-        self._held: BinaryIO | None = None
+        self._file, self._held = file, ExitStack()
 
     def acquire(self) -> bool:
         """Wait for the lock, and drop half a line, which later ones would be appended to."""
-        held = _lock(self._file)
-        if held.seek(0, os.SEEK_END):
-            held.seek(-1, os.SEEK_END)
-            if held.read() != b"\n":
-                held.seek(0)
-                held.truncate(held.read().rfind(b"\n") + 1)
-        self._held = held
+        journal = self._held.enter_context(_locked(self._file))
+        journal.truncate(journal.read().rfind(b"\n") + 1)
         return True
 
     def release(self) -> None:
         """Release the lock."""
-        assert self._held is not None
-        _unlock(self._held)
+        self._held.close()
 
 
-def _lock(file: Path) -> BinaryIO:
-    """Open a file, which is made if there is none, and wait for the system's lock of it.
-
-    The system releases it however the process ends.
+@contextmanager
+def _locked(file: Path) -> Iterator[FileIO]:
+    """Open a file, which is made if there is none, and hold the system's lock of it, which ends with the process.
 
     Raises:
         UserError: the file system has no locks, or it is a link or no regular file.
         OSError: the file cannot be written.
     """
-    opened = open(open_regular(file, flags=os.O_RDWR | os.O_CREAT), "rb+", buffering=0)  # noqa: SIM115
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-    except OSError as error:
-        opened.close()
-        raise UserError(
-            f"{shown(file.parent)}: a search needs locks, and this file system has none ({error.strerror}). "
-            "Allowed: a hydra.sweep.dir on another one."
-        ) from error
-    return opened
-
-
-def _unlock(opened: BinaryIO) -> None:
-    fcntl.flock(opened, fcntl.LOCK_UN)  # closing is not enough where a process was forked meanwhile
-    opened.close()
+    with FileIO(open_regular(file, flags=os.O_RDWR | os.O_CREAT), "rb+") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        except OSError as error:
+            raise UserError(
+                f"{shown(file.parent)}: a search needs locks, and this file system has none ({error.strerror}). "
+                "Allowed: a hydra.sweep.dir on another one."
+            ) from error
+        try:
+            yield opened
+        finally:
+            fcntl.flock(opened, fcntl.LOCK_UN)  # closing is not enough where a process was forked meanwhile
 
 
 @dataclass(frozen=True)
@@ -124,16 +124,13 @@ class Search:
             UserError: see `study`; or the folder's file system has no locks.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = _lock(self.folder / _LOCK_FILE)
-        try:
+        with _locked(self.folder / _LOCK_FILE):
             study = self.study()
             for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
                 if job_of(trial) is None:
                     repeat(study, trial)
                     study.tell(trial.number, state=TrialState.FAIL)
             yield study
-        finally:
-            _unlock(lock)
 
     def study(self) -> Study:
         """Return the study, which is made if there is none.
@@ -152,7 +149,6 @@ class Search:
                 study_name=STUDY,
                 directions=directions,
                 load_if_exists=True,
-                sampler=RandomSampler(seed=self.settings.seed),
             )
         except (OSError, UserError):
             raise
@@ -179,10 +175,10 @@ class Search:
         url = self.settings.storage
         if url is None:
             file = self.folder / JOURNAL_FILE
-            lock = _JournalLock(file)
-            lock.acquire()  # before Optuna opens what may be a link
-            lock.release()
-            return JournalStorage(JournalFileBackend(str(file), lock))  # type: ignore[arg-type]  # it only calls these
+            with _locked(file):  # before Optuna opens what may be a link
+                pass
+            lock: Any = _JournalLock(file)
+            return JournalStorage(JournalFileBackend(str(file), lock))
         return optuna.storages.get_storage(url)
 
     def pruner(self) -> BasePruner:
@@ -205,6 +201,45 @@ class Search:
                     scramble=True, seed=self.settings.seed, independent_sampler=drawn, warn_independent_sampling=False
                 )
             return RandomSampler(seed=seed)
+
+
+@dataclass(eq=False)
+class Prune(Callback):
+    """Reports the score of each epoch; a trial is ended only where it would be compared, see `Search.pruner`.
+
+    Attributes:
+        search: the study.
+        number: the number of the trial.
+    """
+
+    search: Search
+    number: int
+    order = Phase.LAST
+    reason: str = field(default="", init=False)
+
+    def after_epoch(self, learner: "Learner") -> None:
+        """Report the epoch; end the fit if the trial is pruned."""
+        done, value = learner.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metrics[0], math.nan)
+        if math.isnan(value) or done >= learner.epochs:
+            return
+        try:
+            behind = self._report(done, value)
+        except Exception as error:  # a database that is away ends no trial
+            log.warning("the epoch was not reported to the study: %s", error)
+            return
+        if behind:
+            self.reason = f"{PRUNED}, behind other trials"
+            raise CancelFit
+
+    def _report(self, done: int, value: float) -> bool:
+        """Report the score of an epoch, which counts from 1, to the study; return whether to end the trial."""
+        study, storage = self.search.study(), self.search.storage()
+        number = storage.get_trial_id_from_study_id_trial_number(storage.get_study_id_from_name(STUDY), self.number)
+        trial = storage.get_trial(number)
+        if done not in trial.intermediate_values:
+            storage.set_trial_intermediate_value(number, done, value)
+            trial = storage.get_trial(number)
+        return self.search.pruner().prune(study, trial)
 
 
 def ask(search: Search, study: Study) -> Trial:
@@ -235,12 +270,7 @@ def counted(study: Study) -> list[FrozenTrial]:
 
 def job_of(trial: FrozenTrial) -> str | None:
     """Return the id of a trial's job; None if it has none yet."""
-    return trial.user_attrs.get(_JOB)
-
-
-def set_job(trial: Trial, job: str) -> None:
-    """Record the job of a trial."""
-    trial.set_user_attr(_JOB, job)
+    return trial.user_attrs.get(JOB)
 
 
 def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:

@@ -11,15 +11,7 @@ _ENOUGH = 5
 
 
 def verdict(found: Difference | None, other: Replicates, baseline: Replicates, metric: Metric, detect: float) -> str:
-    """Return what the difference of a configuration to a baseline means, without its name.
-
-    Args:
-        found: the difference, as `trainer.sweeps.verdict.compare` returns it.
-        other: the configuration.
-        baseline: the baseline.
-        metric: what the scores are.
-        detect: the smallest difference worth detecting.
-    """
+    """Return what a difference means that `trainer.sweeps.verdict.compare` found, without the configuration's name."""
     if found is None:
         return _too_few(other, baseline)
     unit, (ours, theirs) = found.unit, found.counts
@@ -87,13 +79,7 @@ def size(metric: Metric, value: float, digits: int | None = None, *, sign: bool 
 
 
 def score(metric: Metric, value: float, like: float | None = None) -> str:
-    """Return a score with four decimals, or with so many that a small one has four digits.
-
-    Args:
-        metric: what the score is.
-        value: the score, or its spread.
-        like: the score that a spread or an end of an interval is about, which decides about the decimals.
-    """
+    """Return a score, or a spread of scores `like` another one, with four decimals, or more if it is small."""
     size = abs(value if like is None else like)
     small = not metric.share and 0 < size < 0.01
     return f"{value:.{3 - math.floor(math.log10(size)) if small else 4}f}"
@@ -106,7 +92,7 @@ def signed(found: Difference, metric: Metric) -> str:
 
 def number(metric: Metric, value: float, digits: int | None) -> str:
     """Return a difference of scores without its unit; with three digits if the number of decimals is None."""
-    text = f"{_scaled(metric, value):{'.3g' if digits is None else f'.{digits}f'}}"
+    text = f"{value * (100 if metric.share else 1):{'.3g' if digits is None else f'.{digits}f'}}"
     return text.lstrip("-") if not text.strip("-0.") else text  # no -0.0
 
 
@@ -121,11 +107,7 @@ def p_value(p: float | None) -> str:
 
 
 def left_out(runs: Iterable[tuple[str, str]]) -> str:
-    """Return why runs do not count, in a line; empty if there are none.
-
-    Args:
-        runs: name and reason of each.
-    """
+    """Return why runs do not count, given the name and the reason of each; empty if there are none."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in runs:
         by_reason.setdefault(reason, []).append(name)
@@ -133,14 +115,10 @@ def left_out(runs: Iterable[tuple[str, str]]) -> str:
     return f"Left out: {'; '.join(reasons)}." if by_reason else ""
 
 
-def _scaled(metric: Metric, value: float) -> float:
-    return value * 100 if metric.share else value
-
-
 def _digits(metric: Metric, found: Difference) -> int | None:
     """Return the decimals that a difference deserves; None without an interval."""
     if found.interval is None:
         return None
-    half = _scaled(metric, found.interval[1] - found.interval[0]) / 2
+    half = (found.interval[1] - found.interval[0]) * (100 if metric.share else 1) / 2
     least = -math.floor(math.log10(half))
     return max(1, least) if metric.share else max(0, 1 + least)

@@ -1,13 +1,12 @@
 """Work on the jobs of a sweep: claim one that nobody works on, run it, and so on until none is left."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
 from rich.console import Console
-from rich.text import Text
 
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
@@ -18,9 +17,8 @@ from trainer.loop.checkpoint import LAST
 from trainer.loop.plain import DamagedError
 from trainer.run.config import Config
 from trainer.run.jobs import check_jobs, run_job
-from trainer.run.summary import Summary, read_summary
-from trainer.sweeps.ledger import Job, job_id, read_ledger, unfinished
-from trainer.sweeps.runs import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING
+from trainer.run.summary import RUNNING, Summary
+from trainer.sweeps.ledger import ENDED, FAILED, FINISHED, INTERRUPTED, PRUNED, Job, job_id, read_ledger, unfinished
 
 NO_FURTHER_JOB = "stopped; no further job was started"
 
@@ -28,7 +26,7 @@ NO_FURTHER_JOB = "stopped; no further job was started"
 POLL = 0.1
 
 # Processes in a row that may die without progress on a job before it counts as failed.
-_ATTEMPTS = 5
+ATTEMPTS = 5
 
 
 def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0, later: int = 0) -> str:
@@ -40,8 +38,7 @@ def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0, later: int 
         further: number of further jobs that are like them, of which a search may prune some.
         later: number of those that no search prunes.
     """
-    endings = [read_summary(job.folder) for job in jobs]
-    finished = [ending for ending in endings if ending is not None and ending.status == FINISHED]
+    finished = [ending for job in jobs if (ending := job.ending) is not None and ending.status == FINISHED]
     left = len(unfinished(jobs)) + further
     if not left + later or not finished:
         return ""
@@ -72,6 +69,10 @@ class Worker:
     watch: Callable[[Job], Sequence[Callback]] = lambda job: ()
     left: Callable[[Sequence[Job], int], str] = time_left
     planned: bool = False
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """Print a text as it is, in one line."""
+        self.console.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
 
     def check(self, jobs: Sequence[Job]) -> None:
         """Check that some of the jobs can be run: in another folder, or on a host without the data, all would fail.
@@ -104,61 +105,44 @@ class Worker:
             if any(self._try(job, jobs) for job in left):
                 others = sum(job.status() == RUNNING for job in left)
                 if text := self.left(jobs, 1 + others):
-                    self.console.print(text, highlight=False)
+                    self.say(text)
                 continue
             for job in left:
                 if (worker := job.worker()) and job.id not in waited:
                     waited.add(job.id)
-                    self.console.print(f"waiting for job {job.id} ({worker})", highlight=False, markup=False)
+                    self.say(f"waiting for job {job.id} ({worker})")
             self.signals.check(NO_FURTHER_JOB)
             pause(begun)
 
-    def follow(
-        self, folder: Path, ids: Sequence[str] | None, following: Callable[[float], Sequence[str] | None]
-    ) -> None:
-        """Work on the jobs that another process names, until it names no more, or until one has failed.
+    def follow(self, folder: Path, names: Iterable[str]) -> None:
+        """Work on the jobs of a sweep that are named one after another, until one of them has failed.
 
         After an error of CUDA, for example, every further job of the same process would fail, too.
-
-        Args:
-            folder: the sweep's folder.
-            ids: ids of jobs.
-            following: waits some seconds for further ids, and returns them; None: there will be no more.
 
         Raises:
             KeyboardInterrupt: see `work`.
         """
-        jobs: list[Job] = []
-        while ids is not None:
-            begun = time.monotonic()
-            jobs += [job for job in read_ledger(folder) if job.id in ids] if ids else []
-            self.signals.check(NO_FURTHER_JOB)
-            ran = next((job for job in unfinished(jobs) if self._try(job, jobs)), None)
-            if ran is not None and ran.status() == FAILED:
+        for name in names:
+            jobs = [job for job in read_ledger(folder) if job.id == name.strip()]
+            self.work(jobs)
+            if any(job.status() == FAILED for job in jobs):
                 return
-            ids = following(0.0 if ran else _due(begun))
 
     def _try(self, job: Job, jobs: Sequence[Job]) -> bool:
         """Run a job unless another process works on it or has finished it; return whether it ran."""
         self.signals.check(NO_FURTHER_JOB)
-        lease = job.claim()
-        if lease is None:
-            return False
-        with lease.held():
-            if job.status() not in (PLANNED, INTERRUPTED, RUNNING):  # finished meanwhile
+        with job.claimed() as attempts:
+            if not attempts or job.status() in ENDED:  # finished meanwhile
                 return False
-            self._run(job, jobs, attempts=lease.attempts)
+            self._run(job, jobs, attempts)
         return True
 
     def _run(self, job: Job, jobs: Sequence[Job], attempts: int) -> None:
         resumed = (job.folder / LAST).is_file()
         title = f"{label(job, jobs)}: {job.title}{' (resumed)' if resumed else ''}"
-        if len(title) + 2 < self.console.width:
-            self.console.rule(Text(title), align="left")
-        else:  # a rule would cut it short
-            self.console.print(Text(title, style="rule.text"), soft_wrap=True)
+        self.say(f"── {title}", "bold")
         try:
-            if attempts > _ATTEMPTS:
+            if attempts > ATTEMPTS:
                 raise UserError(f"{amount(attempts - 1, 'process')} in a row died while running it")
             config = self._config(job, resumed)
             planned, self.planned = self.planned, True
@@ -174,13 +158,11 @@ class Worker:
                 plan=not planned,
             )
         except Exception as error:
-            failure = f"job {job.id} failed: {describe_error(error)}"
-            self.console.print(failure, style="red", markup=False, soft_wrap=True)
-            ending = read_summary(job.folder)
-            if ending is None or ending.status != FAILED:  # it failed before the run began
+            self.say(f"job {job.id} failed: {describe_error(error)}", "red")
+            if (ending := job.ending) is None or ending.status != FAILED:  # it failed before the run began
                 Summary(FAILED, job.folder, 0, {}, {}, 0.0, describe_error(error)).write()
             return
-        self.console.print(str(summary), highlight=False, soft_wrap=True, markup=False)
+        self.say(str(summary))
         if self.signals.asked or summary.status == INTERRUPTED:
             raise KeyboardInterrupt(NO_FURTHER_JOB)
 
@@ -204,15 +186,15 @@ class Worker:
 
 def label(job: Job, jobs: Sequence[Job]) -> str:
     """Return what to call one of several jobs."""
-    which = f"{jobs.index(job) + 1} of {len(jobs)}" if job.trial is None else f"trial {job.trial}"
-    return f"job {job.id} ({which})"
+    if job.trial is not None:
+        return f"job {job.id} (trial {job.trial})"
+    return f"job {job.id}" + (f" ({jobs.index(job) + 1} of {len(jobs)})" if len(jobs) > 1 else "")
 
 
 def pause(begun: float) -> None:
-    """Sleep until the next look at jobs; the last one began at that time by `time.monotonic`."""
-    time.sleep(_due(begun))
+    """Sleep until the next look at jobs, as looking takes at most a fifth of the time.
 
-
-def _due(begun: float) -> float:
-    """Return the seconds until the next look at jobs: looking takes at most a fifth of the time."""
-    return max(POLL, 4 * (time.monotonic() - begun))
+    Args:
+        begun: when the last look began, by `time.monotonic`.
+    """
+    time.sleep(max(POLL, 4 * (time.monotonic() - begun)))

@@ -21,8 +21,7 @@ from trainer.callbacks.scheduler import ParamScheduler
 from trainer.callbacks.tracker import Tracker
 from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, check_events
 from trainer.run.sweeping import SearchSettings
-from trainer.sweeps.prune import Prune
-from trainer.sweeps.study import Search
+from trainer.sweeps.study import Prune, Search
 
 # --- what all callbacks have in common ---
 

@@ -1,6 +1,10 @@
 """The ledger: jobs by their configurations, and what became of them."""
 
+import errno
+import fcntl
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +13,9 @@ import pytest
 from augment.support.errors import UserError
 from trainer.run.config import Config, parse_config
 from trainer.run.summary import Summary
-from trainer.sweeps.lease import claim
 from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
+
+ROOT = Path(__file__).parents[3]
 
 
 def config(**sections: Any) -> Config:
@@ -60,18 +65,65 @@ def test_the_command_decides_what_a_job_is(tmp_path: Path) -> None:
 def test_statuses(tmp_path: Path) -> None:
     (job,) = plan_jobs(tmp_path, [(config(), ["seed=0"])])
     assert job.status() == "planned"
-    lease = claim(job.folder)
-    assert lease is not None
-    assert job.status() == "running"
-    assert job.claim() is None
-    (job.folder / "summary.json").write_text('{"status": "running"}')
-    lease.release()
-    assert job.status() == "interrupted"
+    with job.claimed() as attempts:
+        assert (attempts, job.status()) == (1, "running")
+        with job.claimed() as again:
+            assert again == 0
+        (job.folder / "summary.json").write_text('{"status": "running"}')
+    assert job.status() == "killed"
     for status, stopped in (("finished", ""), ("failed", ""), ("interrupted", ""), ("pruned", "pruned after 2 epochs")):
         written = "finished" if status == "pruned" else status
         Summary(written, job.folder, 2, {}, {}, 1.0, stopped=stopped).write()
         assert job.status() == status
         assert unfinished([job]) == ([job] if status == "interrupted" else [])
+
+
+def test_processes_that_died_are_counted_until_there_is_progress(tmp_path: Path) -> None:
+    """A claim ends with its process, however that ends; one that ends as it should does not count."""
+    (job,) = plan_jobs(tmp_path, [(config(), ["seed=0"])])
+    code = f"""
+import signal
+from pathlib import Path
+from trainer.sweeps.ledger import read_ledger
+with read_ledger(Path({str(tmp_path)!r}))[0].claimed() as attempts:
+    print(attempts, flush=True)
+    signal.pause()
+"""
+    for attempts in (1, 2):
+        with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"{attempts}\n"
+            assert str(job.worker()).startswith(f"process {process.pid} on ")
+            with job.claimed() as held:
+                assert held == 0
+            process.kill()
+    before = (job.folder / ".attempts").read_text()
+    (job.folder / "last.pt").touch()
+    for attempts in (1, 1):
+        with job.claimed() as count:
+            assert count == attempts
+    (job.folder / "last.pt").unlink()
+    (job.folder / ".attempts").write_text(before)
+    with job.claimed() as count:
+        assert count == 3
+
+
+def test_without_locks_a_second_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    (job,) = plan_jobs(tmp_path, [(config(), ["seed=0"])])
+    with job.claimed() as attempts:
+        assert attempts == 1
+    with job.claimed() as attempts:  # the first one has released it
+        assert attempts == 1
+    (job.folder / ".lock").write_text("process 17 on another-host\n")
+    with (
+        pytest.raises(UserError, match=r"no locks \(No locks available\), and process 17 on another-host works here\."),
+        job.claimed(),
+    ):
+        raise AssertionError
 
 
 def test_only_a_failed_job_is_retried(tmp_path: Path) -> None:

@@ -12,29 +12,9 @@ from rich.console import Console
 from augment.support.files import write_json
 from augment.support.signals import StopSignals
 from trainer.run.summary import Summary
-from trainer.sweeps.ledger import Job
+from trainer.sweeps.ledger import JOB_FILE, Job
 from trainer.sweeps.processes import Command, watch
-from trainer.sweeps.runs import JOB_FILE
 from trainer.sweeps.work import Worker, time_left
-
-
-def test_a_worker_writes_to_its_log_once_the_sweep_has_a_folder(tmp_path: Path) -> None:
-    code = """
-import os, sys
-from pathlib import Path
-from augment.support.signals import StopSignals
-from trainer.sweeps import processes
-processes.import_run = lambda *_: Path(sys.argv[1]).parent.mkdir()
-ids = processes.Orders().first(Path(sys.argv[1]), StopSignals())
-print(ids, os.getsid(0) == os.getpid())
-"""
-    log = tmp_path / "sweep" / "worker-0.log"
-    worker = Command((sys.executable, "-c", code, str(log)), {}, str(Path(__file__).parents[3]), str(log)).start()
-    assert worker.stdin is not None
-    with worker.stdin:
-        worker.stdin.write(b"0000000000\n0000000001\n00000")
-    assert worker.wait() == 0
-    assert log.read_text() == "['0000000000', '0000000001'] True\n"  # Ctrl-C would reach it twice otherwise
 
 
 def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> None:
@@ -60,26 +40,6 @@ def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> 
     assert [type(one) for one in handed] == [submitit.helpers.DelayedSubmission]
 
 
-def test_the_time_left_is_that_of_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when a job has ended and its worker has not begun the next one; and it is printed when a job has ended."""
-    seen = [
-        ("running", "running", "planned"), ("finished", "running", "planned"), ("finished", "running", "running"),
-        ("finished", "finished", "running"), ("finished", "finished", "finished"),
-    ]  # fmt: skip
-    at = 0
-    monkeypatch.setattr(Job, "status", lambda job: seen[at][job.order])
-    asked: list[tuple[int, int]] = []
-    worker = Worker(
-        Console(quiet=True), StopSignals(), left=lambda jobs, at_a_time: asked.append((at, at_a_time)) or ""
-    )
-    for _ in watch([Job(tmp_path / str(i), i, ()) for i in range(3)], worker):
-        at += 1
-    assert asked == [(1, 2), (3, 2), (4, 2)]
-    for _ in watch([Job(tmp_path / "0", 0, ())], worker, at_a_time=2):  # the last trial of a search is alone
-        pass
-    assert asked[3:] == [(4, 2)]
-
-
 def test_the_last_job_takes_as_long_with_any_number_of_workers(tmp_path: Path) -> None:
     jobs = [Job(tmp_path / str(order), order, ()) for order in range(2)]
     for job in jobs:
@@ -95,7 +55,7 @@ def test_what_becomes_of_jobs_is_printed_once(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Job, "status", lambda job: seen[at][job.order])
     jobs = [Job(tmp_path / str(order), order, (), (f"++seed={order}",)) for order in range(2)]
     worker = Worker(Console(file=(printed := StringIO()), width=200), StopSignals())
-    for _ in watch(jobs, worker):
+    for _ in watch(jobs, worker, 2):
         at += 1
         for order, job in enumerate(jobs):
             if seen[at][order] in ("failed", "finished"):

@@ -9,8 +9,7 @@ import pytest
 
 from trainer.loop.callback import CancelFit
 from trainer.run.sweeping import SearchSettings
-from trainer.sweeps.prune import Prune
-from trainer.sweeps.study import Search, ask, set_job
+from trainer.sweeps.study import JOB, Prune, Search, ask
 
 EPOCHS = 8
 
@@ -23,7 +22,7 @@ def train(search: Search, score: float, first: int = 0) -> Prune:
     """Return the callback of a new trial after epochs that all have one score, or after the one that ended it."""
     with search.locked() as study:
         trial = ask(search, study)
-        set_job(trial, f"job {trial.number}")
+        trial.set_user_attr(JOB, f"job {trial.number}")
     prune = Prune(search, trial.number)
     for epoch in range(first, EPOCHS):
         rows = [{"val_accuracy": score}]

@@ -26,7 +26,7 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     (folder / "environment.json").write_text('{"python": "3.11"}')
     run = read_run(folder)
     assert (run.name, run.status, run.score, run.sweep) == ("one", "finished", "val_accuracy", None)
-    assert (run.last["val_accuracy"], run.best["val_accuracy"], len(run.rows)) == (0.5, 0.52, 2)
+    assert (run.last["val_accuracy"], run.summary.best["val_accuracy"], len(run.rows)) == (0.5, 0.52, 2)
     assert run.config["fit"]["lr"] == 0.2
     assert run.environment == {"python": "3.11"}
     assert run.notes == {}
@@ -43,10 +43,10 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
     (tmp_path / "config" / "config.yaml").touch()
     (tmp_path / "day" / "linked").symlink_to(single)
     runs = find_runs([tmp_path])
-    assert [(run.name, run.order, run.status) for run in runs] == [
+    assert [(run.name, run.job and run.job.order, run.status) for run in runs] == [
         ("90", 9, "planned"),
         ("a0", 10, "planned"),
-        ("mine", 0, "finished"),
+        ("mine", None, "finished"),
     ]
     assert [run.sweep for run in runs] == [sweep, sweep, None]
     assert runs[0].overrides == ("seed=1",)
@@ -65,7 +65,7 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
         ({"status": "running"}, "killed"),
         ({"stopped": "pruned at epoch 3"}, "pruned"),
         ({"stopped": "no better val_loss in 3 epochs"}, "finished"),
-        ({"status": ["?"]}, "interrupted"),
+        ({"status": ["?"]}, "killed"),
     ],
 )
 def test_statuses(summary: dict[str, object], status: str, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_damaged_files_cost_what_they_hold(text: str, tmp_path: Path) -> None:
         (folder / name).write_text(text)
     (folder / "metrics.jsonl").write_text('{"epoch": 0, "val_accuracy": 0.25, "n": "x", "big": 1' + "0" * 400 + "}\n{")
     (run,) = find_runs([tmp_path])
-    assert run.status == "interrupted"
+    assert run.status == "killed"
     assert run.last == {"epoch": 0, "val_accuracy": 0.25}
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -24,13 +25,11 @@ from augment.support.errors import UserError
 from trainer.run.sweeping import JOURNAL_FILE, SAMPLERS
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.local import Local
-from trainer.sweeps.lease import Lease
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.plan import Plan, begin
-from trainer.sweeps.prune import Prune
 from trainer.sweeps.search import search, watch_trials
 from trainer.sweeps.space import suggest_from
-from trainer.sweeps.study import ask, counted, job_of
+from trainer.sweeps.study import Prune, ask, counted, job_of
 from trainer.sweeps.work import Worker
 
 __all__ = ["runs"]
@@ -86,16 +85,16 @@ def test_a_trial_begins_as_soon_as_one_has_ended(runs: FakeRuns, tmp_path: Path)
     class Two(Launcher):
         at_a_time = 2
 
-        def run_until_one_ends(self, jobs: Sequence[Job], worker: Worker) -> None:
+        def launch(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
             waiting.append([job.trial for job in jobs])
-            leases.append(jobs[0].claim())  # the first one runs until the end
-            if len(jobs) == 1 and leases[0] is not None:
-                leases[0].release()
+            claims.enter_context(jobs[0].claimed())  # the first one runs until the end
+            if len(jobs) == 1:
+                claims.close()
             worker.work(jobs[-1:])
 
     waiting: list[list[int | None]] = []
-    leases: list[Lease | None] = []
-    search(make(tmp_path), Two(), runs.worker())
+    with ExitStack() as claims:
+        search(make(tmp_path), Two(), runs.worker())
     assert waiting == [[0, 1], [0, 2], [0, 3], [0]]
 
 

@@ -2,10 +2,7 @@
 
 import errno
 import json
-import signal
-import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from augment.support.errors import UserError
 from trainer.cli.main import main
 from trainer.run.folder import reserve
 from trainer.sweeps.ledger import Job, read_ledger
-from trainer.sweeps.processes import Command
 
 __all__ = ["runs"]
 
@@ -54,7 +50,7 @@ def test_a_sweep_runs_each_job_once_however_often_it_is_asked(call: Call, runs: 
     code, text = call(*command)
     assert code == 0
     assert ran(runs) == [f"aug.train.rotate.p={p} seed={seed}" for p in (0, 0.2) for seed in (0, 1)]
-    assert " (4 of 4): aug.train.rotate.p=0.2 seed=1 " in text
+    assert " (4 of 4): aug.train.rotate.p=0.2 seed=1\n" in text
     code, text = call(*command)
     assert (code, len(runs.runs)) == (0, 4)
     assert "4 jobs, 4 of them done before" in text
@@ -302,21 +298,6 @@ def test_what_would_have_no_effect_or_no_folder(call: Call, given: str, message:
     assert not any(Path().iterdir())
 
 
-def test_workers_of_a_sweep_that_is_refused_end(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They start before it is checked."""
-    started: list[subprocess.Popen[bytes]] = []
-    begin = Command.start
-
-    def start(command: Command) -> subprocess.Popen[bytes]:
-        started.append(begin(replace(command, arguments=("sleep", "100"))))
-        return started[-1]
-
-    monkeypatch.setattr(Command, "start", start)
-    assert call("-m", "fit.lr=0.1,-1", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=S")[0] == 2
-    assert [process.poll() for process in started] == [-signal.SIGTERM] * 2
-    assert not Path("S").exists()
-
-
 def test_settings_of_the_launcher_are_checked_before_anything_is_written(call: Call) -> None:
     for wrong in ("hydra.launcher.n_job=2", "hydra.launcher.gpus=a,b", "hydra/launcher=joblib"):
         assert call("-m", "seed=0,1", "hydra.sweep.dir=S", wrong)[0] == 2
@@ -350,13 +331,13 @@ def test_a_long_title_is_not_cut(call: Call, runs: FakeRuns, monkeypatch: pytest
 
 def test_a_full_disk_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(job: Job) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(job.folder / ".lease.1"))
+        raise OSError(errno.ENOSPC, "No space left on device", str(job.folder / ".lock"))
 
-    monkeypatch.setattr(Job, "claim", full)
+    monkeypatch.setattr(Job, "claimed", full)
     code, text = call("-m", "seed=0,1", "hydra.sweep.dir=S")
     assert code == 2
     assert text.count("error: ") == 1
-    assert ".lease.1: No space left on device; python -m trainer sweep resume S continues it" in text
+    assert ".lock: No space left on device; python -m trainer sweep resume S continues it" in text
 
 
 def test_a_folder_holds_a_run_a_sweep_or_a_search(call: Call) -> None:

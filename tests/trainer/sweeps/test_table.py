@@ -250,13 +250,6 @@ def test_no_jobs(tmp_path: Path) -> None:
     assert lines[0] == "0 jobs by val_accuracy of the last epoch, the best first"
 
 
-def test_a_configuration_without_overrides_has_a_name(tmp_path: Path) -> None:
-    """As in a search, the one that it started from."""
-    for number, overrides in enumerate([["++fit.lr=1"], []] * 2):
-        write_job(tmp_path, str(number), [*overrides, f"++seed={number // 2}"], 0.1 * number)
-    assert any(line.startswith("(no overrides) | 2 | ") for line in printed(tmp_path)[0])
-
-
 def test_the_tables_are_written_down(tmp_path: Path) -> None:
     for seed, accuracy in enumerate([0.5, 0.6]):
         write_job(tmp_path, str(seed), [f"++seed={seed}"], accuracy)

@@ -1,8 +1,7 @@
 """Workers: they run what is left, once, and name what fails."""
 
-import json
-import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.run.config import Config, load_config
 from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
-from trainer.sweeps.lease import claim
 from trainer.sweeps.ledger import Job, plan_jobs
 from trainer.sweeps.processes import watch
 from trainer.sweeps.work import Worker
@@ -82,7 +80,7 @@ def test_a_check_names_the_first_mistake_if_no_job_can_run_that_no_other_process
 def test_a_job_whose_folder_was_deleted_is_not_waited_for(runs: FakeRuns, jobs: list[Job]) -> None:
     shutil.rmtree(jobs[1].folder)
     runs.worker().work(jobs[:3])
-    assert list(watch(jobs[:3], runs.worker())) == []
+    assert list(watch(jobs[:3], runs.worker(), 1)) == []
     assert [job.status() for job in jobs] == ["finished", "deleted", "finished", "planned"]
 
 
@@ -122,10 +120,7 @@ def test_a_signal_ends_the_work_after_the_current_job(runs: FakeRuns, jobs: list
 
 
 def test_a_job_whose_processes_die_again_and_again_has_failed(runs: FakeRuns, jobs: list[Job]) -> None:
-    gone = {"holder": {"process": 1, "began": -1, "host": "", "name": "gone"}, "progress": 0}
-    for number in range(1, 6):
-        (jobs[0].folder / f".lease.{number}").write_text(json.dumps(gone))
-    os.utime(jobs[0].folder / ".lease.5", (1, 1))
+    (jobs[0].folder / ".attempts").write_text("0\n" * 5)
     runs.worker().work(jobs[:2])
     assert [job.status() for job in jobs[:2]] == ["failed", "finished"]
     ending = read_summary(jobs[0].folder)
@@ -143,14 +138,14 @@ def test_a_configuration_that_changed_since_is_not_run(runs: FakeRuns, jobs: lis
 
 
 def test_jobs_of_others_are_waited_for(runs: FakeRuns, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = claim(jobs[0].folder)
-    assert lease is not None
+    claim = ExitStack()
+    claim.enter_context(jobs[0].claimed())
     waits: list[float] = []
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) == 3:
-            lease.release()  # its process has died
+            claim.close()  # its process has died
 
     monkeypatch.setattr("trainer.sweeps.work.time.sleep", wait)
     worker, at_a_time = runs.worker(), []

@@ -8,7 +8,7 @@ from augment.cli.parser import USAGE, Parser, output, positive_number, readable_
 from augment.support.errors import UserError, suggest
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
-from trainer.sweeps.comparison import Comparison, compare_runs
+from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.runs import find_runs
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 
@@ -50,7 +50,10 @@ def main(arguments: Sequence[str]) -> int:
         print_lines(console, compared.lines())
         for file in options.out:
             with writing(f"--out {file}"):
-                _write(compared, file)
+                if file.suffix == ".json":
+                    write_json(file, compared.plain())
+                else:
+                    write_atomically(file, f"{markdown_table(compared.table())}\n{markdown_lines(compared.lines())}")
             print_lines(console, [str(file)])
     return 0
 
@@ -84,10 +87,3 @@ def _parser() -> Parser:
         help="write the comparison to a file: .md or .json; may be given twice",
     )
     return parser
-
-
-def _write(compared: Comparison, file: Path) -> None:
-    if file.suffix == ".json":
-        write_json(file, compared.plain())
-    else:
-        write_atomically(file, f"{markdown_table(compared.table())}\n{markdown_lines(compared.lines())}")

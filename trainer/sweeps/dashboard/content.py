@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from augment.support.nested import section_of
 from augment.support.text import clip
-from trainer.run.config import CONFIG_FILE
-from trainer.run.summary import SUMMARY_FILE
+from trainer.run.environment import describe_environment
 from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.dashboard.importance import importance
-from trainer.sweeps.dashboard.links import href
-from trainer.sweeps.dashboard.previews import Previews
+from trainer.sweeps.dashboard.previews import Previews, href
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups
-from trainer.sweeps.runs import FINISHED, Run
+from trainer.sweeps.ledger import FINISHED
+from trainer.sweeps.runs import Run
 from trainer.tasks.display import SHARE
 from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
 
@@ -58,7 +56,7 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
             "group": group,
             "monitor": metrics.index(run.score),
             "last": [rounded(run.last.get(key)) for key in metrics],
-            "best": [rounded(run.best.get(key)) for key in metrics],
+            "best": [rounded(run.summary.best.get(key)) for key in metrics],
             "curves": [_curve(run, key, points, epochs) for key in metrics],
             "environment": environments.setdefault(_environment(run), len(environments)),
             "image": images[i],
@@ -85,14 +83,14 @@ def _facts(run: Run) -> dict[str, Any]:
     return {
         "name": clip(run.name, KEY),
         "status": run.status,
-        "tags": _tags(run),
-        "error": clip(run.error, _MOST_TEXT),
-        "stopped": clip(run.stopped, _MOST_TEXT),
+        "tags": [clip(tag, KEY) for tag in run.summary.tags[:20]],
+        "error": clip(run.summary.error, _MOST_TEXT),
+        "stopped": clip(run.summary.stopped, _MOST_TEXT),
         "notes": clip("\n".join(f"{file}: {why}" for file, why in run.notes.items()), _MOST_TEXT),
         "epochs": len(run.rows),
-        "planned": _whole(run.summary.get("planned")),
-        "seconds": rounded(run.seconds) or None,
-        "started": _started(run),
+        "planned": run.summary.planned,
+        "seconds": rounded(run.summary.seconds) or None,
+        "started": run.started,
     }
 
 
@@ -161,12 +159,8 @@ def _metrics(runs: Sequence[Run]) -> list[str]:
 
 def _points(runs: Sequence[Run], metrics: Sequence[str]) -> int:
     """Return how many points a curve may have, so that the page stays small."""
-    points = _MOST_POINTS
-    while points > _FEWEST_POINTS:
-        if sum(min(len(run.rows), points) for run in runs) * len(metrics) * _POINT_BYTES <= _CURVE_BYTES:
-            break
-        points = points * 3 // 4
-    return points
+    curves = sum(len(run.rows) > _FEWEST_POINTS for run in runs) * len(metrics)
+    return max(_FEWEST_POINTS, min(_MOST_POINTS, _CURVE_BYTES // _POINT_BYTES // max(1, curves)))
 
 
 def _curve(run: Run, key: str, points: int, epochs: dict[tuple[int, ...], int]) -> list[Any] | None:
@@ -180,32 +174,5 @@ def _curve(run: Run, key: str, points: int, epochs: dict[tuple[int, ...], int]) 
 
 
 def _environment(run: Run) -> tuple[tuple[str, str], ...]:
-    """Return git revision, versions and devices as texts."""
-    facts: dict[str, object] = {}
-    if git := section_of(run.environment, "git"):
-        changed = " with uncommitted changes" if git.get("modified") else ""
-        facts["git revision"] = f"{str(git.get('revision'))[:12]}{changed}"
-    facts["Python"] = run.environment.get("python")
-    facts |= section_of(run.environment, "packages")
-    gpus = run.environment.get("gpus")
-    facts["GPU"] = ", ".join(map(str, gpus)) if isinstance(gpus, list) and gpus else None
-    return tuple((clip(str(k), KEY), clip(str(v), VALUE)) for k, v in list(facts.items())[:40] if v is not None)
-
-
-def _tags(run: Run) -> list[str]:
-    tags = section_of(run.config, "run").get("tags")
-    return [clip(str(tag), KEY) for tag in tags[:20]] if isinstance(tags, list) else []
-
-
-def _started(run: Run) -> str:
-    """Return when the configuration was written, in local time."""
-    for name in (CONFIG_FILE, SUMMARY_FILE):
-        try:
-            return datetime.fromtimestamp(os.lstat(run.folder / name).st_mtime).strftime("%Y-%m-%d %H:%M")
-        except (OSError, ValueError, OverflowError):
-            continue
-    return ""
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
+    facts = [*describe_environment(run.environment, digits=12).items()]
+    return tuple((clip(name, KEY), clip(text, VALUE)) for name, text in facts[:40])

@@ -36,30 +36,28 @@ def importance(
         scores: the last score of each job.
         smaller: whether a smaller score is better.
     """
-    if len(scores) < FEWEST or not settings or len(set(scores)) < 2:
+    if len(scores) < FEWEST or len(set(scores)) < 2:
         return None
-    searched = any(_numeric(values) and len(set(values)) > _LEVELS for values in settings.values())
-    jobs = amount(len(scores), "finished job")
+    searched = any(len(set(_numbers(values) or ())) > _LEVELS for values in settings.values())
+    shares, note = {key: _explained(values, scores) for key, values in settings.items()}, _VARIANCE_NOTE
     if searched and len(scores) >= _SEARCHED:
         shares, note = _ped_anova(settings, scores, smaller), _PED_ANOVA_NOTE
-    else:
-        shares, note = {key: _explained(values, scores) for key, values in settings.items()}, _VARIANCE_NOTE
-    if not shares:
-        return None
-    rows = sorted(shares.items(), key=lambda row: -row[1])
-    return {"rows": [[key, round(share, 4)] for key, share in rows], "note": note.format(jobs)}
+    rows = [[key, round(share, 4)] for key, share in sorted(shares.items(), key=lambda row: -row[1])]
+    return {"rows": rows, "note": note.format(amount(len(scores), "finished job"))} if rows else None
 
 
-def _numeric(values: Sequence[object]) -> bool:
-    return all(isinstance(value, int | float) for value in values)
+def _numbers(values: Sequence[object]) -> list[float] | None:
+    """Return values as numbers; None if one of them is none."""
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    return numbers if len(numbers) == len(values) else None
 
 
 def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
     """Return epsilon squared: the share of the variance between the values of a setting, corrected for chance."""
-    levels: Sequence[object] = values
-    if _numeric(values) and len(set(values)) > _LEVELS:
-        cuts = quantiles([float(str(value)) for value in values], n=4)
-        levels = [sum(float(str(value)) > cut for cut in cuts) for value in values]
+    levels, numbers = values, _numbers(values) or ()
+    if len(set(numbers)) > _LEVELS:
+        cuts = quantiles(numbers, n=4)
+        levels = [sum(number > cut for cut in cuts) for number in numbers]
     of_level: defaultdict[object, list[float]] = defaultdict(list)
     for level, score in zip(levels, scores, strict=True):
         of_level[level].append(score)
@@ -72,7 +70,7 @@ def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
     return max(0.0, 1 - within / free * (len(scores) - 1) / total) if total else 0.0
 
 
-def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float], smaller: bool) -> Mapping[str, float]:
+def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float], smaller: bool) -> dict[str, float]:
     import optuna  # takes a while
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
@@ -84,16 +82,14 @@ def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float]
     for key, values in settings.items():
         if None in values:
             continue
-        numbers = [value for value in values if isinstance(value, int | float)]
-        if len(numbers) == len(values):
+        if numbers := _numbers(values):
             low, high = min(numbers), max(numbers)
             # Most of the values of a search on a logarithmic scale are small.
             log = low > 0 and high / low > 50 and median(numbers) < high / 4
-            distributions[key] = FloatDistribution(low, high, log=log)
-            columns[key] = list(map(float, numbers))
+            columns[key], distributions[key] = numbers, FloatDistribution(low, high, log=log)
         else:
-            columns[key] = list(map(str, values))
-            distributions[key] = CategoricalDistribution(list(dict.fromkeys(columns[key])))
+            columns[key] = [*map(str, values)]
+            distributions[key] = CategoricalDistribution([*dict.fromkeys(columns[key])])
     study = optuna.create_study(direction="minimize" if smaller else "maximize")
     for i, score in enumerate(scores):
         params = {key: column[i] for key, column in columns.items()}

@@ -1,15 +1,17 @@
-"""Previews of recipes: the first training batch of a run, small enough to be embedded."""
+"""Previews of recipes: the first training batch of a run, small enough to be embedded; and links to files of runs."""
 
+import os
 from collections.abc import Hashable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from PIL import Image
 
+from augment.support.text import as_bytes
 from trainer.callbacks.plots import BATCH
 from trainer.figures.images import data_uri, read_png
-from trainer.sweeps.dashboard.links import href
 from trainer.sweeps.runs import Run
 
 _WIDTH, _QUALITY = 480, 70
@@ -67,3 +69,16 @@ def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
         return "", 0, 0
     small.thumbnail((_WIDTH, 2 * _WIDTH), Image.Resampling.LANCZOS, reducing_gap=2)
     return data_uri(small, "WEBP", quality=_QUALITY, method=4), small.width, small.height
+
+
+def href(file: Path, base: Path) -> str:
+    """Return the relative address of a file; empty if there is none, or if it is a link, which may lead anywhere.
+
+    Args:
+        file: the file.
+        base: the folder of the page.
+    """
+    if file.is_symlink() or not file.is_file():
+        return ""
+    # The leading ./ keeps a name such as "javascript:..." a name.
+    return "./" + quote(as_bytes(Path(os.path.relpath(file.absolute(), base.absolute())).as_posix()))

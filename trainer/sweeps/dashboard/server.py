@@ -2,8 +2,8 @@
 
 import logging
 import math
-import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -18,10 +18,11 @@ from trainer.callbacks.plots import BATCH
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.run.config import CONFIG_FILE
 from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.summary import SUMMARY_FILE
+from trainer.run.summary import RUNNING, SUMMARY_FILE
 from trainer.sweeps.dashboard.content import REPORT, collect
 from trainer.sweeps.dashboard.page import embedded_json, render
-from trainer.sweeps.runs import JOB_FILE, RUNNING, Run, find_runs, read_run
+from trainer.sweeps.ledger import JOB_FILE
+from trainer.sweeps.runs import Run, find_runs, read_run
 
 HOST = "127.0.0.1"
 EVERY = 5.0  # seconds between looks at the folders, at least
@@ -48,9 +49,9 @@ class Watched:
         self.folder, self._file = folder, file
         self._lock = Lock()
         self._next = -math.inf
-        self._runs: dict[Path, Run] = {}
-        self._stamps: dict[Path, str] = {}
-        self._around = self._version = self._page = self._json = ""
+        self._known: dict[Path, tuple[object, Run]] = {}
+        self._runs: list[Run] = []
+        self._version = self._page = self._json = ""
 
     def latest(self) -> tuple[str, str, str]:
         """Return the version of the data, the page, and the data as JSON."""
@@ -58,46 +59,27 @@ class Watched:
             if time.monotonic() >= self._next:
                 begun = time.monotonic()
                 try:
-                    if self._read():
-                        self._make()
+                    runs = find_runs([self.folder], self._read)
+                    if [*map(id, runs)] != [*map(id, self._runs)] or not self._version:
+                        self._runs = runs
+                        self._make(runs)
                 except (OSError, UserError) as error:  # folders are being moved or removed
                     log.warning("%s: not read again: %s", self.folder, first_line(error))
                 # With many runs this takes seconds, which the runs that go on should have.
                 self._next = time.monotonic() + max(EVERY, _SHARE * (time.monotonic() - begun))
             return self._version, self._page, self._json
 
-    def _read(self) -> bool:
-        """Read the runs that have changed; return whether there are any."""
-        around = self._stamp_around()
-        if around != self._around:  # there may be new runs
-            self._runs = {run.folder: run for run in find_runs([self.folder])}
-            self._stamps = {folder: _stamp(folder) for folder in self._runs}
-            self._around = self._stamp_around()
-            return True
-        changed = False
-        for folder, run in self._runs.items():
-            # A run whose process dies stops running without a change of its files.
-            if (stamp := _stamp(folder)) != self._stamps[folder] or run.status == RUNNING:
-                self._runs[folder], self._stamps[folder] = read_run(folder), stamp
-                changed = True
-        return changed
+    def _read(self, folder: Path) -> Run:
+        """Read a run, unless it has not changed; one whose process dies stops running without a change of its files."""
+        stamp = _stamp(folder)
+        known, run = self._known.get(folder, (None, None))
+        if run is None or known != stamp or run.status == RUNNING:
+            run = read_run(folder)
+            self._known[folder] = stamp, run
+        return run
 
-    def _stamp_around(self) -> str:
-        """Return a text that changes when folders are made or removed, but for those within runs."""
-        stamps = []
-        for path, names, _ in os.walk(self.folder):
-            folder = Path(path)
-            if folder in self._runs:
-                names.clear()
-                continue
-            names[:] = [name for name in names if not name.startswith(".")]
-            # The dashboard itself is written here.
-            stamps.append((path, *names) if folder == self.folder else (path, folder.stat().st_mtime_ns))
-        return digest(*stamps)
-
-    def _make(self) -> None:
+    def _make(self, runs: Sequence[Run]) -> None:
         """Make the page and the data again, unless nothing in them has changed."""
-        runs = list(self._runs.values())
         data = collect(runs, self.folder, self.folder)
         version = digest(embedded_json(data | {"made": ""}))
         if version == self._version:
@@ -111,26 +93,18 @@ class Watched:
             log.warning("%s: cannot be written: %s", self._file, error.strerror)
 
 
-def _stamp(folder: Path) -> str:
-    """Return a text that changes when a file of a run does."""
+def _stamp(folder: Path) -> list[object]:
+    """Return what changes when a file of a run does."""
     stamps: list[object] = []
     for name in _READ:
         with suppress(OSError):
             status = (folder / name).lstat()
             stamps.append((name, status.st_mtime_ns, status.st_size))
-    return digest(*stamps)
+    return stamps
 
 
 class Server(ThreadingHTTPServer):
-    """Serves a watched page to this machine.
-
-    Args:
-        watched: what to serve.
-        port: the port; 0: any free one.
-
-    Raises:
-        OSError: the port is in use.
-    """
+    """Serves a watched page to this machine, at a port; 0: any free one."""
 
     daemon_threads = True
 

@@ -1,14 +1,14 @@
 """The settings in which runs differ, and groups of runs that repeat each other."""
 
-import math
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from augment.support.nested import leaves
 from augment.support.text import clip
-from trainer.sweeps.groups import REPEATED, name_groups, same_configuration
+from trainer.sweeps.groups import REPEATED, flat, name_groups, same_configuration
 from trainer.sweeps.runs import Run
 
 MOST_SETTINGS = 300
@@ -78,12 +78,9 @@ def groups(runs: Sequence[Run]) -> tuple[list[str], list[int]]:
         of_sweep[run.sweep, bool(run.config)].append(run)
     names: list[tuple[str, Path | None]] = []
     found: dict[Path, int] = {}
-    for (sweep, configured), members in of_sweep.items():
-        same = same_configuration(members, [run.score for run in members])
-        # Jobs that have not begun are known by their overrides alone.
-        own = name_groups(same) if configured else [" ".join(group[0].overrides) for group in same]
-        if len(same) == 1 or not all(own):
-            own = [group[0].name for group in same]
+    for (sweep, _), members in of_sweep.items():  # a job that has not begun is known by its overrides alone
+        same = same_configuration(members)
+        own = name_groups(same) if len(same) > 1 else [group[0].name for group in same]
         for name, group in zip(own, same, strict=True):
             found |= {run.folder: len(names) for run in group}
             names.append((clip(name, VALUE), sweep))
@@ -96,9 +93,9 @@ def groups(runs: Sequence[Run]) -> tuple[list[str], list[int]]:
 def _values(config: Mapping[str, Any]) -> dict[str, Value]:
     """Return the values of a configuration by their key paths, but for ops that their steps are named after."""
     return {
-        clip(key, KEY): _plain(value)
-        for key, value in leaves(config)
-        if not key.startswith(_OF_FOLDERS) and not key.endswith(f".{value}.op")
+        clip(key, KEY): _scalar(text)
+        for key, text in flat(config).items()
+        if not key.startswith(_OF_FOLDERS) and not key.endswith(f".{text}.op")
     }
 
 
@@ -109,29 +106,13 @@ def _as_numbers(column: Mapping[int, Value], given: Sequence[Value]) -> dict[int
         column: the values of a key by position of the run.
         given: what each run was given for it; None: nothing.
     """
-    intervals = {i: ends for i, value in column.items() if (ends := _ends(value)) is not None}
+    intervals = {}
+    for i, value in column.items():
+        with suppress(ValueError, TypeError):  # it is no interval
+            low, high = json.loads(str(value))
+            intervals[i] = float(low), float(high)
     center = {round(sum(ends) / 2, 9) for i, ends in intervals.items() if isinstance(given[i], int | float)}
     return {i: float(f"{(b - a) / 2:.6g}") for i, (a, b) in intervals.items() if center == {round((a + b) / 2, 9)}}
-
-
-def _ends(value: Value) -> tuple[float, float] | None:
-    """Return the ends of an interval, as `_plain` writes it; None if it is none."""
-    try:
-        low, high = map(float, str(value).removeprefix("[").removesuffix("]").split(", "))
-    except ValueError:
-        return None
-    return low, high
-
-
-def _plain(value: object) -> Value:
-    """Return a value as JSON can hold it: a finite number, a text that is not too long, or None."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float) and abs(value) < 2**53:
-        return value
-    if isinstance(value, list | tuple):
-        return clip(f"[{', '.join(map(str, map(_plain, value[:100])))}]", VALUE)
-    return None if value is None else clip(str(value), VALUE)
 
 
 def _split(overrides: Iterable[str]) -> dict[str, Value]:
@@ -141,11 +122,10 @@ def _split(overrides: Iterable[str]) -> dict[str, Value]:
 
 
 def _scalar(text: str) -> Value:
+    """Return a value as JSON can hold it: a number, a text that is not too long, or None."""
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             value = kind(text)
-        except ValueError:
-            continue
-        if math.isfinite(value):
-            return _plain(value)
+            if abs(value) < 2**53:
+                return value
     return None if text == "null" else clip(text, VALUE)

@@ -20,39 +20,27 @@ class Launcher:
         """Number of jobs that run at a time."""
         raise NotImplementedError
 
-    def run(self, jobs: Sequence[Job], worker: Worker) -> None:
+    def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Run the jobs that have not ended, and wait for those that other processes run.
 
         Args:
             jobs: the jobs, of one sweep.
             worker: what a worker in this process needs.
+            until_one_ends: whether it may return as soon as one of them has ended.
 
         Raises:
             KeyboardInterrupt: a signal asked to stop; running jobs are saved.
             UserError: the jobs cannot be run.
         """
         if left := unfinished(jobs):
-            self.launch(left, worker)
+            self.launch(left, worker, until_one_ends=until_one_ends)
 
-    def launch(self, jobs: Sequence[Job], worker: Worker) -> None:
+    def launch(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Run jobs of which none has ended; see `run`."""
         raise NotImplementedError
 
-    def run_until_one_ends(self, jobs: Sequence[Job], worker: Worker) -> None:
-        """Run jobs until one of them has ended, or until all have; see `run`."""
-        self.run(jobs, worker)
-
-    def dismiss(self) -> None:
-        """Let idle processes end, as no further jobs will come."""
-
-    def pool(self, folder: Path, worker: Worker, count: int) -> "AbstractContextManager[Launcher]":
-        """Return what runs the jobs of a sweep until the end of the context; its processes may start at once.
-
-        Args:
-            folder: the sweep's folder, which need not be there yet.
-            worker: see `run`.
-            count: number of jobs, as far as it is known.
-        """
+    def pool(self, folder: Path, worker: Worker) -> "AbstractContextManager[Launcher]":
+        """Return a context of what runs the jobs of the sweep in a folder; its processes live until its end."""
         return nullcontext(self)
 
     def check(self, configs: Iterable[Config]) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 from augment.params import parse_settings
 from augment.support.errors import UserError, suggest
 from trainer.sweeps.launchers.base import Launcher
+from trainer.sweeps.launchers.cluster import Ray, Slurm
 from trainer.sweeps.launchers.local import Local
-from trainer.sweeps.launchers.ray import Ray
-from trainer.sweeps.launchers.slurm import Slurm
 
 LAUNCHERS: Mapping[str, type[Launcher]] = {cls.name: cls for cls in (Local, Slurm, Ray)}
 

@@ -22,9 +22,8 @@ from trainer.loop.callback import Callback
 from trainer.run.folder import SWEEP_FILE
 from trainer.sweeps.launchers.base import Launcher
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.ledger import Job, read_ledger, unfinished
-from trainer.sweeps.processes import LED, WITH_PARENT, Orders
-from trainer.sweeps.runs import FAILED
+from trainer.sweeps.ledger import FAILED, Job, read_ledger, unfinished
+from trainer.sweeps.processes import NAMED_LATER, WITH_PARENT
 from trainer.sweeps.start import Request, continued, is_search, read_request, run, search
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import Worker
@@ -58,16 +57,14 @@ def main(arguments: Sequence[str]) -> int:
                 f"{action}: {amount(len(folders), 'folder')}. Allowed: {action} SWEEP, the folder of one sweep."
             )
         (folder,) = folders
-        orders = Orders()
         if options.with_parent:
             end_with_parent()
-        if options.led and (ids := orders.first(options.led, signals)) is None:
-            return 0
         request = read_request(folder)
         if action == "show":
             return 0 if report_sweep(folder, table_console(), write=False) else 1
         check_folder(folder)
-        jobs = _chosen(folder, options.job)
+        later = options.job == [NAMED_LATER]
+        jobs = _chosen(folder, () if later else options.job)
         _check_given(overrides)
         request = replace(request, config_name=options.config_name or request.config_name)
         tokens = normalize(overrides)
@@ -85,23 +82,22 @@ def main(arguments: Sequence[str]) -> int:
             )
         kept = [token for token in kept if key_of(parse(token)) != "hydra.sweeper.storage"]
         request = Request.of([*request.fixed, *request.swept, *request.hydra, *kept], request.config_name)
-        console = PlainConsole()
+        worker = Worker(PlainConsole(), signals, request.config_name)
         signals.check()
         signals.hold()
         try:
             if action == "work":
-                worker = Worker(console, signals, request.config_name, watch=_watch(request, sweeper, folder))
+                worker.watch = _watch(request, sweeper, folder)
                 with continued(folder):
-                    if options.led:
-                        worker.follow(folder, ids, orders.next)
+                    if later:
+                        worker.follow(folder, sys.stdin)
                     else:
                         worker.check(unfinished(jobs))
                         worker.work(jobs)
                 return 0
             retried = jobs if action == "retry" else []
             if is_search(sweeper):
-                return search(request, sweeper, folder, launcher, signals, retried)
-            worker = Worker(console, signals, request.config_name)
+                return search(request, sweeper, folder, launcher, worker, retried)
             worker.check([*unfinished(jobs), *(job for job in retried if job.status() == FAILED)])
             for job in retried:
                 job.retry()
@@ -117,9 +113,7 @@ def _parser() -> Parser:
     add_trust_flag(parser)
     parser.add_argument("--job", action="append", metavar="ID", help="only this job; can be repeated")
     parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
-    # What launchers pass to their workers.
-    parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)
-    parser.add_argument(LED, type=Path, metavar="LOG", help=SUPPRESS)
+    parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)  # of the workers that launchers start
     return parser
 
 

@@ -67,7 +67,7 @@ def test_sorting_filtering_overlaying_and_brushing(outputs: Path, tmp_path: Path
     assert {"run", "status", "last val_accuracy", "lr", "rotate.p", "seed"} <= set(seen["head"])
     assert len(seen["names"]) == 14
     # The best first; both seeds are one group.
-    assert seen["legend"][0] == "aug.train.rotate.p=0.2 fit.lr=0.04 n = 2"
+    assert seen["legend"][0] == "fit.lr=0.04 aug.train.rotate.p=0.2 n = 2"
     assert seen["problems"][0].startswith("failed 1 run: 0000000003 (5 of 5 epochs)ValueError: </script>")
     assert seen["problems"][1].startswith("pruned 1 run: 0000000004")
     assert seen["bars"]
@@ -80,7 +80,7 @@ def test_sorting_filtering_overlaying_and_brushing(outputs: Path, tmp_path: Path
     assert seen["failed"] == ["0000000003"]
     assert seen["selected"][0] == "14 runs, 2 selected"
     assert seen["selected"][1:] == [
-        ["aug.train.rotate.p=0.2 fit.lr=0.01 n = 2", "aug.train.rotate.p=0.0 fit.lr=0.01 n = 2"],
+        ["fit.lr=0.01 aug.train.rotate.p=0.2 n = 2", "fit.lr=0.01 aug.train.rotate.p=0.0 n = 2"],
         ["aug.train.rotate.p", "seed"],
     ]
     assert seen["focused"]

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from workers import command
 
-from trainer.sweeps.ledger import Job, read_ledger
+from trainer.sweeps.ledger import JOB_FILE, Job, read_ledger
 from trainer.sweeps.processes import Command
-from trainer.sweeps.runs import JOB_FILE
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from jobs import FakeRuns
-from rich.console import Console
 
 from augment.support.errors import UserError
 from trainer.sweeps.launchers.cluster import Cluster
 from trainer.sweeps.ledger import Job, unfinished
 from trainer.sweeps.processes import Command
+from trainer.sweeps.work import Worker
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Inline(Cluster):
     name, logs = "inline", "logs"
 
     @contextmanager
-    def started(self, command: Command, count: int, folder: Path, console: Console) -> Iterator[Callable[[], bool]]:
+    def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:
         assert count == 4, "no more workers than jobs"
         self.work()
         yield lambda: True

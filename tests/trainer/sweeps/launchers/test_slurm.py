@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +12,8 @@ import pytest
 from jobs import FakeRuns
 from rich.console import Console
 
+from trainer.sweeps.launchers.cluster import Slurm
 from trainer.sweeps.launchers.registry import parse_launcher
-from trainer.sweeps.launchers.slurm import Slurm
 from trainer.sweeps.ledger import Job, unfinished
 from trainer.sweeps.processes import Command
 
@@ -49,7 +50,7 @@ def test_workers_are_submitted_as_one_array(tmp_path: Path, monkeypatch: pytest.
     command, said = Command(("worker",), {}, "."), StringIO()
     launcher = parse_launcher({"kind": "slurm", "n_jobs": 2})
     assert isinstance(launcher, Slurm)
-    with launcher.started(command, 2, tmp_path, Console(file=said)) as ended:
+    with launcher.started(command, 2, tmp_path, replace(FakeRuns().worker(), console=Console(file=said))) as ended:
         assert ended()
     assert arrays == [[command, command]]
     assert said.getvalue() == "submitted 2 workers: 7_1, 7_2\n"
