@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from augment.support.errors import UserError
-from augment.support.hydra_versions import register_resolver
+from augment.support.hydra import register_resolver
 
 # Names of settings that hold secrets, and addresses with a password in them.
 _SECRET = re.compile(

@@ -7,7 +7,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from augment.cli.conf import CONF
-from augment.support.hydra_versions import VERSION_BASE
+from augment.support.hydra import VERSION_BASE
 
 
 @pytest.fixture
