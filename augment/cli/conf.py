@@ -136,7 +136,10 @@ class _UserFiles(FileConfigSource):
         found = super().load_config(config_path)
         group = config_path.rpartition("/")[0].partition("/")[0]
         if group == EXPERIMENT and found.header["package"] != "_global_":
-            raise UserError(f"{file}: Allowed: # @package _global_ as the first line, as its keys are of all sections.")
+            raise UserError(
+                f"{file}: its first line is not # @package _global_. Allowed: that line, as its keys are of all "
+                "sections."
+            )
         assert isinstance(found.config, DictConfig)
         defaults = found.config.get("defaults", [])
         if _SELF not in defaults and any("override " not in str(entry) for entry in defaults):

@@ -78,7 +78,8 @@ def _explain_missing(where: str, what: str) -> str:
         where: the config file that chooses it, without its ending; empty or "config": the command line.
         what: group and name.
     """
-    group, _, name = what.rpartition("/")
+    # Our groups have one level, Hydra's own have two.
+    group, _, name = what.rpartition("/") if what.startswith("hydra/") or "/" not in what else what.partition("/")
     parent, _, stem = where.rpartition("/")
     known = config_files(group)
     file = None if stem == "config" else config_files(parent).get(stem)
@@ -86,9 +87,10 @@ def _explain_missing(where: str, what: str) -> str:
     if not known:
         return f"{prefix}{what}: unknown group '{group}'.{suggest(group, group_names())}"
     hint = _ELSEWHERE.get(group, "").format(name)
-    if "/" in name or name.endswith((".yaml", ".yml")):
+    if name.endswith((".yaml", ".yml")):
         hint = f" A file of your own is {group}=NAME if it is conf/{group}/NAME.yaml, or in --config-dir."
-    return f"{prefix}{group or 'defaults'}: unknown name '{name}'.{suggest(name, known)}{hint}"
+    chosen = f"{group}: " if group else ""
+    return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known)}{hint}"
 
 
 def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[str, Any]) -> str:
@@ -100,4 +102,5 @@ def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[
     given = f"{paths[key]}: " if key in paths else ""
     name = re.match(r"Interpolation key '(.*?)' not found", text)
     near = nearest(name[1], {path for path, value in paths.items() if path != key and value != {}}) if name else ""
-    return f"{key}: {given}{(why or text).rstrip('.')}.{near} Allowed: {_RESOLVED}."
+    text = (why or text).strip('".')
+    return f"{key}: {given}{text}.{near} Allowed: {_RESOLVED}."

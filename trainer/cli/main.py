@@ -17,7 +17,7 @@ from augment.cli.parser import INTERRUPTED, Parser, readable_errors
 from augment.cli.tools import find_tools, print_version, refuse_tool
 from augment.cli.trust import TRUST_FLAG, add_trust_flag, gated
 from augment.support.console import PlainConsole
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError
 from augment.support.hydra import VERSION_BASE
 from augment.support.own_code import load_plugins
 from augment.support.process import BEGAN, launched
@@ -172,7 +172,7 @@ def _check_hydra(tokens: Sequence[str], *, sweeps: bool) -> None:
         if key.startswith(("hydra.", "hydra/")) and not sweeps and key not in _OF_RUNS:
             if key.startswith(("hydra.sweep", "hydra.launcher", "hydra/sweeper", "hydra/launcher")):
                 raise UserError(f"{key}: there is no sweep. Allowed: with -m.")
-            raise UserError(f"{key}: unknown key.{suggest(key, _OF_RUNS)}")
+            raise UserError(f"{key}: unknown key. Allowed: {', '.join(_OF_RUNS)}.")
 
 
 def _show(flags: Sequence[str], tokens: Sequence[str]) -> None:
