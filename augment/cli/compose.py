@@ -17,13 +17,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-from augment.cli.choices import check_choices, nothing_to_remove
-from augment.cli.conf import CONF, config_files, register_folders
+from augment.cli.conf import CONF, config_files, default_groups, register_folders
 from augment.cli.explanation import explained
-from augment.cli.overrides import normalize, parse, refuse_sweeps, refuse_words
+from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
 from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_params, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug, parse_aug
+from augment.support.errors import UserError, suggest
 from augment.support.hydra import VERSION_BASE, register_resolver
 from augment.support.own_code import load_plugins
 from augment.support.secrets import resolved
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 # Hydra's name for a recipe that is not in a file of conf/aug.
 _GIVEN = "given"
+
+# Key of a step of a recipe.
+_STEP = re.compile(r"aug\.(train|val)\.[^.]+")
 
 # Hydra's state is global: threads that compose take turns.
 _COMPOSING = RLock()
@@ -81,17 +84,38 @@ def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Compos
         config_name: file of conf/ to start from.
 
     Raises:
-        UserError: an unknown config file, what Hydra cannot compose, or see `augment.cli.choices.check_choices`.
+        UserError: what Hydra cannot compose, such as an unknown config file; or see `_check_choices`.
     """
+    _check_choices(tokens)
     with _hydra():
-        check_choices([parse(token) for token in tokens])
         try:
             return Composed(hydra.compose(config_name, list(tokens), return_hydra_config=True))
         except ConfigCompositionException as error:
-            if missing := re.match(r"Could not delete from config. '(.*?)' does not exist", str(error)):
-                others = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
-                raise nothing_to_remove(missing[1], others) from error
-            raise
+            missing = re.match(r"Could not delete from config. '(.*?)' does not exist", str(error))
+            if missing is None:
+                raise
+            section, _, name = missing[1].rpartition(".")
+            others = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
+            if there := OmegaConf.select(others, section) if section else others:
+                raise UserError(f"~{missing[1]}: there is no such key.{suggest(name, map(str, there))}") from error
+            raise UserError(f"~{missing[1]}: nothing to remove. Allowed: a key that a file in conf/ sets.") from error
+
+
+def _check_choices(tokens: Sequence[str]) -> None:
+    """Refuse what Hydra would accept in silence: two files of a group without a default, and a step set to null."""
+    groups, chosen = default_groups(), dict[str, object]()
+    for override in map(parse, tokens):
+        key, value = key_of(override), override.value()
+        if override.is_delete() or isinstance(value, dict):
+            continue
+        if key in chosen and groups[key] is None:
+            raise UserError(f"{key}: chosen twice, {chosen[key]} and {value}. Allowed: once.")
+        if key in groups:
+            chosen[key] = value
+        if value is None and _STEP.fullmatch(key):  # a bare step of a file applies always
+            raise UserError(
+                f"{key}: null is not allowed. Allowed: parameters, such as {{p: 0}}; or ~{key}, which removes it."
+            )
 
 
 def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -81,9 +81,7 @@ def default_groups() -> dict[str, str | None]:
 
     They can be chosen without a plus sign, and the command line takes precedence over an experiment's choice.
     """
-    defaults = read_yaml(CONF / "config.yaml")
-    assert isinstance(defaults, dict)
-    named = [entry for entry in defaults["defaults"] if isinstance(entry, dict)]
+    named = [entry for entry in read_config(CONF / "config.yaml")["defaults"] if isinstance(entry, dict)]
     # Overrides are of Hydra's own groups.
     return {str(key): file for entry in named for key, file in entry.items() if not str(key).startswith("override ")}
 
@@ -100,7 +98,7 @@ def register_folders() -> None:
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """Read a config file of a user's, checked where Hydra would not name it.
+    """Read a config file.
 
     Raises:
         UserError: it cannot be read, or does not hold a mapping.
@@ -108,11 +106,6 @@ def read_config(file: Path) -> dict[str, Any]:
     given = read_yaml(file)
     if not isinstance(given, Mapping):
         raise UserError(f"{file}: holds {given!r}. Allowed: a mapping, written as lines of key: value without dashes.")
-    entries = given.get("defaults", [])
-    if not isinstance(entries, list) or not all(isinstance(entry, str | dict) for entry in entries):
-        raise UserError(f"{file}: defaults: {entries!r} is not allowed. Allowed: a list, such as [NAME, {_SELF}].")
-    if file.stem in entries:
-        raise UserError(f"{file}: defaults: {file.stem} is the file itself. Allowed: another one.")
     return {str(key): value for key, value in given.items()}
 
 

@@ -54,7 +54,8 @@ def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) 
         return _explain_interpolation(error, values)
     if isinstance(error, RecursionError):
         return "defaults: config files build on each other in a circle. Allowed: defaults without circles."
-    text = first_line(error if str(error) or cause is None else cause)
+    said = error if str(error) or cause is None else cause
+    text = first_line(said)
     if override := re.match(r"Error merging override \+*([^=\s]+)=(.*)", text):
         key, value = override.groups()
         return f"{key}: {value} does not fit what is there. Allowed: {key}=null before it, which clears that."
@@ -62,11 +63,7 @@ def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) 
         return _explain_missing(missing[1] or "", missing[2])
     if missing := re.match(r"Cannot find primary config '(.*?)'", text):
         return f"--config-name {missing[1]}: there is no such file.{suggest(missing[1], config_files(''))}"
-    if twice := re.match(r"Multiple values for (\S+?)\. To override a value use 'override (.*)'", text):
-        return f"{twice[1]}: chosen by two defaults lists. Did you mean 'override /{twice[2]}' in the second one?"
-    if wrong := re.match(r"Could not \w+ '(.*?)'|Could not delete from config. '(.*?)'", text):
-        return f"{wrong[1] or wrong[2]}: unknown key. Allowed: an existing key."
-    if key := getattr(cause if not str(error) else error, "full_key", None):
+    if key := getattr(said, "full_key", None):
         return f"{key}: {text}. Allowed: numbers and text of YAML, lists, mappings, and ${{KEY}} closed by a }}."
     return " ".join(line.strip() for line in (str(error) or text).partition("\n\n")[0].splitlines())
 

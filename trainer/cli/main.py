@@ -6,6 +6,7 @@ import sys
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from contextlib import nullcontext
+from fnmatch import fnmatch
 
 import hydra
 
@@ -34,8 +35,9 @@ from trainer.run.overrides import AUTO, resumed_in, with_resumed
 # Flags that say what to do; one is allowed.
 _MODES = ("multirun", "run", "cfg", "info", "hydra_help")
 
-# Keys of Hydra that count for a single run.
+# Keys of Hydra's own that have an effect, for a single run and for a sweep.
 _OF_RUNS = ("hydra.run.dir", "hydra.searchpath")
+_OF_SWEEPS = ("hydra.sweep.dir", "hydra.searchpath", "hydra?launcher*", "hydra?sweeper*")
 
 
 class _Parser(Parser):
@@ -163,16 +165,14 @@ def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
 
 
 def _check_hydra(tokens: Sequence[str], *, sweeps: bool) -> None:
-    """Refuse settings of Hydra itself that would have no effect; those of a sweep are checked there.
-
-    Raises:
-        UserError: there is one.
-    """
+    """Refuse settings of Hydra's own that have no effect."""
     for key in (key_of(parse(token)) for token in tokens):
-        if key.startswith(("hydra.", "hydra/")) and not sweeps and key not in _OF_RUNS:
-            if key.startswith(("hydra.sweep", "hydra.launcher", "hydra/sweeper", "hydra/launcher")):
-                raise UserError(f"{key}: there is no sweep. Allowed: with -m.")
-            raise UserError(f"{key}: unknown key. Allowed: {', '.join(_OF_RUNS)}.")
+        allowed, others = (_OF_SWEEPS, _OF_RUNS) if sweeps else (_OF_RUNS, _OF_SWEEPS)
+        if key.startswith(("hydra.", "hydra/")) and not any(fnmatch(key, name) for name in allowed):
+            why = "unknown key"
+            if any(fnmatch(key, name) for name in others):
+                why = "of single runs" if sweeps else "there is no sweep without -m"
+            raise UserError(f"{key}: {why}. Allowed: {', '.join(allowed).replace('?', '.')}.")
 
 
 def _show(flags: Sequence[str], tokens: Sequence[str]) -> None:

@@ -244,7 +244,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         "cut.pth": "not a checkpoint, or cut short.",
         "cut_old.pth": "not a checkpoint, or cut short",
         "text.pth": "not a checkpoint, or cut short.",
-        "pipe.pth": "it is a named pipe. Allowed: a file.",
+        "pipe.pth": "no regular file.",
         "model.onnx": "unknown kind of file. Allowed: .safetensors, .pth,",
         "tensr.pth": f"no such file. Did you mean {tmp_path / 'tensor.pth'}?",
         "": "the folder has no best.pt. Allowed: the folder of a run, or a file.",
