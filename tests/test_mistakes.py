@@ -159,7 +159,7 @@ COMMANDS = [
     ("trainer -m hydra/sweeper=optuna hydra.sweeper.metrics=[val_acc] fit.lr=interval(0.1,1)", "val_acc",
      "'val_accuracy'"),
     ("trainer -m hydra.launcher.jobs=2 seed=0,1", "hydra.launcher.jobs: unknown key", "'n_jobs'"),
-    ("trainer hydra.sweeper.n_trials=3", "hydra.sweeper.n_trials: there is no sweep", "with -m"),
+    ("trainer hydra.sweeper.n_trials=3", "hydra.sweeper.n_trials: there is no sweep", "without -m"),
     ("trainer sweep list SWEEP", "list: unknown", "'show'"),
     ("trainer sweep resume", "resume: 0 folders", "resume SWEEP"),
     ("trainer sweep resume run", "run: no sweep.yaml in it", "the folder of a sweep"),

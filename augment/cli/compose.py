@@ -95,8 +95,9 @@ def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Compos
             if missing is None:
                 raise
             section, _, name = missing[1].rpartition(".")
-            others = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
-            if there := OmegaConf.select(others, section) if section else others:
+            there = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
+            there = OmegaConf.select(there, section) if section else there
+            if isinstance(there, DictConfig) and there:
                 raise UserError(f"~{missing[1]}: there is no such key.{suggest(name, map(str, there))}") from error
             raise UserError(f"~{missing[1]}: nothing to remove. Allowed: a key that a file in conf/ sets.") from error
 
@@ -152,11 +153,6 @@ def _stored(aug: Mapping[str, Any] | None) -> Iterator[list[str]]:
             yield [f"+aug={_GIVEN}"]
         finally:
             del store.repo["aug"][f"{_GIVEN}.yaml"]
-
-
-def compose_jobs(jobs: Iterable[Sequence[str]], *, config_name: str = "config") -> list[dict[str, Any]]:
-    """Compose several runs, each from its normalized overrides, as plain values; see `compose_run`."""
-    return [compose_run(job, config_name=config_name).plain for job in jobs]
 
 
 @contextmanager

@@ -125,8 +125,7 @@ class _UserFiles(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         file = Path(self.path) / f"{config_path.removesuffix('.yaml')}.yaml"
-        read_config(file)
-        found = super().load_config(config_path)
+        defaults, found = read_config(file).get("defaults"), super().load_config(config_path)
         group = config_path.rpartition("/")[0].partition("/")[0]
         if group == EXPERIMENT and found.header["package"] != "_global_":
             raise UserError(
@@ -134,9 +133,8 @@ class _UserFiles(FileConfigSource):
                 "sections."
             )
         assert isinstance(found.config, DictConfig)
-        defaults = found.config.get("defaults", [])
-        if _SELF not in defaults and any("override " not in str(entry) for entry in defaults):
-            defaults.append(_SELF)  # as Hydra does, with a warning
+        if isinstance(defaults, list) and _SELF not in defaults and "override " not in str(defaults[:1]):
+            found.config.defaults.append(_SELF)  # as Hydra does, with a warning
         _hide_secrets(found.config, "" if group in ("", EXPERIMENT) else f"{group}.")
         return found
 

@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 
 from augment.cli.conf import EXPERIMENT, config_files, default_groups, group_names
-from augment.support.errors import UserError, first_line, nearest
+from augment.support.errors import UserError, first_line
 from augment.support.secrets import as_written, hide, masked
 
 # The start of a value, or of one of the values of a sweep.
@@ -26,9 +26,6 @@ _HOME = re.compile(r"(?<=[=,])~/")
 # A value without syntax that Hydra accepts only in quotes, because of an umlaut or another sign without a meaning in
 # its grammar.
 _TO_QUOTE = re.compile(r"""(?=.*[^\x20-\x7e]|.*[!#&;<>^`])[^=,:()\[\]{}'"\\$]+""")
-
-# What a value may be made with; see the grammar of Hydra.
-_FUNCTIONS = ("choice", "glob", "interval", "range", "shuffle", "sort", "tag", "int", "float", "str", "bool")
 
 # Spaces of a search as other tools name them, and how Hydra writes them.
 _LOG = "tag(log,interval(LOW,HIGH))"
@@ -102,16 +99,12 @@ def _readable(token: str) -> str:
 
 def _reason(token: str, text: str) -> str:
     """Return why Hydra cannot parse an override, in parentheses; empty if only its grammar could say."""
-    if unknown := re.search(r"Unknown function '(\w+)'", text):
-        space = _SPACES.get(unknown[1])
-        meant = f" Did you mean '{space}'?" if space else nearest(unknown[1], _FUNCTIONS)
-        return f" (unknown function '{unknown[1]}';{meant} Allowed: {', '.join(_FUNCTIONS)})"
-    if " while evaluating " in text:
-        return f" ({text})"
     for opening, closing in ("[]", "{}", "()"):
         if token.count(opening) != token.count(closing):
             return f" ({opening} and {closing} do not match)"
-    return ""
+    _, evaluated, problem = text.partition(" while evaluating ")
+    space = next((_SPACES[word] for word in re.findall(r"\w+", problem) if word in _SPACES), "")
+    return f" ({problem.rstrip('.')}{space and f'; Did you mean {space}?'})" if evaluated else ""
 
 
 def split_sweep(tokens: Sequence[str]) -> list[list[str]]:

@@ -46,19 +46,55 @@ _SELECTORS = {"data": "source", "model": "kind"}
 
 @dataclass(frozen=True)
 class Gate:
-    """A folder, which may be a stranger's, that decides on jobs.
+    """A file of a folder, which may be a stranger's, that decides on jobs.
 
     Attributes:
-        where: its file, for messages.
+        where: the file.
         named: returns what the command line alone would make of a job.
-        sections: the sections that will be used.
-        every: whether it decides on all overrides of a job; their interpolations are not resolved.
+        sections: those of `KINDS` that will be used.
+        every: whether it decides on all overrides of a job.
     """
 
     where: Path
     named: Callable[[], Mapping[str, Any]]
     sections: Collection[str] = tuple(KINDS)
     every: bool = True
+
+    def check_overrides(self, overrides: Sequence[str]) -> None:
+        """Check that no override has an interpolation, which would be resolved.
+
+        Raises:
+            UntrustedError: one has.
+        """
+        for override in overrides:
+            key, _, value = override.lstrip("+").partition("=")
+            self._check_texts({key: value})
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Check that a configuration sets nothing that only the command line may set.
+
+        Raises:
+            UntrustedError: it does; the message says what the command line must name.
+        """
+        self._check_texts({name: value for name, value in config.items() if name != "data" or "data" in self.sections})
+        for key, reach, value in _reaching(config, self.sections):
+            theirs: Any = self.named()
+            for part in key.split("."):
+                theirs = section_of({"": theirs}, "").get(part)
+            if theirs != value and (value != {} or theirs is None):
+                shown = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
+                raise UntrustedError(
+                    f"{key}: {shown} in {self.where} is not used, as a run folder does not decide {reach}. "
+                    f"Allowed: {key}={shown} {_ALLOWED}."
+                )
+
+    def _check_texts(self, values: Mapping[str, Any]) -> None:
+        for key, text in _texts(values, ""):
+            if "${" in text:
+                raise UntrustedError(
+                    f"{key}: {text} in {self.where} is not resolved, as a run folder may come from a stranger. "
+                    f"Allowed: {key}=VALUE {_ALLOWED}."
+                )
 
 
 # The one that all jobs pass now; see `gated`.
@@ -74,7 +110,7 @@ def add_trust_flag(parser: Parser) -> None:
 def with_overrides(
     config: Mapping[str, Any], overrides: Sequence[str], where: Path, *, trust: bool, data: bool = True
 ) -> dict[str, Any]:
-    """Return the configuration of a run folder with overrides, checked by `check_named`.
+    """Return the configuration of a run folder with overrides, checked by `Gate.check`.
 
     Interpolations are resolved in overrides and, with `trust`, in the configuration, which otherwise must not have any.
 
@@ -86,7 +122,7 @@ def with_overrides(
         data: whether the images of the run will be loaded.
 
     Raises:
-        UntrustedError: see `check_named`.
+        UntrustedError: see `Gate.check`.
         UserError: what cannot be merged or resolved.
     """
     merged = dict(config)
@@ -101,7 +137,7 @@ def with_overrides(
     if trust:
         return plain_values(everything)
     plain: Any = OmegaConf.to_container(everything)
-    check_named(plain, lambda: given, where, ["data"] if data else [])
+    Gate(where, lambda: given, ["data"] if data else []).check(plain)
     return {str(key): value for key, value in plain.items()}
 
 
@@ -149,54 +185,11 @@ def compose_job(overrides: Sequence[str], config_name: str = "config", gate: Gat
     """
     gate = gate or _gate
     if gate is not None and gate.every:
-        check_overrides(overrides, gate.where)
+        gate.check_overrides(overrides)
     composed = compose_run(overrides, config_name=config_name)
     if gate is not None:
-        check_named(composed.plain, gate.named, gate.where, gate.sections)
+        gate.check(composed.plain)
     return composed
-
-
-def check_overrides(overrides: Sequence[str], where: Path) -> None:
-    """Check that no override of a folder has an interpolation, which would be resolved."""
-    for override in overrides:
-        key, _, value = override.lstrip("+").partition("=")
-        _check_texts({key: value}, where)
-
-
-def check_named(
-    config: Mapping[str, Any], named: Callable[[], Mapping[str, Any]], where: Path, sections: Collection[str]
-) -> None:
-    """Check that a folder sets nothing that only the command line may set.
-
-    Args:
-        config: the configuration.
-        named: returns what the command line sets, in the same form.
-        where: the file of the folder, for messages.
-        sections: those of `KINDS` that will be used.
-
-    Raises:
-        UntrustedError: it does; the message says what the command line must name.
-    """
-    _check_texts({name: value for name, value in config.items() if name != "data" or "data" in sections}, where)
-    for key, reach, value in _reaching(config, sections):
-        theirs: Any = named()
-        for part in key.split("."):
-            theirs = section_of({"": theirs}, "").get(part)
-        if theirs != value and (value != {} or theirs is None):
-            shown = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
-            raise UntrustedError(
-                f"{key}: {shown} in {where} is not used, as a run folder does not decide {reach}. "
-                f"Allowed: {key}={shown} {_ALLOWED}."
-            )
-
-
-def _check_texts(values: Mapping[str, Any], where: Path) -> None:
-    for key, text in _texts(values, ""):
-        if "${" in text:
-            raise UntrustedError(
-                f"{key}: {text} in {where} is not resolved, as a run folder may come from a stranger. "
-                f"Allowed: {key}=VALUE {_ALLOWED}."
-            )
 
 
 def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:

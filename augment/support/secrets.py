@@ -99,14 +99,8 @@ def resolved(plain: Any, raw: Any) -> Any:
         raw: the values before interpolations were resolved.
     """
     names = re.findall(r"\$\{\s*(oc\.env|hidden)\s*:\s*([^,}\s]+)", repr(raw))
-    values = {_value(*name) for name in names} - {""}
+    values = {(_hidden if kind == "hidden" else os.environ).get(name.strip("'\""), "") for kind, name in names} - {""}
     return _with_references(plain, raw, values) if values else plain
-
-
-def _value(resolver: str, name: str) -> str:
-    if resolver == "hidden":
-        return _hidden.get(name, "")
-    return os.environ.get(name.strip("'\""), "")
 
 
 def _with_references(plain: Any, raw: Any, values: set[str]) -> Any:

@@ -157,7 +157,7 @@ def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
     signals.hold()  # from here on there may be a folder, whose run handles them
     folder, console = named_folder(run.template.dir, "hydra.run.dir"), PlainConsole()
     reserve(folder, run.config.fit.resume, key="hydra.run.dir")
-    summary = run_job(run.config, run.tokens, folder, console=console, began=BEGAN, leaves=True)
+    summary = run_job(run.config, run.tokens, folder, console=console, began=BEGAN)
     console.print(str(summary), highlight=False, soft_wrap=True)
     ranks.share(None)
     ranks.leave()

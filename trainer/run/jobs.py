@@ -1,11 +1,9 @@
 """Jobs, from the command line, from Python or of a sweep: checked before anything is written, then run in a folder."""
 
 import logging
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -13,13 +11,11 @@ from omegaconf import OmegaConf
 from augment.cli.trust import compose_job
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
-from augment.support.memory import freeze_imports
-from augment.support.process import launched, local_rank, wake_driver
+from augment.support.process import launched
 from augment.support.signals import StopSignals
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import Config, parse_config
 from trainer.run.failures import folder_error
-from trainer.run.fit import Fit
 from trainer.run.folder import owned, reserve
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import Summary
@@ -86,7 +82,7 @@ def check_configs(configs: Sequence[Config], signals: StopSignals | None = None)
     """
     for config in configs:
         require_ranks(config)
-    import_run(signals, configs[0].fit if len(configs) == 1 and signals else None)
+    import_run(signals)
     from trainer.run.check import check_config
     from trainer.run.resume import check_resume
 
@@ -95,37 +91,15 @@ def check_configs(configs: Sequence[Config], signals: StopSignals | None = None)
         check_resume(config)
 
 
-def import_run(signals: StopSignals | None = None, fit: Fit | None = None) -> None:
+def import_run(signals: StopSignals | None = None) -> None:
     """Import all that a run needs.
 
     Args:
         signals: those of the command line, which end the process at once meanwhile.
-        fit: settings of a run that is about to begin, whose GPU is initialized meanwhile.
     """
-    if "trainer.run.train" in sys.modules and "trainer.run.check" in sys.modules:
-        return  # freezing again would keep what earlier jobs left behind
-    with freeze_imports(), signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
-        if fit is not None:
-            Thread(target=_wake, args=(fit,)).start()
-        import torch  # noqa: F401
-
+    with signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
         import trainer.run.check
         import trainer.run.train  # noqa: F401
-
-
-def _wake(fit: Fit) -> None:
-    """Initialize the GPU, if there is one, while another thread imports modules: the driver, PyTorch, and cuDNN."""
-    if fit.device == "cpu":
-        return
-    index = fit.device.partition(":")[2] or local_rank()[0]
-    wake_driver(int(index))
-    import torch  # as soon as the other thread has imported it
-
-    with suppress(UserError, RuntimeError):  # the run will raise it
-        device = fit.torch_device()
-        if device.type != "cpu":
-            image = torch.zeros(1, 8, 8, 8, device=device, requires_grad=True)
-            torch.autograd.grad(torch.nn.functional.conv2d(image, torch.zeros(8, 8, 3, 3, device=device)).sum(), image)
 
 
 def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bool = False, **options: Any) -> Summary:

@@ -59,7 +59,7 @@ def bytes_kept(network: nn.Module, side: int) -> int:
 
         def keep(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            sizes[StorageWeakRef(storage).cdata] = storage.nbytes()
+            sizes[StorageWeakRef(storage).cdata] = storage.nbytes()  # type: ignore[no-untyped-call]
             return tensor
 
         with saved_tensors_hooks(keep, lambda tensor: tensor):

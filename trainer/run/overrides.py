@@ -8,7 +8,7 @@ from typing import Any
 
 from augment.cli.compose import compose_run
 from augment.cli.overrides import is_override, key_of, normalize, parse
-from augment.cli.trust import Gate, check_overrides
+from augment.cli.trust import Gate
 from augment.support.errors import UserError
 from augment.support.files import require_in
 from augment.support.text import as_bytes
@@ -60,8 +60,8 @@ def with_resumed(
         given = {key_of(parse(token)) for token in tokens}
         saved = [token for token in _saved(file) if key_of(parse(token)) not in given]
         if not trust:
-            check_overrides(saved, file)
             gate = Gate(file, partial(_named, tokens, config_name), ("data", "callbacks"), every=False)  # has weights
+            gate.check_overrides(saved)
     return normalize([*saved, *tokens]), gate
 
 

@@ -193,5 +193,7 @@ def _model_of(file: Path) -> str:
     model = None if run is None else load_config(run).get("model")
     if not isinstance(model, Mapping):
         return ""
-    values = [f"{name} {value}" for name, value in model.items() if isinstance(value, str | float) and name != "weights"]
+    values = [
+        f"{name} {value}" for name, value in model.items() if isinstance(value, str | float) and name != "weights"
+    ]
     return f" That run's model: {', '.join(values)}."

@@ -16,7 +16,6 @@ from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
 from augment.cli.trust import TRUST_FLAG
 from augment.support.secrets import for_worker
 from augment.support.signals import StopSignals
-from trainer.run.fit import Fit
 from trainer.run.jobs import import_run
 from trainer.run.summary import read_summary
 from trainer.sweeps.ledger import ENDED, Job
@@ -131,8 +130,7 @@ class Orders:
         """
         if log.parent.is_dir():
             _write_to(log)
-        # With hydra.launcher.gpus, its GPU is initialized, too.
-        import_run(signals, Fit() if os.environ.get("CUDA_VISIBLE_DEVICES") else None)
+        import_run(signals)
         if (ids := self.next(None)) is not None:
             _write_to(log)
         return ids

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import augment
-from augment.cli.compose import compose, compose_jobs, compose_recipe
+from augment.cli.compose import compose, compose_recipe, compose_run
 from augment.cli.conf import set_config_dir
 from augment.support.errors import UserError
 
@@ -34,9 +34,6 @@ def _no_folder() -> object:
 # What is in a file of aug; what the message says after the name of the file.
 IN_FILES = [
     ("defaults: [imagenete, _self_]", "defaults: aug: unknown name 'imagenete'. Did you mean 'imagenette'? Allowed: "),
-    ("defaults: [slip, _self_]", "defaults: slip is the file itself. Allowed: another one."),
-    ("defaults: none", "defaults: 'none' is not allowed. Allowed: a list, such as [NAME, _self_]."),
-    ("defaults: [[none]]", "defaults: [['none']] is not allowed. Allowed: a list, such as [NAME, _self_]."),
     ("defaults: [/agu: none]", "defaults: agu/none: unknown group 'agu'. Did you mean 'aug'? Allowed: aug, "),
     ("defaults: [/hydra/launcher: slrm]", "defaults: hydra/launcher: unknown name 'slrm'. Did you mean 'slurm'?"),
     ("- flip", "holds ['flip']. Allowed: a mapping, written as lines of key: value without dashes."),
@@ -47,6 +44,9 @@ IN_FILES = [
 
 # What Hydra itself says of such a file.
 IN_DEFAULTS = [
+    ("defaults: [slip, _self_]", "defaults: config files build on each other in a circle. Allowed: defaults without"),
+    ("defaults: none", "Invalid defaults list in 'aug/slip', defaults must be a list (got str)"),
+    ("defaults: [[none]]", "Unsupported type in defaults : ListConfig"),
     ("defaults: [_self_, none, _self_]", "Duplicate _self_ defined in aug/slip"),
     ("defaults: [{/aug: none, /fit: article}]", "In aug/slip: Too many keys in default item"),
     ("defaults: [override /aug: none, imagenette]", "In aug/slip: Override 'aug@aug.aug : none' is defined before"),
@@ -117,7 +117,7 @@ def test_a_slip_in_a_value_is_named_with_its_key(text: str, message: str, mine: 
     [
         ("defaults: [confg, _self_]", "{file}: defaults: unknown name 'confg'. Did you mean 'config'?"),
         ("defaults: [config, override aug: nune]", "aug: unknown name 'nune'. Did you mean 'none'? Allowed: "),
-        ("defaults: [config, aug: none, _self_]", "aug: chosen by two defaults lists. Did you mean 'override /aug: n"),
+        ("defaults: [config, aug: none, _self_]", "Multiple values for aug. To override a value use 'override aug"),
         ("defaults: [config, _self_]\nfit:\n  - epochs: 3", "In 'main': ConfigTypeError raised while composing config"),
     ],
 )
@@ -125,7 +125,7 @@ def test_slips_in_a_file_that_the_command_line_names(text: str, message: str, mi
     file = mine / "main.yaml"
     file.write_text(text + "\n")
     with pytest.raises(UserError, match=f"^{re.escape(message.format(file=file))}[^\n]*$"):
-        compose_jobs([[]], config_name="main")
+        compose_run([], config_name="main")
 
 
 def test_a_file_without_self_is_no_slip(mine: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_file_without_self_is_no_slip(mine: Path) -> None:
     (mine / "main.yaml").write_text("defaults: [config]\nfit: {epochs: 3}\n")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (composed,) = compose_jobs([[]], config_name="main")
+        composed = compose_run([], config_name="main").plain
     assert composed["fit"] == {"epochs": 3}
 
 
@@ -141,7 +141,7 @@ def test_a_missing_main_file(mine: Path) -> None:
     (mine / "main.yaml").write_text("defaults: [config]\n")
     expected = r"^--config-name mian: there is no such file\. Did you mean 'main'\? Allowed: config, main\.$"
     with pytest.raises(UserError, match=expected):
-        compose_jobs([[]], config_name="mian")
+        compose_run([], config_name="mian")
 
 
 @pytest.mark.parametrize(
