@@ -46,15 +46,6 @@ def test_invalid_mappings(given: object, expected: str) -> None:
     assert str(caught.value).startswith(expected)
 
 
-def test_key_path_at_the_top_has_no_dot_before_it() -> None:
-    with pytest.raises(UserError, match=r"^fil: unknown key\. Did you mean 'fill'\?"):
-        parse_params(PARAMS, {"root": "r", "fil": 1}, "")
-    with pytest.raises(UserError, match=r"^root: missing\."):
-        parse_params(PARAMS, {}, "")
-    with pytest.raises(UserError, match=r"^fill: 256 is not allowed\."):
-        parse_params(PARAMS, {"root": "r", "fill": 256}, "")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Section:
     root: str = setting(Text(required=True, doc="folder"))

@@ -18,7 +18,6 @@ from runs import read_metrics, rows_of
 from trainer.cli.main import main
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.sweeps.ledger import read_ledger
-from trainer.tools import evaluate
 
 pytestmark = pytest.mark.slow
 
@@ -132,14 +131,6 @@ def test_a_run_writes_everything(finished):
     assert json.loads((folder / "environment.json").read_text())["packages"]["torch"]
 
 
-def test_same_seed_same_metrics(finished, tmp_path, photos, call):
-    _, first = finished
-    assert call(tmp_path, *LEAN, *data(photos)).returncode == 0
-    (second,) = runs(tmp_path)
-    assert first.name != second.name
-    assert rows_of(first) == rows_of(second)
-
-
 def test_evaluate_repeats_the_best_score(finished, call):
     _, folder = finished
     result = call(folder.parents[2], "evaluate", folder)
@@ -149,36 +140,6 @@ def test_evaluate_repeats_the_best_score(finished, call):
     assert evaluation["val_accuracy"] == pytest.approx(best["val_accuracy"], abs=1e-6)
     assert evaluation["val_loss"] == pytest.approx(best["val_loss"], rel=1e-5)
     assert evaluation["images"] == 10
-
-
-def test_evaluate_on_another_folder(finished, photos, call):
-    _, folder = finished
-    result = call(folder.parents[2], "evaluate", folder, photos / "train")
-    assert result.returncode == 0, result.stderr
-    evaluation = json.loads((folder / "evaluation-train.json").read_text())
-    assert evaluation["images"] == 20
-    assert set(evaluation["per_class"]) == {"blue", "red"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere"], "nowhere: there is no such folder."),
-        (["RUN", "nowhere"], "nowhere: there is no such folder"),
-        (["RUN", "PHOTOS"], "is not one of the model's classes"),
-        (["RUN", "fit.batch=3"], "fit.batch: unknown key. Did you mean 'batch_size'?"),
-    ],
-)
-def test_evaluate_errors(finished, arguments, message, tmp_path, monkeypatch, capsys):
-    _, folder = finished
-    for name in ("red", "green"):
-        (tmp_path / name).mkdir()
-    places = {"RUN": str(folder), "PHOTOS": str(tmp_path)}
-    monkeypatch.chdir(folder.parents[2])
-    with pytest.raises(SystemExit) as stopped:
-        evaluate.main([places.get(a, a) for a in arguments])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 def wait_for(condition, process, seconds=120):
@@ -260,27 +221,6 @@ def test_sweep_names_the_failed_job_and_continues(tmp_path, photos, call):
     table = result.stdout.split("4 jobs by val_accuracy of the last epoch, the best first")[1]
     assert "NonFiniteLossError" in table
     assert table.index("fit.lr=0.05") < table.index("fit.lr=1000000.0")
-
-
-def test_an_experiment_is_swept_by_one_command(tmp_path, photos, call):
-    """Files by a glob, seeds by a range; the command line's keys win; the tables are written down."""
-    small = [*LEAN[1:], "fit.epochs=1"]
-    swept = ["+experiment=article_2019", "aug=glob(imagenette_2019_ro*)", "seed=range(2)"]
-    result = call(tmp_path, "-m", *swept, *small, *data(photos))
-    assert result.returncode == 0, result.stderr
-    (sweep,) = tmp_path.glob("outputs/*/*-sweep")
-    values = json.loads((sweep / "sweep.json").read_text())
-    assert all("aug=imagenette_2019_rotate" in job["overrides"] for job in values["jobs"])
-    assert [row["n"] for row in values["means"]] == [2]
-    assert "last val_accuracy over seeds" in (sweep / "sweep.md").read_text()
-
-
-@pytest.mark.long
-def test_a_mistake_in_a_process_of_its_own(tmp_path):
-    result = run(tmp_path, "fit.epoch=3")
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: fit.epoch: unknown key. Did you mean 'epochs'?")
-    assert "Traceback" not in result.stdout + result.stderr
 
 
 def test_resume_of_a_finished_run_is_refused(finished, call):
