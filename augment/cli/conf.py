@@ -24,8 +24,6 @@ CONFIG_DIR_HELP = "also search this folder for config files, like ./conf: its au
 # The group of files that choose files of other groups, and set keys of any section.
 EXPERIMENT = "experiment"
 
-_SELF = "_self_"
-
 _given: list[Path] = []
 
 
@@ -125,16 +123,14 @@ class _UserFiles(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         file = Path(self.path) / f"{config_path.removesuffix('.yaml')}.yaml"
-        defaults, found = read_config(file).get("defaults"), super().load_config(config_path)
+        read_config(file)
+        found = super().load_config(config_path)
         group = config_path.rpartition("/")[0].partition("/")[0]
         if group == EXPERIMENT and found.header["package"] != "_global_":
             raise UserError(
                 f"{file}: its first line is not # @package _global_. Allowed: that line, as its keys are of all "
                 "sections."
             )
-        assert isinstance(found.config, DictConfig)
-        if isinstance(defaults, list) and _SELF not in defaults and "override " not in str(defaults[:1]):
-            found.config.defaults.append(_SELF)  # as Hydra does, with a warning
         _hide_secrets(found.config, "" if group in ("", EXPERIMENT) else f"{group}.")
         return found
 

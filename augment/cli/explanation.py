@@ -83,11 +83,9 @@ def _explain_missing(where: str, what: str) -> str:
     prefix = f"{file}: defaults: " if file else ""
     if not known:
         return f"{prefix}{what}: unknown group '{group}'.{suggest(group, group_names())}"
-    hint = _ELSEWHERE.get(group, "").format(name)
-    if name.endswith((".yaml", ".yml")):
-        hint = f" A file of your own is {group}=NAME if it is conf/{group}/NAME.yaml, or in --config-dir."
     chosen = f"{group}: " if group else ""
-    return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known)}{hint}"
+    elsewhere = _ELSEWHERE.get(group, "").format(name)
+    return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known)}{elsewhere}"
 
 
 def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[str, Any]) -> str:

@@ -50,7 +50,8 @@ class _Parser(Parser):
         self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
         self.add_argument("--package", "-p", help=SUPPRESS)
         self.add_argument("--resolve", action="store_true", help=SUPPRESS)
-        self.add_argument("--info", "-i", nargs="?", const="all")
+        shown = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
+        self.add_argument("--info", "-i", nargs="?", const="all", choices=shown)
         self.add_argument("--hydra-help", action="store_true")
         self.add_argument("--config-name", "-cn", default="config")
         self.add_argument("--version", action="store_true")

@@ -1,7 +1,6 @@
 """Slips in a user's own config files: every message names the file or the key, and the nearest right name."""
 
 import re
-import warnings
 from pathlib import Path
 
 import pytest
@@ -128,17 +127,8 @@ def test_slips_in_a_file_that_the_command_line_names(text: str, message: str, mi
         compose_run([], config_name="main")
 
 
-def test_a_file_without_self_is_no_slip(mine: Path) -> None:
-    """Hydra warns, and then puts the file's own values last."""
-    (mine / "main.yaml").write_text("defaults: [config]\nfit: {epochs: 3}\n")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        composed = compose_run([], config_name="main").plain
-    assert composed["fit"] == {"epochs": 3}
-
-
 def test_a_missing_main_file(mine: Path) -> None:
-    (mine / "main.yaml").write_text("defaults: [config]\n")
+    (mine / "main.yaml").write_text("defaults: [config, _self_]\n")
     expected = r"^--config-name mian: there is no such file\. Did you mean 'main'\? Allowed: config, main\.$"
     with pytest.raises(UserError, match=expected):
         compose_run([], config_name="mian")
@@ -174,7 +164,6 @@ def test_files_that_build_on_each_other_in_a_circle(mine: Path) -> None:
     [
         ("data=photos/mine", "data=folder data.root=photos/mine if it is a folder of images."),
         ("callbacks=early_stopping", "callbacks.early_stopping={} if it is a callback."),
-        ("+aug=mine/aug/x.yaml", "A file of your own is aug=NAME if it is conf/aug/NAME.yaml, or in --config-dir."),
     ],
 )
 def test_what_is_no_file_may_be_something_else(token: str, hint: str, mine: Path) -> None:
