@@ -38,9 +38,9 @@ COMMANDS = [
     ("trainer mine.yaml", "'mine.yaml' is not an override", "'+aug=mine'? Its file is conf/aug/mine.yaml"),
     # Flags
     ("trainer --aug imagenette", "--aug: unknown flag", "+aug=imagenette"),
-    ("trainer --data=folder", "--data=folder: unknown flag", "data=folder"),
+    ("trainer --data=folder", "--data: unknown flag", "data=folder"),
     ("trainer --epochs 3", "--epochs: unknown flag", "fit.epochs=3"),
-    ("trainer --learning-rate=0.1", "--learning-rate=0.1: unknown flag", "fit.lr=0.1"),
+    ("trainer --learning-rate=0.1", "--learning-rate: unknown flag", "fit.lr=0.1"),
     ("trainer --resume RUN", "--resume: unknown flag", "fit.resume=RUN"),
     ("trainer --config mine.yaml", "--config: unknown flag", "'--config-dir'"),
     ("trainer --config-dir nowhere", "--config-dir nowhere: there is no such folder", "a folder such as conf"),

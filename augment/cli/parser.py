@@ -19,7 +19,6 @@ from augment.cli.explanation import explain
 from augment.params import Choice, Count, Number, Param
 from augment.support.errors import UserError, nearest
 from augment.support.own_code import OwnCodeError, describe_own
-from augment.support.secrets import masked
 from augment.support.text import printable
 
 if TYPE_CHECKING:
@@ -122,7 +121,8 @@ class Parser(ArgumentParser):
         for token, after in zip(rest, [*rest, ""][1:], strict=True):
             if token.startswith("-"):
                 allowed = f"{', '.join(sorted(self._flags))}.{self._settings}"
-                raise UserError(f"{masked(token)}: unknown flag.{self.meant(token, after)} Allowed: {allowed}")
+                flag = token.partition("=")[0]
+                raise UserError(f"{flag}: unknown flag.{self.meant(token, after)} Allowed: {allowed}")
         set_config_dir(getattr(options, "config_dir", None))
         return options, rest
 

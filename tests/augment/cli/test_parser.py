@@ -64,7 +64,7 @@ def test_a_flag_of_several_values_ends_at_the_next_flag(parser: Parser) -> None:
             ["--spilt", "val"],
             "--spilt: unknown flag. Did you mean '--split'? Allowed: --against, --config-dir, --help,",
         ),
-        (["--spl=val"], "--spl=val: unknown flag. Did you mean '--split'?"),
+        (["--spl=val"], "--spl: unknown flag. Did you mean '--split'?"),
         (["+aug=a", "-m"], "-m: unknown flag. Allowed: --against,"),
         (["--split", "tain"], "argument --split: unknown name 'tain'. Did you mean 'train'? Allowed: train, val."),
         (["--op"], "argument --op: expected one argument"),
