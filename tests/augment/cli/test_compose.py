@@ -7,20 +7,13 @@ from typing import Any
 import pytest
 
 import augment.recipe.op
-from augment.cli.compose import SECTIONS, compose, compose_recipe, compose_run
-from augment.cli.conf import default_groups, group_names
+from augment.cli.compose import compose, compose_recipe, compose_run
 from augment.cli.overrides import normalize
 from augment.data.sources import Folder, Sample
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
 from augment.support.secrets import as_written
-
-
-def test_groups_are_the_sections() -> None:
-    assert set(SECTIONS) - {"run"} <= set(group_names())
-    assert set(default_groups()) == {"data", "model", "aug", "fit", "callbacks", "experiment"}
-
 
 # --- what Hydra makes of them ---
 
@@ -66,22 +59,10 @@ def test_compose_gives_plain_values_of_every_section_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_interpolations_are_resolved() -> None:
-    assert compose(["aug.size=48", "fit.batch_size=${aug.size}"])["fit"]["batch_size"] == 48
-
-
 def test_a_second_composition_knows_nothing_of_the_first() -> None:
     assert compose(["aug.size=48", "data=folder"])["data"] == {"source": "folder"}
     assert compose([])["data"] == {"source": "sample"}
     assert "aug" not in compose([])
-
-
-def test_the_last_choice_of_a_group_that_has_a_default_counts() -> None:
-    assert compose(["data=folder", "data=sample"])["data"] == {"source": "sample"}
-
-
-def test_flags_of_hydra_are_taken_but_change_nothing() -> None:
-    assert compose(["hydra.run.dir=x"]) == compose([])
 
 
 @pytest.mark.parametrize(

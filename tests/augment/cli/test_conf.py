@@ -12,7 +12,6 @@ from augment.cli.compose import compose, compose_recipe
 from augment.cli.conf import CONF, config_files, config_folders, default_groups, group_names, own_files, set_config_dir
 from augment.cli.overrides import normalize, split_sweep
 from augment.support.errors import UserError
-from augment.tools.plan import main as plan
 
 MINE = "size: 40\ntrain: {rotate: {}}\n"
 
@@ -85,14 +84,6 @@ def test_a_name_in_two_folders_is_an_error_that_names_both(here: Path) -> None:
     set_config_dir("other")
     with pytest.raises(UserError, match=re.escape(f"both {here / 'conf' / 'aug' / 'mine.yaml'} and {other}")):
         config_files("aug")
-
-
-def test_a_tool_takes_a_folder_for_one_call(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(here / "other" / "aug" / "mine.yaml")
-    assert plan(["--config-dir", "other", "+aug=mine", "--against", "mine"]) == 0
-    assert "same steps" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="2"):
-        plan(["+aug=mine"])
 
 
 def test_a_running_program_of_hydra_keeps_its_own() -> None:

@@ -20,10 +20,6 @@ def test_mapping_is_completed_with_defaults_in_the_order_of_declaration() -> Non
     assert list(parsed.items()) == [("angle_range", (-7.0, 7.0)), ("fill", 9), ("root", "here")]
 
 
-def test_null_counts_as_an_empty_mapping() -> None:
-    assert parse_params({"fill": PARAMS["fill"]}, None, "step") == {"fill": 3}
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

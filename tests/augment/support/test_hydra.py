@@ -15,14 +15,12 @@ from augment.support.hydra import TESTED, FileConfigSource, find, get_yaml_loade
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_versions_that_may_be_installed_are_those_that_were_tested() -> None:
+def test_the_versions_that_were_tested_may_be_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     allowed = {name.name: name.specifier for name in map(Requirement, project)}
     for hydra, omegaconf in TESTED:
         assert allowed["hydra-core"].contains(hydra, prereleases=True)
         assert allowed["omegaconf"].contains(omegaconf, prereleases=True)
-    installed = version("hydra-core"), version("omegaconf")
-    assert installed in TESTED, "name these versions in TESTED once all tests have passed with them"
 
 
 def test_a_version_without_a_name_is_refused_in_a_sentence() -> None:

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import assert_same
 from PIL import Image
-from runs import read_metrics, rows_of
+from runs import read_metrics
 
 from trainer.cli.main import main
-from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.sweeps.ledger import read_ledger
 
 pytestmark = pytest.mark.slow
@@ -148,48 +146,6 @@ def wait_for(condition, process, seconds=120):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-@pytest.mark.long
-def test_interrupt_and_resume_equal_an_uninterrupted_run(tmp_path, photos, call):
-    # Long epochs of tiny batches, so that the signal falls into the middle of one.
-    long = [*LEAN, *data(photos), "fit.batch_size=2", "fit.epochs=20"]
-    process = start(tmp_path, *long)
-    wait_for(
-        lambda: any(len(file.read_text().splitlines()) >= 2 for file in tmp_path.glob("outputs/*/*/metrics.jsonl")),
-        process,
-    )
-    process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
-    assert "interrupted after" in output
-    (cut,) = runs(tmp_path)
-    assert json.loads((cut / "summary.json").read_text())["status"] == "interrupted"
-    done = len(read_metrics(cut))
-    assert 2 <= done < 20
-
-    for arguments in ([f"fit.resume={cut}"], long):
-        result = call(tmp_path, *arguments)
-        assert result.returncode == 0, result.stderr
-    _, second, third = sorted(runs(tmp_path), key=lambda folder: folder.stat().st_mtime_ns)
-    assert len(rows_of(second)) == 20
-    assert rows_of(second) == rows_of(third)
-
-
-@pytest.mark.long
-def test_a_killed_run_resumes_within_an_epoch_to_the_same_weights(tmp_path, photos, call):
-    long = [*LEAN, *data(photos), "fit.batch_size=2", "fit.epochs=3", "callbacks.checkpoint.every_batches=3"]
-    process = start(tmp_path, *long)
-    # Of the second save in an epoch of ten batches.
-    wait_for(lambda: any(tmp_path.glob("outputs/*/*/last.1.pt")), process)
-    process.kill()
-    process.communicate()
-    (killed,) = runs(tmp_path)
-    assert json.loads((killed / "summary.json").read_text())["status"] == "running"
-    for arguments in ([f"fit.resume={killed}"], long):
-        assert call(tmp_path, *arguments).returncode == 0
-    resumed, whole = (load(folder / LAST, FitState) for folder in runs(tmp_path) if folder != killed)
-    assert_same([resumed.model, resumed.optimizer, resumed.random], [whole.model, whole.optimizer, whole.random])
 
 
 @pytest.mark.long
