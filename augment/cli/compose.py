@@ -17,7 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-from augment.cli.conf import CONF, config_files, default_groups, register_folders
+from augment.cli.conf import CONF, EXPERIMENT, config_files, default_groups, register_folders
 from augment.cli.explanation import explained
 from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
 from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_params, settings
@@ -194,6 +194,11 @@ def check_keys(given: Mapping[str, Any], inner: Mapping[str, str] = MappingProxy
     known = {**TOP, **dict.fromkeys(SECTIONS)}
     if known.keys() >= given.keys():
         return
+    if isinstance(given.get(EXPERIMENT), Mapping):
+        raise UserError(
+            f"{EXPERIMENT}: the first line of its file is not # @package _global_. Allowed: that line, as its keys are "
+            "of all sections."
+        )
     from augment.data.sources import SOURCES  # takes a while, see `Recipe.source`
 
     others = keys_of("data", SOURCES.values()) | {op: f"aug.train.{op}" for op in OPS} | keys_of("aug", [Aug])

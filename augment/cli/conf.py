@@ -6,13 +6,9 @@ from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig
 
 from augment.support.errors import UserError
-from augment.support.hydra import FileConfigSource
-from augment.support.secrets import hide, is_secret
 from augment.support.yaml_files import read_yaml
 
 # A link to the top level in a checkout, a folder of its own in an installed package.
@@ -91,7 +87,6 @@ def register_folders() -> None:
         UserError: two folders have different files of one name.
     """
     own_files()
-    Plugins.instance().register(_UserFiles)
     Plugins.instance().register(_Folders)
 
 
@@ -111,35 +106,4 @@ class _Folders(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for folder in config_folders():
             if folder != CONF:
-                search_path.append("user", f"{_UserFiles.scheme()}://{folder}")
-
-
-class _UserFiles(FileConfigSource):
-    """Config files that Hydra reads only after a check; see `augment.support.yaml_files`."""
-
-    @staticmethod
-    def scheme() -> str:
-        return "checked"
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        file = Path(self.path) / f"{config_path.removesuffix('.yaml')}.yaml"
-        read_config(file)
-        found = super().load_config(config_path)
-        group = config_path.rpartition("/")[0].partition("/")[0]
-        if group == EXPERIMENT and found.header["package"] != "_global_":
-            raise UserError(
-                f"{file}: its first line is not # @package _global_. Allowed: that line, as its keys are of all "
-                "sections."
-            )
-        _hide_secrets(found.config, "" if group in ("", EXPERIMENT) else f"{group}.")
-        return found
-
-
-def _hide_secrets(config: object, prefix: str) -> None:
-    """Put references in place of secrets, as what is composed is written down and shown."""
-    if isinstance(config, DictConfig):
-        for name, value in config.items_ex(resolve=False):
-            key = str(name)
-            if is_secret(key, value):
-                config[name] = hide(prefix + key, value)
-            _hide_secrets(value, f"{prefix}{key}.")
+                search_path.append("user", f"file://{folder}")

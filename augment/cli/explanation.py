@@ -8,14 +8,16 @@ from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from yaml import YAMLError
 
 from augment.cli.conf import config_files, group_names
 from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.nested import leaves
+from augment.support.yaml_files import describe_slip
 
 # What composing raises; those of Python come from files that Hydra did not expect.
 _ERRORS = (
-    *(HydraException, OmegaConfBaseException, OSError, ValueError, TypeError, LookupError, AttributeError),
+    *(HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError),
     *(AssertionError, RecursionError),
 )
 
@@ -52,6 +54,8 @@ def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) 
     cause = error.__cause__
     if isinstance(error, InterpolationResolutionError):
         return _explain_interpolation(error, values)
+    if isinstance(error, YAMLError):
+        return f"{getattr(getattr(error, 'problem_mark', None), 'name', 'a config file')}: {describe_slip(error)}"
     if isinstance(error, RecursionError):
         return "defaults: config files build on each other in a circle. Allowed: defaults without circles."
     said = error if str(error) or cause is None else cause

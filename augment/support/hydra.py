@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hydra
 import omegaconf
@@ -29,11 +29,6 @@ def find(*places: str) -> Any:
         f"Allowed: such as {tested}."
     )
 
-
-if TYPE_CHECKING:
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource as FileConfigSource
-else:
-    FileConfigSource = find("hydra._internal.core_plugins.file_config_source:FileConfigSource")
 
 # Returns PyYAML's loader that reads numbers as Hydra does, and refuses duplicate keys.
 get_yaml_loader: Callable[[], Any] = find("omegaconf._yaml:get_yaml_loader", "omegaconf._utils:get_yaml_loader")

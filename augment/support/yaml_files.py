@@ -46,7 +46,7 @@ def read_yaml(file: Path, *, folder: Path | None = None) -> object:
         _check(text, file, aliases=folder is None)
         loaded: object = yaml.load(text, Loader=get_yaml_loader() if folder is None else _saved_loader())
     except yaml.YAMLError as error:
-        raise UserError(f"{file}: {_describe(error)}") from error
+        raise UserError(f"{file}: {describe_slip(error)}") from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise UserError(f"{file}: line {line}: this is not UTF-8. Allowed: a text file in UTF-8.") from error
@@ -101,7 +101,7 @@ def _check(text: str, file: Path, *, aliases: bool) -> None:
             )
 
 
-def _describe(error: yaml.YAMLError) -> str:
+def describe_slip(error: yaml.YAMLError) -> str:
     """Return what is wrong with a YAML file, in a sentence that begins with the line and the column, from 1."""
     mark, opened = (getattr(error, f"{name}_mark", None) for name in ("problem", "context"))
     problem = getattr(error, "problem", None) or first_line(error)
