@@ -108,11 +108,8 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     Raises:
         UserError: an unknown name, key or op, or a value that is not allowed.
     """
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    from augment.cli.compose import compose_recipe, keys_of, read_aug
-    from augment.cli.explanation import explain
+    from augment.cli.compose import compose_recipe, keys_of
+    from augment.cli.conf import read_config
     from augment.cli.overrides import refuse_keywords
     from augment.recipe.steps import Aug, doubts
     from augment.support.errors import UserError
@@ -122,13 +119,10 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     if not isinstance(given, str | Path | Mapping):
         allowed = "the name of a file of conf/aug, the path to a YAML file, or a mapping"
         raise UserError(f"recipe: {recipe!r} is not allowed. Allowed: {allowed}.")
-    try:
-        if isinstance(recipe, str) and "/" not in recipe and not recipe.endswith((".yaml", ".yml")):
-            composed = compose_recipe([f"+aug={recipe}", *overrides])
-        else:
-            composed = compose_recipe(overrides, read_aug(Path(recipe)) if isinstance(recipe, str | Path) else recipe)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(explain(error)) from error
+    if isinstance(recipe, str) and "/" not in recipe and not recipe.endswith((".yaml", ".yml")):
+        composed = compose_recipe([f"+aug={recipe}", *overrides])
+    else:
+        composed = compose_recipe(overrides, read_config(Path(recipe)) if isinstance(recipe, str | Path) else recipe)
     for note in doubts(composed.aug):
         logging.getLogger(__name__).warning("%s", note)
     return composed

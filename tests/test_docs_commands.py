@@ -9,8 +9,8 @@ import pytest
 from documented import QUICK, commands, photos_folder
 
 import trainer
-from augment.cli.compose import compose, compose_recipe, split_sweep
-from augment.cli.overrides import normalize
+from augment.cli.compose import compose, compose_recipe
+from augment.cli.overrides import normalize, split_sweep
 from augment.cli.parser import Parser
 from augment.cli.tools import find_tools
 from trainer.cli.main import main as train

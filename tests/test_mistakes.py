@@ -38,15 +38,15 @@ COMMANDS = [
     ("trainer mine.yaml", "'mine.yaml' is not an override", "'+aug=mine'? Its file is conf/aug/mine.yaml"),
     # Flags
     ("trainer --aug imagenette", "--aug: unknown flag", "+aug=imagenette"),
-    ("trainer --data=folder", "--data=folder: unknown flag", "data=folder"),
+    ("trainer --data=folder", "--data: unknown flag", "data=folder"),
     ("trainer --epochs 3", "--epochs: unknown flag", "fit.epochs=3"),
-    ("trainer --learning-rate=0.1", "--learning-rate=0.1: unknown flag", "fit.lr=0.1"),
+    ("trainer --learning-rate=0.1", "--learning-rate: unknown flag", "fit.lr=0.1"),
     ("trainer --resume RUN", "--resume: unknown flag", "fit.resume=RUN"),
     ("trainer --config mine.yaml", "--config: unknown flag", "'--config-dir'"),
     ("trainer --config-dir nowhere", "--config-dir nowhere: there is no such folder", "a folder such as conf"),
     ("trainer --config-name nowhere", "--config-name nowhere: there is no such file", "Allowed: config"),
     ("trainer --cfg everything", "'everything'", "'job', 'hydra', 'all'"),
-    ("trainer -sc install=bash", "--shell-completion: unknown flag", "Allowed: -m"),
+    ("trainer -sc install=bash", "-sc: unknown flag", "Allowed: --cfg"),
     ("trainer -m --cfg job seed=0,1", "--multirun and --cfg", "Allowed: one of them"),
     ("trainer bench --batch-size 4", "--batch-size: unknown flag", "Settings are key=value"),
     ("augment plan --agaisnt none", "--agaisnt: unknown flag", "'--against'"),
@@ -74,7 +74,7 @@ COMMANDS = [
     ("trainer fit.epochs=1,5", "fit.epochs=1,5: several values", "write 1.5"),
     ("trainer fit.lr=-1", "fit.lr: -1", "a number above 0"),
     ("trainer fit.lr=[1", "fit.lr=[1: cannot be read", "[ and ] do not match"),
-    ("trainer fit.lr=${fit.lrr}", "there is no key 'fit.lrr'", "${KEY}"),
+    ("trainer fit.lr=${fit.lrr}", "Interpolation key 'fit.lrr' not found", "${KEY}"),
     ("trainer seed=abc", "seed: 'abc'", "a whole number from 0"),
     ("trainer aug.size=4", "aug.size: 4", "a whole number from 8"),
     ("trainer aug.mean=[124,116,104]", "aug.mean: [124, 116, 104]", "from 0 to 1"),
@@ -159,12 +159,12 @@ COMMANDS = [
     ("trainer -m hydra/sweeper=optuna hydra.sweeper.metrics=[val_acc] fit.lr=interval(0.1,1)", "val_acc",
      "'val_accuracy'"),
     ("trainer -m hydra.launcher.jobs=2 seed=0,1", "hydra.launcher.jobs: unknown key", "'n_jobs'"),
-    ("trainer hydra.sweeper.n_trials=3", "hydra.sweeper.n_trials: there is no sweep", "with -m"),
+    ("trainer hydra.sweeper.n_trials=3", "hydra.sweeper.n_trials: there is no sweep", "without -m"),
     ("trainer sweep list SWEEP", "list: unknown", "'show'"),
     ("trainer sweep resume", "resume: 0 folders", "resume SWEEP"),
     ("trainer sweep resume run", "run: no sweep.yaml in it", "the folder of a sweep"),
     # Resume, evaluate, predict, export, compare, bench
-    ("trainer fit.resume=nowhere", "fit.resume=nowhere: no such folder", "the folder of a run"),
+    ("trainer fit.resume=nowhere", "fit.resume=nowhere: there is no such folder", "the folder of a run"),
     ("trainer fit.resume=run/last.pt", "fit.resume=run/last.pt: a file", "Did you mean run?"),
     ("trainer hydra.run.dir=run", "hydra.run.dir=run: holds a run", "fit.resume=run"),
     ("trainer evaluate photos run", "photos: not a run", "run photos"),
@@ -181,7 +181,7 @@ COMMANDS = [
     ("trainer export run --to onx", "unknown name 'onx'", "'onnx'"),
     ("trainer compare run --metric val_acc", "--metric val_acc", "'val_accuracy'"),
     ("trainer report photos", "photos: no config.yaml in it", "the folder of a run"),
-    ("trainer bench --rounds 0", "--rounds: '0'", "at least 1"),
+    ("trainer bench --rounds 0", "--rounds: 0", "at least 1"),
     ("augment bench --rows foo", "--rows: unknown row 'foo'", "Allowed: cached"),
     ("trainer find_lr --from 1 --to 0.1", "--from 1 --to 0.1", "the second the larger"),
 ]  # fmt: skip
@@ -272,6 +272,7 @@ def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
         pytest.fail("the mistake was accepted, and a run began")
 
     monkeypatch.setattr("trainer.run.train.train", unanswered)
+    monkeypatch.setattr("trainer.cli.main.run_job", unanswered)
     monkeypatch.setattr("trainer.cli.jobs.run_job", unanswered)
     monkeypatch.setattr("trainer.sweeps.start.run", unanswered)
     yield

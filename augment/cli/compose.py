@@ -1,32 +1,30 @@
 """Compose the configuration from overrides, in the same way for every program."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import hydra
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import ValueType
-from hydra.errors import HydraException
+from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationResolutionError
 
-from augment.cli.choices import check_added_once, check_groups, chosen_files, refuse_deletions, refuse_null_steps
-from augment.cli.conf import CONF, check_file, config_files, register_folders
-from augment.cli.experiment import check_experiment
-from augment.cli.explanation import explain
+from augment.cli.conf import CONF, EXPERIMENT, config_files, default_groups, register_folders
+from augment.cli.explanation import explained
 from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
 from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_params, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug, parse_aug
-from augment.support.errors import UserError, first_line
-from augment.support.hydra_versions import VERSION_BASE
+from augment.support.errors import UserError, suggest
+from augment.support.hydra import VERSION_BASE, register_resolver
 from augment.support.own_code import load_plugins
 from augment.support.secrets import resolved
 
@@ -36,6 +34,9 @@ if TYPE_CHECKING:
 
 # Hydra's name for a recipe that is not in a file of conf/aug.
 _GIVEN = "given"
+
+# Key of a step of a recipe.
+_STEP = re.compile(r"aug\.(train|val)\.[^.]+")
 
 # Hydra's state is global: threads that compose take turns.
 _COMPOSING = RLock()
@@ -50,41 +51,72 @@ TOP: dict[str, Param[Any]] = {
     ),
 }
 
+# Two runs that start in the same second must not share a folder, see conf/config.yaml.
+register_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
 
-def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of each job of a sweep, in the order in which Hydra runs them.
+
+class Composed:
+    """What Hydra composed of the overrides of one run, once.
+
+    Attributes:
+        hydra: Hydra's own section, interpolations unresolved.
+    """
+
+    def __init__(self, tree: DictConfig) -> None:
+        self._tree = tree
+        self.hydra: DictConfig = tree.hydra
+
+    @cached_property
+    def plain(self) -> dict[str, Any]:
+        """The sections and the keys at the top, as plain values, interpolations resolved; not checked yet.
+
+        Raises:
+            UserError: an interpolation cannot be resolved.
+        """
+        return plain_values(OmegaConf.masked_copy(self._tree, [str(key) for key in self._tree if key != "hydra"]))
+
+
+def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Composed:
+    """Compose a run from its normalized overrides; nothing is written.
 
     Args:
-        tokens: normalized overrides, of which some have several values: `a,b`, `range(3)`, `glob(a*)`.
+        tokens: the overrides, each with one value.
+        config_name: file of conf/ to start from.
 
     Raises:
-        UserError: an override that cannot be parsed, or a glob that no file matches.
+        UserError: what Hydra cannot compose, such as an unknown config file; or see `_check_choices`.
     """
-    overrides = [parse(token) for token in tokens]
+    _check_choices(tokens)
     with _hydra():
-        loader = GlobalHydra.instance().config_loader()
-        for override in overrides:
-            override.config_loader = loader  # which knows the files that a glob may mean
-            if override.value_type == ValueType.INTERVAL_SWEEP:
-                raise UserError(
-                    f"{key_of(override)}: an interval needs a search. Allowed: hydra/sweeper=optuna as well, or a,b,c."
-                )
-            if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
-                glob: Any = override.value()
-                known = loader.get_group_options(key_of(override))
-                if not glob.filter(known):
-                    raise UserError(
-                        f"{key_of(override)}: glob({', '.join(glob.include)}) matches no file. "
-                        f"Allowed: {', '.join(known) or 'globs of files of conf/ only'}."
-                    )
-        jobs: list[list[str]] = BasicSweeper.split_arguments(overrides, None)[0]
-    if not jobs:
-        empty = ", ".join(token.removeprefix("++") for token in tokens if "range(" in token)
-        raise UserError(
-            f"{empty}: no values. Allowed: range(STOP) or range(START, STOP, STEP), which ends before STOP."
-        )
-    # Hydra adds a value to what is removed.
-    return [[token.removesuffix("=null") if token[0] == "~" else token for token in job] for job in jobs]
+        try:
+            return Composed(hydra.compose(config_name, list(tokens), return_hydra_config=True))
+        except ConfigCompositionException as error:
+            missing = re.match(r"Could not delete from config. '(.*?)' does not exist", str(error))
+            if missing is None:
+                raise
+            section, _, name = missing[1].rpartition(".")
+            there = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
+            there = OmegaConf.select(there, section) if section else there
+            if isinstance(there, DictConfig) and there:
+                raise UserError(f"~{missing[1]}: there is no such key.{suggest(name, map(str, there))}") from error
+            raise UserError(f"~{missing[1]}: nothing to remove. Allowed: a key that a file in conf/ sets.") from error
+
+
+def _check_choices(tokens: Sequence[str]) -> None:
+    """Refuse what Hydra would accept in silence: two files of a group without a default, and a step set to null."""
+    groups, chosen = default_groups(), dict[str, object]()
+    for override in map(parse, tokens):
+        key, value = key_of(override), override.value()
+        if override.is_delete() or isinstance(value, dict):
+            continue
+        if key in chosen and groups[key] is None:
+            raise UserError(f"{key}: chosen twice, {chosen[key]} and {value}. Allowed: once.")
+        if key in groups:
+            chosen[key] = value
+        if value is None and _STEP.fullmatch(key):  # a bare step of a file applies always
+            raise UserError(
+                f"{key}: null is not allowed. Allowed: parameters, such as {{p: 0}}; or ~{key}, which removes it."
+            )
 
 
 def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -98,16 +130,14 @@ def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> d
         The whole configuration as plain values, interpolations resolved. Its sections are not checked yet.
 
     Raises:
-        UserError: no override, a sweep, a group chosen twice, an unknown config file or an unknown top-level key.
-        HydraException: an override that Hydra cannot apply.
-        OmegaConfBaseException: an interpolation that cannot be resolved.
+        UserError: no override, a sweep, an unknown top-level key, or see `compose_run`.
     """
     refuse_words(arguments)
     refuse_sweeps(arguments)
     with _stored(aug) as chosen:
-        (composed,) = compose_jobs([normalize([*chosen, *arguments])])
-    check_keys(composed)
-    return composed
+        plain = compose_run(normalize([*chosen, *arguments])).plain
+    check_keys(plain)
+    return plain
 
 
 @contextmanager
@@ -117,7 +147,7 @@ def _stored(aug: Mapping[str, Any] | None) -> Iterator[list[str]]:
         yield []
         return
     store = ConfigStore.instance()
-    with _COMPOSING:
+    with _COMPOSING, explained():
         store.store(_GIVEN, OmegaConf.create({"aug": dict(aug)}).aug, group="aug")
         try:
             yield [f"+aug={_GIVEN}"]
@@ -125,41 +155,10 @@ def _stored(aug: Mapping[str, Any] | None) -> Iterator[list[str]]:
             del store.repo["aug"][f"{_GIVEN}.yaml"]
 
 
-def read_aug(file: Path) -> dict[str, Any]:
-    """Read a YAML file like those of conf/aug.
-
-    Raises:
-        UserError: it cannot be read, or holds a slip; see `check_config_file`.
-    """
-    with _hydra():
-        given = check_file(file, "aug")
-    assert isinstance(given, dict)
-    return {str(key): value for key, value in given.items()}
-
-
-def compose_jobs(jobs: Iterable[Sequence[str]], *, config_name: str = "config") -> list[dict[str, Any]]:
-    """Compose several runs, each from its normalized overrides; see `compose`.
-
-    Args:
-        jobs: the overrides of each.
-        config_name: file of conf/ to start from.
-    """
-    with _hydra():
-        return [_compose(config_name, list(job)) for job in jobs]
-
-
-def compose_hydra(tokens: Sequence[str], *, config_name: str = "config") -> DictConfig:
-    """Compose a run from its normalized overrides; return Hydra's own section, interpolations unresolved."""
-    with _hydra():
-        check_groups([parse(token) for token in tokens])
-        section: DictConfig = hydra.compose(config_name, list(tokens), return_hydra_config=True).hydra
-    return section
-
-
 @contextmanager
 def _hydra() -> Iterator[None]:
     """Initialize Hydra with the files of conf/ and the user's own, then restore the Hydra that was running before."""
-    with _COMPOSING:
+    with _COMPOSING, explained():
         register_folders()
         running = GlobalHydra.instance().hydra
         GlobalHydra.instance().clear()
@@ -170,35 +169,15 @@ def _hydra() -> Iterator[None]:
             GlobalHydra.instance().hydra = running
 
 
-def _compose(config_name: str, tokens: list[str]) -> dict[str, Any]:
-    overrides = [parse(token) for token in tokens]
-    check_added_once(overrides)
-    if not any(key_of(override) == "hydra.searchpath" for override in overrides):
-        check_groups(overrides)
-    check_experiment(dict(chosen_files(overrides)), {key_of(override) for override in overrides})
-    try:
-        composed = hydra.compose(config_name, tokens)
-        refuse_null_steps(composed, overrides)
-        return plain_values(composed)
-    except HydraException as error:
-        refuse_deletions(config_name, tokens, overrides)
-        raise UserError(explain(error)) from error
-    except RecursionError as error:
-        raise UserError(
-            "defaults: config files build on each other in a circle. Allowed: defaults without circles."
-        ) from error
-
-
 def plain_values(composed: DictConfig) -> dict[str, Any]:
-    """Return what Hydra composed as plain values, interpolations resolved; see `augment.support.secrets`."""
-    try:
-        plain = resolved(OmegaConf.to_container(composed, resolve=True), OmegaConf.to_container(composed))
-    except InterpolationResolutionError as error:
-        what, _, why = first_line(error).partition(" raised while resolving interpolation: ")
-        if what == UserError.__name__:  # of a secret
-            raise UserError(why) from None
-        raise UserError(explain(error)) from error
-    assert isinstance(plain, dict)
+    """Return what Hydra composed as plain values, interpolations resolved; see `augment.support.secrets`.
+
+    Raises:
+        UserError: an interpolation cannot be resolved.
+    """
+    raw: Any = OmegaConf.to_container(composed)
+    with explained(raw):
+        plain: Any = resolved(OmegaConf.to_container(composed, resolve=True), raw)
     return {str(key): value for key, value in plain.items()}
 
 
@@ -215,6 +194,11 @@ def check_keys(given: Mapping[str, Any], inner: Mapping[str, str] = MappingProxy
     known = {**TOP, **dict.fromkeys(SECTIONS)}
     if known.keys() >= given.keys():
         return
+    if isinstance(given.get(EXPERIMENT), Mapping):
+        raise UserError(
+            f"{EXPERIMENT}: the first line of its file is not # @package _global_. Allowed: that line, as its keys are "
+            "of all sections."
+        )
     from augment.data.sources import SOURCES  # takes a while, see `Recipe.source`
 
     others = keys_of("data", SOURCES.values()) | {op: f"aug.train.{op}" for op in OPS} | keys_of("aug", [Aug])
@@ -271,8 +255,6 @@ def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = Non
 
     Raises:
         UserError: a mistake in the sections aug, seed or plugins; see also `compose`.
-        HydraException: see `compose`.
-        OmegaConfBaseException: see `compose`.
     """
     plain = compose(arguments, aug)
     top = parse_params(TOP, {name: value for name, value in plain.items() if name in TOP}, "")

@@ -1,18 +1,14 @@
 """Find config files: in the project, in `conf` of the current folder, and in the folder of --config-dir."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig
 
-from augment.cli.defaults import check_config_file
 from augment.support.errors import UserError
-from augment.support.secrets import hide, is_secret
 from augment.support.yaml_files import read_yaml
 
 # A link to the top level in a checkout, a folder of its own in an installed package.
@@ -20,6 +16,9 @@ CONF = (Path(__file__).parents[1] / "conf").resolve()
 
 CONFIG_DIR_FLAG = "--config-dir"
 CONFIG_DIR_HELP = "also search this folder for config files, like ./conf: its aug/mine.yaml is +aug=mine"
+
+# The group of files that choose files of other groups, and set keys of any section.
+EXPERIMENT = "experiment"
 
 _given: list[Path] = []
 
@@ -45,7 +44,7 @@ def config_folders() -> list[Path]:
 
 
 def config_files(group: str) -> dict[str, Path]:
-    """Return the files of a config group by name.
+    """Return the files of a config group by name; those of the group "" are for --config-name.
 
     Raises:
         UserError: two folders have different files of one name.
@@ -76,15 +75,9 @@ def default_groups() -> dict[str, str | None]:
 
     They can be chosen without a plus sign, and the command line takes precedence over an experiment's choice.
     """
-    defaults = read_yaml(CONF / "config.yaml")
-    assert isinstance(defaults, dict)
-    return {
-        str(name): file
-        for entry in defaults["defaults"]
-        if isinstance(entry, dict)
-        for name, file in entry.items()
-        if not str(name).startswith("override ")  # of Hydra's own groups
-    }
+    named = [entry for entry in read_config(CONF / "config.yaml")["defaults"] if isinstance(entry, dict)]
+    # Overrides are of Hydra's own groups.
+    return {str(key): file for entry in named for key, file in entry.items() if not str(key).startswith("override ")}
 
 
 def register_folders() -> None:
@@ -94,59 +87,23 @@ def register_folders() -> None:
         UserError: two folders have different files of one name.
     """
     own_files()
-    Plugins.instance().register(_UserFiles)
     Plugins.instance().register(_Folders)
 
 
-def check_file(file: Path, group: str) -> object:
-    """Return the content of a config file, checked by `check_config_file`; Hydra must be initialized."""
+def read_config(file: Path) -> dict[str, Any]:
+    """Read a config file.
+
+    Raises:
+        UserError: it cannot be read, or does not hold a mapping.
+    """
     given = read_yaml(file)
-    options = GlobalHydra.instance().config_loader().get_group_options
-    check_config_file(file, given, group, group_names(), options)
-    return given
+    if not isinstance(given, Mapping):
+        raise UserError(f"{file}: holds {given!r}. Allowed: a mapping, written as lines of key: value without dashes.")
+    return {str(key): value for key, value in given.items()}
 
 
 class _Folders(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for folder in config_folders():
             if folder != CONF:
-                search_path.append("user", f"{_UserFiles.scheme()}://{folder}")
-
-
-class _UserFiles(FileConfigSource):
-    """Config files that Hydra reads only after a check; see `augment.support.yaml_files`."""
-
-    @staticmethod
-    def scheme() -> str:
-        return "checked"
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        file = Path(self.path) / self._normalize_file_name(config_path)
-        group = "" if file.parent == Path(self.path) else file.parent.relative_to(self.path).as_posix()
-        check_file(file, group)
-        found = super().load_config(config_path)
-        if group == "experiment" and found.header["package"] != "_global_":
-            raise UserError(
-                f"{file}: its first line is not # @package _global_. Allowed: that line, as its keys are of all "
-                "sections."
-            )
-        assert isinstance(found.config, DictConfig)
-        defaults = found.config.get("defaults", [])
-        if "_self_" not in defaults and any(not _is_override(entry) for entry in defaults):
-            defaults.append("_self_")  # as Hydra does, with a warning
-        _hide_secrets(found.config, "" if group in ("", "experiment") else f"{group.split('/')[0]}.")
-        return found
-
-
-def _is_override(entry: object) -> bool:
-    return isinstance(entry, DictConfig) and any(str(key).startswith("override ") for key in entry)
-
-
-def _hide_secrets(config: object, prefix: str) -> None:
-    """Put references in place of secrets, as Hydra writes down what it composed."""
-    if isinstance(config, DictConfig):
-        for name, value in config.items_ex(resolve=False):
-            key = str(name)
-            if is_secret(key, value):
-                config[name] = hide(prefix + key, value)
-            _hide_secrets(value, f"{prefix}{key}.")
+                search_path.append("user", f"file://{folder}")

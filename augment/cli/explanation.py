@@ -1,67 +1,105 @@
 """Explain errors of Hydra and OmegaConf: the key, what was given, what is allowed, and the nearest right name."""
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import ConfigTypeError, InterpolationResolutionError, UnsupportedValueType
+from hydra.errors import HydraException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from yaml import YAMLError
 
-from augment.cli.conf import config_files, config_folders
-from augment.support.errors import first_line, nearest, suggest
+from augment.cli.conf import config_files, group_names
+from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.nested import leaves
+from augment.support.yaml_files import describe_slip
 
-_HYDRA = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.job.chdir", "hydra.verbose")
+# What composing raises; those of Python come from files that Hydra did not expect.
+_ERRORS = (
+    *(HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError),
+    *(AssertionError, RecursionError),
+)
 
-_RESOLVED = "${KEY} of a key that a YAML file or the command line sets (not a default), or ${oc.env:NAME}"
+# What an unknown name of a group may be, besides a file.
+_ELSEWHERE = {
+    "model": " model=timm model.name={} if it is one of timm's.",
+    "data": " data=folder data.root={} if it is a folder of images.",
+    "callbacks": " callbacks.{}={{}} if it is a callback.",
+}
+
+_RESOLVED = (
+    "${KEY} of a key that a YAML file or the command line sets (not a default), or ${oc.env:NAME} or "
+    "${oc.env:NAME,DEFAULT}"
+)
 
 
-def explain(error: Exception) -> str:
-    """Return the message about an error of Hydra or OmegaConf."""
+@contextmanager
+def explained(values: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """Turn what Hydra and OmegaConf raise inside into a UserError.
+
+    Args:
+        values: what is resolved inside, with interpolations.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except _ERRORS as error:
+        raise UserError(explain(error, values)) from error
+
+
+def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return the message about an error of Hydra or OmegaConf; see `explained`."""
     cause = error.__cause__
     if isinstance(error, InterpolationResolutionError):
-        return _explain_interpolation(error)
-    if isinstance(cause, ConfigTypeError):
-        key = cause.full_key
-        allowed = (
-            f"{key}=null before it, which clears what is there" if key else "sections are mappings, without dashes"
-        )
-        return f"{key or first_line(error)}: a list does not merge with a mapping. Allowed: {allowed}."
-    text = first_line(error if str(error) or cause is None else cause)
-    if missing := re.match(r"Cannot find primary config '(.*?)'", text):
-        names = [file.stem for folder in config_folders() for file in folder.glob("*.yaml")]
-        return f"--config-name {missing[1]}: there is no such file.{suggest(missing[1], set(names))}"
-    if twice := re.match(r"Multiple values for (\S+?)\. To override a value use 'override (.*)'", text):
-        return f"{twice[1]}: chosen by two defaults lists. Did you mean 'override /{twice[2]}' in the second one?"
-    if missing := re.match(r"Could not override '(.*?)'|Could not delete from config. '(.*?)' does not exist", text):
-        name = missing[1] or missing[2]
-        if name.startswith(("hydra.launcher.", "hydra.sweeper.")):
-            return (
-                f"{name}: there is no sweep. Allowed: with -m, and hydra.sweeper.* with hydra/sweeper=optuna as well."
-            )
-        return f"{name}: unknown key.{nearest(name, _HYDRA)} Allowed: an existing key."
+        return _explain_interpolation(error, values)
+    if isinstance(error, YAMLError):
+        return f"{getattr(getattr(error, 'problem_mark', None), 'name', 'a config file')}: {describe_slip(error)}"
+    if isinstance(error, RecursionError):
+        return "defaults: config files build on each other in a circle. Allowed: defaults without circles."
+    said = error if str(error) or cause is None else cause
+    text = first_line(said)
     if override := re.match(r"Error merging override \+*([^=\s]+)=(.*)", text):
-        return f"{override[1]}: {override[2]} does not fit what is there. Allowed: keys and values as in --help."
-    if isinstance(error, UnsupportedValueType):
-        what = text.split("'")[1]
-        return f"{error.full_key}: {what} is not allowed. Allowed: numbers and text of Python itself, lists, mappings."
-    if missing := re.match(r"In '(.*?)': Could not (?:load|find) '(.*?)'", text):
-        group, _, name = missing[2].rpartition("/")
-        return f"{missing[1]}: defaults: unknown name '{name}'.{suggest(name, config_files(group))}"
-    return str(error).strip() or text
+        key, value = override.groups()
+        return f"{key}: {value} does not fit what is there. Allowed: {key}=null before it, which clears that."
+    if missing := re.match(r"(?:In '(.*?)': )?Could not (?:find|load) '(.*?)'", text):
+        return _explain_missing(missing[1] or "", missing[2])
+    if missing := re.match(r"Cannot find primary config '(.*?)'", text):
+        return f"--config-name {missing[1]}: there is no such file.{suggest(missing[1], config_files(''))}"
+    if key := getattr(said, "full_key", None):
+        return f"{key}: {text}. Allowed: numbers and text of YAML, lists, mappings, and ${{KEY}} closed by a }}."
+    return " ".join(line.strip() for line in (str(error) or text).partition("\n\n")[0].splitlines())
 
 
-def _explain_interpolation(error: InterpolationResolutionError) -> str:
-    key, text, parent = error.full_key or "an interpolation", first_line(error), error.parent_node
-    if name := re.search(r"Environment variable '(.*?)' not found", text):
-        allowed = f"to set it, or ${{oc.env:{name[1]},DEFAULT}}"
-        return f"{key}: the environment variable {name[1]} is not set. Allowed: {allowed}."
-    if name := re.match(r"Interpolation key '(.*?)' not found", text):
-        root: Any = {} if parent is None else OmegaConf.to_container(parent._get_root())
-        known = {path for path, value in leaves(root) if value != {}}
-        what = f"there is no key '{name[1]}'.{nearest(name[1], known - {key})}"
-    elif name := re.match(r"Unsupported interpolation type (\S+)", text):
-        what = f"there is no resolver '{name[1]}'."
-    else:
-        what = f"{text.partition(' resolving interpolation: ')[2] or text}."
-    given = "" if parent is None else f"{parent._get_node(error.key)._value()}: "
-    return f"{key}: {given}{what} Allowed: {_RESOLVED}."
+def _explain_missing(where: str, what: str) -> str:
+    """Explain that there is no file of a name.
+
+    Args:
+        where: the config file that chooses it, without its ending; empty or "config": the command line.
+        what: group and name.
+    """
+    # Our groups have one level, Hydra's own have two.
+    group, _, name = what.rpartition("/") if what.startswith("hydra/") or "/" not in what else what.partition("/")
+    parent, _, stem = where.rpartition("/")
+    known = config_files(group)
+    file = None if stem == "config" else config_files(parent).get(stem)
+    prefix = f"{file}: defaults: " if file else ""
+    if not known:
+        return f"{prefix}{what}: unknown group '{group}'.{suggest(group, group_names())}"
+    chosen = f"{group}: " if group else ""
+    elsewhere = _ELSEWHERE.get(group, "").format(name)
+    return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known)}{elsewhere}"
+
+
+def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[str, Any]) -> str:
+    key, text = error.full_key or "an interpolation", first_line(error)
+    kind, _, why = text.partition(" raised while resolving interpolation: ")
+    if kind == UserError.__name__:  # of a secret
+        return why
+    paths = dict(leaves(values))
+    given = f"{paths[key]}: " if key in paths else ""
+    name = re.match(r"Interpolation key '(.*?)' not found", text)
+    near = nearest(name[1], {path for path, value in paths.items() if path != key and value != {}}) if name else ""
+    text = (why or text).strip('".')
+    return f"{key}: {given}{text}.{near} Allowed: {_RESOLVED}."

@@ -4,26 +4,27 @@ import logging
 import math
 import os
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import ENAMETOOLONG
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from augment.cli.conf import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, set_config_dir
 from augment.cli.explanation import explain
-from augment.support.errors import UserError, nearest, suggest
+from augment.params import Choice, Count, Number, Param
+from augment.support.errors import UserError, nearest
 from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.text import printable
-from augment.support.yaml_files import describe_slip
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+T = TypeVar("T")
 
 FAILED = 1  # exit code of an error in a user's own code
 USAGE = 2  # exit code of a user's mistake
@@ -44,31 +45,23 @@ def readable_errors() -> Iterator[None]:
         logging.lastResort.setFormatter(_Printable())
     try:
         yield
-    except OwnCodeError as error:
-        sys.stderr.write(f"error: {printable(str(error))}\n")
-        raise SystemExit(FAILED) from None
-    except UserError as error:
-        sys.stderr.write(f"error: {printable(str(error)).strip()}\n")
-        raise SystemExit(USAGE) from None
-    except (HydraException, OmegaConfBaseException) as error:
-        sys.stderr.write(f"error: {printable(explain(error))}\n")
-        raise SystemExit(USAGE) from None
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        sys.stderr.write(printable(f"error: {mark.name if mark else 'a configuration file'}: {describe_slip(error)}\n"))
-        raise SystemExit(USAGE) from None
-    except OSError as error:
-        if error.errno != ENAMETOOLONG:
-            raise
-        sys.stderr.write(printable(f"error: {str(error.filename)[:40]}...: {error.strerror}.\n"))
-        raise SystemExit(USAGE) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
     except Exception as error:
-        if not (own := describe_own(error)):
+        code = USAGE
+        if isinstance(error, UserError):
+            text = str(error).strip()
+            code = FAILED if isinstance(error, OwnCodeError) else USAGE
+        elif isinstance(error, HydraException | OmegaConfBaseException):
+            text = explain(error)
+        elif isinstance(error, OSError) and error.errno == ENAMETOOLONG:
+            text = f"{str(error.filename)[:40]}...: {error.strerror}."
+        elif text := describe_own(error):
+            code = FAILED
+        else:
             raise
-        sys.stderr.write(f"error: {printable(own)}\n")
-        raise SystemExit(FAILED) from None
+        sys.stderr.write(f"error: {printable(text)}\n")
+        raise SystemExit(code) from None
 
 
 class Parser(ArgumentParser):
@@ -84,6 +77,7 @@ class Parser(ArgumentParser):
     def __init__(
         self, module: str, description: str, examples: str, *, arguments: str = "[+aug=NAME] [key=value ...]"
     ) -> None:
+        self._flags: list[str] = []
         super().__init__(
             prog=f"python -m {module}",
             usage=" ".join(filter(None, (f"python -m {module}", arguments, "[flags]"))),
@@ -94,11 +88,28 @@ class Parser(ArgumentParser):
         )
         self._settings = " Settings are key=value, without dashes." if "key=value" in arguments else ""
         if self._settings:
-            self.add_argument(CONFIG_DIR_FLAG, metavar="DIR", help=CONFIG_DIR_HELP)
+            self.add_argument(CONFIG_DIR_FLAG, "-cd", metavar="DIR", help=CONFIG_DIR_HELP)
+
+    def add_argument(self, *names: str, **options: Any) -> Action:
+        """Add a flag, which the message about an unknown one lists."""
+        if options.get("help") != SUPPRESS:
+            self._flags += [name for name in names if name.startswith("--")]
+        return super().add_argument(*names, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as a UserError, for `readable_errors`."""
-        raise UserError(message)
+        raise UserError(f"{message.rstrip('.')}.")
+
+    def meant(self, flag: str, after: str) -> str:
+        """Return a " Did you mean ...?" about an unknown flag, or nothing.
+
+        Args:
+            flag: the flag, perhaps with its value.
+            after: the argument behind it, or nothing.
+        """
+        # Without the dashes, which make all flags resemble each other.
+        near = nearest(flag.partition("=")[0].lstrip("-"), [name[2:] for name in self._flags])
+        return near.replace("'", "'--", 1)
 
     def split(self, arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
         """Return the values of the flags, and the overrides; config files are searched in --config-dir from now on.
@@ -107,14 +118,11 @@ class Parser(ArgumentParser):
             UserError: a flag is unknown, lacks its value, or has one that is not allowed.
         """
         options, rest = self.parse_known_args(arguments)
-        for token in rest:
+        for token, after in zip(rest, [*rest, ""][1:], strict=True):
             if token.startswith("-"):
-                flag = token.split("=")[0]
-                flags = self._option_string_actions.items()
-                known = sorted(name for name, action in flags if name[:2] == "--" and action.help != SUPPRESS)
-                # Without the dashes, which make all flags resemble each other.
-                hint = nearest(flag.lstrip("-"), (name[2:] for name in known)).replace("'", "'--", 1)
-                raise UserError(f"{flag}: unknown flag.{hint} Allowed: {', '.join(known)}.{self._settings}")
+                allowed = f"{', '.join(sorted(self._flags))}.{self._settings}"
+                flag = token.partition("=")[0]
+                raise UserError(f"{flag}: unknown flag.{self.meant(token, after)} Allowed: {allowed}")
         set_config_dir(getattr(options, "config_dir", None))
         return options, rest
 
@@ -176,41 +184,33 @@ def output(text: str) -> Path:
     return path
 
 
-def one_of(*names: str) -> Callable[[str], str]:
-    """Return a `type` for a flag that takes one of a few names; its error suggests the nearest one."""
-
-    def convert(text: str) -> str:
-        if text not in names:
-            raise ArgumentTypeError(f"unknown name '{text}'.{suggest(text, names)}")
-        return text
-
-    return convert
+def one_of(*names: str) -> Callable[[str], str | None]:
+    """Return a `type` for a flag that takes one of a few names."""
+    return _type(Choice(options=names, doc=""))
 
 
-def positive_number(below: float = math.inf) -> Callable[[str], float]:
-    """Return a `type` for a flag that takes a number above 0 and below another."""
+def whole_number(low: int, high: float = math.inf) -> Callable[[str], int | None]:
+    """Return a `type` for a flag that takes a whole number from `low` to `high`."""
+    return _type(Count(within=(low, high), doc=""))
 
-    def convert(text: str) -> float:
+
+def positive_number(most: float = math.inf) -> Callable[[str], float | None]:
+    """Return a `type` for a flag that takes a number above 0 and up to another."""
+    return _type(Number(above=0, within=(0, most), doc=""))
+
+
+def _type(param: Param[T]) -> Callable[[str], T | None]:
+    """Return a `type` for a flag whose value is validated as that of a setting."""
+
+    def convert(text: str) -> T | None:
+        value: object = text
+        for number in () if isinstance(param, Choice) else (float, int):
+            with suppress(ValueError):
+                value = number(text)
         try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not 0 < number < below:
-            limit = "" if below == math.inf else f" and below {below:g}"
-            raise ArgumentTypeError(f"'{text}' is not allowed. Allowed: a number above 0{limit}")
-        return number
-
-    return convert
-
-
-def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
-    """Return a `type` for a flag that takes a whole number from `low` to `high`, or of at least `low`."""
-
-    def convert(text: str) -> int:
-        if not text.isdecimal() or int(text) < low or (high is not None and int(text) > high):
-            allowed = f"of at least {low:,}" if high is None else f"from {low:,} to {high:,}"
-            raise ArgumentTypeError(f"'{text}' is not allowed. Allowed: a whole number {allowed}")
-        return int(text)
+            return param.parse(value, "")
+        except UserError as error:
+            raise ArgumentTypeError(str(error).removeprefix(": ")) from error
 
     return convert
 
@@ -222,7 +222,7 @@ def add_measuring_flags(parser: Parser) -> None:
     )
     parser.add_argument(
         "--seconds",
-        type=positive_number(below=3600),
+        type=positive_number(3600),
         default=3.0,
         metavar="S",
         help="how long each row runs in a round, about (default: 3)",

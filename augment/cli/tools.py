@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
 from augment.cli.conf import own_files
@@ -34,15 +33,8 @@ _MEANT = {
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool of a package.
+    """A tool of a package: the full name of the module whose `main` runs it, and what it does, in a sentence."""
 
-    Attributes:
-        name: the tool's name on the command line.
-        module: full name of the module whose `main(arguments)` runs it.
-        summary: what it does, in a sentence.
-    """
-
-    name: str
     module: str
     summary: str
 
@@ -58,18 +50,15 @@ def find_tools(package: str) -> dict[str, Tool]:
     A tool is a module in the room `tools`, or a package with a module `command`: in any room, or a room of its own. The
     first line of its docstring is its summary.
     """
-    spec = find_spec(package)
-    assert spec is not None, package
-    assert spec.origin is not None, package
-    root = Path(spec.origin).parent
+    root = Path(str(import_module(package).__file__)).parent
     files = [*root.glob("tools/[!_]*.py"), *root.glob("*/*/command.py"), *root.glob("*/command.py")]
     tools = {}
     for file in files:
-        name = file.parent.name if file.stem == "command" else file.stem
         module = ".".join((package, *file.relative_to(root).with_suffix("").parts))
         summary = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
         summary = summary.rpartition("`: ")[2]  # some begin with a command line
-        tools[name] = Tool(name, module, summary[:1].upper() + summary[1:])
+        name = file.parent.name if file.stem == "command" else file.stem
+        tools[name] = Tool(module, summary[:1].upper() + summary[1:])
     return dict(sorted(tools.items()))
 
 
@@ -92,17 +81,11 @@ def refuse_tool(word: str, package: str, *, surely: bool = True) -> None:
         UserError: see above.
     """
     own = find_tools(package)
-    others = [name for other in ("augment", "trainer") for name in find_tools(other)]
-    near = [] if word in _MEANT else get_close_matches(word.lower(), [*others, "train"], n=1)
-    name = near[0] if near else ""
-    if name in own:
-        meant = f"'{name}'"
-    elif name:
-        meant = _MEANT.get(name) or f"python -m {'trainer' if package == 'augment' else 'augment'} {name}"
-    else:
-        meant = _MEANT.get(word, "")
-    if surely or meant:
-        hint = f" Did you mean {meant}?" if meant else ""
+    tools = {name: f"python -m {other} {name}" for other in ("trainer", "augment") for name in find_tools(other)}
+    tools |= {name: f"'{name}'" for name in own}
+    near = [word] if word in _MEANT else get_close_matches(word.lower(), [*tools, "train"], n=1)
+    if surely or near:
+        hint = f" Did you mean {(tools | _MEANT)[near[0]]}?" if near else ""
         raise UserError(f"{word}: unknown tool.{hint} Allowed: {', '.join(own)}.")
 
 

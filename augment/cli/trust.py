@@ -8,12 +8,14 @@ whose parameter has a `reach`, a download and a tracker count only if the comman
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from augment.cli.compose import TOP, compose_jobs, plain_values
+from augment.cli.compose import TOP, Composed, compose_run, plain_values
+from augment.cli.explanation import explained
 from augment.cli.parser import Parser
 from augment.params import DOWNLOADS, SENDS, Param, parse_named, settings
 from augment.recipe.steps import Aug
@@ -41,8 +43,62 @@ KINDS: dict[str, Callable[[], Mapping[str, type]]] = {"data": _sources, "model":
 # The sections in which a name is chosen by a setting.
 _SELECTORS = {"data": "source", "model": "kind"}
 
-# The folder that decides on jobs now, and what the command line alone would make of one; see `gated`.
-_gate: tuple[Path, Mapping[str, Any]] | None = None
+
+@dataclass(frozen=True)
+class Gate:
+    """A file of a folder, which may be a stranger's, that decides on jobs.
+
+    Attributes:
+        where: the file.
+        named: returns what the command line alone would make of a job.
+        sections: those of `KINDS` that will be used.
+        every: whether it decides on all overrides of a job.
+    """
+
+    where: Path
+    named: Callable[[], Mapping[str, Any]]
+    sections: Collection[str] = tuple(KINDS)
+    every: bool = True
+
+    def check_overrides(self, overrides: Sequence[str]) -> None:
+        """Check that no override has an interpolation, which would be resolved.
+
+        Raises:
+            UntrustedError: one has.
+        """
+        for override in overrides:
+            key, _, value = override.lstrip("+").partition("=")
+            self._check_texts({key: value})
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Check that a configuration sets nothing that only the command line may set.
+
+        Raises:
+            UntrustedError: it does; the message says what the command line must name.
+        """
+        self._check_texts({name: value for name, value in config.items() if name != "data" or "data" in self.sections})
+        for key, reach, value in _reaching(config, self.sections):
+            theirs: Any = self.named()
+            for part in key.split("."):
+                theirs = section_of({"": theirs}, "").get(part)
+            if theirs != value and (value != {} or theirs is None):
+                shown = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
+                raise UntrustedError(
+                    f"{key}: {shown} in {self.where} is not used, as a run folder does not decide {reach}. "
+                    f"Allowed: {key}={shown} {_ALLOWED}."
+                )
+
+    def _check_texts(self, values: Mapping[str, Any]) -> None:
+        for key, text in _texts(values, ""):
+            if "${" in text:
+                raise UntrustedError(
+                    f"{key}: {text} in {self.where} is not resolved, as a run folder may come from a stranger. "
+                    f"Allowed: {key}=VALUE {_ALLOWED}."
+                )
+
+
+# The one that all jobs pass now; see `gated`.
+_gate: Gate | None = None
 
 
 def add_trust_flag(parser: Parser) -> None:
@@ -54,7 +110,7 @@ def add_trust_flag(parser: Parser) -> None:
 def with_overrides(
     config: Mapping[str, Any], overrides: Sequence[str], where: Path, *, trust: bool, data: bool = True
 ) -> dict[str, Any]:
-    """Return the configuration of a run folder with overrides, checked by `check_named`.
+    """Return the configuration of a run folder with overrides, checked by `Gate.check`.
 
     Interpolations are resolved in overrides and, with `trust`, in the configuration, which otherwise must not have any.
 
@@ -66,121 +122,74 @@ def with_overrides(
         data: whether the images of the run will be loaded.
 
     Raises:
-        UntrustedError: see `check_named`.
-        OmegaConfBaseException: an interpolation cannot be resolved.
+        UntrustedError: see `Gate.check`.
+        UserError: what cannot be merged or resolved.
     """
     merged = dict(config)
     for override in overrides:
         if override.startswith("data="):  # another source has other settings
             merged["data"] = {"source": override.removeprefix("data=")}
     dotted = [re.sub("^data=", "data.source=", override) for override in overrides]
-    given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(dotted), resolve=True)
-    everything = OmegaConf.merge(merged, given)
+    with explained():
+        given: Any = OmegaConf.to_container(OmegaConf.from_dotlist(dotted), resolve=True)
+        everything = OmegaConf.merge(merged, given)
     assert isinstance(everything, DictConfig)
     if trust:
         return plain_values(everything)
-    container = OmegaConf.to_container(everything)
-    assert isinstance(container, dict)
-    plain = {str(key): value for key, value in container.items()}
-    check_named(plain, given, where, ["data"] if data else [])
-    return plain
+    plain: Any = OmegaConf.to_container(everything)
+    Gate(where, lambda: given, ["data"] if data else []).check(plain)
+    return {str(key): value for key, value in plain.items()}
 
 
 @contextmanager
-def gated(where: Path, config_name: str, *, named: bool) -> Iterator[None]:
-    """Check, inside, all jobs before anything of theirs is used: a folder that may be a stranger's decides on them.
+def gated(gate: Gate) -> Iterator[None]:
+    """Let all jobs that are composed inside pass a gate, before anything of theirs is used; see `compose_job`."""
+    global _gate
+    before, _gate = _gate, gate
+    try:
+        yield
+    finally:
+        _gate = before
+
+
+def sweep_gate(where: Path, config_name: str, *, named: bool) -> Gate:
+    """Return the gate for the jobs of a sweep's folder.
 
     Args:
-        where: the file that does, for messages.
+        where: the file that decides on them, for messages.
         config_name: file of conf/ that jobs start from.
         named: whether the command line names that file.
 
     Raises:
         UntrustedError: the folder names a file elsewhere.
     """
-    global _gate
     if Path(config_name).name != config_name and not named:
         raise UntrustedError(
             f"config_name: {config_name} in {where} is not used, as a folder does not decide which files are read. "
             f"Allowed: --config-name {config_name} {_ALLOWED}."
         )
-    _gate = where, compose_jobs([[]], config_name=config_name)[0]
-    try:
-        yield
-    finally:
-        _gate = None
+    return Gate(where, lambda: compose_run([], config_name=config_name).plain)
 
 
-def check_job(overrides: Sequence[str], config_name: str) -> None:
-    """Check a job that a folder decides on, see `gated`.
-
-    Raises:
-        UntrustedError: it sets something that only the command line may set.
-    """
-    if _gate is not None:
-        check_overrides(overrides, overrides, _gate[1], _gate[0], config_name)
-
-
-def check_overrides(
-    overrides: Sequence[str],
-    runs: Sequence[str],
-    named: Mapping[str, Any],
-    where: Path,
-    config_name: str,
-    sections: Collection[str] = tuple(KINDS),
-) -> None:
-    """Check what overrides in a folder make; see `check_named`.
+def compose_job(overrides: Sequence[str], config_name: str = "config", gate: Gate | None = None) -> Composed:
+    """Compose a job from its normalized overrides; one that a folder decides on is checked.
 
     Args:
-        overrides: those in the folder, whose interpolations are not resolved.
-        runs: the overrides that will run.
-        named: what the command line alone would make.
-        where: the file of the folder, for messages.
+        overrides: the overrides.
         config_name: file of conf/ to start from.
-        sections: the sections to check.
+        gate: the gate to pass; None: that of `gated`, if there is one.
 
     Raises:
-        UntrustedError: it sets something that only the command line may set.
+        UntrustedError: the folder sets something that only the command line may set.
+        UserError: see `augment.cli.compose.compose_run`.
     """
-    for override in overrides:
-        key, _, value = override.lstrip("+").partition("=")
-        _check_texts({key: value}, where)
-    (composed,) = compose_jobs([runs], config_name=config_name)
-    check_named(composed, named, where, sections)
-
-
-def check_named(config: Mapping[str, Any], named: Mapping[str, Any], where: Path, sections: Collection[str]) -> None:
-    """Check that a folder sets nothing that only the command line may set.
-
-    Args:
-        config: the configuration.
-        named: what the command line sets, in the same form.
-        where: the file of the folder, for messages.
-        sections: those of `KINDS` that will be used.
-
-    Raises:
-        UntrustedError: it does; the message says what the command line must name.
-    """
-    _check_texts({name: value for name, value in config.items() if name != "data" or "data" in sections}, where)
-    for key, reach, value in _reaching(config, sections):
-        theirs: Any = named
-        for part in key.split("."):
-            theirs = section_of({"": theirs}, "").get(part)
-        if theirs != value and (value != {} or theirs is None):
-            shown = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
-            raise UntrustedError(
-                f"{key}: {shown} in {where} is not used, as a run folder does not decide {reach}. "
-                f"Allowed: {key}={shown} {_ALLOWED}."
-            )
-
-
-def _check_texts(values: Mapping[str, Any], where: Path) -> None:
-    for key, text in _texts(values, ""):
-        if "${" in text:
-            raise UntrustedError(
-                f"{key}: {text} in {where} is not resolved, as a run folder may come from a stranger. "
-                f"Allowed: {key}=VALUE {_ALLOWED}."
-            )
+    gate = gate or _gate
+    if gate is not None and gate.every:
+        gate.check_overrides(overrides)
+    composed = compose_run(overrides, config_name=config_name)
+    if gate is not None:
+        gate.check(composed.plain)
+    return composed
 
 
 def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any
 
 from augment.params.param import Interval, Param, bounds, number_in
-from augment.support.errors import UserError, suggest
+from augment.support.errors import suggest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,19 +66,11 @@ class Text(Param[str]):
     """A nonempty string."""
 
     def _convert(self, value: object) -> str | None:
-        # Unquoted YAML reads a folder named 2024 as a number.
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        return value if isinstance(value, str) and value and "\0" not in value else None
+        text = _as_text(value)  # such as a folder named 2024
+        return text if text and len(text) <= _MAX_TEXT and "\0" not in text else None
 
-    def parse(self, value: object, key: str) -> str | None:
-        """Validate text as `Param.parse` does; the error about a long one does not repeat it."""
-        if isinstance(value, str) and len(value) > _MAX_TEXT:
-            raise UserError(f"{key}: {len(value):,} characters. Allowed: at most {_MAX_TEXT:,}.")
-        try:
-            return super().parse(value, key)
-        except UserError as error:  # "text" alone says little
-            raise UserError(f"{str(error)[:-1]} ({self.doc}).") from None
+    def _refusal(self, value: object, key: str) -> str:
+        return f"{super()._refusal(value, key)[:-1]} ({self.doc})."  # "text" alone says little
 
     def _allowed(self) -> str:
         return "text"
@@ -96,35 +88,36 @@ class Choice(Param[str]):
     options: Collection[str]
     others: Mapping[str, str] = field(default_factory=dict)
 
-    def parse(self, value: object, key: str) -> str | None:
-        """Validate a name as `Param.parse` does; the error suggests the closest option."""
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)  # unquoted YAML reads the name 320 as a number
-        if isinstance(value, str) and value not in self.options:
-            raise UserError(f"{key}: unknown name '{value}'.{suggest(value, self.options, self.others)}")
-        return super().parse(value, key)
-
     def _convert(self, value: object) -> str | None:
-        return value if isinstance(value, str) and value in self.options else None
+        text = _as_text(value)  # such as the name 320
+        return text if text in self.options else None
+
+    def _refusal(self, value: object, key: str) -> str:
+        if (name := _as_text(value)) is None:
+            return super()._refusal(value, key)
+        return f"unknown name '{name}'.{suggest(name, self.options, self.others)}"
 
     def _allowed(self) -> str:
         return ", ".join(self.options)
+
+
+def _as_text(value: object) -> str | None:
+    """Return a text, also one that unquoted YAML reads as a whole number; None for other values."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Texts(Param[tuple[str, ...]]):
     """A list of strings."""
 
-    def parse(self, value: object, key: str) -> tuple[str, ...] | None:
-        """Validate a list as `Param.parse` does; the error about a single string shows how to write a list."""
-        if isinstance(value, str) and value:
-            raise UserError(f"{key}: {value!r} is not allowed. Allowed: {self.allowed()}, such as {key}=[{value}].")
-        return super().parse(value, key)
-
     def _convert(self, value: object) -> tuple[str, ...] | None:
         if isinstance(value, str) or not isinstance(value, Sequence):
             return None
         return tuple(value) if all(isinstance(v, str) and v for v in value) else None
+
+    def _refusal(self, value: object, key: str) -> str:
+        example = f", such as {key}=[{value}]" if isinstance(value, str) and value else ""
+        return f"{super()._refusal(value, key)[:-1]}{example}."
 
     def _allowed(self) -> str:
         return "a list of names"

@@ -67,17 +67,18 @@ class Param(Generic[T]):
             return None
         parsed = self._convert(value)
         if parsed is None:
-            shown = repr(value)
-            if len(shown) > _SHOWN:  # an array or a list of a caller in Python
-                shown = f"{' '.join(shown[:_SHOWN].split())} ..."
-            raise UserError(f"{key}: {shown} is not allowed.{self._meant(value)} Allowed: {self.allowed()}.")
+            raise UserError(f"{key}: {self._refusal(value, key)}")
         return parsed
 
-    def _meant(self, value: object) -> str:
-        """Return a " Did you mean ...?" if a value is allowed in another spelling."""
+    def _refusal(self, value: object, key: str) -> str:
+        """Return the message about a value that is not allowed, without its key, and with what it may mean."""
+        shown = repr(value)
+        if len(shown) > _SHOWN:  # an array or a list of a caller in Python
+            shown = f"{' '.join(shown[:_SHOWN].split())} ..."
         near = next((reading for reading in _readings(value) if self._convert(reading) is not None), None)
-        shown = str(near).lower() if isinstance(near, bool) else repr(near)
-        return "" if near is None else f" Did you mean {shown}?"
+        meant = str(near).lower() if isinstance(near, bool) else repr(near)
+        hint = "" if near is None else f" Did you mean {meant}?"
+        return f"{shown} is not allowed.{hint} Allowed: {self.allowed()}."
 
     def allowed(self) -> str:
         """Return which values are allowed, as a phrase."""
@@ -98,6 +99,7 @@ class Param(Generic[T]):
 
 
 _FLAGS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+_BEGINS = re.compile(r"(\w=)?\W*\d")  # resnet18 is not a number
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
 
 
@@ -105,28 +107,21 @@ def _readings(value: object) -> Iterator[object]:
     """Yield what a value that is not allowed may mean: 0,5 for 0.5, 20% for 0.2, 3.0 for 3, 7..9 for [7, 9]."""
     if isinstance(value, str):
         text = re.sub(r"(?<=\d),(?=\d)", ".", value) if value.count(",") == 1 else value
-        begins = re.match(r"(\w=)?\W*\d", text)  # resnet18 is not a number
-        numbers = [_number(n) for n in re.findall(_NUMBER, text.replace("..", " "), re.IGNORECASE) if begins]
+        found = re.findall(_NUMBER, text.replace("..", " "), re.IGNORECASE) if _BEGINS.match(text) else []
+        numbers = [float(n) if set(n) & set(".eE") else int(n) for n in found]
         if len(numbers) == 1:
             yield float(f"{numbers[0] / 100:g}") if "%" in text else numbers[0]
         elif numbers:
             yield numbers
-        elif value.lower() in _FLAGS:
-            yield _FLAGS[value.lower()]
+        else:
+            yield _FLAGS.get(value.lower())
     elif isinstance(value, float) and value.is_integer():
         yield int(value)
     elif isinstance(value, list | tuple) and value:
         inner = [next(_readings(item), item) for item in value]
         yield from (inner, inner[::-1])
-        if len(inner) % 2 == 0:  # 0,485, 0,456
-            yield [next(_readings(f"{a},{b}"), None) for a, b in zip(inner[::2], inner[1::2], strict=True)]
         if all(item == inner[0] for item in inner):
             yield inner[0]
-
-
-def _number(text: str) -> int | float:
-    number = float(text)
-    return int(number) if number.is_integer() and "." not in text else number
 
 
 def number_in(value: object, within: Interval) -> float | None:

@@ -15,6 +15,7 @@ from math import isfinite
 from pathlib import Path
 from uuid import uuid4
 
+from augment.support.errors import UserError
 from augment.support.text import as_bytes, list_some
 
 # The temporary names that `atomic_path` creates.
@@ -178,6 +179,28 @@ def near_file(path: Path, *, folder: bool = False) -> str:
         return f" Did you mean {path.with_name(near[0])}?"
     where = "The current folder" if path.parent == Path() else path.parent
     return f" {where} holds {list_some(names) if names else f'no {kind}' if kind else 'nothing'}."
+
+
+def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
+    """Check that there are files of some names in a folder.
+
+    Args:
+        folder: the folder.
+        names: the names.
+        key: what named the folder, such as "fit.resume=".
+        allowed: what is allowed, for the message.
+
+    Raises:
+        UserError: there is no such folder, it is a file, or a file is missing.
+    """
+    if all((folder / name).is_file() for name in names):
+        return
+    what = f"no {' and '.join(names)} in it."
+    if not folder.exists():
+        what = f"there is no such folder.{near_file(folder, folder=True)}"
+    if folder.is_file():
+        what = f"a file. Did you mean {folder.parent}?"
+    raise UserError(f"{key}{folder}: {what} Allowed: {allowed}.")
 
 
 def shown(path: Path) -> Path:

@@ -67,11 +67,19 @@ def describe_raised(error: BaseException) -> str:
     """Describe an exception, and where it was raised: the last line of a user's own code, else of any package."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})."
-    text, lines = _text_and_lines(error)
-    if isinstance(error, ValueError | TypeError) and _raised_here(error):  # a mistake in a declaration
-        text = first_line(error)
-    found = [line for line in lines if not _is_installed(line[0])] or lines
-    return f"{text.rstrip('.')}{f' ({_show(*found[-1])})' if found else ''}."
+    text = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
+    lines = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    if inside := _IN_DALI.search(str(error)):
+        text = inside["text"].partition("\n")[0]
+        lines = [(line["file"], int(line["number"])) for line in _LINE.finditer(inside["lines"])][::-1]
+    elif isinstance(error, ValueError | TypeError) and lines and lines[-1][0].startswith(_OURS):
+        text = first_line(error)  # about a mistake in a declaration
+    lines = [line for line in lines if not (line[0].startswith((*_OURS, "<")) or "/nvidia/dali/" in line[0])]
+    if not lines:
+        return f"{text.rstrip('.')}."
+    file, number = ([line for line in lines if not _is_installed(line[0])] or lines)[-1]
+    code = linecache.getline(file, number).strip()
+    return f"{text.rstrip('.')} ({file}, line {number}{f': {code}' if code else ''})."
 
 
 def describe_own(error: BaseException) -> str:
@@ -90,23 +98,3 @@ def describe_in_op(error: BaseException) -> str:
 
 def _is_installed(file: str) -> bool:
     return file.startswith(_STDLIB) or _PACKAGES.search(file) is not None
-
-
-def _raised_here(error: BaseException) -> bool:
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and frames[-1].filename.startswith(_OURS)
-
-
-def _text_and_lines(error: BaseException) -> tuple[str, list[tuple[str, int]]]:
-    """Return the exception in words, and the lines outside this project that led to it, the last one last."""
-    text = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
-    lines = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
-    if inside := _IN_DALI.search(str(error)):
-        text = inside["text"].partition("\n")[0]
-        lines = [(line["file"], int(line["number"])) for line in _LINE.finditer(inside["lines"])][::-1]
-    return text, [line for line in lines if not (line[0].startswith((*_OURS, "<")) or "/nvidia/dali/" in line[0])]
-
-
-def _show(file: str, number: int) -> str:
-    code = linecache.getline(file, number).strip()
-    return f"{file}, line {number}{f': {code}' if code else ''}"

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from augment.support.errors import UserError
-from augment.support.hydra_versions import register_resolver
+from augment.support.hydra import register_resolver
+from augment.support.nested import leaves
 
 # Names of settings that hold secrets, and addresses with a password in them.
 _SECRET = re.compile(
@@ -92,30 +93,28 @@ def as_written(value: Any, key: str = "") -> Any:
 
 
 def resolved(plain: Any, raw: Any) -> Any:
-    """Return resolved values, with a `Reference` for each text that an environment variable or a secret is part of.
+    """Return resolved values, with a `Reference` for each text that is or contains a secret or environment variable.
 
     Args:
         plain: the values.
         raw: the values before interpolations were resolved.
     """
     names = re.findall(r"\$\{\s*(oc\.env|hidden)\s*:\s*([^,}\s]+)", repr(raw))
-    values = {_value(*name) for name in names} - {""}
-    return _with_references(plain, raw, values) if values else plain
+    values = {(_hidden if kind == "hidden" else os.environ).get(name.strip("'\""), "") for kind, name in names}
+    values |= {value for key, value in leaves(plain) if is_secret(key, value)}
+    return _with_references(plain, raw, values - {""}, "")
 
 
-def _value(resolver: str, name: str) -> str:
-    if resolver == "hidden":
-        return _hidden.get(name, "")
-    return os.environ.get(name.strip("'\""), "")
-
-
-def _with_references(plain: Any, raw: Any, values: set[str]) -> Any:
+def _with_references(plain: Any, raw: Any, values: set[str], key: str) -> Any:
     if isinstance(plain, dict):
         inner = raw if isinstance(raw, dict) else dict.fromkeys(plain, _MASK)
-        return {name: _with_references(value, inner.get(name), values) for name, value in plain.items()}
+        path = f"{key}." if key else ""
+        return {n: _with_references(value, inner.get(n), values, f"{path}{n}") for n, value in plain.items()}
     if isinstance(plain, list):
         rows = raw if isinstance(raw, list) and len(raw) == len(plain) else [_MASK] * len(plain)
-        return [_with_references(value, row, values) for value, row in zip(plain, rows, strict=True)]
+        return [_with_references(value, row, values, "") for value, row in zip(plain, rows, strict=True)]
+    if raw == plain and is_secret(key, plain):
+        return Reference(plain, hide(key, plain))
     if isinstance(plain, str) and any(value in plain for value in values):
         # Values copied by an interpolation of another section cannot be traced; texts equal by accident are written.
         return plain if raw == plain else Reference(plain, raw if isinstance(raw, str) else _MASK)

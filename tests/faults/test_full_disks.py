@@ -42,7 +42,7 @@ REPORT = "run/report.html"
 POINTS = [
     ("train", CREATE, "run/.lock", 0),
     ("train", CREATE, "run/trainer.log", 0),
-    ("train", WRITE, "run/.hydra/config.yaml", 0),
+    ("train", WRITE, "run/.hydra/overrides.yaml", 0),
     ("train", WRITE, "run/summary.json", 0),
     ("train", FSYNC, "run/config.yaml", 0),
     ("train", RENAME, "run/environment.json", 0),

@@ -5,7 +5,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from augment.support.errors import UserError
 from trainer.cli.main import main
 from trainer.run.check import check_config
 from trainer.run.config import parse_config
+from trainer.run.summary import Summary
 
 pytestmark = pytest.mark.faults
 
@@ -114,7 +114,8 @@ def test_a_command_line_is_accepted_or_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["trainer"])
-    monkeypatch.setattr(hydra, "main", lambda **_: lambda job: lambda: None)  # nothing is trained
+    ended = Summary("finished", tmp_path, 0, {}, {}, 0.0)
+    monkeypatch.setattr("trainer.cli.main.run_job", lambda *_, **__: ended)  # nothing is trained
     for launch in ("run", "search"):
         monkeypatch.setattr(f"trainer.sweeps.start.{launch}", lambda *_: 0)
     codes: dict[int, int] = {}

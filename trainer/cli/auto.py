@@ -1,54 +1,85 @@
 """`fit.resume=auto`: one command line that starts a run, resumes it, and leaves it alone once it has finished."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from augment.cli.compose import compose_hydra, compose_jobs
 from augment.cli.overrides import key_of, parse
+from augment.cli.trust import Gate, compose_job
 from augment.support.errors import UserError
 from augment.support.files import shown
+from augment.support.nested import section_of
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.folder import named_folder, reserve, user_of
 from trainer.run.identity import identity, identity_text
-from trainer.run.overrides import AUTO
+from trainer.run.overrides import AUTO, resumed_in
 from trainer.run.summary import Summary, read_summary
 
 
-def is_auto(tokens: Sequence[str]) -> bool:
-    """Return whether overrides ask for the newest run of the same configuration."""
-    values = [parse(token).value() for token in tokens if "=" in token and key_of(parse(token)) == "fit.resume"]
-    return values[-1:] == [AUTO]
+@dataclass(frozen=True)
+class Prepared:
+    """A single run that has been composed.
+
+    Attributes:
+        config: its configuration, not checked yet.
+        tokens: its overrides, without those of Hydra itself.
+        template: Hydra's section `run`, whose `dir` is the run's folder.
+        done: how it has ended if it is not repeated.
+    """
+
+    config: Config
+    tokens: Sequence[str]
+    template: DictConfig
+    done: Summary | None = None
 
 
-def resume_auto(
-    tokens: Sequence[str], folder: Path | None = None, *, config_name: str = "config"
-) -> tuple[list[str], Summary | None]:
-    """Find the run that `fit.resume=auto` stands for.
+def prepare(
+    tokens: Sequence[str], config_name: str = "config", gate: Gate | None = None, folder: Path | None = None
+) -> Prepared:
+    """Compose a run from its normalized overrides, once, and find the run that `fit.resume=auto` stands for.
 
     Runs of the same configuration are those of the same `trainer.run.identity.identity`. The newest decides: one
     that finished is not repeated, one that left a checkpoint is resumed, one without any is ignored. If the command
     line names the folder of the run, only this one is looked at, and the run continues or starts again there.
 
     Args:
-        tokens: normalized overrides.
-        folder: the run's folder; None: the one that hydra.run.dir names.
+        tokens: the overrides.
         config_name: file of conf/ to start from.
-
-    Returns:
-        The overrides, in which `fit.resume` is the run's folder, or is missing if a run is to be started; and how the
-        run ended if it has finished.
+        gate: see `augment.cli.trust.compose_job`.
+        folder: the run's folder; None: the one that hydra.run.dir names.
 
     Raises:
-        UserError: such a run is in progress, or the folder holds a run of another configuration.
+        UserError: a mistake in the configuration; or with `auto`, the run is in progress, or the folder holds a run of
+            another configuration.
     """
-    rest = [token for token in tokens if key_of(parse(token)) != "fit.resume"]
-    config = parse_config(compose_jobs([rest], config_name=config_name)[0])
+    composed = compose_job(tokens, config_name, gate)
+    own, template = [token for token in tokens if not key_of(parse(token)).startswith("hydra")], composed.hydra.run
+    if resumed_in(tokens) != AUTO:
+        return Prepared(parse_config(composed.plain), own, template)
+    own = [token for token in own if key_of(parse(token)) != "fit.resume"]
+    config = with_resume(composed.plain, None)
+    run, done = _find(config, template, folder)
+    if run is not None:
+        quoted = str(run).replace('"', r"\"")
+        own.append(f'++fit.resume="{quoted}"')
+        config = with_resume(composed.plain, str(run))
+    return Prepared(config, own, template, done)
+
+
+def with_resume(plain: Mapping[str, Any], run: str | None) -> Config:
+    """Check a composed configuration with the folder of a run as `fit.resume`."""
+    return parse_config({**plain, "fit": {**section_of(plain, "fit"), "resume": run}})
+
+
+def _find(config: Config, template: DictConfig, folder: Path | None) -> tuple[Path | None, Summary | None]:
+    """Return the folder of the run to resume, or how the run ended; neither: a new one starts. See `prepare`."""
     key, own, pattern = "folder", folder, Path()
     if folder is None:
-        key, (own, pattern) = "hydra.run.dir", _where(rest, config_name)
+        key, (own, pattern) = "hydra.run.dir", _where(template)
     for run in _same_runs(config, pattern) if own is None else [own]:
         if user := user_of(run):
             raise UserError(
@@ -62,22 +93,20 @@ def resume_auto(
             )
         ending = read_summary(run)
         if ending is not None and ending.status == "finished":
-            return rest, ending
+            return None, ending
         if (run / LAST).is_file():
-            quoted = str(run).replace('"', r"\"")
-            return [*rest, f'++fit.resume="{quoted}"'], None
+            return run, None
     if own is not None:
         reserve(own, key=key, again=True)
-    return rest, None
+    return None, None
 
 
-def _where(tokens: Sequence[str], config_name: str) -> tuple[Path | None, Path]:
+def _where(template: DictConfig) -> tuple[Path | None, Path]:
     """Return the folder of the run if it is always the same, else None; and a pattern that all such folders match."""
-    section = compose_hydra(tokens, config_name=config_name)
-    template = str(OmegaConf.to_container(section.run, resolve=False)["dir"])  # type: ignore[index,call-overload]
-    if "${now:" not in template and "${run_suffix:" not in template:
-        return named_folder(section.run.dir, "hydra.run.dir"), Path()
-    return None, Path(*("*" if "${" in part else part for part in Path(template).parts))
+    unresolved: Any = OmegaConf.to_container(template)
+    if "${now:" not in unresolved["dir"] and "${run_suffix:" not in unresolved["dir"]:
+        return named_folder(template.dir, "hydra.run.dir"), Path()
+    return None, Path(*("*" if "${" in part else part for part in Path(unresolved["dir"]).parts))
 
 
 def _same_runs(config: Config, pattern: Path) -> Iterator[Path]:

@@ -5,18 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-
-from augment.cli.explanation import explain
-from augment.cli.overrides import normalize, refuse_keywords, refuse_sweeps, refuse_words
-from augment.cli.trust import TRUST_FLAG
+from augment.cli.overrides import refuse_keywords, refuse_sweeps, refuse_words
+from augment.cli.trust import Gate
 from augment.data.sources import LOADED
 from augment.support.errors import UserError
 from trainer.cli import ranks
-from trainer.cli.auto import is_auto, resume_auto
+from trainer.cli.auto import prepare
 from trainer.run.config import inner_keys, new_folder
-from trainer.run.jobs import check_jobs, run_job
+from trainer.run.jobs import check_configs, run_job
 from trainer.run.overrides import with_resumed
 from trainer.run.summary import Summary
 
@@ -41,33 +37,30 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     """
     refuse_keywords(misspelled, inner_keys())
     LOADED.forget()
-    given = partial(_normalized, overrides, trust=trust)
+    place = None if folder is None else Path(folder)
+    given = partial(_given, overrides, trust=trust)
     if ranks.follows():
-        ranks.follow(lambda: (given(), "config"), leaves=False)
+        ranks.follow(given, leaves=False)
         ending: Any = None
         if (ending := ranks.share(ending)) is None:
             raise UserError("rank 0 did not train; its message says why.")
         return cast(Summary, ending)
     try:
-        tokens = given()
-        if is_auto(tokens):
-            tokens, done = resume_auto(tokens, None if folder is None else Path(folder))
-            if done is not None:
-                ranks.send(None)
-                return ranks.share(done)
-        (config,) = check_jobs([tokens])
-    except BaseException as error:
+        run = prepare(*given(), place)
+        if run.done is not None:
+            ranks.send(None)
+            return ranks.share(run.done)
+        check_configs([run.config])
+    except BaseException:
         ranks.send(None)
         ranks.share(None)
-        if isinstance(error, HydraException | OmegaConfBaseException):
-            raise UserError(explain(error)) from error
         raise
-    ranks.send(config, tokens)
-    return ranks.share(run_job(config, tokens, new_folder() if folder is None else Path(folder)))
+    ranks.send(run.config)
+    return ranks.share(run_job(run.config, run.tokens, place or new_folder()))
 
 
-def _normalized(overrides: Sequence[str], *, trust: bool) -> list[str]:
+def _given(overrides: Sequence[str], *, trust: bool) -> tuple[list[str], str, Gate | None]:
     refuse_words(overrides)
-    tokens = normalize(with_resumed([*overrides, *([TRUST_FLAG] if trust else [])]))
+    tokens, gate = with_resumed(overrides, trust=trust)
     refuse_sweeps(tokens)
-    return tokens
+    return tokens, "config", gate

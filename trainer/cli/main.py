@@ -1,65 +1,82 @@
-"""The command line: compose and check every job, and only then let Hydra make folders and run."""
+"""The command line: compose and check every job before anything is written, then run it."""
 
-import errno
 import logging
 import os
 import sys
-import warnings
+from argparse import SUPPRESS
 from collections.abc import Sequence
-from difflib import get_close_matches
-from pathlib import Path
-from uuid import uuid4
+from contextlib import nullcontext
+from fnmatch import fnmatch
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
-from omegaconf import DictConfig
 
-from augment.cli.compose import TOP, plain_values
-from augment.cli.conf import CONF, default_groups, group_names, register_folders, set_config_dir
-from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
-from augment.cli.parser import INTERRUPTED, readable_errors
+from augment.cli.compose import TOP
+from augment.cli.conf import CONF, default_groups, group_names, register_folders
+from augment.cli.explanation import explained
+from augment.cli.overrides import key_of, parse, refuse_sweeps, refuse_words
+from augment.cli.parser import INTERRUPTED, Parser, readable_errors
 from augment.cli.tools import find_tools, print_version, refuse_tool
+from augment.cli.trust import TRUST_FLAG, add_trust_flag, gated
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
-from augment.support.hydra_versions import VERSION_BASE, register_resolver
+from augment.support.hydra import VERSION_BASE
 from augment.support.own_code import load_plugins
 from augment.support.process import BEGAN, launched
 from augment.support.signals import StopSignals
 from augment.support.text import printable
-from trainer.cli import folders, ranks
-from trainer.cli.auto import is_auto, resume_auto
+from trainer.cli import ranks
+from trainer.cli.auto import Prepared, prepare
 from trainer.run import NOTHING_TO_RESUME
-from trainer.run.config import inner_keys, parse_config
-from trainer.run.folder import owned, release
-from trainer.run.jobs import RanksError, check_jobs, require_ranks
-from trainer.run.overrides import flags_first, parse_flags, with_resumed
+from trainer.run.config import inner_keys
+from trainer.run.folder import named_folder, release, reserve
+from trainer.run.jobs import RanksError, check_configs, run_job
+from trainer.run.overrides import AUTO, resumed_in, with_resumed
 
-_FLAGS = (
-    "-m",
-    "--multirun",
-    "--cfg job",
-    "--config-dir DIR",
-    "--config-name NAME",
-    "--trust (with fit.resume)",
-    "--version",
-    "--help",
-)
+# Flags that say what to do; one is allowed.
+_MODES = ("multirun", "run", "cfg", "info", "hydra_help")
 
-# Flags of Hydra that say what to do; it allows one.
-_MODES = ("multirun", "run", "cfg", "info")
+# Keys of Hydra's own that have an effect, for a single run and for a sweep.
+_OF_RUNS = ("hydra.run.dir", "hydra.searchpath")
+_OF_SWEEPS = ("hydra.sweep.*", "hydra.searchpath", "hydra?launcher*", "hydra?sweeper*")
 
-# Flags of Hydra that would run what nobody has checked, or complete keys that it does not know.
-_REFUSED = ("config-path", "experimental-rerun", "shell-completion")
 
-# Two runs that start in the same second must not share a folder.
-register_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
+class _Parser(Parser):
+    """The flags of `python -m trainer`, some of which show what Hydra knows."""
+
+    def __init__(self) -> None:
+        super().__init__("trainer", "", "", arguments="[key=value ...]")
+        self.add_argument("--multirun", "-m", action="store_true")
+        self.add_argument("--run", "-r", action="store_true", help=SUPPRESS)
+        self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+        self.add_argument("--package", "-p", help=SUPPRESS)
+        self.add_argument("--resolve", action="store_true", help=SUPPRESS)
+        shown = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
+        self.add_argument("--info", "-i", nargs="?", const="all", choices=shown)
+        self.add_argument("--hydra-help", action="store_true")
+        self.add_argument("--config-name", "-cn", default="config")
+        self.add_argument("--version", action="store_true")
+        add_trust_flag(self)
+
+    def meant(self, flag: str, after: str) -> str:
+        """Return a hint at the setting or config group of the same name, or at the nearest flag, if there is one."""
+        name, equals, value = flag.lstrip("-").partition("=")
+        name = name.replace("-", "_")
+        if not equals:
+            value = after if after and after[0] != "-" and "=" not in after else "..."
+        keys, groups = inner_keys(), group_names()
+        if flag.startswith("-aug."):
+            meant = f"~{flag[1:]}"
+        elif name in keys or name in keys.values():
+            meant = f"{keys.get(name, name)}={value}"
+        elif name in groups:
+            meant = f"{'' if default_groups().get(name) else '+'}{name}={value}"
+        else:
+            return super().meant(flag, after)
+        return f" Did you mean '{meant}'?"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    # With this set, Hydra raises instead of printing and exiting, so that all messages are printed in one place.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
     logging.raiseExceptions = False  # a log on a full disk is no reason for a traceback for each of its lines
     with readable_errors(), StopSignals() as signals:
         try:
@@ -82,149 +99,94 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         if launched() > 1:
             raise UserError(f"{arguments[0]}: runs in one process. Allowed: to start it without torchrun.")
         return tools[arguments[0]].run(arguments[1:])
-    if "--version" in arguments:
-        return print_version()
     if arguments and arguments[0][:1] not in "-+~" and "=" not in arguments[0]:
         refuse_tool(arguments[0], "trainer", surely=False)
-    set_config_dir(parse_flags(arguments)[0].config_dir)
-    if "--help" in arguments or "-h" in arguments:
+    helps = {"-h", "--help"}
+    options, given = _Parser().split([token for token in arguments if token not in helps])
+    if options.version:
+        return print_version()
+    if helps & {*arguments}:
         from trainer.tools.reference import help_text
 
-        _load_given_plugins(arguments)
+        _load_given_plugins(given)
         sys.stdout.write(help_text(group_names()))
         return 0
-    tokens = flags_first(normalize(with_resumed(arguments)))
-    args, unknown = parse_flags(tokens)
-    unknown += [f"--{name}" for name in _REFUSED if getattr(args, name.replace("-", "_"))]
-    if unknown:
-        flag = next((token for token in tokens if token.split("=")[0] == unknown[0].split("=")[0]), unknown[0])
-        after = arguments[arguments.index(flag) + 1 :][:1] if flag in arguments else []
-        meant = _meant(flag, *(word for word in after if word[:1] != "-" and "=" not in word))
-        raise UserError(f"{flag}: unknown flag.{meant} Allowed: {', '.join(_FLAGS)}; key=value.")
-    refuse_words(args.overrides)
-    if len(modes := [f"--{name}" for name in _MODES if getattr(args, name.replace("-", "_"))]) > 1:
+    refuse_words(given)
+    modes = [f"--{name.replace('_', '-')}" for name in _MODES if getattr(options, name)]
+    if len(modes) > 1:
         raise UserError(f"{' and '.join(modes)}: exclude each other. Allowed: one of them.")
+    resumed = resumed_in(given)
+    if options.trust and resumed in (None, AUTO):
+        raise UserError(f"{TRUST_FLAG}: there is nothing to trust. Allowed: with fit.resume=RUN.")
+    tokens, gate = with_resumed(given, trust=options.trust, config_name=options.config_name)
     if ranks.follows():
-        return ranks.follow(lambda: (args.overrides, args.config_name or "config"))
-    only_shows = args.cfg or args.info or args.hydra_help
-    if only_shows:
+        return ranks.follow(lambda: (tokens, options.config_name, gate))
+    if options.cfg or options.info or options.hydra_help:
         ranks.send(None)
-    else:
-        if not args.multirun:
-            refuse_sweeps(args.overrides)
-        if is_auto(args.overrides):
-            if args.multirun:
-                raise UserError(
-                    "fit.resume=auto: resumes only single runs. Allowed: --multirun without it; sweeps continue by "
-                    "themselves in the folder that hydra.sweep.dir names."
-                )
-            given, done = resume_auto(args.overrides, config_name=args.config_name or "config")
-            if done is not None:
-                sys.stdout.write(printable(f"already finished, nothing to resume: {done}\n"))
-                ranks.send(None)
-                return 0
-            tokens = [*(token for token in tokens if token not in args.overrides), *given]
-            args.overrides = given
-        if args.multirun:
-            if launched() > 1:
-                raise UserError("--multirun: each job trains on one GPU. Allowed: to start it without torchrun.")
-            from trainer.sweeps.start import Request, sweep
+        _show([token for token in arguments if token not in (*given, TRUST_FLAG)], tokens)
+        return 0
+    _check_hydra(tokens, sweeps=options.multirun)
+    if not options.multirun:
+        refuse_sweeps(tokens)
+        return _run(prepare(tokens, options.config_name, gate), arguments, signals)
+    if resumed == AUTO:
+        raise UserError(
+            "fit.resume=auto: resumes only single runs. Allowed: --multirun without it; sweeps continue by "
+            "themselves in the folder that hydra.sweep.dir names."
+        )
+    if launched() > 1:
+        raise UserError("--multirun: each job trains on one GPU. Allowed: to start it without torchrun.")
+    from trainer.sweeps.start import Request, sweep
 
-            return sweep(Request.of(args.overrides, args.config_name or "config"), signals)
-        try:
-            (config,) = check_jobs([args.overrides], config_name=args.config_name or "config", signals=signals)
-        except RanksError as several:
-            release()
-            return ranks.start(several.count, arguments)
-        ranks.send(config, args.overrides, args.config_name or "config")
+    with nullcontext() if gate is None else gated(gate):
+        return sweep(Request.of(tokens, options.config_name), signals)
+
+
+def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
+    """Check and train a single run; return the exit code."""
+    if run.done is not None:
+        sys.stdout.write(printable(f"already finished, nothing to resume: {run.done}\n"))
+        ranks.send(None)
+        return 0
+    try:
+        check_configs([run.config], signals)
+    except RanksError as several:
+        release()
+        return ranks.start(several.count, arguments)
+    ranks.send(run.config)
     signals.check()
     signals.hold()  # from here on there may be a folder, whose run handles them
-    statuses = _run_hydra(tokens)
-    if not only_shows:
-        ranks.share(None)
+    folder, console = named_folder(run.template.dir, "hydra.run.dir"), PlainConsole()
+    reserve(folder, run.config.fit.resume, key="hydra.run.dir")
+    summary = run_job(run.config, run.tokens, folder, console=console, began=BEGAN)
+    console.print(str(summary), highlight=False, soft_wrap=True)
+    ranks.share(None)
     ranks.leave()
-    return INTERRUPTED if "interrupted" in statuses else 0
+    return INTERRUPTED if summary.status == "interrupted" else 0
 
 
-def _run_hydra(tokens: Sequence[str]) -> list[str]:
-    """Let Hydra run a job, or show what it is asked to show; return how the job ended."""
+def _check_hydra(tokens: Sequence[str], *, sweeps: bool) -> None:
+    """Refuse settings of Hydra's own that have no effect."""
+    for key in (key_of(parse(token)) for token in tokens):
+        allowed, others = (_OF_SWEEPS, _OF_RUNS) if sweeps else (_OF_RUNS, _OF_SWEEPS)
+        if key.startswith(("hydra.", "hydra/")) and not any(fnmatch(key, name) for name in allowed):
+            why = "unknown key"
+            if any(fnmatch(key, name) for name in others):
+                why = "of single runs" if sweeps else "there is no sweep without -m"
+            raise UserError(f"{key}: {why}. Allowed: {', '.join(allowed).replace('?', '.')}.")
+
+
+def _show(flags: Sequence[str], tokens: Sequence[str]) -> None:
+    """Let Hydra show what its flags ask for; nothing runs."""
     register_folders()
-    sys.argv = [sys.argv[0], *tokens]
-    statuses: list[str] = []
-    errors: list[Exception] = []
-    warnings.filterwarnings("ignore", "hydra.utils.instantiate", UserWarning)  # of Hydra 1.4, at its own callbacks
-    try:
-        hydra.main(**VERSION_BASE, config_path=str(CONF), config_name="config")(_job(statuses, errors))()
-    except HydraException:  # some are an OSError, too
-        raise
-    except folders.RefusedError as refused:
-        raise UserError(str(refused)) from refused
-    except (OSError, ValueError) as error:  # a job raises none: it is the folder that Hydra makes for it, or a pipe
-        cause = error if isinstance(error, OSError) else error.__cause__  # of a log that cannot be opened
-        if not isinstance(cause, OSError) or cause.errno == errno.EPIPE:
-            raise
-        what = "the run's folder" if cause.filename is None else cause.filename
-        raise UserError(
-            f"{what}: cannot be created: {cause.strerror}. Allowed: to start in a writable folder on a disk with free "
-            "space."
-        ) from error
-    if errors:
-        raise errors[0]
-    return statuses
+    sys.argv = [sys.argv[0], *flags, *tokens]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that it raises, and all messages are printed in one place
+    with explained():
+        hydra.main(**VERSION_BASE, config_path=str(CONF), config_name="config")(lambda _: None)()
 
 
-def _load_given_plugins(arguments: Sequence[str]) -> None:
+def _load_given_plugins(tokens: Sequence[str]) -> None:
     """Import the plugins that the command line names, so that --help lists what they declare."""
-    for override in (parse(token) for token in arguments if "=" in token and not token.startswith("-")):
+    for override in (parse(token) for token in tokens if "=" in token):
         if (key := key_of(override)) in ("plugins", "aug.plugins"):
             load_plugins(tuple(TOP["plugins"].parse(override.value(), key) or ()), key)
-
-
-def _meant(flag: str, value: str = "...") -> str:
-    """Return a hint at the setting or config group of the same name, or at the nearest flag, if there is one.
-
-    Args:
-        flag: the unknown flag, perhaps with its value.
-        value: the word after it.
-    """
-    name, equals, own = flag.lstrip("-").partition("=")
-    name, value = name.replace("-", "_"), own if equals else value
-    keys, groups = inner_keys(), group_names()
-    if name in keys or name in keys.values():
-        return f" Did you mean '{keys.get(name, name)}={value}'?"
-    if name in groups:
-        return f" Did you mean '{'' if default_groups().get(name) else '+'}{name}={value}'?"
-    if flag.startswith("-aug."):
-        return f" Did you mean '~{flag[1:]}'?"
-    if flag == "--config-path":
-        return " Did you mean '--config-dir'?"
-    known = [known.partition(" ")[0] for known in _FLAGS]
-    near = [] if flag in known else get_close_matches(flag, known, n=1, cutoff=0.7)
-    return f" Did you mean '{near[0]}'?" if near else ""
-
-
-def _job(statuses: list[str], errors: list[Exception]) -> "hydra.types.TaskFunction":
-    """Return what Hydra runs; it raises nothing but KeyboardInterrupt, as Hydra would print other errors.
-
-    Args:
-        statuses: collects how the job ended.
-        errors: collects the error of a failed job.
-    """
-
-    def job(composed: DictConfig) -> None:
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        console = PlainConsole()
-        try:
-            config = parse_config(plain_values(composed))
-            require_ranks(config)
-            from trainer.run.train import train
-
-            with owned(folder, config.fit.resume):
-                summary = train(config, folder, console=console, began=BEGAN)
-        except Exception as error:
-            errors.append(error)
-            return
-        statuses.append(summary.status)
-        console.print(str(summary), highlight=False, soft_wrap=True)
-
-    return job

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from augment.cli.compose import compose_jobs
-from augment.cli.overrides import key_of, parse
 from augment.cli.parser import INTERRUPTED
+from augment.cli.trust import Gate, compose_job
 from augment.support.errors import UserError, describe_error
 from augment.support.nested import leaves as leaves_of
 from augment.support.process import end_with_parent, launched
 from augment.support.text import list_some
-from trainer.run.config import Config, parse_config
+from trainer.cli.auto import with_resume
+from trainer.run.config import Config
 
 T = TypeVar("T")
 
@@ -67,29 +67,29 @@ def follows() -> bool:
     return not join().is_main
 
 
-def follow(given: Callable[[], tuple[Sequence[str], str]], *, leaves: bool = True) -> int:
+def follow(given: Callable[[], tuple[Sequence[str], str, Gate | None]], *, leaves: bool = True) -> int:
     """In a rank other than the first: train what rank 0 checked and sent; return the exit code.
 
     Args:
-        given: returns this rank's own normalized overrides, and the file of conf/ to start from.
+        given: returns what `augment.cli.trust.compose_job` takes: this rank's own overrides, and so on.
         leaves: whether the process ends now, and so leaves the other ranks.
 
     Raises:
         UserError: something is wrong on this rank, or, if it does not leave, another one has ended.
     """
     from trainer.loop.ranks import LostRankError, current, report
-    from trainer.run.jobs import check_jobs
+    from trainer.run.jobs import check_configs
     from trainer.run.train import follow as train
 
-    nothing: tuple[Sequence[str], str, Mapping[str, Any]] | None = None
+    nothing: Mapping[str, Any] | None = None
     try:
-        if (sent := current().broadcast(nothing)) is None:
+        if (first := current().broadcast(nothing)) is None:
             return 0
-        overrides, config_name, first_config = sent
-        own = _values(_composed(given(), overrides))
-        _require_same([key for key in {**first_config, **own} if first_config.get(key) != own.get(key)])
+        config = with_resume(compose_job(*given()).plain, first["fit.resume"])  # the run that rank 0 may have found
+        own = _values(config)
+        _require_same([key for key in {**first, **own} if first.get(key) != own.get(key)])
         with _unlogged():  # rank 0 has logged it
-            (config,) = check_jobs([overrides], config_name=config_name)
+            check_configs([config])
         status = train(config)
         if leaves:
             share(None)  # rank 0 may still be writing, which the end of this process would cut short
@@ -104,8 +104,8 @@ def follow(given: Callable[[], tuple[Sequence[str], str]], *, leaves: bool = Tru
         return INTERRUPTED  # rank 0 says what there is to resume
     except Exception as error:
         mistake = isinstance(error, UserError)
-        first = report(message := f"rank {current().rank}: {error if mistake else describe_error(error)}")
-        if leaves and not first:
+        first_to_fail = report(message := f"rank {current().rank}: {error if mistake else describe_error(error)}")
+        if leaves and not first_to_fail:
             return 1  # another one says why
         if mistake:
             raise UserError(message) from error
@@ -124,7 +124,7 @@ def _unlogged() -> Iterator[None]:
         logging.disable(before)
 
 
-def send(config: Config | None, overrides: Sequence[str] = (), config_name: str = "config") -> None:
+def send(config: Config | None) -> None:
     """In rank 0: tell the others what to train; None: nothing.
 
     Raises:
@@ -133,20 +133,9 @@ def send(config: Config | None, overrides: Sequence[str] = (), config_name: str 
     if launched() > 1:
         from trainer.loop.ranks import join
 
-        join().broadcast(None if config is None else (tuple(overrides), config_name, _values(config)))
+        join().broadcast(None if config is None else _values(config))
         if config is not None:
             _require_same([])
-
-
-def _composed(given: tuple[Sequence[str], str], sent: Sequence[str]) -> Config:
-    """Return the configuration of this rank's own overrides, but for the run to resume, which rank 0 may have found."""
-    tokens, config_name = given
-    tokens = [token for token in tokens if not _resumes(token)] + [token for token in sent if _resumes(token)]
-    return parse_config(compose_jobs([tokens], config_name=config_name)[0])
-
-
-def _resumes(token: str) -> bool:
-    return key_of(parse(token)) == "fit.resume"
 
 
 def _values(config: Config) -> dict[str, Any]:

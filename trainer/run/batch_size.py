@@ -32,8 +32,9 @@ def find_batch_size(config: Config) -> tuple[Config, str]:
     Raises:
         UserError: not even the smallest batch fits.
     """
-    failure, whole = None, min(config.fit.batch_size, _most(config))
-    for size in _candidates(config):
+    whole = min(config.fit.batch_size, max(len(config.dataset.train), len(config.dataset.val)))
+    failure = None
+    for size in _candidates(config, whole):
         tried = with_batch_size(config, size)
         failure = _failure_of(tried)
         if failure is None:
@@ -43,13 +44,15 @@ def find_batch_size(config: Config) -> tuple[Config, str]:
     raise failure
 
 
-def _candidates(config: Config) -> Iterator[int]:
+def _candidates(config: Config, whole: int) -> Iterator[int]:
     """Yield the batch size to try first and its halves, a little less where the last batch would be too small to train.
 
-    Sizes beyond the number of images make the same batches.
+    Args:
+        config: the configuration.
+        whole: the size asked for, at most all images: larger batches are the same.
     """
     network = check_model(config.model, len(config.dataset.classes), config.aug.size)
-    size = max(1, largest_batch(config, network, min(config.fit.batch_size, _most(config)), config.aug.size))
+    size = max(1, largest_batch(config, network, whole, config.aug.size))
     while size:
         try:
             check_config(with_batch_size(config, size))
@@ -58,10 +61,6 @@ def _candidates(config: Config) -> Iterator[int]:
         else:
             yield size
             size //= 2
-
-
-def _most(config: Config) -> int:
-    return max(len(config.dataset.train), len(config.dataset.val))
 
 
 def _failure_of(config: Config) -> UserError | None:

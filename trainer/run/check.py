@@ -69,8 +69,8 @@ def check_config(config: Config) -> None:
         callback.check(network)
     frozen = {name for callback in callbacks for name in callback.frozen(network, config.fit.epochs - 1)}
     check_last_batch(config.fit, network, len(dataset.train), size, frozen=frozen)
-    if not config.fit.auto_batch_size:
-        check_memory(config, network, frozen=frozen)
+    if not (config.fit.auto_batch_size or frozen):
+        check_memory(config, network)
     make_optimizer(config.fit, network)
     config.fit.schedules()
 
@@ -97,20 +97,12 @@ def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: int, *, f
         last = 1 <= rest < 2 * ranks and reached and not (fit.drop_last and full)
         if not (last or batch_size == ranks) or trains_on_single(network, side, frozen):
             continue
-        why = f"a single image, on which the model's batch norm cannot train at {side} px"
-        if ranks > 1:
-            what = "every batch" if batch_size == ranks else f"the last batch of {amount(samples, 'sample')}"
-            raise UserError(
-                f"{key}={batch_size}: of {what}, one of {ranks} processes (fit.gpus) gets {why}. Allowed: a batch size "
-                "that leaves each at least two; or fit.drop_last=true, which leaves out an epoch's last few samples."
-            )
-        if samples == 1:
-            raise UserError(f"data: train holds {why}. Allowed: at least two.")
-        if batch_size == 1:
-            raise UserError(f"{key}=1: every batch is {why}. Allowed: at least 2.")
+        which = "every" if batch_size == ranks else "the last"
+        part = "" if ranks == 1 else f" of one of {ranks} processes (fit.gpus)"
         raise UserError(
-            f"{key}={batch_size}: of {samples:,} samples the last batch is {why}. Allowed: fit.drop_last=true, which "
-            "leaves one sample out of each epoch, another one every time; or another batch size."
+            f"{key}={batch_size}: of {amount(samples, 'sample')}, {which} batch{part} is a single image, on which the "
+            f"model's batch norm cannot train at {side} px. Allowed: a batch size that leaves at least two; or "
+            "fit.drop_last=true, which leaves out an epoch's last few samples, others every time."
         )
 
 

@@ -22,7 +22,7 @@ from augment.params import parse_params, parse_settings, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
 from augment.support.errors import UserError
-from augment.support.files import expanded, near_file, write_json
+from augment.support.files import expanded, require_in, write_json
 from augment.support.own_code import load_plugins
 from augment.support.process import launched
 from augment.support.reading import contents, read_object
@@ -235,15 +235,8 @@ def config_file(folder: Path) -> Path:
     Raises:
         UserError: the folder has none.
     """
-    file = folder / CONFIG_FILE
-    if not file.is_file():
-        missing = f"no {CONFIG_FILE} in it."
-        if not folder.exists():
-            missing = f"there is no such folder.{near_file(folder, folder=True)}"
-        if folder.is_file():
-            missing = f"a file. Did you mean {folder.parent}?"
-        raise UserError(f"{folder}: {missing} Allowed: the folder of a run.")
-    return file
+    require_in(folder, CONFIG_FILE, allowed="the folder of a run")
+    return folder / CONFIG_FILE
 
 
 def run_first(paths: Sequence[Path]) -> Sequence[Path]:

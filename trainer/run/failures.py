@@ -86,35 +86,27 @@ def too_large(error: BaseException, config: Config, *, training: bool = True) ->
         config: the configuration.
         training: whether the pass was one of training.
     """
-    fit, device = config.fit, config.fit.torch_device()
     import torch
 
-    on_host = device.type == "cpu" or isinstance(error, MemoryError)
-    on_host |= any(text in str(error) for text in _OUT_OF_HOST_MEMORY)
-    if on_host:
+    fit, device = config.fit, config.fit.torch_device()
+    if device.type == "cpu" or isinstance(error, MemoryError) or any(t in str(error) for t in _OUT_OF_HOST_MEMORY):
         where, other = f"the host ({host_memory() / 2**30:.0f} GiB)", "a machine with more memory"
     else:
         gpu = torch.cuda.get_device_properties(device)
         where, other = f"the GPU ({gpu.name}, {gpu.total_memory / 2**30:.0f} GiB)", "a GPU that nothing else uses"
-    stages = fit.full_stages(config.aug.size) if training else ()
-    fed = [(stage.batch_size, stage.size) for stage in stages] or [(fit.batch_size, config.aug.size)]
-    lower = [f"a smaller {'fit.stages.*' if stages else 'fit'}.batch_size"]
-    ranks = fit.gpus or 1
-    if training and not stages and fit.batch_size % (2 * ranks) == 0:
-        lower[0] += (
-            f" (fit.batch_size={fit.batch_size // 2} fit.accumulate={2 * fit.accumulate} makes steps of as many images)"
-        )
-    if training and not stages and not fit.auto_batch_size and ranks == 1:
-        lower.append("fit.auto_batch_size=true, which finds one that fits")
-    if training:
-        lower.append(f"a smaller {'fit.stages.*' if stages else 'aug'}.size")
-    if not fit.half:
-        lower.append("fit.precision=bf16")
-    if config.aug.cache != "off":
-        lower.append("aug.cache=off")
-    if training or not on_host:
-        lower.append("a smaller model" if training else "fit.device=cpu")
-    batches = " and ".join(f"batches of {amount(n, 'image')} at {size} px" for n, size in fed)
+    lower = ["a smaller fit.batch_size"]
+    if training and fit.stages:
+        lower = ["a smaller fit.stages.*.batch_size", "a smaller fit.stages.*.size", "a smaller model"]
+    elif training:
+        lower = ["a smaller fit.batch_size with a larger fit.accumulate", "a smaller aug.size", "a smaller model"]
+        if not fit.auto_batch_size and (fit.gpus or 1) == 1:
+            lower.append("fit.auto_batch_size=true, which finds one that fits")
+    elif device.type != "cpu":
+        lower.append("fit.device=cpu")
+    lower += [] if fit.half else ["fit.precision=bf16"]
+    lower += [] if config.aug.cache == "off" else ["aug.cache=off"]
+    fed = fit.fed(config.aug.size) if training else [("", fit.batch_size, config.aug.size)]
+    batches = " and ".join(f"batches of {amount(n, 'image')} at {size} px" for _, n, size in fed)
     return UserError(
         f"out of memory on {where} with {config.model_name}, {batches}, fit.precision={fit.precision}: "
         f"{_reason(error)} Allowed: {', '.join(lower)}, or {other}."

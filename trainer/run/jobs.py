@@ -4,19 +4,18 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
-from rich.console import Console
 
-from augment.cli.compose import compose_jobs
-from augment.cli.trust import check_job
+from augment.cli.trust import compose_job
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
 from augment.support.process import launched
 from augment.support.signals import StopSignals
-from trainer.loop.callback import Callback
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import Config, parse_config
+from trainer.run.failures import folder_error
 from trainer.run.folder import owned, reserve
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import Summary
@@ -52,24 +51,35 @@ def require_ranks(config: Config) -> None:
 def check_jobs(
     jobs: Iterable[Sequence[str]], *, config_name: str = "config", signals: StopSignals | None = None
 ) -> list[Config]:
-    """Compose and check jobs, each from its normalized overrides; see `augment.cli.compose.compose_jobs`.
-
-    What is wrong without a look at data and model, such as a misspelled key, is found before PyTorch is imported.
+    """Compose and check jobs, each from its normalized overrides.
 
     Args:
         jobs: the overrides of each.
         config_name: file of conf/ to start from.
+        signals: see `check_configs`.
+
+    Raises:
+        UntrustedError: see `augment.cli.trust.compose_job`.
+        UserError: the first mistake; see `check_configs`.
+    """
+    configs = [parse_config(compose_job(overrides, config_name).plain) for overrides in jobs]
+    check_configs(configs, signals)
+    return configs
+
+
+def check_configs(configs: Sequence[Config], signals: StopSignals | None = None) -> None:
+    """Check the configurations of jobs by trying them out; the first mistake counts.
+
+    What is wrong without a look at data and model, such as a misspelled key, is known before PyTorch is imported here.
+
+    Args:
+        configs: the configurations.
         signals: those of the command line, which end the process at once while modules are imported.
 
     Raises:
         RanksError: a job needs several processes.
-        UntrustedError: see `augment.cli.trust.gated`.
-        UserError: the first mistake.
+        UserError: it cannot run.
     """
-    jobs = list(jobs)
-    for overrides in jobs:
-        check_job(overrides, config_name)
-    configs = [parse_config(composed) for composed in compose_jobs(jobs, config_name=config_name)]
     for config in configs:
         require_ranks(config)
     import_run(signals)
@@ -79,7 +89,6 @@ def check_jobs(
     for config in configs:
         check_config(config)
         check_resume(config)
-    return configs
 
 
 def import_run(signals: StopSignals | None = None) -> None:
@@ -93,30 +102,15 @@ def import_run(signals: StopSignals | None = None) -> None:
         import trainer.run.train  # noqa: F401
 
 
-def run_job(
-    config: Config,
-    overrides: Sequence[str],
-    folder: Path,
-    *,
-    again: bool = False,
-    console: Console | None = None,
-    group: str | None = None,
-    varied: Sequence[str] = (),
-    callbacks: Sequence[Callback] = (),
-    plan: bool = True,
-) -> Summary:
-    """Train in a folder as Hydra would run it: with a log, and with the overrides written down.
+def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bool = False, **options: Any) -> Summary:
+    """Train in a folder of its own, with a log, and with the overrides written down.
 
     Args:
         config: the checked configuration.
         overrides: its overrides.
         folder: the run's own folder.
         again: whether the folder may hold a run that starts again from the beginning.
-        console: see `trainer.run.train.train`, as for the rest.
-        group: see there.
-        varied: see there.
-        callbacks: see there.
-        plan: see there.
+        options: those of `trainer.run.train.train`.
 
     Raises:
         UserError: the folder is not free, or something ended the run.
@@ -125,15 +119,19 @@ def run_job(
 
     reserve(folder, config.fit.resume, again=again)
     with owned(folder, config.fit.resume):
-        write_atomically(folder / OVERRIDES_FILE, OmegaConf.to_yaml(list(overrides)))
-        with _logged(folder / LOG_FILE):
-            return train(config, folder, console=console, group=group, varied=varied, callbacks=callbacks, plan=plan)
+        try:
+            write_atomically(folder / OVERRIDES_FILE, OmegaConf.to_yaml(list(overrides)))
+            log = logging.FileHandler(folder / LOG_FILE, encoding="utf-8", errors="surrogateescape")
+        except OSError as error:
+            raise folder_error(error, folder) or error from error
+        with _logged(log):
+            return train(config, folder, **options)
 
 
 @contextmanager
-def _logged(file: Path) -> Iterator[None]:
-    """Write the log to a file, as Hydra does for the command line."""
-    root, handler = logging.getLogger(), logging.FileHandler(file, encoding="utf-8", errors="surrogateescape")
+def _logged(handler: logging.Handler) -> Iterator[None]:
+    """Write the log to a file."""
+    root = logging.getLogger()
     handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
     level = root.level
     root.addHandler(handler)

@@ -8,6 +8,7 @@ from typing import Any
 
 from augment.params import Text, Texts, setting
 from augment.support.secrets import as_written, masked
+from augment.support.text import clip
 
 # Characters of a derived name; the rest of a long override says little.
 _LONGEST = 120
@@ -50,16 +51,10 @@ def varied_name(varied: Sequence[str]) -> str:
     A key loses its section, unless another key would then be the same.
     """
     pairs = [masked(override.lstrip("+~")).partition("=") for override in varied]
-    shown = [_short(key) for key, _, _ in pairs]
-    twice = {key for key, count in Counter(shown).items() if count > 1}
-    keys = [key if short in twice else short for (key, _, _), short in zip(pairs, shown, strict=True)]
-    name = " ".join(f"{key}{equals}{value}" for key, (_, equals, value) in zip(keys, pairs, strict=True))
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\u2026"
-
-
-def _short(key: str) -> str:
-    """Return the last part of a key, or the last two below a section: lr of fit.lr, rotate.p of aug.train.rotate.p."""
-    return ".".join(key.split(".")[1:][-2:]) or key
+    short = {key: ".".join(key.split(".")[1:][-2:]) or key for key, _, _ in pairs}
+    times = Counter(short.values())
+    name = " ".join(f"{key if times[short[key]] > 1 else short[key]}{is_}{value}" for key, is_, value in pairs)
+    return clip(name, _LONGEST)
 
 
 def labels_in(summary: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:

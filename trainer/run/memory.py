@@ -1,16 +1,14 @@
 """Estimate from below what a training batch takes of the memory, before one is made."""
 
-from collections.abc import Collection
-
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from augment.support.errors import UserError
 from augment.support.memory import host_memory
 from augment.support.process import local_rank
 from augment.support.text import amount
-from trainer.callbacks.freeze import keep_statistics
 from trainer.run.config import Config
 
 # Batches of pixels in memory: the one that is trained on, and a prefetched one.
@@ -21,21 +19,20 @@ _BATCHES = 2
 _KEPT = 400
 
 
-def check_memory(config: Config, network: nn.Module, *, frozen: Collection[str] = ()) -> None:
+def check_memory(config: Config, network: nn.Module) -> None:
     """Check that training batches may fit in memory.
 
     Args:
-        config: the configuration.
+        config: the configuration, which freezes no layer.
         network: the network on the device "meta", as `trainer.models.registry.check_model` returns it.
-        frozen: names of the parameters that are frozen to the end.
 
     Raises:
         UserError: they do not; the message says how many images may.
     """
-    fit, images = config.fit, len(config.dataset.train)
+    fit = config.fit
     for key, batch_size, side in fit.fed(config.aug.size):
-        size = min(batch_size, images)
-        if (most := largest_batch(config, network, size, side, frozen=frozen)) < size:
+        size = min(batch_size, len(config.dataset.train))
+        if (most := largest_batch(config, network, size, side)) < size:
             where = "GPU" if fit.torch_device().type == "cuda" else "host"
             raise UserError(
                 f"{key}={batch_size}: {amount(size, 'image')} at {side} px do not fit in the memory of the {where} "
@@ -44,25 +41,17 @@ def check_memory(config: Config, network: nn.Module, *, frozen: Collection[str] 
             )
 
 
-def largest_batch(config: Config, network: nn.Module, size: int, side: int, *, frozen: Collection[str] = ()) -> int:
-    """Return how many images a batch may have: `size`, or fewer, if that is more than could fit.
-
-    Args:
-        config: the configuration.
-        network: see `check_memory`, also for the rest.
-        size: images in a batch of all ranks.
-        side: side of the images in pixels.
-        frozen: see there.
-    """
+def largest_batch(config: Config, network: nn.Module, size: int, side: int) -> int:
+    """Return how many images of `side` px a batch may have: `size`, or fewer, if that is more than could fit."""
     fit, memory, pixels = config.fit, _memory(config), 3 * side**2 * (2 if config.fit.half else 4)
     if size * pixels * _KEPT <= memory:
         return size
-    kept = 0 if fit.compile else bytes_kept(network, side, frozen=frozen) // (2 if fit.half else 1)
+    kept = 0 if fit.compile else bytes_kept(network, side) // (2 if fit.half else 1)
     ranks = fit.gpus or 1
     return min(size, memory // (_BATCHES * pixels + kept) // ranks * ranks)
 
 
-def bytes_kept(network: nn.Module, side: int, *, frozen: Collection[str] = ()) -> int:
+def bytes_kept(network: nn.Module, side: int) -> int:
     """Return the bytes that autograd keeps of each image for the backward pass, in float32."""
 
     def kept(count: int) -> int:
@@ -70,7 +59,7 @@ def bytes_kept(network: nn.Module, side: int, *, frozen: Collection[str] = ()) -
 
         def keep(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            sizes[storage._cdata] = storage.nbytes()
+            sizes[StorageWeakRef(storage).cdata] = storage.nbytes()  # type: ignore[no-untyped-call]
             return tensor
 
         with saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -78,16 +67,12 @@ def bytes_kept(network: nn.Module, side: int, *, frozen: Collection[str] = ()) -
         del output  # until here, no two storages have the same address
         return sum(sizes.values())
 
-    mode, trained = network.training, [(p, p.requires_grad) for p in network.parameters()]
+    mode = network.training
     try:
-        for name, parameter in network.named_parameters():
-            parameter.requires_grad_(name not in frozen)
-        keep_statistics(network.train(), frozen)
+        network.train()
         return kept(3) - kept(2)
     finally:
         network.train(mode)
-        for parameter, wanted in trained:
-            parameter.requires_grad_(wanted)
 
 
 def _memory(config: Config) -> int:

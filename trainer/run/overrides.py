@@ -1,18 +1,16 @@
 """Overrides of a run that resumes another one: the other's come first, those of the command line win."""
 
 import re
-from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
-from hydra._internal.utils import get_args_parser
-
-from augment.cli.compose import compose_jobs, split_sweep
+from augment.cli.compose import compose_run
 from augment.cli.overrides import is_override, key_of, normalize, parse
-from augment.cli.trust import TRUST_FLAG, check_overrides
+from augment.cli.trust import Gate
 from augment.support.errors import UserError
-from augment.support.files import near_file
+from augment.support.files import require_in
 from augment.support.text import as_bytes
 from augment.support.yaml_files import read_list
 from trainer.loop.checkpoint import LAST
@@ -20,17 +18,31 @@ from trainer.loop.checkpoint import LAST
 # Value of fit.resume, see `trainer.cli.auto`.
 AUTO = "auto"
 
-# Of a run's folder; written by Hydra on the command line.
+# Of a run's folder.
 OVERRIDES_FILE = Path(".hydra") / "overrides.yaml"
 
 
-def with_resumed(tokens: Sequence[str]) -> list[str]:
+def resumed_in(tokens: Sequence[str]) -> str | None:
+    """Return the value of `fit.resume` among overrides, the last one of several; None: there is none."""
+    values = [parse(token).value() for token in tokens if "=" in token and key_of(parse(token)) == "fit.resume"]
+    return None if not values or values[-1] is None else str(values[-1])
+
+
+def with_resumed(
+    tokens: Sequence[str], *, trust: bool = False, config_name: str = "config"
+) -> tuple[list[str], Gate | None]:
     """Put the overrides of the run that `fit.resume` names before those of the command line, which win.
 
-    Without --trust, which is left out of the result, they decide nothing that only the command line may decide.
+    Args:
+        tokens: the overrides of the command line.
+        trust: whether the run's overrides may decide what only the command line may decide.
+        config_name: file of conf/ to start from.
+
+    Returns:
+        All overrides, normalized, and a gate for the jobs that they make if they are not trusted.
 
     Raises:
-        UserError: an override is not UTF-8, the folder is not that of a run, or its overrides need --trust.
+        UserError: an override is not UTF-8, the folder is not that of a run, or its overrides need `trust`.
     """
     for token in tokens:
         if as_bytes(token) != token.encode(errors="replace"):
@@ -38,24 +50,25 @@ def with_resumed(tokens: Sequence[str]) -> list[str]:
                 f"{token}: is not UTF-8, so config.yaml could not hold it. Allowed: names in UTF-8, also for a "
                 "symbolic link; only images and class folders may have other names."
             )
-    given = {key_of(parse(t)): t for t in tokens if is_override(t)}
-    resume = parse(given["fit.resume"]).value() if "=" in given.get("fit.resume", "") else None
-    if resume in (None, AUTO):
-        return list(tokens)
-    folder = Path(str(resume))
-    file = folder / OVERRIDES_FILE
-    if not file.is_file() or not (folder / LAST).is_file():
-        missing = f"no {LAST} and {OVERRIDES_FILE} in it."
-        if not folder.exists():
-            missing = f"no such folder.{near_file(folder, folder=True)}"
-        if folder.is_file():
-            missing = f"a file. Did you mean {folder.parent}?"
-        raise UserError(f"fit.resume={folder}: {missing} Allowed: the folder of a run that saved a checkpoint.")
-    trust, tokens = TRUST_FLAG in tokens, [token for token in tokens if token != TRUST_FLAG]
-    saved = [token for token in _saved(file) if key_of(parse(token)) not in given]
-    if not trust:
-        _check_saved(saved, tokens, file)
-    return saved + tokens
+    resume, gate = resumed_in(tokens), None
+    saved: list[str] = []
+    if resume not in (None, AUTO):
+        folder = Path(str(resume))
+        allowed = "the folder of a run that saved a checkpoint"
+        require_in(folder, LAST, str(OVERRIDES_FILE), key="fit.resume=", allowed=allowed)
+        file = folder / OVERRIDES_FILE
+        given = {key_of(parse(token)) for token in tokens}
+        saved = [token for token in _saved(file) if key_of(parse(token)) not in given]
+        if not trust:
+            gate = Gate(file, partial(_named, tokens, config_name), ("data", "callbacks"), every=False)  # has weights
+            gate.check_overrides(saved)
+    return normalize([*saved, *tokens]), gate
+
+
+def _named(tokens: Sequence[str], config_name: str) -> dict[str, Any]:
+    """Return what the command line alone makes, with what it deletes and without what it varies."""
+    kept = [token for token in tokens if token[0] != "~" and not parse(token).is_sweep_override()]
+    return compose_run(normalize(kept), config_name=config_name).plain
 
 
 def _saved(file: Path) -> list[str]:
@@ -68,33 +81,3 @@ def _saved(file: Path) -> list[str]:
         if not any(re.match(r"hydra\b", name or "") for name in (key_of(parsed), parsed.package)):
             saved.append(token)
     return saved
-
-
-def _check_saved(saved: Sequence[str], tokens: Sequence[str], file: Path) -> None:
-    config_name = parse_flags(tokens)[0].config_name or "config"
-    # What the command line deletes, it names.
-    given = [token for token in tokens if is_override(token) and not token.startswith("~")]
-    named, *_ = compose_jobs(split_sweep(normalize(given)), config_name=config_name)
-    for runs in split_sweep(normalize([*saved, *given])):  # which has its weights
-        check_overrides(saved, runs, named, file, config_name, ("data", "callbacks"))
-
-
-def parse_flags(tokens: Sequence[str]) -> tuple[Namespace, list[str]]:
-    """Return the values of Hydra's flags, with the overrides among them, and the flags that are unknown.
-
-    Raises:
-        UserError: a flag lacks its value, or has one that is not allowed.
-    """
-
-    def refuse(message: str) -> NoReturn:
-        raise UserError(f"{message}.")
-
-    parser = get_args_parser()
-    parser.error = refuse  # type: ignore[method-assign]
-    parser.allow_abbrev = False
-    return parser.parse_known_args(flags_first(tokens))
-
-
-def flags_first(tokens: Sequence[str]) -> list[str]:
-    """Put flags and their values before all overrides, as Hydra requires: `fit.lr=1 -m seed=0,1` works too."""
-    return sorted(tokens, key=is_override)

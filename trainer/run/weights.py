@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from augment.data.dataset import same_outputs
 from augment.support.errors import UserError, first_line
-from augment.support.files import expanded, near_file, require_file
+from augment.support.files import expanded, near_file
 from augment.support.text import amount, list_some, printable
 from trainer.loop.checkpoint import BEST
 from trainer.loop.plain import check_tensors, read_plain
@@ -102,16 +102,11 @@ def read_weights(given: str) -> Weights:
 def _file_of(given: str) -> Path:
     path = expanded(given)
     file = path / BEST if path.is_dir() else path
-    try:
-        require_file(file)
-    except OSError as error:
-        raise UserError(f"model.weights={given}: {error.strerror}. Allowed: a file.") from error
     if not file.is_file():
+        missing = f"no such file.{near_file(file)}"
         if path.is_dir():
-            raise UserError(
-                f"model.weights={given}: the folder has no {BEST}. Allowed: the folder of a run, or a file."
-            )
-        raise UserError(f"model.weights={given}: no such file.{near_file(file)}")
+            missing = f"the folder has no {BEST}. Allowed: the folder of a run, or a file."
+        raise UserError(f"model.weights={given}: {'no regular file.' if file.exists() else missing}")
     if file.suffix.lower() not in _SUFFIXES:
         raise UserError(f"model.weights={given}: unknown kind of file. Allowed: {', '.join(_SUFFIXES)}.")
     return file
@@ -195,13 +190,10 @@ def _describe(found: Match, weights: Weights, classes: tuple[str, ...]) -> str:
 def _model_of(file: Path) -> str:
     """Return a sentence about the model of the run that a file belongs to; empty if it belongs to none."""
     run = run_of(str(file))
-    if run is None:
-        return ""
-    try:
-        model = load_config(run).get("model")
-    except UserError:
-        return ""
+    model = None if run is None else load_config(run).get("model")
     if not isinstance(model, Mapping):
         return ""
-    values = {name: value for name, value in model.items() if isinstance(value, str | float) and name != "weights"}
-    return f" That run's model: {', '.join(f'{name} {value}' for name, value in values.items())}."
+    values = [
+        f"{name} {value}" for name, value in model.items() if isinstance(value, str | float) and name != "weights"
+    ]
+    return f" That run's model: {', '.join(values)}."

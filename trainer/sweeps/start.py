@@ -9,10 +9,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from augment.cli.compose import compose_hydra, compose_jobs, split_sweep
-from augment.cli.overrides import key_of, normalize, parse
+from augment.cli.compose import compose_run
+from augment.cli.overrides import key_of, normalize, parse, split_sweep
 from augment.cli.parser import table_console
-from augment.cli.trust import check_overrides
+from augment.cli.trust import Gate, compose_job
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.files import near_file, shown, write_atomically
@@ -76,7 +76,7 @@ class Request:
 
     def section(self) -> dict[str, Any]:
         """Return Hydra's own section of the configuration as plain values, those of the folder resolved."""
-        composed = compose_hydra([*self.fixed, *self.hydra], config_name=self.config_name)
+        composed = compose_run([*self.fixed, *self.hydra], config_name=self.config_name).hydra
         parts = {name: OmegaConf.to_container(composed[name], resolve=False) for name in ("launcher", "sweeper")}
         unresolved: Any = OmegaConf.to_container(composed.sweep)
         if unresolved["subdir"] != _SUBDIR:
@@ -185,10 +185,10 @@ def search(
 def _check_found(folder: Path, request: Request, sweeper: Mapping[str, Any]) -> None:
     """Check the jobs that a search goes on with, but did not make: their folder may be a stranger's."""
     varied = {key_of(parse(token)) for token in (*request.params(sweeper), *request.swept)} | {"seed"}
-    (named,) = compose_jobs([request.fixed], config_name=request.config_name)
+    named = compose_run(request.fixed, config_name=request.config_name)
     for job in read_ledger(folder):
         if any(o not in request.fixed and key_of(parse(o)) not in varied for o in job.overrides):
-            check_overrides(job.overrides, job.overrides, named, job.folder / JOB_FILE, request.config_name)
+            compose_job(job.overrides, request.config_name, Gate(job.folder / JOB_FILE, lambda: named.plain))
 
 
 def is_search(sweeper: Mapping[str, Any]) -> bool:

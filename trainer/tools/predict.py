@@ -203,7 +203,7 @@ def _parser() -> Parser:
     description = "Predict with the best model of a run."
     parser = Parser("trainer predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
     parser.add_argument("--top", type=whole_number(1), metavar="N", help="number of classes to name (default: 3)")
-    parser.add_argument("--threshold", type=positive_number(below=1), metavar="P",
+    parser.add_argument("--threshold", type=positive_number(1), metavar="P",
                         help="name the labels of at least this probability (default: 0.5)")  # fmt: skip
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
                         help="views of each image to average (default: those of the run)")  # fmt: skip

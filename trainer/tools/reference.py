@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.cli.compose import TOP
-from augment.cli.conf import CONF, CONFIG_DIR_FLAG, CONFIG_DIR_HELP, config_files
-from augment.cli.experiment import EXPERIMENT
+from augment.cli.conf import CONF, CONFIG_DIR_FLAG, CONFIG_DIR_HELP, EXPERIMENT, config_files
 from augment.cli.parser import Parser, readable_errors
 from augment.cli.tools import list_own_files, list_tools
 from augment.data.sources import SOURCES, Source

@@ -1,17 +1,13 @@
 """From overrides to the composed configuration: what Hydra makes of them, what is refused, what programs take."""
 
 import re
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
-from omegaconf import OmegaConf
 
 import augment.recipe.op
-from augment.cli.compose import SECTIONS, compose, compose_jobs, compose_recipe
-from augment.cli.conf import default_groups, group_names
+from augment.cli.compose import compose, compose_recipe, compose_run
 from augment.cli.overrides import normalize
 from augment.data.sources import Folder, Sample
 from augment.recipe.plan import build_plan
@@ -19,21 +15,14 @@ from augment.recipe.steps import Aug
 from augment.support.errors import UserError
 from augment.support.secrets import as_written
 
-
-def test_groups_are_the_sections() -> None:
-    assert set(SECTIONS) - {"run"} <= set(group_names())
-    assert set(default_groups()) == {"data", "model", "aug", "fit", "callbacks", "experiment"}
-
-
 # --- what Hydra makes of them ---
 
 
 def composed(*tokens: str) -> Any:
-    return OmegaConf.to_container(hydra.compose("config", normalize(tokens)))
+    return compose_run(normalize(tokens)).plain
 
 
 @pytest.mark.parametrize("plus", ["", "+", "++"])
-@pytest.mark.usefixtures("conf")
 def test_hydra_takes_what_is_normalized_however_it_was_written(plus: str) -> None:
     tokens = ["aug=imagenette", "data=folder", "data.root=d", "aug.val.center_crop.scale=.9", "fit.lr=2", "aug.size=64"]
     config = composed(*(plus + token for token in tokens))
@@ -42,14 +31,12 @@ def test_hydra_takes_what_is_normalized_however_it_was_written(plus: str) -> Non
     assert config["data"] == {"source": "folder", "root": "d"}
 
 
-@pytest.mark.usefixtures("conf")
 def test_steps_and_callbacks_may_be_taken_away() -> None:
     config = composed("aug=imagenette", "~aug.train.rotate", "~callbacks.plots", "callbacks.checkpoint=null")
     assert "rotate" not in config["aug"]["train"]
     assert config["callbacks"] == {"progress_bar": {}, "checkpoint": None, "report": {}}
 
 
-@pytest.mark.usefixtures("conf")
 @pytest.mark.parametrize("given", ["wandb", "[default,wandb]", "[tensorboard,mlflow,default]"])
 def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
     default, chosen = composed()["callbacks"], composed(f"callbacks={given}")["callbacks"]
@@ -72,83 +59,56 @@ def test_compose_gives_plain_values_of_every_section_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_interpolations_are_resolved() -> None:
-    assert compose(["aug.size=48", "fit.batch_size=${aug.size}"])["fit"]["batch_size"] == 48
-
-
 def test_a_second_composition_knows_nothing_of_the_first() -> None:
     assert compose(["aug.size=48", "data=folder"])["data"] == {"source": "folder"}
     assert compose([])["data"] == {"source": "sample"}
     assert "aug" not in compose([])
 
 
-def test_the_last_choice_of_a_group_that_has_a_default_counts() -> None:
-    assert compose(["data=folder", "data=sample"])["data"] == {"source": "sample"}
-
-
-def test_flags_of_hydra_are_taken_but_change_nothing() -> None:
-    assert compose(["hydra.run.dir=x"]) == compose([])
-
-
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        (
-            "imagenete",
-            "'imagenete' is not an override. Did you mean '+aug=imagenette'? Allowed: +aug=NAME, key=value, ~key.",
-        ),
-        ("imagenette.yaml", "'imagenette.yaml' is not an override. Did you mean '+aug=imagenette'?"),
-        (
-            "aug.train",
-            "'aug.train' is not an override. Did you mean 'aug.train=...'? Write no spaces around =. Allowed: ",
-        ),
+        ("aug.train", "'aug.train' is not an override. Did you mean 'aug.train=...'? Write no spaces around =."),
         ("fit.epochs:3", "'fit.epochs:3' is not an override. Did you mean 'fit.epochs=3'? Write no spaces around ="),
         ("--multirun", "'--multirun' is not an override. Allowed:"),
-        ("seed=0,1", "seed=0,1: several values make a sweep, which only `python -m trainer -m` runs."),
         ("data=sample,folder", "data=sample,folder: several values make a sweep"),
-        (
-            "fit.lr=0,5",
-            "fit.lr=0,5: several values make a sweep, which only `python -m trainer -m` runs. "
-            "For a decimal number write 0.5; for a list, [0,5].",
-        ),
-        (
-            "fit.lr=${nothing}",
-            "fit.lr: ${nothing}: there is no key 'nothing'. Allowed: ${KEY} of a key that a YAML file",
-        ),
-        ("fit.lr=${data.sourc}", "fit.lr: ${data.sourc}: there is no key 'data.sourc'. Did you mean 'data.source'?"),
-        ("fit.lr=${oc.env:NO_SUCH}", "fit.lr: the environment variable NO_SUCH is not set. Allowed: to set it, or ${"),
-        ("fit.lr=${nothing:1}", "fit.lr: ${nothing:1}: there is no resolver 'nothing'. Allowed: ${KEY} of a key"),
+        ("fit.lr=${nothing}", "fit.lr: ${nothing}: Interpolation key 'nothing' not found. Allowed: ${KEY} of a key"),
+        ("fit.lr=${data.sourc}", "fit.lr: ${data.sourc}: Interpolation key 'data.sourc' not found. Did you mean 'data"),
+        ("fit.lr=${oc.env:NO_SUCH}", "fit.lr: ${oc.env:NO_SUCH}: Environment variable 'NO_SUCH' not found. Allowed: "),
+        ("fit.lr=${nothing:1}", "fit.lr: ${nothing:1}: Unsupported interpolation type nothing. Allowed: ${KEY} of a"),
         ("fit.lr=${fit.lr}", "fit.lr: ${fit.lr}: Recursive interpolation detected. Allowed: ${KEY} of a key"),
         ("hydra/launcher=slrm", "hydra/launcher: unknown name 'slrm'. Did you mean 'slurm'? Allowed: "),
-        ("hydra.run.dirr=x", "hydra.run.dirr: unknown key. Did you mean 'hydra.run.dir'?"),
-        ("~data.source.name", "data.source.name: unknown key."),
-        ("rotate.p=0.5", "rotate: unknown key. Did you mean 'aug.train.rotate'? Allowed: "),
-        ("train.rotate.p=0.5", "train: unknown key. Did you mean 'aug.train'? Allowed: "),
-        ("data=foldr", "data: unknown name 'foldr'. Did you mean 'folder'?"),
+        ("hydra.run.dirr=x", "Could not override 'hydra.run.dirr'."),
+        ("~data.source.name", "~data.source.name: nothing to remove."),
+        ("~fitt", "~fitt: there is no such key. Did you mean 'fit'?"),
+        ("~aug.val.flip", "~aug.val.flip: there is no such key. Allowed: center_crop."),
+        ("~aug=[1]", "Config group override deletion value must be a string"),
+        ("+fit=[1", "+fit=[1: cannot be read ([ and ] do not match)."),
+        ("x" * 300 + "=1", "[Errno 36] File name too long"),
+        ("hydra.searchpath=3", "hydra.searchpath must be a list of strings. Got: 3"),
+        ("callbacks=[default,wandbb]", "callbacks: unknown name 'wandbb'. Did you mean 'wandb'?"),
+        ("aug=none", "aug: chosen twice, imagenette and none. Allowed: once."),
         (
-            "agu.size=3",
-            "agu: unknown key. Did you mean 'aug'? Allowed: aug, callbacks, data, fit, model, plugins,",
+            "aug.train.rotate=null",
+            "aug.train.rotate: null is not allowed. Allowed: parameters, such as {p: 0}; or",
         ),
-        ("seeed=3", "seeed: unknown key. Did you mean 'seed'?"),
+        ("train.rotate.p=0.5", "train: unknown key. Did you mean 'aug.train'? Allowed: "),
+        ("agu.size=3", "agu: unknown key. Did you mean 'aug'? Allowed: aug, callbacks, data, fit, model, plugins,"),
     ],
 )
 def test_compose_refuses(token: str, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        compose(["data=folder", token])
+        compose(["data=folder", "+aug=imagenette", token])
 
 
 def test_a_list_and_a_mapping_do_not_merge() -> None:
     given = ["+aug=imagenette", "aug.train.rotate.angle_range={values: [1]}"]
-    with pytest.raises(UserError, match=r"^aug\.train\.rotate\.angle_range: a list does not merge .*=null before it"):
+    with pytest.raises(
+        UserError, match=r"^aug\.train\.rotate\.angle_range: .* does not fit what is there\. .*=null before"
+    ):
         compose(given)
     cleared = compose([*given[:1], "aug.train.rotate.angle_range=null", *given[1:]])
     assert cleared["aug"]["train"]["rotate"]["angle_range"] == {"values": [1]}
-
-
-def test_jobs_are_composed_each_by_itself() -> None:
-    one, two = compose_jobs([["aug=imagenette", "++seed=1"], ["++seed=2"]])
-    assert ("aug" in one, one["seed"]) == (True, 1)
-    assert ("aug" in two, two["seed"]) == (False, 2)
 
 
 def test_hydras_own_search_path(tmp_path: Path) -> None:
@@ -158,10 +118,6 @@ def test_hydras_own_search_path(tmp_path: Path) -> None:
 
 
 # --- what the programs of this package take from it ---
-
-
-def test_an_experiment_has_a_recipe() -> None:
-    assert compose_recipe(["+experiment=imagewoof_5"]).aug == compose_recipe(["+aug=leaderboard"]).aug
 
 
 def test_a_recipe_has_typed_augmentation_seed_and_source() -> None:
@@ -181,21 +137,6 @@ def test_keys_that_concern_training_only_are_taken() -> None:
     plan = build_plan(compose_recipe(["+aug=none"]).aug, "train")
     given = ["fit.batch_size=8", "model=timm", "callbacks=[default,wandb]", "fit=article", "~callbacks.plots"]
     assert build_plan(compose_recipe(["+aug=none", *given]).aug, "train") == plan
-
-
-@pytest.mark.parametrize(
-    ("token", "message"),
-    [
-        ("aug.sise=3", "aug.sise: unknown key. Did you mean 'size'?"),
-        ("aug.train.rotat.p=1", "aug.train.rotat: unknown op 'rotat'. Did you mean 'rotate'?"),
-        ("aug.train.rotate.p=2", "aug.train.rotate.p: 2 is not allowed. Allowed: a number from 0 to 1."),
-        ("seed=-1", "seed: -1 is not allowed."),
-        ("plugins=mine", "plugins: 'mine' is not allowed."),
-    ],
-)
-def test_what_concerns_augmentation_is_checked(token: str, message: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        compose_recipe(["+aug=imagenette", token])
 
 
 def test_the_source_is_checked_when_it_is_asked_for() -> None:
@@ -240,16 +181,6 @@ def test_a_secret_is_a_reference_in_the_command_line_and_known_to_the_program(
         "password": "${hidden:data.options.password}",
         "token": "${hidden:data.options.token}",
     }
-
-
-def test_an_alias_bomb_among_the_own_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "conf" / "aug").mkdir(parents=True)
-    bomb = "\n".join(["a: &a [x, x]", *(f"{b}: &{b} [*{a}, *{a}]" for a, b in pairwise("abcdefghijklmnopqrst"))])
-    (tmp_path / "conf" / "aug" / "bomb.yaml").write_text(bomb)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"bomb\.yaml: more than 20,000 values, aliases included"):
-        compose(["+aug=bomb"])
-    compose(["+aug=none"])
 
 
 def test_nan_is_no_secret() -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from augment.cli.compose import compose, compose_recipe, split_sweep
+from augment.cli.compose import compose, compose_recipe
 from augment.cli.conf import CONF, config_files, config_folders, default_groups, group_names, own_files, set_config_dir
-from augment.cli.overrides import normalize
+from augment.cli.overrides import normalize, split_sweep
 from augment.support.errors import UserError
-from augment.tools.plan import main as plan
 
 MINE = "size: 40\ntrain: {rotate: {}}\n"
 
@@ -72,13 +71,6 @@ def test_files_of_every_group_are_chosen_by_name(here: Path, flag: bool) -> None
     assert jobs == [["aug=mine", "++seed=0"], ["aug=mine", "++seed=1"]]
 
 
-def test_what_an_experiment_of_ones_own_sets_is_checked(here: Path) -> None:
-    write(here / "conf" / "experiment" / "own.yaml", "# @package _global_\naug: {size: 50}\n")
-    write(here / "conf" / "aug" / "mine.yaml")
-    with pytest.raises(UserError, match=r"^aug=mine: sets aug\.size=40, but the experiment own sets aug\.size=50\."):
-        compose(["+experiment=own", "+aug=mine"])
-
-
 def test_a_name_in_two_folders_is_an_error_that_names_both(here: Path) -> None:
     mine = write(here / "conf" / "aug" / "strong.yaml")
     message = f"aug=strong: both {CONF / 'aug' / 'strong.yaml'} and {mine}. Allowed: one file per name."
@@ -92,25 +84,6 @@ def test_a_name_in_two_folders_is_an_error_that_names_both(here: Path) -> None:
     set_config_dir("other")
     with pytest.raises(UserError, match=re.escape(f"both {here / 'conf' / 'aug' / 'mine.yaml'} and {other}")):
         config_files("aug")
-
-
-def test_a_wrong_name_is_compared_with_ones_own(here: Path) -> None:
-    write(here / "conf" / "aug" / "mine.yaml")
-    with pytest.raises(UserError, match=r"^aug: unknown name 'mine2'\. Did you mean 'mine'\?"):
-        compose(["+aug=mine2"])
-    with pytest.raises(UserError, match=r"^'mine' is not an override\. Did you mean '\+aug=mine'\?"):
-        compose(["mine"])
-
-
-def test_a_tool_takes_a_folder_for_one_call(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(here / "other" / "aug" / "mine.yaml")
-    assert plan(["--config-dir", "other", "+aug=mine", "--against", "mine"]) == 0
-    assert "same steps" in capsys.readouterr().out
-    for arguments in (["+aug=mine"], ["+aug=mine", "--config-dir", "none"]):
-        with pytest.raises(SystemExit) as stopped:
-            plan(arguments)
-        assert stopped.value.code == 2
-    assert "--config-dir none: there is no such folder." in capsys.readouterr().err
 
 
 def test_a_running_program_of_hydra_keeps_its_own() -> None:

@@ -35,30 +35,6 @@ def test_the_tools_are_listed(
         assert [line for line in printed.splitlines() if line.split()[:1] == [name] and line.endswith(tool.summary)]
 
 
-def test_a_tool_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run_tool("augment", ["preveiw", "+aug=none"])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith("error: preveiw: unknown tool. Did you mean 'preview'? Allowed: bench, ")
-
-
-def test_a_tool_of_the_trainer_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        trainer(["evalute", "RUN"])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith("error: evalute: unknown tool. Did you mean 'evaluate'? Allowed: bench, ")
-    with pytest.raises(SystemExit):
-        trainer(["imagenette"])
-    assert "'imagenette' is not an override. Did you mean '+aug=imagenette'?" in capsys.readouterr().err
-
-
-def test_a_tool_of_the_other_package(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run_tool("augment", ["evaluate", "RUN"])
-    assert stopped.value.code == 2
-    assert "evaluate: unknown tool. Did you mean python -m trainer evaluate? Allowed: " in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("package", ["augment", "trainer"])
 def test_the_version(package: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (run_tool("augment", ["--version"]) if package == "augment" else trainer(["--version"])) == 0

@@ -41,45 +41,27 @@ HUGE = 10**400  # a whole number that no float can hold: float(HUGE) raises Over
     ("param", "value", "parsed"),
     [
         (NUMBER, -3, -3.0),
-        (NUMBER, 1e-300, 1e-300),
         (SHARE, 0, 0.0),
         (SHARE, 1, 1.0),
-        (SHARE, 0.025, 0.025),
-        (FACTOR, 1e-9, 1e-9),
         (FACTOR, 10, 10.0),
         (COUNT, 0, 0),
         (COUNT, 2**63, 2**63),
         (COUNT, np.int64(3), 3),
-        (SIDE, 8, 8),
         (SIDE, 16, 16),
         (FLAG, True, True),
-        (FLAG, False, False),
         (TEXT, "a b", "a b"),
         (TEXT, 2024, "2024"),
-        (TEXT, 0, "0"),
         (CHOICE, "horizontal", "horizontal"),
-        (CHOICE, "vertical", "vertical"),
-        (VARIANT, "320", "320"),
         (VARIANT, 320, "320"),
         (TEXTS, [], ()),
-        (TEXTS, ["a", "b"], ("a", "b")),
         (TEXTS, ("a",), ("a",)),
         (CHANNELS, [0, 0.5, 1], (0.0, 0.5, 1.0)),
-        (DIVISORS, (0.1, 0.2, 1), (0.1, 0.2, 1.0)),
         (RANGE, [-7, 7.5], (-7.0, 7.5)),
-        (RANGE, (2, 2), (2.0, 2.0)),
-        (ANGLES, [-90, 90], (-90.0, 90.0)),
-        (AREAS, [0.001, 1], (0.001, 1.0)),
         (RANGE, {"values": [3, -1.5, 3]}, Values((3.0, -1.5, 3.0))),
-        (RANGE, Values((1, 2)), Values((1.0, 2.0))),
-        (ANGLES, {"values": (90,)}, Values((90.0,))),
         (TURNS, [0, 3], (0.0, 3.0)),
-        (TURNS, [1.0, 2], (1.0, 2.0)),
         (TURNS, {"values": [0, 2]}, Values((0.0, 2.0))),
         (CACHE, "off", "off"),
         (CACHE, False, "off"),
-        (CACHE, "gpu", "gpu"),
-        (CACHE, 1, 1),
     ],
 )
 def test_allowed_values_are_typed(param: Param[Any], value: object, parsed: object) -> None:
@@ -110,52 +92,38 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
     (
         RANGE,
         "[low, high] with low <= high or {values: [...]}, numbers",
-        [[1, 0], [1e-9, 0], [1], [], [0, 1, 2], 3, 0.5, "01", None, True, ["0", "1"], {0: 1, 1: 2}, [0, None]],
-    ),
-    (
-        RANGE,
-        "[low, high] with low <= high or {values: [...]}, numbers",
-        [[True, 1], [0, True], [nan, 1], [0, nan], [-inf, 0], [0, inf]],
-    ),
-    (
-        ANGLES,
-        "[low, high] with low <= high or {values: [...]}, numbers from -90 to 90",
-        [[-90.01, 0], [0, 91], [7, -7]],
+        [
+            [1, 0],
+            [1],
+            [0, 1, 2],
+            3,
+            "01",
+            None,
+            True,
+            ["0", "1"],
+            {0: 1, 1: 2},
+            [0, None],
+            [0, True],
+            [nan, 1],
+            [0, inf],
+        ],
     ),
     (
         ANGLES,
         "[low, high] with low <= high or {values: [...]}, numbers from -90 to 90",
         [
-            {"values": []},
-            {"values": None},
-            {"values": 3},
-            {"values": "12"},
-            {"values": [1, 91]},
-            {"values": [1, "2"]},
-            {"values": [True]},
-            {"values": [nan]},
-            {"values": [1, 2], "p": 1},
-            {},
-            {"value": [1]},
-            Values((91.0,)),
+            *([-90.01, 0], [7, -7], {"values": []}, {"values": "12"}, {"values": [1, 91]}, {"values": [1, "2"]}),
+            *({"values": [nan]}, {"values": [1, 2], "p": 1}, {}, {"value": [1]}, Values((91.0,))),
         ],
     ),
     (
         TURNS,
         "[low, high] with low <= high or {values: [...]}, whole numbers from 0 to 3",
-        [[0, 2.5], [0.5, 1], [0, 4], [-1, 0], [2, 1], {"values": [1.5]}, {"values": [0, 4]}],
+        [[0, 2.5], {"values": [0, 4]}],
     ),
-    (
-        Range(within=(0, 1), few=False, doc="what DALI draws"),
-        "[low, high] with low <= high, numbers from 0 to 1",
-        [{"values": [0.5]}, Values((0.5,)), [0.5, 1.1]],
-    ),
+    (Range(few=False, doc="what DALI draws"), "[low, high] with low <= high, numbers", [{"values": [0.5]}]),
     (CACHE, "off, gpu, or a number of MiB", [0, -1, True, None, "on", "", 1.5, nan, ["gpu"], {}]),
-    (
-        AREAS,
-        "[low, high] with low <= high or {values: [...]}, numbers above 0 up to 1",
-        [[0, 1], [-0.1, 1], [0.5, 1.1]],
-    ),
+    (AREAS, "[low, high] with low <= high or {values: [...]}, numbers above 0 up to 1", [[0, 1], [0.5, 1.1]]),
 ]
 
 
@@ -174,20 +142,15 @@ def test_error_names_key_value_and_allowed_values(param: Param[Any], allowed: st
     ("param", "value", "meant"),
     [
         (SHARE, "0,5", "0.5"),
-        (SHARE, "0.5", "0.5"),
         (SHARE, "50%", "0.5"),
         (SHARE, "p=.5", "0.5"),
         (NUMBER, "1e-3", "0.001"),
         (COUNT, 3.0, "3"),
-        (COUNT, "64 px", "64"),
         (COUNT, [64, 64], "64"),
         (RANGE, "-7..7", "[-7, 7]"),
-        (RANGE, "(-7, 7)", "[-7, 7]"),
         (RANGE, [7, -7], "[-7, 7]"),
         (RANGE, ["-7", "7,5"], "[-7, 7.5]"),
         (FLAG, "yes", "true"),
-        (FLAG, "Off", "false"),
-        (CHANNELS, [0, 485, 0, 456, 0, 406], "[0.485, 0.456, 0.406]"),
     ],
 )
 def test_slips_of_the_pen_are_understood(param: Param[Any], value: object, meant: str) -> None:
@@ -199,16 +162,10 @@ def test_slips_of_the_pen_are_understood(param: Param[Any], value: object, meant
     ("param", "value"),
     [
         (SHARE, "half"),
-        (SHARE, "5"),
-        (SHARE, 5.0),
         (SHARE, [0.2, 0.5]),
-        (COUNT, "3.5"),
-        (COUNT, []),
         (COUNT, "auto"),
         (RANGE, [1, 2, 3]),
-        (RANGE, "7"),
         (CHANNELS, [0.1, 0.2]),
-        (FLAG, "maybe"),
     ],
 )
 def test_what_means_nothing_has_no_hint(param: Param[Any], value: object) -> None:
@@ -231,8 +188,6 @@ def test_numbers_too_large_for_a_float_are_refused(param: Param[Any], value: obj
     [
         (CHOICE, "horizontl", "horizontal"),
         (CHOICE, "Vertical", "vertical"),
-        (CHOICE, "vert", "vertical"),
-        (VARIANT, "32", "320"),
         (VARIANT, 32, "320"),
     ],
 )
@@ -241,12 +196,6 @@ def test_unknown_choice_suggests_the_closest(param: Choice, given: object, near:
         param.parse(given, KEY)
     expected = f"{KEY}: unknown name '{given}'. Did you mean '{near}'? Allowed: {', '.join(param.options)}."
     assert str(caught.value) == expected
-
-
-def test_unknown_choice_without_a_close_name() -> None:
-    with pytest.raises(UserError) as caught:
-        CHOICE.parse("xyz", KEY)
-    assert str(caught.value) == f"{KEY}: unknown name 'xyz'. Allowed: horizontal, vertical."
 
 
 @pytest.mark.parametrize("param", ALL, ids=lambda param: type(param).__name__)
@@ -262,15 +211,12 @@ def test_null_only_where_optional(param: Param[Any]) -> None:
 @pytest.mark.parametrize(
     ("param", "value", "shown"),
     [
-        (NUMBER, 1.0, "1"),
         (Number(unit="deg", doc=""), 0.5, "0.5 deg"),
         (SIDE, 12, "12 px"),
         (FLAG, True, "true"),
         (CHOICE, "vertical", "vertical"),
         (ANGLES, (-7.0, 7.5), "-7..7.5 deg"),
-        (AREAS, (0.35, 1.0), "0.35..1"),
         (ANGLES, Values((30.0,)), "30 deg"),
-        (ANGLES, Values((-30.0, 30.0)), "+-30 deg"),
         (ANGLES, Values((10.0, -10.0, 20.0, -20.0)), "+-(10 or 20) deg"),
         (RANGE, Values((3.0, 1.0, 3.0, 2.0)), "1 or 2 or 3"),
         (RANGE, Values((0.0, 1.0, 2.0, 3.0, 5.5)), "0..5.5 in 5 levels"),
@@ -278,10 +224,6 @@ def test_null_only_where_optional(param: Param[Any]) -> None:
 )
 def test_show(param: Param[Any], value: object, shown: str) -> None:
     assert param.show(value) == shown
-
-
-@pytest.mark.parametrize("param", ALL, ids=lambda param: type(param).__name__)
-def test_show_nothing(param: Param[Any]) -> None:
     assert param.show(None) == "null"
 
 
@@ -289,9 +231,7 @@ def test_show_nothing(param: Param[Any]) -> None:
     ("param", "default"),
     [
         (Number(default=2, doc=""), 2.0),
-        (Range(default=(-7, 7), doc=""), (-7.0, 7.0)),
         (Channels(default=(0, 0, 1), within=(0, 1), doc=""), (0.0, 0.0, 1.0)),
-        (Count(default=2, doc=""), 2),
         (Number(doc=""), None),
     ],
 )

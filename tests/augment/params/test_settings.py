@@ -20,10 +20,6 @@ def test_mapping_is_completed_with_defaults_in_the_order_of_declaration() -> Non
     assert list(parsed.items()) == [("angle_range", (-7.0, 7.0)), ("fill", 9), ("root", "here")]
 
 
-def test_null_counts_as_an_empty_mapping() -> None:
-    assert parse_params({"fill": PARAMS["fill"]}, None, "step") == {"fill": 3}
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -44,15 +40,6 @@ def test_invalid_mappings(given: object, expected: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_params(PARAMS, given, "step")
     assert str(caught.value).startswith(expected)
-
-
-def test_key_path_at_the_top_has_no_dot_before_it() -> None:
-    with pytest.raises(UserError, match=r"^fil: unknown key\. Did you mean 'fill'\?"):
-        parse_params(PARAMS, {"root": "r", "fil": 1}, "")
-    with pytest.raises(UserError, match=r"^root: missing\."):
-        parse_params(PARAMS, {}, "")
-    with pytest.raises(UserError, match=r"^fill: 256 is not allowed\."):
-        parse_params(PARAMS, {"root": "r", "fill": 256}, "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,18 +144,6 @@ def test_auto_starts_resumes_and_leaves_a_finished_run_alone(
     assert len(started(tmp_path)) == 4
 
 
-@pytest.mark.slow
-def test_views_in_another_order_are_another_run(call: Call, tmp_path: Path) -> None:
-    """Training takes the first view."""
-    views = "inverted: {steps: {invert: {}}}", "plain: {}"
-    for count, order in enumerate((views, views, views[::-1])):
-        assert call(f"aug.views={{{', '.join(order)}}}", "fit.epochs=1", "fit.resume=auto")[0] == 0
-        assert len(started(tmp_path)) == max(1, count)
-    swept = [f"{{{', '.join(order)}}}" for order in (views, views[::-1])]
-    assert call("-m", f"aug.views={','.join(swept)}", "fit.epochs=1", "hydra.sweep.dir=both")[0] == 0
-    assert len(list((tmp_path / "both").glob("*/job.json"))) == 2
-
-
 def read_overrides(run: Path) -> list[str]:
     lines = (run / ".hydra" / "overrides.yaml").read_text().splitlines()
     return [line.removeprefix("- ").strip("'").lstrip("+") for line in lines]

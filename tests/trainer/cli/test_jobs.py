@@ -78,8 +78,7 @@ def test_it_trains_as_the_command_line_does(tmp_path: Path, monkeypatch: pytest.
     assert main([*SMALL, *BARE, "fit.epochs=1", "hydra.run.dir=two"]) == 0
     assert rows_of(tmp_path / "one") == rows_of(tmp_path / "two")
     files = [{str(file.relative_to(tmp_path / run)) for file in (tmp_path / run).rglob("*")} for run in ("one", "two")]
-    assert files[1] - files[0] == {".hydra/config.yaml", ".hydra/hydra.yaml"}
-    assert files[0] <= files[1]
+    assert files[0] == files[1]
     assert "finished after 1 epoch" in (tmp_path / "one" / "trainer.log").read_text()
     resumed = train("fit.resume=one", "fit.epochs=2")
     assert resumed.epochs == 2
@@ -95,8 +94,8 @@ def test_it_trains_as_the_command_line_does(tmp_path: Path, monkeypatch: pytest.
         (["+aug=imagenet"], "aug: unknown name 'imagenet'. Did you mean 'imagenette'?"),
         (["seed=1,2"], "seed"),
         (["--multirun"], "'--multirun' is not an override."),
-        (["fit.resume=nowhere"], "fit.resume=nowhere: no such folder."),
-        (["fit.lr=${nothing}"], "fit.lr: ${nothing}: there is no key 'nothing'."),
+        (["fit.resume=nowhere"], "fit.resume=nowhere: there is no such folder."),
+        (["fit.lr=${nothing}"], "fit.lr: ${nothing}: Interpolation key 'nothing' not found."),
     ],
 )
 def test_mistakes_are_errors_of_the_user_before_anything_is_written(

@@ -12,14 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import assert_same
 from PIL import Image
-from runs import read_metrics, rows_of
+from runs import read_metrics
 
 from trainer.cli.main import main
-from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.sweeps.ledger import read_ledger
-from trainer.tools import evaluate
 
 pytestmark = pytest.mark.slow
 
@@ -141,14 +138,6 @@ def test_a_run_writes_everything(finished):
     assert json.loads((folder / "environment.json").read_text())["packages"]["torch"]
 
 
-def test_same_seed_same_metrics(finished, tmp_path, photos, call):
-    _, first = finished
-    assert call(tmp_path, *LEAN, *data(photos)).returncode == 0
-    (second,) = runs(tmp_path)
-    assert first.name != second.name
-    assert rows_of(first) == rows_of(second)
-
-
 def test_evaluate_repeats_the_best_score(finished, call):
     _, folder = finished
     result = call(folder.parents[2], "evaluate", folder)
@@ -160,84 +149,12 @@ def test_evaluate_repeats_the_best_score(finished, call):
     assert evaluation["images"] == 10
 
 
-def test_evaluate_on_another_folder(finished, photos, call):
-    _, folder = finished
-    result = call(folder.parents[2], "evaluate", folder, photos / "train")
-    assert result.returncode == 0, result.stderr
-    evaluation = json.loads((folder / "evaluation-train.json").read_text())
-    assert evaluation["images"] == 20
-    assert set(evaluation["per_class"]) == {"blue", "red"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere"], "nowhere: there is no such folder."),
-        (["RUN", "nowhere"], "nowhere: there is no such folder"),
-        (["RUN", "PHOTOS"], "is not one of the model's classes"),
-        (["RUN", "fit.batch=3"], "fit.batch: unknown key. Did you mean 'batch_size'?"),
-    ],
-)
-def test_evaluate_errors(finished, arguments, message, tmp_path, monkeypatch, capsys):
-    _, folder = finished
-    for name in ("red", "green"):
-        (tmp_path / name).mkdir()
-    places = {"RUN": str(folder), "PHOTOS": str(tmp_path)}
-    monkeypatch.chdir(folder.parents[2])
-    with pytest.raises(SystemExit) as stopped:
-        evaluate.main([places.get(a, a) for a in arguments])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 def wait_for(condition, process, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-@pytest.mark.long
-def test_interrupt_and_resume_equal_an_uninterrupted_run(tmp_path, photos, call):
-    # Long epochs of tiny batches, so that the signal falls into the middle of one.
-    long = [*LEAN, *data(photos), "fit.batch_size=2", "fit.epochs=20"]
-    process = start(tmp_path, *long)
-    wait_for(
-        lambda: any(len(file.read_text().splitlines()) >= 2 for file in tmp_path.glob("outputs/*/*/metrics.jsonl")),
-        process,
-    )
-    process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
-    assert "interrupted after" in output
-    (cut,) = runs(tmp_path)
-    assert json.loads((cut / "summary.json").read_text())["status"] == "interrupted"
-    done = len(read_metrics(cut))
-    assert 2 <= done < 20
-
-    for arguments in ([f"fit.resume={cut}"], long):
-        result = call(tmp_path, *arguments)
-        assert result.returncode == 0, result.stderr
-    _, second, third = sorted(runs(tmp_path), key=lambda folder: folder.stat().st_mtime_ns)
-    assert len(rows_of(second)) == 20
-    assert rows_of(second) == rows_of(third)
-
-
-@pytest.mark.long
-def test_a_killed_run_resumes_within_an_epoch_to_the_same_weights(tmp_path, photos, call):
-    long = [*LEAN, *data(photos), "fit.batch_size=2", "fit.epochs=3", "callbacks.checkpoint.every_batches=3"]
-    process = start(tmp_path, *long)
-    # Of the second save in an epoch of ten batches.
-    wait_for(lambda: any(tmp_path.glob("outputs/*/*/last.1.pt")), process)
-    process.kill()
-    process.communicate()
-    (killed,) = runs(tmp_path)
-    assert json.loads((killed / "summary.json").read_text())["status"] == "running"
-    for arguments in ([f"fit.resume={killed}"], long):
-        assert call(tmp_path, *arguments).returncode == 0
-    resumed, whole = (load(folder / LAST, FitState) for folder in runs(tmp_path) if folder != killed)
-    assert_same([resumed.model, resumed.optimizer, resumed.random], [whole.model, whole.optimizer, whole.random])
 
 
 @pytest.mark.long
@@ -269,27 +186,6 @@ def test_sweep_names_the_failed_job_and_continues(tmp_path, photos, call):
     table = result.stdout.split("4 jobs by val_accuracy of the last epoch, the best first")[1]
     assert "NonFiniteLossError" in table
     assert table.index("fit.lr=0.05") < table.index("fit.lr=1000000.0")
-
-
-def test_an_experiment_is_swept_by_one_command(tmp_path, photos, call):
-    """Files by a glob, seeds by a range; the command line's keys win; the tables are written down."""
-    small = [*LEAN[1:], "fit.epochs=1"]
-    swept = ["+experiment=article_2019", "aug=glob(imagenette_2019_ro*)", "seed=range(2)"]
-    result = call(tmp_path, "-m", *swept, *small, *data(photos))
-    assert result.returncode == 0, result.stderr
-    (sweep,) = tmp_path.glob("outputs/*/*-sweep")
-    values = json.loads((sweep / "sweep.json").read_text())
-    assert all("aug=imagenette_2019_rotate" in job["overrides"] for job in values["jobs"])
-    assert [row["n"] for row in values["means"]] == [2]
-    assert "last val_accuracy over seeds" in (sweep / "sweep.md").read_text()
-
-
-@pytest.mark.long
-def test_a_mistake_in_a_process_of_its_own(tmp_path):
-    result = run(tmp_path, "fit.epoch=3")
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: fit.epoch: unknown key. Did you mean 'epochs'?")
-    assert "Traceback" not in result.stdout + result.stderr
 
 
 def test_resume_of_a_finished_run_is_refused(finished, call):

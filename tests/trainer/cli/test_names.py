@@ -76,20 +76,3 @@ def test_what_could_not_be_written_into_a_configuration_is_refused(capfd: pytest
     with pytest.raises(SystemExit, match="2"):
         main(["data=folder", os.fsdecode(b"data.root=s\xe9t")])
     assert "is not UTF-8, so config.yaml could not hold it. Allowed: names in UTF-8" in capfd.readouterr().err
-
-
-@pytest.mark.long
-def test_brackets_in_names_are_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Image.fromarray(draw_photo(24, 24, 0)).save("[b].png")
-    assert main([*SMALL, "fit.epochs=1", "fit.limit_batches=1", "hydra.run.dir='[b] [/b]'"]) == 0
-    assert main(["-m", *SMALL, "fit.epochs=1", "fit.limit_batches=1", "seed=0", "hydra.sweep.dir='[b] sweep'"]) == 0
-    assert predict.main(["[b] [/b]", "[b].png"]) == 0
-    assert evaluate.main(["[b] [/b]"]) == 0
-    lines = capfd.readouterr().out.splitlines()
-    assert next(line for line in lines if "CPU; " in line).endswith("; [b] [/b]")
-    assert sum("; [b] sweep/" in line for line in lines) == 1
-    assert sum("[b].png" in line for line in lines) == 1
-    assert sum(line.startswith("[b] [/b]/") for line in lines) == 1

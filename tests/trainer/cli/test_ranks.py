@@ -20,6 +20,7 @@ from augment.cli.compose import compose
 from augment.cli.overrides import normalize
 from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError
+from augment.support.nested import leaves
 from trainer.cli import ranks
 from trainer.run.config import load_config, parse_config
 from trainer.run.jobs import check_jobs
@@ -203,9 +204,9 @@ def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch:
     assert str(ranks.once(error)) == (str(error) if first else short)
 
 
-def nothing() -> tuple[Sequence[str], str]:
+def nothing() -> tuple[Sequence[str], str, None]:
     """What a rank was given."""
-    return (), "config"
+    return (), "config", None
 
 
 def test_only_the_first_rank_says_that_a_signal_stopped_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,18 +222,17 @@ def test_only_the_first_rank_says_that_a_signal_stopped_them(monkeypatch: pytest
 def test_only_the_first_rank_logs_what_it_finds_in_the_data(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def check(*_: object, **__: object) -> list[str]:
+    def check(configs: object) -> None:
         logging.getLogger("augment").warning("1 of 3 classes has no image in val: cat.")
-        return ["config"]
 
-    def train(config: str) -> str:
+    def train(config: object) -> str:
         logging.getLogger("augment").warning("an image turned bad")
         return "finished"
 
-    sent = ((), "config", ranks._values(parse_config(compose([]))))
+    sent = dict(leaves({k: v for k, v in parse_config(compose([])).resolved.items() if k != "run"}))
     others = SimpleNamespace(broadcast=lambda _: sent, gather=lambda value: [value])
     monkeypatch.setattr("trainer.loop.ranks.current", lambda: others)
-    monkeypatch.setattr("trainer.run.jobs.check_jobs", check)
+    monkeypatch.setattr("trainer.run.jobs.check_configs", check)
     monkeypatch.setattr("trainer.run.train.follow", train)
     assert ranks.follow(nothing, leaves=False) == 0
     assert caplog.messages == ["an image turned bad"]

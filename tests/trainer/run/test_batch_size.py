@@ -14,7 +14,7 @@ from augment.cli.compose import compose
 from augment.cli.overrides import normalize
 from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
-from trainer.cli.auto import resume_auto
+from trainer.cli.auto import prepare
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.runner import Pass, Runner
 from trainer.run.batch_size import _candidates
@@ -74,8 +74,8 @@ def test_a_run_finds_what_fits_and_trains_and_resumes_as_if_it_had_been_asked_fo
     assert "do not fit" not in said
     assert load_config(further)["fit"]["batch_size"] == 2
     assert load(further / LAST, FitState).position == (2, 0)
-    _, done = resume_auto(normalize(["data=folder", "data.root=photos", *AUTO]), found)
-    assert done is not None
+    again = prepare(normalize(["data=folder", "data.root=photos", *AUTO, "fit.resume=auto"]), folder=found)
+    assert again.done is not None
 
 
 def test_what_fits_is_left_as_it_is(memory: None) -> None:
@@ -96,7 +96,7 @@ def test_where_nothing_fits_the_run_ends_with_a_sentence(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("asked", "sizes"), [(100, [10, 5, 2]), (6, [6, 2]), (2, [2])])
 def test_halves_of_what_is_asked_are_tried(asked: int, sizes: list[int]) -> None:
     config = parse_config(compose(["data=folder", "data.root=photos", *AUTO, f"fit.batch_size={asked}"]))
-    assert list(_candidates(config)) == sizes
+    assert list(_candidates(config, min(asked, 10))) == sizes
 
 
 def test_what_cannot_fit_is_refused_with_what_could(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,14 +109,12 @@ def test_what_cannot_fit_is_refused_with_what_could(monkeypatch: pytest.MonkeyPa
     check_config(parse_config(compose([*given, f"fit.batch_size={most}", "fit.drop_last=true"])))
     automatic = parse_config(compose([*given, "fit.batch_size=99", "fit.auto_batch_size=true"]))
     check_config(automatic)
-    assert next(iter(_candidates(automatic))) in (most, most - 1)
+    assert next(iter(_candidates(automatic, 10))) in (most, most - 1)
 
 
 def test_what_autograd_keeps_of_an_image() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(inplace=True), nn.Conv2d(4, 2, 1)).to("meta")
     assert bytes_kept(network, 8) == 4 * 8 * 8 * (3 + 4)
-    assert bytes_kept(network, 8, frozen=("0.weight", "0.bias")) == 4 * 8 * 8 * 4
-    assert all(parameter.requires_grad for parameter in network.parameters())
 
 
 def test_stages_have_sizes_of_their_own() -> None:

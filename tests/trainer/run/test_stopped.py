@@ -27,7 +27,7 @@ def status(folder: Path) -> object:
 
 
 def test_ctrl_c_while_data_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cli, "check_jobs", stop)
+    monkeypatch.setattr(cli, "check_configs", stop)
     with pytest.raises(SystemExit) as stopped:
         cli.main([])
     assert stopped.value.code == 130

@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
-from trainer import train
 from trainer.models.matching import match
 from trainer.models.registry import Cnn, Model, Timm, check_model
-from trainer.run import weights
 from trainer.run.check import check_config
 from trainer.run.config import config_text, parse_config
 from trainer.run.trained import load_trained
@@ -72,15 +70,6 @@ def test_a_run_gives_its_weights_and_its_head_to_the_same_classes(
     assert len(same) == len(saved.tensors) - 2
     assert all(torch.equal(value, saved.tensors[name]) for name, value in same.items())
     assert torch.equal(network.state_dict()["23.bias"], saved.tensors["23.bias"][: len(classes)]) == (classes == COLORS)
-
-
-def test_a_single_number_may_have_had_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as that of a column, which older versions called "target"."""
-    tensors = tensors_of(Cnn(), 1)
-    monkeypatch.setattr(weights, "read_weights", lambda _: weights.Weights(tmp_path, tensors, ("target",)))
-    network, note = started(Cnn(), tmp_path, ("age",))
-    assert not differing(network, tensors)
-    assert note.endswith("with the head")
 
 
 def test_a_run_starts_from_another_one(finished_run: Path, photos: tuple[Path, ...], tmp_path: Path) -> None:
@@ -244,7 +233,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         "cut.pth": "not a checkpoint, or cut short.",
         "cut_old.pth": "not a checkpoint, or cut short",
         "text.pth": "not a checkpoint, or cut short.",
-        "pipe.pth": "it is a named pipe. Allowed: a file.",
+        "pipe.pth": "no regular file.",
         "model.onnx": "unknown kind of file. Allowed: .safetensors, .pth,",
         "tensr.pth": f"no such file. Did you mean {tmp_path / 'tensor.pth'}?",
         "": "the folder has no best.pt. Allowed: the folder of a run, or a file.",
@@ -277,28 +266,3 @@ def test_real_weights_recognize_a_flower() -> None:
     images = np.asarray(photo("flower.jpg").resize((224, 224)), np.float32)[None].transpose(0, 3, 1, 2) / 127.5 - 1
     with torch.inference_mode():
         assert network.eval()(torch.from_numpy(images)).topk(2).indices[0].tolist() == [985, 309]
-
-
-@pytest.mark.long
-def test_finetuning_beats_training_from_scratch_on_real_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three epochs on pieces of two photos, each mirrored and not: of temple, sky, flower and leaves."""
-    monkeypatch.chdir(tmp_path)
-    places = {
-        "temple": ("china.jpg", 120, 120), "sky": ("china.jpg", 0, 0),
-        "flower": ("flower.jpg", 200, 150), "leaves": ("flower.jpg", 440, 240),
-    }  # fmt: skip
-    draw = np.random.default_rng(0)
-    for name, (file, left, top) in places.items():
-        for number in range(48):
-            split = "train" if number < 24 else "val"
-            x, y, side = left + draw.integers(0, 100), top + draw.integers(0, 60), draw.integers(48, 97)
-            (tmp_path / "data" / split / name).mkdir(parents=True, exist_ok=True)
-            piece = photo(file).crop((x, y, x + side, y + side)).resize((64, 64))
-            Image.fromarray(np.asarray(piece)).save(tmp_path / "data" / split / name / f"{number}.png")
-    given = [
-        *("data=folder", f"data.root={tmp_path / 'data'}", "model=timm", "model.name=tf_efficientnet_lite0"),
-        *("aug.size=64", "fit.epochs=3", "fit.batch_size=16", "fit.device=cpu", "fit.threads=1", "fit.lr=0.001"),
-        *("fit.optimizer=adamw", "callbacks.report=null", "callbacks.plots=null"),
-    ]
-    scores = [train(*given, *more).best["val_accuracy"] for more in ([], [f"model.weights={lite0()}"])]
-    assert scores[1] > scores[0] + 0.2, scores

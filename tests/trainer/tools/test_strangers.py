@@ -16,7 +16,7 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
-from augment.support.hydra_versions import register_resolver
+from augment.support.hydra import register_resolver
 from augment.tools.export.command import main as export
 from trainer.cli.main import main as train
 from trainer.report.command import main as report

@@ -10,7 +10,7 @@ from typing import Any
 
 from augment.cli.overrides import key_of, normalize, parse
 from augment.cli.parser import INTERRUPTED, USAGE, Parser, readable_errors, table_console
-from augment.cli.trust import TRUST_FLAG, add_trust_flag, check_job, gated
+from augment.cli.trust import TRUST_FLAG, add_trust_flag, compose_job, gated, sweep_gate
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
@@ -69,10 +69,11 @@ def main(arguments: Sequence[str]) -> int:
         request = replace(request, config_name=options.config_name or request.config_name)
         tokens = normalize(overrides)
         if not options.trust:
-            gate.enter_context(gated(folder / SWEEP_FILE, request.config_name, named=bool(options.config_name)))
+            named = bool(options.config_name)
+            gate.enter_context(gated(sweep_gate(folder / SWEEP_FILE, request.config_name, named=named)))
             # All of them before the first one runs; what a search composes later is checked then.
             for given in (request.fixed, *(job.overrides for job in jobs)):
-                check_job(given, request.config_name)
+                compose_job(given, request.config_name)
         launcher, sweeper = _sections(request, tokens, trust=options.trust)
         # What is asked of the search now, such as more trials, is asked of it from now on.
         kept = [token for token in tokens if key_of(parse(token)).startswith("hydra.sweeper.")]
