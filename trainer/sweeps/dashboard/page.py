@@ -49,7 +49,7 @@ def embedded_json(values: object) -> Markup:
 @cache
 def _assets() -> tuple[str, str, str]:
     """Return ECharts, the script of the page, and its style."""
-    page = _HERE / "page"
+    page = _HERE / "assets"
     script = "\n".join(file.read_text(encoding="utf-8") for file in sorted(page.glob("*.js")))
     echarts = (_HERE / "echarts" / "echarts.min.js").read_text(encoding="utf-8")
     return echarts, f'"use strict";\n(() => {{\n{script}\n}})();', (page / "style.css").read_text(encoding="utf-8")
@@ -58,7 +58,7 @@ def _assets() -> tuple[str, str, str]:
 @cache
 def _template() -> Template:
     environment = Environment(
-        loader=FileSystemLoader(_HERE / "page"),
+        loader=FileSystemLoader(_HERE / "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,1 +1,0 @@
-"""Command lines: composing a configuration, parsing flags, finding the tools."""

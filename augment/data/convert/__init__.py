@@ -1,1 +1,0 @@
-"""Conversion of a data set into another format."""

@@ -1,1 +1,0 @@
-"""Image sets that the project draws itself: nothing to download."""

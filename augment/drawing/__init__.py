@@ -1,1 +1,0 @@
-"""The style of figures, bar charts, and text that fits its space."""

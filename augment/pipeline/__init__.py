@@ -1,1 +1,0 @@
-"""DALI pipelines and the loader."""

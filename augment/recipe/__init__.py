@@ -1,1 +1,0 @@
-"""Recipes: ops, typed steps, the plan they are compiled to, and the sampler of their random parameters."""

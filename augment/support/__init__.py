@@ -1,1 +1,0 @@
-"""Helpers that every room uses: errors, files, memory, background work, progress bars, text, timing, seeds."""

@@ -1,1 +1,0 @@
-"""The tools of `python -m augment`: each module or package here is one."""

@@ -1,1 +1,0 @@
-"""The bench tool. Nothing is imported here: worker processes import a single module of it."""

@@ -1,1 +1,0 @@
-"""The export tool: write the validation transform for serving."""

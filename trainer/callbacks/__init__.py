@@ -1,1 +1,0 @@
-"""Callbacks, one module each; every module here is found without being listed anywhere."""

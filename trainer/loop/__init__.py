@@ -1,1 +1,0 @@
-"""The training loop: Learner, events, checkpoints, CUDA graphs, optimizer steps, progressive resizing."""

@@ -1,1 +1,0 @@
-"""Sweeps over many runs."""

@@ -1,1 +1,0 @@
-"""Launchers: how many jobs of a sweep run at a time, and where."""

@@ -1,1 +1,0 @@
-"""The tool that resumes, retries and shows sweeps."""

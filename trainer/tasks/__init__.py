@@ -1,1 +1,0 @@
-"""Tasks: what models predict, with losses, metrics and outputs; one module each, found by the registry."""

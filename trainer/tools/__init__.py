@@ -1,1 +1,0 @@
-"""The tools of `python -m trainer`: each module or package here is one."""

@@ -1,1 +1,0 @@
-"""Export a model for serving."""
