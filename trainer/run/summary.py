@@ -153,6 +153,7 @@ def _parsed(found: Mapping[str, Any], folder: Path) -> Summary:
         name=name,
         tags=tags,
         first_step=None if first is None else float(first),
+        metrics=found.get("metrics", {}),
     )
 
 

@@ -58,10 +58,6 @@ def test_a_model_is_parsed(given: object, expected: Model) -> None:
             {"kind": "timm", "nam": "resnet18"},
             "model.nam: unknown key. Did you mean 'name'? Allowed: name, pretrained, weights.",
         ),
-        (
-            {"kind": "timm", "name": ["resnet18"]},
-            "model.name: ['resnet18'] is not allowed. Did you mean 'resnet18'? Allowed: text (a model of timm,",
-        ),
         ({"kind": "timm", "name": "resnet18", "pretrained": "yes"}, "model.pretrained: 'yes' is not allowed."),
     ],
 )
