@@ -19,19 +19,9 @@ from fakes import (
 )
 from torch import Tensor, nn
 
-from trainer.callbacks.grad_clip import GradClip
-from trainer.callbacks.scheduler import ParamScheduler
-from trainer.callbacks.statistics import FreshStatistics
+from trainer.callbacks.steps import FreshStatistics, GradClip, ParamScheduler
 from trainer.loop.callback import CancelStep
-from trainer.loop.graphs import (
-    ATTEMPTS,
-    WARM_UP,
-    CudaBackend,
-    DisturbedError,
-    Graphs,
-    Tensors,
-    UncapturableError,
-)
+from trainer.loop.graphs import ATTEMPTS, WARM_UP, CudaBackend, Graphs, Tensors, UncapturableError
 from trainer.loop.learner import Learner
 from trainer.loop.recorded import Recorded
 from trainer.loop.runner import Runner
@@ -53,7 +43,7 @@ def recorded(work: Callable[[], object]) -> Callable[[], None]:
 
     backend = CudaBackend(CUDA)
     for _ in range(ATTEMPTS):
-        with suppress(DisturbedError):
+        with suppress(UncapturableError):
             return backend.record(without_results, "step")[0]
     raise AssertionError("every recording was disturbed")
 
@@ -61,14 +51,13 @@ def recorded(work: Callable[[], object]) -> Callable[[], None]:
 class FakeBackend:
     """Records by remembering the work, which a replay executes.
 
-    `calls` are what was asked, `fails` what refuses, and `disturbed` how many of the next recordings are disturbed.
+    `calls` are what was asked, and `fails` what refuses.
     """
 
     def __init__(self, fails: Callable[[], bool] = lambda: False) -> None:
         self.calls: list[str] = []
         self.memories: list[str] = []
         self.fails = fails
-        self.disturbed = 0
 
     def aside(self, work: Callable[[], Tensors]) -> Tensors:
         self.calls.append("eager")
@@ -82,9 +71,6 @@ class FakeBackend:
         self.memories.append(memory)
         if self.fails():
             raise UncapturableError("it waits")
-        if self.disturbed:
-            self.disturbed -= 1
-            raise DisturbedError("another one waits")
         results: list[Tensor] = []
 
         def replay() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from augment import Count, Text, setting
 from trainer import Callback, CancelFit, Model, configurable, model
-from trainer.callbacks.interrupt import Interrupt
+from trainer.callbacks.stopping import Interrupt
 from trainer.loop.learner import Learner
 
 

@@ -15,7 +15,7 @@ from augment.support.background import SETTLED, Background, Refresher
 from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import ParamScheduler
 from trainer.loop.callback import Callback, Phase
 from trainer.optim.schedule import position
 

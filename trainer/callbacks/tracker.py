@@ -20,11 +20,11 @@ from augment.support.background import CallQueue
 from augment.support.errors import first_line, missing_package
 from augment.support.text import as_bytes, printable
 from trainer.callbacks.checkpoint import best_model, best_of
-from trainer.callbacks.interrupt import status_of
 from trainer.callbacks.plots import BATCH, Plots
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import name_in_config
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import ParamScheduler
+from trainer.callbacks.stopping import status_of
 from trainer.figures.images import thumbnail
 from trainer.loop.callback import Callback, Phase
 from trainer.loop.checkpoint import BEST, BestModel

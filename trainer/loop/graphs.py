@@ -6,10 +6,10 @@ batches before it are ordinary steps, recording itself executes nothing, and eve
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from time import sleep
 from traceback import clear_frames
 from typing import Any
 
@@ -28,22 +28,16 @@ Work = Callable[..., Tensors]
 # allocates workspaces, torch.compile compiles, and the optimizer creates its state.
 WARM_UP = 3
 
-# Number of attempts to record work while other threads disturb it. More than two: an attempt that cuDNN took part in
-# can leave an error behind, which the next one reports as its own.
+# Number of attempts to record work, as another thread that waits for the whole GPU ends any recording, in any mode.
+# DALI does so in a thread that frees a batch once its last tensor is gone. More than two: an attempt that cuDNN took
+# part in can leave an error behind, which the next one reports as its own.
 ATTEMPTS = 4
-
-# What CUDA says in a recording that has already been ended from outside, itself or through the libraries that call it.
-_DISTURBED = ("previous error during capture", "cuDNN", "CUBLAS_STATUS_")
 
 log = logging.getLogger(__name__)
 
 
 class UncapturableError(Exception):
-    """Work cannot be recorded; the message says why."""
-
-
-class DisturbedError(UncapturableError):
-    """Another thread has ended the recording, most likely by waiting for the GPU; the next attempt may succeed."""
+    """Work could not be recorded; the message says why."""
 
 
 class CudaBackend:
@@ -75,9 +69,7 @@ class CudaBackend:
             memory: name of a pool; a replay may overwrite the results of others in the same pool, and of no others.
 
         Raises:
-            UncapturableError: the work does something that a graph cannot do, such as waiting for the GPU.
-            DisturbedError: another thread has waited for the whole GPU, which ends any recording, in any mode. DALI
-                does so in a thread of its own, which frees a batch once its last tensor is gone.
+            UncapturableError: the work, or another thread, does what a graph cannot do, such as waiting for the GPU.
         """
         graph = torch.cuda.CUDAGraph()
         if memory not in self._pools:
@@ -97,8 +89,6 @@ class CudaBackend:
         except Exception as error:  # a model may raise anything
             failure = _failure(error, handled)
             self._clean_up(pool, generator, random)
-            if isinstance(failure, DisturbedError):
-                sleep(0.01)  # DALI's thread tries again after 1 ms
             raise failure from None
         return graph.replay, results
 
@@ -137,8 +127,8 @@ class _Shape:
 class Graphs:
     """Records each kind of work once for each shape of its inputs, and replays it from then on.
 
-    A kind that cannot be recorded runs eagerly, and one line in the log says why. If another thread disturbs a
-    recording, it is repeated.
+    A recording that fails is tried again with the next batch. A kind that cannot be recorded runs eagerly, and one line
+    in the log says why.
 
     Args:
         backend: the backend that records.
@@ -150,7 +140,7 @@ class Graphs:
         self._warm_up = warm_up
         self._shapes: dict[tuple[str, Hashable], _Shape] = {}
         self._models: dict[str, Hashable] = {}
-        self._refused: set[str] = set()
+        self._failures: Counter[str] = Counter()
 
     def run(self, kind: str, work: Work, *inputs: Tensor) -> Tensors:
         """Run a piece of work: eagerly, recorded, or replayed."""
@@ -186,28 +176,23 @@ class Graphs:
     def _recorded(self, key: tuple[str, Hashable], work: Work, inputs: Tensors, shape: _Shape) -> bool:
         """Record work if it is due; return whether it is recorded now."""
         kind = key[0]
-        if shape.seen < self._warm_up or kind in self._refused:
+        if shape.seen < self._warm_up or self._failures[kind] == ATTEMPTS:
             return False
         # Keep the given strides, so that images stay in channels_last memory.
         own = tuple(torch.empty_like(value).copy_(value) for value in inputs)
         # Passes share a pool, as no two of them belong to the same batch. The step runs between a pass and its readers.
         memory = "step" if kind == "step" else "pass"
-        for left in reversed(range(ATTEMPTS)):
-            try:
-                shape.replay, shape.results = self._backend.record(lambda: _detached(work(*own)), memory)
-                shape.inputs = own
-                self._shapes[key] = shape  # an attempt before may have had to forget it
-                return True
-            except UncapturableError as error:
-                # Earlier recordings draw random numbers from a generator that is no longer in use.
-                self.forget()
-                if left and isinstance(error, DisturbedError):
-                    log.info("fit.graph: another thread disturbed the recording of %s, repeated: %s", kind, error)
-                    continue
+        try:
+            shape.replay, shape.results = self._backend.record(lambda: _detached(work(*own)), memory)
+        except UncapturableError as error:
+            # Earlier recordings draw random numbers from a generator that is no longer in use.
+            self._shapes = {key: _Shape(shape.seen) for key, shape in self._shapes.items()}
+            self._failures[kind] += 1
+            if self._failures[kind] == ATTEMPTS:
                 log.warning("fit.graph: %s is run without a CUDA graph: %s", kind, error)
-                self._refused.add(kind)
-                break
-        return False
+            return False
+        shape.inputs = own
+        return True
 
 
 def _signature(inputs: Tensors) -> Hashable:
@@ -239,8 +224,7 @@ def _failure(error: BaseException, handled: BaseException | None = None) -> Unca
     while error.__context__ not in (None, handled):
         error = error.__context__
         clear_frames(error.__traceback__)
-    reason = first_line(error)
-    return (DisturbedError if any(text in reason for text in _DISTURBED) else UncapturableError)(reason)
+    return UncapturableError(first_line(error))
 
 
 def capturable(optimizer: Optimizer) -> bool:

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from trainer.loop.graphs import Graphs, Tensors, capturable, recording_options
-from trainer.loop.runner import Runner
-from trainer.loop.scaling import complete_momentum
+from trainer.loop.runner import Runner, complete_momentum
 from trainer.optim.optimizers import IMPLEMENTATION
 
 if TYPE_CHECKING:

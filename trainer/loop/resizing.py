@@ -6,7 +6,6 @@ arXiv:2104.00298) make most epochs cheap. Validation stays at one size, so that 
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from time import monotonic
 from typing import Any
 
 from augment.pipeline.batch import Batch
@@ -16,28 +15,23 @@ from augment.recipe.plan import Plan
 from augment.support.errors import UserError
 from trainer.loop.stages import FitStage
 
-# The next stage's pipeline is started this many seconds before a stage ends; building takes 1 to 3 s on a GPU.
-_LEAD = 10.0
-
 
 class StagedLoader:
     """A loader whose epochs come from the loaders of their stages.
 
-    Only one pipeline exists at a time, except towards the end of a stage's last epoch: there, the next stage's is built
-    in the background, so that the change takes no time.
+    Only one pipeline exists at a time, except in a stage's last epoch: there, the next stage's is built in the
+    background, so that the change takes no time.
 
     Args:
         stages: the stages of the whole fit, in order.
         loaders: the loader of each stage, all over the same split.
-        limit: maximum number of batches taken from an epoch; None: all.
     """
 
-    def __init__(self, stages: Sequence[FitStage], loaders: Sequence[Loader], limit: int | None = None) -> None:
+    def __init__(self, stages: Sequence[FitStage], loaders: Sequence[Loader]) -> None:
         assert stages
         assert len(stages) == len(loaders)
         self.stages = tuple(stages)
         self._loaders = tuple(loaders)
-        self._limit = limit
         self._now = 0  # number of the stage whose loader is in use
 
     @property
@@ -71,15 +65,9 @@ class StagedLoader:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
         epoch = self._loader.next_epoch
         self._enter(epoch)
-        ending = self._number(epoch + 1) != self._now
-        count = self.batches_in(epoch) if self._limit is None else min(self._limit, self.batches_in(epoch))
-        begun = monotonic()
-        for number, batch in enumerate(self._loader, 1):
-            # Estimate the time left from the time that a batch has taken so far.
-            left = count - (self._loader.batch or count)
-            if ending and left * (monotonic() - begun) <= _LEAD * number:
-                ending = False
-                following = self._now + 1
+        following = self._number(epoch + 1)
+        for number, batch in enumerate(self._loader):
+            if number == 0 and following != self._now:  # nothing should compete with the pipeline of the first batch
                 self._loaders[following].start_at(self.stages[following].start)
                 self._loaders[following].prepare()
             yield batch

@@ -9,10 +9,11 @@ from augment.params import Choice, Count, Flag, Param, Texts, setting
 from augment.support.errors import UserError, suggest
 from augment.support.process import launched, local_rank
 from augment.support.text import amount
-from trainer.tasks.settings import VIEWS
 
 if TYPE_CHECKING:
     import torch
+
+VIEWS = ("none", "flip", "flip_shift")  # names of `trainer.tasks.tta.TTA`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,7 @@ class LoopSettings:
 
     @property
     def scaled(self) -> bool:
-        """Whether the loss is scaled, see `trainer.loop.scaling`."""
+        """Whether the loss is scaled, see `trainer.loop.runner.Scaler`."""
         return self.precision == "fp16"
 
     def autocast(self, device_type: str, *, cache: bool = True) -> "torch.autocast":

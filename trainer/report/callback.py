@@ -15,8 +15,8 @@ from augment.support.background import SETTLED, Background, Refresher
 from augment.support.errors import UserError, first_line
 from augment.support.text import printable
 from trainer.callbacks.checkpoint import best_model, best_of
-from trainer.callbacks.pace import Pace
 from trainer.callbacks.plots import BATCH
+from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase

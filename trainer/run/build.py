@@ -86,7 +86,7 @@ def make_train_loader(config: Config, split: Split, placement: Placement | None 
         plan = build_plan(replace(config.aug, size=stage.size), "train")
         staged = replace(config, fit=replace(config.fit, batch_size=stage.batch_size))
         loaders.append(make_loader(staged, plan, split, placement))
-    return StagedLoader(stages, loaders, config.fit.limit_batches)
+    return StagedLoader(stages, loaders)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from augment.support.text import amount
 from trainer.loop.settings import LoopSettings
 from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.optim.settings import ScheduleSettings
-from trainer.tasks.settings import LossSettings
+from trainer.tasks.losses import LossSettings
 
 
 @dataclass(frozen=True, kw_only=True)

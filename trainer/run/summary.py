@@ -15,9 +15,8 @@ from augment.support.files import json_line, shown, write_atomically, write_json
 from augment.support.reading import contents, read_object
 from augment.support.text import clip, plural
 from trainer.callbacks.checkpoint import best_of
-from trainer.callbacks.early_stopping import reason_of
-from trainer.callbacks.interrupt import status_of
 from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.stopping import reason_of, status_of
 from trainer.loop.checkpoint import LAST
 from trainer.run.labels import labels_in
 from trainer.tasks.registry import describe_metrics, task_of

@@ -24,14 +24,11 @@ from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.reading import UnreadableError, contents
 from augment.support.signals import StopSignals, ending_waits
 from augment.support.text import amount
-from trainer.callbacks.interrupt import Interrupt, status_of
-from trainer.callbacks.loss_scale import LossScale
-from trainer.callbacks.nonfinite import NonFinite
-from trainer.callbacks.pace import Pace
-from trainer.callbacks.prepare import Prepare
+from trainer.callbacks.nonfinite import LossScale, NonFinite
+from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
-from trainer.callbacks.scheduler import ParamScheduler
-from trainer.callbacks.statistics import FreshStatistics
+from trainer.callbacks.steps import FreshStatistics, ParamScheduler, Prepare
+from trainer.callbacks.stopping import Interrupt, status_of
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST
 from trainer.loop.counts import Position

@@ -24,11 +24,10 @@ from trainer.tasks.display import (
     WrongSample,
     percent,
 )  # fmt: skip
-from trainer.tasks.losses import CrossEntropy, LossFunction
+from trainer.tasks.losses import CrossEntropy, LossFunction, LossSettings
 from trainer.tasks.meter import Samples
 from trainer.tasks.metrics.classification import confusion, wilson_interval
 from trainer.tasks.registry import register
-from trainer.tasks.settings import LossSettings
 from trainer.tasks.task import Task, listed
 
 if TYPE_CHECKING:

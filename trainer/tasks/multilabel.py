@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from augment.data.targets.labels import LABELS
 from augment.support.text import amount, plural
 from trainer.tasks.display import Bar, BarChart, Bars, Finding, Section, WrongSample, percent
-from trainer.tasks.losses import BinaryCrossEntropy, LossFunction
+from trainer.tasks.losses import BinaryCrossEntropy, LossFunction, LossSettings
 from trainer.tasks.meter import OutputSamples
 from trainer.tasks.metrics.labels import average_precisions, best_threshold
 from trainer.tasks.registry import register
-from trainer.tasks.settings import LossSettings
 from trainer.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from augment.data.targets.kind import Target
 from augment.data.targets.numbers import NUMBERS
 from trainer.tasks.display import FigureImage, Finding, Scatter, Section, WrongSample
-from trainer.tasks.losses import LossFunction, regression_loss
+from trainer.tasks.losses import LossFunction, LossSettings, regression_loss
 from trainer.tasks.meter import OutputSamples
 from trainer.tasks.metrics.regression import number_scores
 from trainer.tasks.registry import register
-from trainer.tasks.settings import LossSettings
 from trainer.tasks.standardize import Standard
 from trainer.tasks.task import Task
 

@@ -23,10 +23,9 @@ from trainer.tasks.display import (
     Table,
     WrongSample,
 )
-from trainer.tasks.losses import LossFunction
+from trainer.tasks.losses import LossFunction, LossSettings
 from trainer.tasks.meter import OutputSamples, Samples
 from trainer.tasks.metric import METRICS, Metric, columns_of
-from trainer.tasks.settings import LossSettings
 
 if TYPE_CHECKING:
     import torch

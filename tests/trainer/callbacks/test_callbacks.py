@@ -17,7 +17,7 @@ from augment.params import settings
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import known_callbacks, parse_callbacks
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.tracker import Tracker
 from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, check_events
 from trainer.run.sweeping import SearchSettings

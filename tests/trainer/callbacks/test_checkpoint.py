@@ -9,8 +9,8 @@ import torch
 from fakes import assert_same, make_learner, on, raises
 
 from trainer.callbacks.checkpoint import Checkpoint, best_model, best_of
-from trainer.callbacks.early_stopping import EarlyStopping
 from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.stopping import EarlyStopping
 from trainer.loop.callback import Callback, CancelFit, RunDescription
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner, Position

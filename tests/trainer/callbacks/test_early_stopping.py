@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from fakes import make_learner, on
 
-from trainer.callbacks.early_stopping import EarlyStopping
 from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.stopping import EarlyStopping
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
 from trainer.tasks.registry import monitored, task_named

@@ -15,8 +15,8 @@ from fakes import (
 
 from augment.support.signals import STOP_SIGNALS, StopSignals
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.interrupt import Interrupt
 from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.stopping import Interrupt
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner

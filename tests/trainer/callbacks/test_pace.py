@@ -4,7 +4,7 @@ import pytest
 from fakes import make_learner, on, raises
 
 from trainer.callbacks import pace
-from trainer.callbacks.pace import Pace
+from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CancelFit, Phase, RunDescription
 from trainer.loop.learner import Learner

@@ -12,7 +12,7 @@ from trainer.callbacks import plots
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import ParamScheduler
 from trainer.figures import batch, curves
 from trainer.loop.callback import CancelFit
 

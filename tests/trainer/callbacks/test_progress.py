@@ -7,8 +7,7 @@ import pytest
 from fakes import make_learner, on, raises
 from rich.console import Console
 
-from trainer.callbacks.pace import Pace
-from trainer.callbacks.progress import ProgressBar, _running
+from trainer.callbacks.progress import Pace, ProgressBar, _running
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CancelEpoch
 from trainer.loop.learner import Learner

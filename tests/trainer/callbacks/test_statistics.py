@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainer.callbacks import statistics
 from trainer.callbacks.ema import EMA
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.statistics import FreshStatistics
+from trainer.callbacks.steps import FreshStatistics
 from trainer.loop.callback import CancelFit
 from trainer.loop.learner import Learner
 

@@ -8,8 +8,7 @@ import torch
 from fakes import lin, make_learner, noise_loader, on, raises
 from torch import nn
 
-from trainer.callbacks.grad_clip import GradClip
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import GradClip, ParamScheduler
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner

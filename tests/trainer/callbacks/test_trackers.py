@@ -29,7 +29,7 @@ from trainer.callbacks.mlflow import Mlflow
 from trainer.callbacks.plots import BATCH, Plots
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import known_callbacks
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.tensorboard import Tensorboard
 from trainer.callbacks.tracker import Tracker
 from trainer.callbacks.trackio import Trackio

@@ -12,7 +12,7 @@ from runs import BARE, rows_of
 
 from augment.support.errors import UserError
 from trainer import train
-from trainer.callbacks.prepare import Prepare
+from trainer.callbacks.steps import Prepare
 from trainer.cli.main import main
 from trainer.loop.learner import Learner
 from trainer.run.folder import owned, release

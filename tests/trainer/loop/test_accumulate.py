@@ -9,7 +9,7 @@ from fakes import MemoryLoader, assert_same, lin, make_learner, noise_loader, on
 from torch import Tensor, nn
 
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import ParamScheduler
 from trainer.loop.callback import CancelFit, CancelTrain
 from trainer.loop.learner import Learner
 from trainer.optim.schedule import Schedule, constant

@@ -9,11 +9,11 @@ from fakes import journal, make_learner, noise_loader, on, tiny_model
 from augment.support.errors import UserError
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.ema import EMA
-from trainer.callbacks.grad_clip import GradClip
-from trainer.callbacks.interrupt import Interrupt
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.steps import GradClip
+from trainer.callbacks.stopping import Interrupt
 from trainer.loop.callback import EVENTS, Callback, in_order
 from trainer.loop.learner import Learner
 

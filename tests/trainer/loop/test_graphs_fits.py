@@ -21,7 +21,7 @@ from graphed import (
 )
 from torch import Tensor
 
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import ParamScheduler
 from trainer.loop.callback import CancelFit
 from trainer.loop.learner import Learner
 from trainer.loop.runner import Runner

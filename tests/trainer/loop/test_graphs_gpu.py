@@ -39,9 +39,8 @@ from torch import Tensor, nn
 
 from augment.pipeline.batch import Batch
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import GradClip, ParamScheduler
 from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner

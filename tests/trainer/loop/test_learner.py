@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from augment.pipeline.batch import Batch
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.grad_clip import GradClip
 from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.steps import GradClip
 from trainer.loop.callback import (
     EVENTS,
     Callback,

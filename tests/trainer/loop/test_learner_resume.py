@@ -10,10 +10,10 @@ from fakes import assert_same, make_learner, needs_gpu, noise_loader, on, raises
 from runs import read_metrics, rows_of, timeless
 
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.early_stopping import EarlyStopping
 from trainer.callbacks.ema import EMA
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import ParamScheduler
+from trainer.callbacks.stopping import EarlyStopping
 from trainer.loop.callback import Callback, CancelFit, CancelStep
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.counts import Position

@@ -22,13 +22,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.grad_clip import GradClip
-from trainer.callbacks.pace import Pace
 from trainer.callbacks.plots import Plots
-from trainer.callbacks.progress import ProgressBar
+from trainer.callbacks.progress import Pace, ProgressBar
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.scheduler import ParamScheduler
-from trainer.callbacks.statistics import FreshStatistics
+from trainer.callbacks.steps import FreshStatistics, GradClip, ParamScheduler
 from trainer.callbacks.tracker import TrackedRun, Tracker
 from trainer.loop.callback import (
     Callback,

@@ -3,7 +3,6 @@
 import gc
 import weakref
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -39,13 +38,8 @@ def test_a_stage_draws_what_a_loader_of_its_own_would_in_that_epoch(data: Split)
     assert not same(epochs[3], epochs[4])
 
 
-@pytest.mark.parametrize("lead", [0.0, 10.0])
 @pytest.mark.parametrize("after", [1, 2])
-def test_a_pass_that_was_cut_is_followed_by_the_next_epoch(
-    after: int, lead: float, data: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether or not the next stage's pipeline was begun by then."""
-    monkeypatch.setattr("trainer.loop.resizing._LEAD", lead)
+def test_a_pass_that_was_cut_is_followed_by_the_next_epoch(after: int, data: Split) -> None:
     whole, cut = staged(config_of(), data), staged(config_of(), data)
     epochs = [take(whole) for _ in SIZES]
     for _ in range(2):
@@ -54,26 +48,18 @@ def test_a_pass_that_was_cut_is_followed_by_the_next_epoch(
     assert same(take(cut), epochs[3])
 
 
-def test_one_pipeline_is_alive_and_the_next_one_only_at_the_end_of_a_stage(
-    data: Split, alive: "weakref.WeakSet[Pipeline]", monkeypatch: pytest.MonkeyPatch
+def test_one_pipeline_is_alive_and_the_next_one_only_in_the_last_epoch_of_a_stage(
+    data: Split, alive: "weakref.WeakSet[Pipeline]"
 ) -> None:
-    # A batch takes a second: the next pipeline is begun ten before the end.
-    clock = iter(range(10**6))
-    monkeypatch.setattr("trainer.loop.resizing.monotonic", lambda: next(clock))
     loader = staged(config_of({"small": {"epochs": 2, "size": 8, "batch_size": 1}, "last": {}}, epochs=3), data)
-    monkeypatch.setattr("trainer.loop.resizing._LEAD", 2.5)
     counts = []
     for _ in range(3):
         for _ in loader:
             wait_for_threads()
             counts.append(len(alive))
-    assert counts == [1] * 7 + [1, 1, 1, 1, 2, 2, 2] + [1, 1]
+    assert counts == [1] * 7 + [2] * 7 + [1, 1]
     loader.close()
     assert len(alive) == 0
-
-
-def broken(*given: Any, **options: Any) -> Pipeline:
-    raise OSError("no such image")
 
 
 @needs_gpu

@@ -15,10 +15,9 @@ from stages import SIZES, config_of, staged, wait_for_threads
 
 from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
-from trainer.callbacks.prepare import Prepare
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import ParamScheduler, Prepare
 from trainer.loop.callback import Callback, CancelFit, RunDescription
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner

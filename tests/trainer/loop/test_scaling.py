@@ -13,14 +13,12 @@ from graphed import CUDA, How, Make, adamw, lamb, recording, rmsprop, sgd
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
-from trainer.callbacks.grad_clip import GradClip
-from trainer.callbacks.loss_scale import LossScale
-from trainer.callbacks.nonfinite import NonFinite
+from trainer.callbacks.nonfinite import LossScale, NonFinite
 from trainer.callbacks.recorder import NonFiniteLossError
+from trainer.callbacks.steps import GradClip
 from trainer.loop.callback import CancelFit
 from trainer.loop.learner import Learner
-from trainer.loop.runner import Runner
-from trainer.loop.scaling import Scaler
+from trainer.loop.runner import Runner, Scaler
 
 OVERFLOWS = (0, 1, 5, 11)  # batches of the fit whose gradients are too large for float16
 EPOCHS, BATCHES, CLIP = 4, 4, 0.05

@@ -14,11 +14,11 @@ from reports import Page, folder_of_a_run  # noqa: F401  (a fixture)
 
 from augment.support import background
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.interrupt import Interrupt
-from trainer.callbacks.pace import Pace
 from trainer.callbacks.plots import BATCH
+from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import ParamScheduler
+from trainer.callbacks.stopping import Interrupt
 from trainer.figures.images import read_png
 from trainer.loop.callback import Callback, CancelFit, RunDescription
 from trainer.loop.checkpoint import LAST

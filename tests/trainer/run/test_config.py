@@ -15,7 +15,7 @@ from augment.data.sources import Folder
 from augment.params import settings
 from trainer.callbacks import registry as callbacks
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.grad_clip import GradClip
+from trainer.callbacks.steps import GradClip
 from trainer.loop.callback import Callback
 from trainer.models.registry import Timm
 from trainer.run.config import parse_config

@@ -16,10 +16,9 @@ from runs import BARE, QUIET, small_config
 from augment.cli.compose import compose
 from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
-from trainer.callbacks.interrupt import Interrupt
 from trainer.callbacks.recorder import NonFiniteLossError
-from trainer.callbacks.scheduler import ParamScheduler
-from trainer.callbacks.statistics import FreshStatistics
+from trainer.callbacks.steps import FreshStatistics, ParamScheduler
+from trainer.callbacks.stopping import Interrupt
 from trainer.loop.checkpoint import BEST
 from trainer.loop.learner import Learner
 from trainer.run import train as run

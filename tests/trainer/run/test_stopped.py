@@ -8,7 +8,7 @@ import pytest
 from fakes import on
 from runs import BARE, QUIET, read_metrics, small_config
 
-from trainer.callbacks.grad_clip import GradClip
+from trainer.callbacks.steps import GradClip
 from trainer.cli import main as cli
 from trainer.run import build
 from trainer.run import train as run

@@ -14,7 +14,7 @@ from augment.support.console import text_console
 from augment.support.measurement import LeftOutError, Result, Row, Run, consumer
 from augment.support.secrets import as_written, masked
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.scheduler import ParamScheduler
+from trainer.callbacks.steps import ParamScheduler
 from trainer.loop.callback import Callback, CancelValidate
 from trainer.loop.learner import Learner
 from trainer.loop.resizing import StagedLoader

@@ -1,4 +1,4 @@
-"""Early stopping: end a fit that no longer improves."""
+"""Callbacks that end a fit early: because it no longer improves, or because of Ctrl-C and other signals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Number, setting
+from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
@@ -74,3 +75,53 @@ class EarlyStopping(Callback):
 def reason_of(callbacks: Iterable[Callback]) -> str:
     """Return why one of the callbacks ended the fit early; empty if none did."""
     return next((callback.reason for callback in callbacks if callback.reason), "")
+
+
+class Interrupt(Callback):
+    """Turns Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 into a clean end: the batch is finished, all callbacks get `after_fit`.
+
+    A second signal stops at once.
+
+    Attributes:
+        pressed: whether a signal ended the fit; one that comes after the last batch does not. Set it to end the fit in
+            the same way.
+    """
+
+    order = Phase.LAST
+
+    def __init__(self) -> None:
+        self.pressed = self._ended = False
+        self._signals = StopSignals()
+
+    def before_fit(self, learner: Learner) -> None:
+        """Install the signal handlers; only the main thread can."""
+        self.pressed = self._ended = False
+        self._signals = StopSignals()
+        self._signals.hold()
+        self._signals.install()
+
+    def after_batch(self, learner: Learner) -> None:
+        """End the fit if a signal came; of several ranks, all end it after the same training batch."""
+        stops = self.pressed or self._signals.came  # also before the handlers were installed
+        if learner.ranks.size > 1:
+            stops = learner.training and learner.ranks.agree("stop", stops)
+        if stops:
+            self.pressed = self._ended = True
+            raise CancelFit
+
+    def after_fit(self, learner: Learner) -> None:
+        """Restore the previous handlers."""
+        if learner.ranks.size > 1:
+            self.pressed = self._ended  # what was wished for too late changed nothing
+        self.pressed |= isinstance(learner.error, KeyboardInterrupt)
+        self._signals.restore()
+
+
+def status_of(learner: Learner) -> str:
+    """Return how a fit ended, from `after_fit` on: finished, interrupted or failed."""
+    if isinstance(learner.error, KeyboardInterrupt):
+        return "interrupted" if learner.position.epoch < learner.epochs else "finished"
+    if learner.error is not None:
+        return "failed"
+    pressed = any(isinstance(callback, Interrupt) and callback.pressed for callback in learner.callbacks)
+    return "interrupted" if pressed else "finished"

@@ -1,11 +1,15 @@
-"""The callback that keeps the running statistics of batch norms those of the current epoch."""
+"""Callbacks around batches and steps: schedules, clipped gradients, fresh statistics, early preparation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from augment.params import Number, setting
+from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
+from trainer.optim.schedule import Schedule, position
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -16,6 +20,62 @@ if TYPE_CHECKING:
 _FEW = 50
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+class ParamScheduler(Callback):
+    """Sets hyperparameters of the optimizer before every step, from the position in the whole fit.
+
+    Args:
+        schedules: the schedules by keys of the optimizer's parameter groups, such as "lr". See
+            `trainer.optim.optimizers.set_value`.
+    """
+
+    order = Phase.MEASURE
+
+    def __init__(self, schedules: Mapping[str, Schedule]) -> None:
+        self.schedules = dict(schedules)
+
+    def before_batch(self, learner: Learner) -> None:
+        """Set the values, in training."""
+        from trainer.optim.optimizers import set_value
+
+        if learner.training:
+            values = self.values(learner)
+            for group in learner.optimizer.param_groups:
+                for name, value in values.items():
+                    set_value(group, name, value)
+
+    def values(self, learner: Learner) -> dict[str, float]:
+        """Return the values of the current training batch, by the schedules' keys; no device is asked."""
+        # Use the position of the first batch of a step, so that it depends on the step alone.
+        ahead = learner.position.batch - 1 - learner.group.first
+        now = position(learner.step - ahead, learner.total_steps)
+        return {name: schedule(now) for name, schedule in self.schedules.items()}
+
+
+@configurable
+@dataclass(eq=False)
+class GradClip(Callback):
+    """Scales the gradients down if their total norm exceeds a limit (Pascanu et al. 2013)."""
+
+    max_norm: float = setting(Number(default=1.0, within=(0, 1e9), above=0, doc="largest norm of all gradients"))
+
+    def before_step(self, learner: Learner) -> None:
+        """Clip the gradients, without a check for NaN, which would wait for the device."""
+        from torch import nn
+
+        nn.utils.clip_grad_norm_(learner.model.parameters(), self.max_norm, error_if_nonfinite=False)
+
+
+class Prepare(Callback):
+    """Builds the pipeline of the next validation in the background while an epoch trains."""
+
+    order = Phase.MEASURE
+
+    def after_batch(self, learner: Learner) -> None:
+        """Start building after an epoch's first batch: nothing should compete with the pipeline that makes it."""
+        if learner.training and learner.position.batch == 1:
+            learner.val_loader.prepare()
 
 
 class FreshStatistics(Callback):
