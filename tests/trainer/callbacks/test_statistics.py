@@ -9,7 +9,7 @@ from fakes import CPU, assert_same, make_learner, noise_loader, on, raises, tiny
 from graphed import recording
 from torch import Tensor, nn
 
-from trainer.callbacks import statistics
+from trainer.callbacks import steps
 from trainer.callbacks.ema import EMA
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import FreshStatistics
@@ -73,7 +73,7 @@ def test_from_the_tenth_batch_on_it_is_the_usual_moving_average() -> None:
 
 
 def test_in_epochs_with_many_batches_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "_FEW", 3)
+    monkeypatch.setattr(steps, "_FEW", 3)
     (_, plain), (_, few), (_, always) = (
         fit(*some) for some in ([], [FreshStatistics()], [FreshStatistics(always=True)])
     )
