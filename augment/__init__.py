@@ -171,7 +171,7 @@ def make_loader(
     from augment.pipeline.placement import place
     from augment.recipe.plan import build_plan
     from augment.support.errors import UserError
-    from augment.support.timing import cores
+    from augment.support.process import cores
 
     numbers = {"batch_size": batch_size, "rank": rank, "seed": seed, "threads": threads, "world_size": world_size}
     check_arguments(recipe, drop_last=drop_last, half=half, **numbers)

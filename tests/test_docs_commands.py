@@ -15,7 +15,7 @@ from augment.cli.parser import Parser
 from augment.cli.tools import find_tools
 from trainer.cli.main import main as train
 from trainer.run.config import parse_config
-from trainer.sweeps.launchers.registry import parse_launcher
+from trainer.sweeps.launchers import parse_launcher
 from trainer.sweeps.plan import Plan
 from trainer.sweeps.start import Request, is_search
 

@@ -274,7 +274,8 @@ def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     monkeypatch.setattr("trainer.run.train.train", unanswered)
     monkeypatch.setattr("trainer.cli.main.run_job", unanswered)
     monkeypatch.setattr("trainer.cli.jobs.run_job", unanswered)
-    monkeypatch.setattr("trainer.sweeps.start.run", unanswered)
+    for module in ("sweep.command", "start"):  # the first one imports the name from the second
+        monkeypatch.setattr(f"trainer.sweeps.{module}.run", unanswered)
     yield
     set_config_dir(None)
 

@@ -17,9 +17,8 @@ from augment.drawing.style import BLUE, GRAY, INK, TITLE, frame, save_figure
 from augment.drawing.text import DPI, font, wrap
 from augment.support.files import installed_version, write_json
 from augment.support.measurement import Result, Row, take_turns
-from augment.support.memory import keep_freed_memory
+from augment.support.process import cores, keep_freed_memory
 from augment.support.text import amount
-from augment.support.timing import cores
 
 _PACKAGES = ("torch", "nvidia-dali-cuda120", "torchvision", "timm")
 

@@ -28,8 +28,8 @@ from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import digest, special_kind, write_atomically
+from augment.support.process import cores
 from augment.support.text import amount, plural
-from augment.support.timing import cores
 
 logger = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from augment.recipe.stage import Stage
 from augment.recipe.steps import SplitName
 from augment.support.errors import UserError
 from augment.support.own_code import OwnCodeError, describe_in_op
+from augment.support.process import cores
 from augment.support.seeds import derive_seed
-from augment.support.timing import cores
 
 if TYPE_CHECKING:
     from augment.cli.compose import Recipe

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Thread
 from time import monotonic, thread_time
 from typing import Generic, TypeVar
 
@@ -19,9 +19,6 @@ R = TypeVar("R")
 
 # Of repeated work: seconds between two calls, and the share of one core that it may take.
 _EVERY, _SHARE = 10.0, 0.01
-
-# Seconds after which training on a GPU has recorded its work, and leaves Python to other threads for most of the time.
-SETTLED = 1.0
 
 # Seconds that a thread may keep Python while another one waits for it.
 _TURN = 2e-4
@@ -52,7 +49,7 @@ def in_threads(
         threads: how many calls run at once, at most.
         ahead: how many calls are asked for before their results are taken; None: all.
 
-    Returns:
+    Yields:
         What the calls return, in the order of the items; an error is raised in its turn.
     """
     pool = ThreadPoolExecutor(threads)
@@ -71,24 +68,12 @@ def in_threads(
 
 
 class Background(Generic[T]):
-    """A function call that runs in a background thread. Call either `result` or `drop`; both wait until it has ended.
+    """A function call in a background thread. Call either `result` or `drop`; both wait until it has ended."""
 
-    Args:
-        work: the function to call.
-        delay: seconds until it starts, unless somebody waits for it before.
-    """
-
-    def __init__(self, work: Callable[[], T], *, delay: float = 0.0) -> None:
-        self._wanted, self._future, self._raised = Event(), Future[T](), False
-
-        def call() -> None:
-            self._wanted.wait(delay)
-            try:
-                self._future.set_result(work())
-            except BaseException as error:  # nobody else would learn of it
-                self._future.set_exception(error)
-
-        Thread(target=call, name="background").start()
+    def __init__(self, work: Callable[[], T]) -> None:
+        pool = ThreadPoolExecutor(1, "background")
+        self._future, self._raised = pool.submit(work), False
+        pool.shutdown(wait=False)
 
     @property
     def done(self) -> bool:
@@ -112,7 +97,6 @@ class Background(Generic[T]):
 
     def _wait(self) -> BaseException | None:
         """Wait until the function has returned; return what it raised, unless that is known."""
-        self._wanted.set()
         error = self._future.exception()
         known, self._raised = self._raised, True
         return None if known else error
@@ -122,14 +106,13 @@ class Refresher:
     """Repeats work in the background: never twice at once, every 10 s at most, and for 1% of the time at most.
 
     Args:
-        name: what is refreshed, for the log; the first error is logged.
+        name: what is refreshed, for the log of errors.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._running: Background[None] | None = None
         self._next = monotonic() + _EVERY
-        self._failed = False
 
     @property
     def due(self) -> bool:
@@ -156,23 +139,20 @@ class Refresher:
             if running is not None:
                 running.result()
         except Exception as error:
-            if not self._failed:
-                log.warning("%s was not refreshed: %s", self._name, first_line(error))
-            self._failed = True
+            log.warning("%s was not refreshed: %s", self._name, first_line(error))
 
 
 class CallQueue:
     """Calls functions one after the other in a thread that the end of the program does not wait for.
 
     Args:
-        on_error: gets the first error, in the thread; no further function is called then.
+        on_error: gets the first error, in the thread; no further function is called then, but the one of `close`.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
-        self._on_error = on_error
+        self._on_error, self._failed = on_error, False
         self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._last: Callable[[], None] = lambda: None
-        self._failed = False
         self._thread = Thread(target=self._run, name="worker", daemon=True)
         self._thread.start()
 
@@ -181,12 +161,7 @@ class CallQueue:
         self._waiting.put(work)
 
     def close(self, last: Callable[[], None], seconds: float) -> bool:
-        """Add nothing more; return whether all has been done within some seconds.
-
-        Args:
-            last: called at the end, even after an error; one of its own is not reported then.
-            seconds: how long to wait.
-        """
+        """Call a last function, also after an error, and no more; return whether all is done within some seconds."""
         self._last = last
         self._waiting.put(None)
         self._thread.join(seconds)

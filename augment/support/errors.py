@@ -45,15 +45,7 @@ def unknown_key(
     allowed: Iterable[str],
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> UserError:
-    """Return the error about an unknown key.
-
-    Args:
-        key: key path of the mapping that it is in; empty at the top.
-        name: the unknown key.
-        value: what it holds.
-        allowed: the known keys.
-        others: see `suggest`.
-    """
+    """Return the error about the unknown key `name` of the mapping at the key path `key`; see also `suggest`."""
     text, slip = str(name), key_slip(name, value)
     if isinstance(value, Mapping) and text == key.rpartition(".")[2]:
         slip = f" Did you mean its content, without '{text}:' around it?"
@@ -62,13 +54,7 @@ def unknown_key(
 
 
 def missing_package(key: str, package: str | None, extra: str) -> UserError:
-    """Return the error about a package that is not installed.
-
-    Args:
-        key: what needs it.
-        package: its name.
-        extra: the extra of this project that installs it.
-    """
+    """Return the error about a package that is not installed, which `key` needs and an extra of ours installs."""
     return UserError(f"{key}: needs the package {package}. Allowed: pip install 'dali-trainer[{extra}]'.")
 
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -28,17 +28,9 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 
 def write_atomically(path: Path, content: bytes | str, *, durable: bool = True) -> None:
-    """Write a file completely or not at all; until it is complete, readers see the old one.
+    """Write a file completely or not at all, see `atomic_path`; until it is complete, readers see the old one.
 
     A symbolic link is kept, and its target is written. A device or a pipe is written to, not replaced.
-
-    Args:
-        path: the file; its folder is created if it is missing.
-        content: bytes or text, see `augment.support.text.as_bytes`.
-        durable: whether the file should survive a power failure from now on, see `atomic_path`.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     data = as_bytes(content) if isinstance(content, str) else content
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -71,7 +63,8 @@ def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
             sync(part)
         os.replace(part, path)
         if durable:
-            sync(path.parent)
+            with suppress(OSError):  # some file systems sync no folders
+                sync(path.parent)
     finally:
         if part.is_dir():
             shutil.rmtree(part)
@@ -79,17 +72,10 @@ def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk.
-
-    Raises:
-        OSError: it cannot be written, for example because the disk is full.
-    """
+    """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():  # some file systems sync no folders
-            raise
     finally:
         os.close(descriptor)
 
@@ -105,11 +91,7 @@ def remove_parts(folder: Path) -> None:
 
 
 def special_kind(mode: int) -> str:
-    """Return what a path is, such as "named pipe", if reading it might never end; "" for a file or a folder.
-
-    Args:
-        mode: `st_mode` of its status.
-    """
+    """Return what a path with this `st_mode` is, such as "named pipe", if reading it might never end; else ""."""
     kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
     return kinds.get(stat.S_IFMT(mode), "")
 
@@ -135,11 +117,7 @@ def digest(*parts: object) -> str:
 
 
 def write_json(path: Path, values: object) -> None:
-    """Write plain values as JSON, atomically; numbers that are not finite, which JSON lacks, become null.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write plain values as JSON, atomically; numbers that are not finite, which JSON lacks, become null."""
     write_atomically(path, json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
 
 
@@ -159,20 +137,11 @@ def _finite(values: object) -> object:
 
 
 def near_file(path: Path, *, folder: bool = False) -> str:
-    """Return the end of a "no such file" message: the closest name in its folder, else what the folder holds.
-
-    Args:
-        path: the missing file or folder.
-        folder: whether it should be a folder.
-    """
+    """Return the end of a "no such file" (or folder) message: the closest name beside it, else what is there."""
     if url := re.match(r"(\w{2,}):/+(.*)", str(path)):  # a path has lost one of its slashes
         return f" {url[1]}://{url[2]} is a URL: download it, and give its path here."
     if not path.parent.is_dir():
-        return (
-            near_file(path.parent, folder=True)
-            if "*" in str(path.parent)
-            else f" There is no folder {path.parent} either."
-        )
+        return f" There is no folder {path.parent} either."
     kind, wanted = ("folders", Path.is_dir) if folder else ("files", Path.is_file) if path.suffix else ("", Path.exists)
     names = sorted(other.name for other in path.parent.iterdir() if other.name[0] != "." and wanted(other))
     if near := get_close_matches(path.name, names, n=1):
@@ -189,9 +158,6 @@ def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
         names: the names.
         key: what named the folder, such as "fit.resume=".
         allowed: what is allowed, for the message.
-
-    Raises:
-        UserError: there is no such folder, it is a file, or a file is missing.
     """
     if all((folder / name).is_file() for name in names):
         return

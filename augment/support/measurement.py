@@ -9,7 +9,7 @@ from time import monotonic, sleep
 import torch
 
 from augment.support.console import progress_bar
-from augment.support.timing import own_seconds
+from augment.support.process import own_seconds
 
 Run = Callable[[int], int]  # runs so many batches, without waiting for the GPU; returns the number of images
 

@@ -5,12 +5,7 @@ from typing import Any
 
 
 def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what nested mappings hold, each value with its key path, as "fit.lr"; an empty mapping is a value, too.
-
-    Args:
-        values: the mappings.
-        prefix: what every path begins with.
-    """
+    """Yield what nested mappings hold, each value with its key path, as "fit.lr"; an empty mapping is a value, too."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{prefix}{name}.")

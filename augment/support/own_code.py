@@ -35,15 +35,7 @@ def import_own(module: str) -> ModuleType:
 
 
 def load_plugins(modules: tuple[str, ...], key: str) -> None:
-    """Import modules that declare ops, callbacks or the like; their decorators register them.
-
-    Args:
-        modules: names of modules, found in the current folder or on PYTHONPATH.
-        key: full key path, for the message.
-
-    Raises:
-        UserError: a module is not found, fails to import, or declares something incorrectly.
-    """
+    """Import the modules that a setting names, whose decorators register ops, callbacks or the like."""
     for module in modules:
         if "/" in module or module.endswith(".py"):
             raise UserError(

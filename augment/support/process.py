@@ -1,11 +1,16 @@
-"""The process: when it began, and whether others were started together with it."""
+"""The process: when it began, and others that were started with it; its CPU cores, CPU time and memory."""
 
 import ctypes
 import os
 import signal
-from time import monotonic
+from contextlib import suppress
+from multiprocessing import active_children
+from pathlib import Path
+from time import monotonic, process_time
 
 BEGAN = monotonic()  # the command line imports this module first
+
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's mallopt
 
 
 def launched() -> int:
@@ -24,3 +29,46 @@ def local_rank() -> tuple[int, int]:
 def end_with_parent() -> None:
     """Be asked to stop when the process that started this one ends, however it ends."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def own_seconds() -> float:
+    """Return the CPU time of this process and of its live worker processes, in seconds."""
+    return process_time() + sum(_ticks(child.pid) for child in active_children()) / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(pid: int | None) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # the process has just ended
+        return 0
+    user, system = stat.rpartition(")")[2].split()[11:13]
+    return int(user) + int(system)
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep freed memory, so that batches on the CPU do not page-fault on memory they used before.
+
+    Five epochs of the built-in sample take 16 s on two CPU cores, and 22 s without.
+    """
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(_MMAP_MAX, 0)
+    mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def host_memory() -> int:
+    """Return the bytes of memory that this process may use: those of the host, or of its container."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # there is no such file, or no limit: "max"
+            found.append(int(Path(file).read_text()))
+    return min(found)
+
+
+def return_freed_memory() -> None:
+    """Return freed memory to the system, which glibc keeps otherwise, scattered among what is still in use."""
+    ctypes.CDLL(None).malloc_trim(0)

@@ -82,11 +82,7 @@ def read_object(file: Path, folder: Path | None = None) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deeply.
-    """
+    """Return the value of a JSON text; a ValueError says that it is none, or nested too deeply."""
     try:
         value = json.loads(text)
     except RecursionError as error:
@@ -105,13 +101,10 @@ def _inner(value: object) -> list[Any]:
 
 @contextmanager
 def contents(file: Path) -> Iterator[None]:
-    """Raise an UnreadableError that names the file for what damaged contents raise inside.
-
-    Errors of a graphics card's memory are not about the contents.
-    """
+    """Raise an UnreadableError that names the file for what damaged contents raise inside."""
     try:
         yield
     except _DAMAGE as error:
-        if type(error).__name__ == "OutOfMemoryError":
+        if type(error).__name__ == "OutOfMemoryError":  # of a graphics card, not of the contents
             raise
         raise UnreadableError(f"{file}: damaged, or no run wrote it ({first_line(error)}).") from error

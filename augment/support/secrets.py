@@ -27,11 +27,7 @@ _hidden: dict[str, str] = json.loads(os.environ.pop(HIDDEN, "{}"))
 
 
 class Reference(str):
-    """A text that is replaced by another one wherever it is written.
-
-    Attributes:
-        written: the text to write, such as "${oc.env:TOKEN}".
-    """
+    """A text in whose place another one is `written`, such as "${oc.env:TOKEN}"."""
 
     __slots__ = ("written",)
 

@@ -1,7 +1,6 @@
 """Signals that ask a program to stop: Ctrl-C, and those of schedulers, containers and closed terminals."""
 
 import os
-import select
 import signal
 import stat
 import sys
@@ -9,8 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
-from time import monotonic, sleep
-from types import FrameType, TracebackType
+from time import monotonic
+from types import FrameType
 from typing import Any
 
 from augment.support.process import launched
@@ -23,58 +22,6 @@ _HANGUP_SECONDS = 1.0
 
 # One of several processes that train together gets a signal twice: itself, and from the process that started it.
 _RELAYED_SECONDS = 5.0
-
-# Seconds that a wait outside Python goes on after a signal that asks to stop, and after the next one.
-_PATIENCE, _IMPATIENCE = 10.0, 0.5
-
-_wait: object | None = None  # the one outside Python, where the main thread handles no signals
-
-
-@contextmanager
-def outside_python() -> Iterator[None]:
-    """Wait inside for what may never come, such as an image that has become a pipe; see `ending_waits`."""
-    global _wait
-    _wait = object()
-    try:
-        yield
-    finally:
-        _wait = None
-
-
-@contextmanager
-def ending_waits(code: int, message: str) -> Iterator[None]:
-    """Inside, end the process if a signal asks to stop and a wait `outside_python` goes on; a second one at once.
-
-    Args:
-        code: exit code of the process.
-        message: text to print before the end.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    reading, writing = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(writing, False)
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-
-    def watch() -> None:
-        while number := os.read(reading, 1):
-            wait = _wait
-            if wait is not None and number[0] in STOP_SIGNALS:
-                if select.select([reading], [], [], _PATIENCE)[0]:
-                    sleep(_IMPATIENCE)
-                if _wait is wait:
-                    os.write(1, message.encode())
-                    os._exit(code)
-
-    thread = threading.Thread(target=watch, name="signals", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-        os.close(writing)
-        thread.join()
-        os.close(reading)
 
 
 class StopSignals:
@@ -145,9 +92,7 @@ class StopSignals:
         self.install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.restore()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -177,13 +122,9 @@ def leave_closed_terminal() -> None:
 
 
 def exit_on_stop(code: int, message: str = "") -> None:
-    """End the process at once when a signal asks to stop, while modules are imported or the interpreter shuts down.
+    """End the process at once, after a message, when a signal comes while modules are imported or Python shuts down.
 
     An exception could be discarded then, or be shown with a traceback.
-
-    Args:
-        code: exit code of the process.
-        message: text to print before the end.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -17,13 +17,7 @@ def amount(count: int, one: str, several: str = "") -> str:
 
 
 def plural(count: int, one: str, several: str = "") -> str:
-    """Return the form of a word that goes with a count.
-
-    Args:
-        count: how many.
-        one: the singular of a noun or a verb.
-        several: the plural; by default the singular with s or es.
-    """
+    """Return the form of a word that goes with a count; by default, the plural is the singular with s or es."""
     return one if count == 1 else several or one + ("es" if one.endswith(("ss", "x", "tch", "sh")) else "s")
 
 

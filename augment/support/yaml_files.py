@@ -1,6 +1,5 @@
 """Read YAML files safely: none can run code, and none that comes from a stranger takes long or fills the memory."""
 
-from functools import cache
 from pathlib import Path
 
 import yaml
@@ -68,7 +67,6 @@ def read_list(file: Path, folder: Path) -> list[object]:
     return loaded if isinstance(loaded, list) else []
 
 
-@cache
 def _saved_loader() -> type:
     """Return Hydra's loader with the parser of libyaml, if PyYAML has it; that of OmegaConf 2.4.1 is one already."""
     plain: type = get_yaml_loader()
@@ -76,16 +74,9 @@ def _saved_loader() -> type:
 
 
 def _check(text: str, file: Path, *, aliases: bool) -> None:
-    """Check that the values of a YAML file can be built safely, before they are.
+    """Check that the values of a YAML file can be built safely, before they are: few, not nested deeply, without tags.
 
-    Args:
-        text: its content.
-        file: the file, for messages.
-        aliases: whether they are allowed; some that repeat one another are values without end.
-
-    Raises:
-        UserError: it is too large or nested too deeply, or has tags or aliases that are not allowed.
-        YAMLError: it is not YAML.
+    Aliases, of which some that repeat one another are values without end, are for files of the user's own.
     """
     values = depth = 0
     for event in yaml.parse(text, Loader=_Loader):

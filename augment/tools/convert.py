@@ -14,8 +14,8 @@ from typing import Any
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number, writing
 from augment.data.convert.writers import FORMATS, Schema, settings_of
 from augment.support.errors import UserError
+from augment.support.process import cores
 from augment.support.text import amount, printable
-from augment.support.timing import cores
 
 _EXAMPLES = """\
   python -m augment convert data=folder data.root=DIR --to tfrecord --out OUT

@@ -21,7 +21,7 @@ from nvidia.dali.pipeline import Pipeline
 
 from augment.data.check import check_files
 from augment.data.formats.folder import find_images
-from augment.support.timing import cores
+from augment.support.process import cores
 
 BATCH = 64
 

@@ -9,7 +9,7 @@ from augment.cli.compose import compose_recipe
 from augment.cli.parser import Parser, add_measuring_flags, whole_number
 from augment.data.sources import load_dataset
 from augment.support.measurement import Result, Row
-from augment.support.timing import cores
+from augment.support.process import cores
 from augment.tools.bench.rows import Setup
 
 

@@ -31,7 +31,7 @@ from augment.data.dataset import Split
 from augment.data.sources import load_dataset
 from augment.pipeline.batch import Batch
 from augment.support.measurement import LeftOutError, Row, consumer
-from augment.support.timing import cores
+from augment.support.process import cores
 from augment.tools.convert import main as convert
 
 PART = 4096  # images per Parquet file

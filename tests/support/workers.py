@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.sweeps.ledger import Job
-from trainer.sweeps.processes import Command
+from trainer.sweeps.work import Command
 
 # A worker that claims jobs as ours do, and writes down where it ran each.
 WORKER = """

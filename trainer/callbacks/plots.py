@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Count, setting
-from augment.support.background import SETTLED, Background, Refresher
+from augment.support.background import Background, Refresher
 from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
@@ -55,7 +55,7 @@ class Plots(Callback):
         if learner.training and self._first is None and learner.folder is not None:
             images, labels = as_fed(learner, learner.batch.images[: self.images], learner.batch.targets[: self.images])
             draw = partial(_draw_first, learner, learner.folder, learner.step + 1, images, labels)
-            self._first = Background(draw, delay=SETTLED)
+            self._first = Background(draw)
 
     def after_epoch(self, learner: Learner) -> None:
         """Draw the curves again in the background if the drawing is old; after the last epoch, draw all figures."""

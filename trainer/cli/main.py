@@ -33,7 +33,7 @@ from trainer.run.jobs import RanksError, check_configs, run_job
 from trainer.run.overrides import AUTO, resumed_in, with_resumed
 
 # Flags that say what to do; one is allowed.
-_MODES = ("multirun", "run", "cfg", "info", "hydra_help")
+_MODES = ("multirun", "cfg", "info", "hydra_help")
 
 # Keys of Hydra's own that have an effect, for a single run and for a sweep.
 _OF_RUNS = ("hydra.run.dir", "hydra.searchpath")
@@ -46,9 +46,7 @@ class _Parser(Parser):
     def __init__(self) -> None:
         super().__init__("trainer", "", "", arguments="[key=value ...]")
         self.add_argument("--multirun", "-m", action="store_true")
-        self.add_argument("--run", "-r", action="store_true", help=SUPPRESS)
         self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
-        self.add_argument("--package", "-p", help=SUPPRESS)
         self.add_argument("--resolve", action="store_true", help=SUPPRESS)
         shown = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
         self.add_argument("--info", "-i", nargs="?", const="all", choices=shown)

@@ -4,8 +4,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -72,10 +71,7 @@ def follow(given: Callable[[], tuple[Sequence[str], str, Gate | None]], *, leave
 
     Args:
         given: returns what `augment.cli.trust.compose_job` takes: this rank's own overrides, and so on.
-        leaves: whether the process ends now, and so leaves the other ranks.
-
-    Raises:
-        UserError: something is wrong on this rank, or, if it does not leave, another one has ended.
+        leaves: whether the process ends now, and so leaves the other ranks; otherwise errors of others are raised, too.
     """
     from trainer.loop.ranks import LostRankError, current, report
     from trainer.run.jobs import check_configs
@@ -88,8 +84,11 @@ def follow(given: Callable[[], tuple[Sequence[str], str, Gate | None]], *, leave
         config = with_resume(compose_job(*given()).plain, first["fit.resume"])  # the run that rank 0 may have found
         own = _values(config)
         _require_same([key for key in {**first, **own} if first.get(key) != own.get(key)])
-        with _unlogged():  # rank 0 has logged it
+        logging.disable(logging.WARNING)  # rank 0 has logged it
+        try:
             check_configs([config])
+        finally:
+            logging.disable(logging.NOTSET)
         status = train(config)
         if leaves:
             share(None)  # rank 0 may still be writing, which the end of this process would cut short
@@ -113,23 +112,8 @@ def follow(given: Callable[[], tuple[Sequence[str], str, Gate | None]], *, leave
     return INTERRUPTED if status == "interrupted" else 0
 
 
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    """Inside, log nothing but errors."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def send(config: Config | None) -> None:
-    """In rank 0: tell the others what to train; None: nothing.
-
-    Raises:
-        UserError: another rank was given another configuration.
-    """
+    """In rank 0: tell the others what to train, which must not be given another configuration; None: nothing."""
     if launched() > 1:
         from trainer.loop.ranks import join
 

@@ -23,11 +23,9 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
-from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError, first_line
 from augment.support.own_code import describe_raised
 from augment.support.process import launched, local_rank
-from augment.support.signals import ending_waits, outside_python
 
 T = TypeVar("T")
 
@@ -248,8 +246,7 @@ def join() -> Ranks:
         waiting.daemon = True
         waiting.start()
         try:
-            with ending_waits(INTERRUPTED, f"{us}: stopped while waiting for the others\n"), outside_python():
-                _connect("cpu:gloo,cuda:nccl" if gpus else "gloo")
+            _connect("cpu:gloo,cuda:nccl" if gpus else "gloo")
         except (RuntimeError, ValueError) as error:
             raise UserError(f"{us}: cannot connect to the other processes: {_cause(error)} {allowed}") from error
         finally:

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from augment.params import Count, setting
-from augment.support.background import SETTLED, Background, Refresher
+from augment.support.background import Background, Refresher
 from augment.support.errors import UserError, first_line
 from augment.support.text import printable
 from trainer.callbacks.checkpoint import best_model, best_of
@@ -56,7 +56,7 @@ class Report(Callback):
         """Write the report of the run so far in the background, if the last one is old."""
         refresher, folder = self._refresher, learner.folder
         if folder is not None and self._read is None:
-            self._read = Background(partial(self._read_folder, learner, folder), delay=SETTLED)
+            self._read = Background(partial(self._read_folder, learner, folder))
         if refresher is not None and folder is not None and learner.training and refresher.due:
             left = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
             if left is not None and left < _NEAR:

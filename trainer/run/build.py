@@ -22,7 +22,7 @@ from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.recipe.plan import Plan, build_plan
-from augment.support.memory import return_freed_memory
+from augment.support.process import return_freed_memory
 from augment.support.secrets import as_written
 from augment.support.seeds import derive_seed
 from augment.support.torch_versions import free_workspaces

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
-from augment.support.memory import host_memory
 from augment.support.own_code import OwnCodeError, describe_own
+from augment.support.process import host_memory
 from augment.support.text import amount
 from trainer.run.config import Config
 

@@ -6,8 +6,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from augment.support.errors import UserError
-from augment.support.memory import host_memory
-from augment.support.process import local_rank
+from augment.support.process import host_memory, local_rank
 from augment.support.text import amount
 from trainer.run.config import Config
 

@@ -90,10 +90,6 @@ class Job:
         Yields:
             The number of processes in a row, with this one, that began it; those before died without progress.
             0: another process works on it.
-
-        Raises:
-            OSError: the folder cannot be written to.
-            UserError: see `trainer.run.folder.claimed`.
         """
         with claimed(self.folder) as mine:
             if not mine:
@@ -135,21 +131,14 @@ def plan_jobs(
     trial: int | None = None,
     finalist: bool = False,
 ) -> list[Job]:
-    """Record jobs in a sweep's folder; those that are there already keep their order.
+    """Record jobs in a sweep's folder, each once, and return them; those that are there already keep their order.
 
     Args:
         folder: the sweep's folder; created if it is missing.
         configs: the checked configuration of each job with its normalized overrides.
         fixed: the overrides that the sweep does not vary.
-        trial: the number of a trial of a search that the jobs are.
-        finalist: whether they help a search to choose among its finalists.
-
-    Returns:
-        The jobs, each once, in the order given.
-
-    Raises:
-        OSError: the folder cannot be written.
-        UserError: a recorded job cannot be read.
+        trial: see `Job`.
+        finalist: see `Job`.
     """
     known = {job.id: job for job in read_ledger(folder)}
     order = max((job.order for job in known.values()), default=-1) + 1
@@ -168,11 +157,7 @@ def plan_jobs(
 
 
 def read_ledger(folder: Path) -> list[Job]:
-    """Return the jobs of a sweep in their order.
-
-    Raises:
-        UserError: a job cannot be read.
-    """
+    """Return the jobs of a sweep in their order; a UserError names one that cannot be read."""
     jobs = []
     for file in folder.glob(f"*/{JOB_FILE}"):
         try:

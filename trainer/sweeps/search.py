@@ -18,12 +18,11 @@ from trainer.run.jobs import check_jobs
 from trainer.run.summary import RUNNING
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.groups import group_runs, scored
-from trainer.sweeps.launchers.base import Launcher
+from trainer.sweeps.launchers import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, FAILED, FINISHED, PRUNED, Job, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.plan import Plan
+from trainer.sweeps.plan import Plan, grid, overrides_of, suggest_from
 from trainer.sweeps.runs import read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
-from trainer.sweeps.space import grid, overrides_of, suggest_from
 from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, importances, job_of, repeat
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import score
@@ -40,11 +39,7 @@ _FINALISTS = "finalists"
 
 
 def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
-    """Run trials until there are enough, then their finalists, then confirm the winner; return the exit code.
-
-    Raises:
-        KeyboardInterrupt: a signal asked to stop; running jobs are saved.
-    """
+    """Run trials until there are enough, then their finalists, then confirm the winner; return the exit code."""
     worker = replace(worker, watch=watch_trials(plan), left=partial(_time_left, plan))
     _enqueue(plan)
     _run_trials(plan, launcher, worker)
@@ -154,11 +149,7 @@ def _tell(plan: Plan) -> list[Job]:
 
 
 def _scores(plan: Plan, job: Job) -> list[float] | None:
-    """Return the scores of a job that has finished; None if one of them is no number.
-
-    Raises:
-        UserError: it has another task.
-    """
+    """Return the scores of a job that has finished; None if one of them is no number."""
     last = read_run(job.folder).last
     if missing := next((metric for metric in plan.search.metrics if metric not in last), None):
         raise UserError(f"hydra.sweeper.metrics: {shown(job.folder)} has no {missing}.{suggest(missing, last)}")
@@ -168,21 +159,17 @@ def _scores(plan: Plan, job: Job) -> list[float] | None:
 
 def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
     """Return how long the search will take from one of its parts on, whose jobs are given."""
-    settings, study, known = plan.search.settings, plan.search.study(), read_ledger(plan.search.folder)
-    is_trial, further = jobs[0].trial is not None, 0
-    later = 2 * settings.confirm if is_trial or jobs[0].finalist else 0
-    if is_trial:
-        jobs = [job for job in known if job.trial is not None]
-        further = max(0, settings.n_trials - len(counted(study)))
-        if settings.sampler == "grid":
-            further = min(further, len(study.get_trials(deepcopy=False, states=[TrialState.WAITING])))
-        finalists = min(settings.finalists, further + sum(job.status() not in (PRUNED, FAILED) for job in jobs))
-        later += finalists * settings.seeds if finalists > 1 else 0
-        if not finalists or len(study.directions) > 1:
-            later = 0
-    # If the search was continued, the jobs that follow are probably those of before.
-    before = [job for job in known if job.trial is None and (is_trial or not job.finalist)]
-    return time_left(jobs, at_a_time, further, max(0, later - len(before) + len(unfinished(before))))
+    settings, study = plan.search.settings, plan.search.study()
+    if jobs[0].trial is None:
+        return time_left(jobs, at_a_time, later=2 * settings.confirm if jobs[0].finalist else 0)
+    jobs = [job for job in read_ledger(plan.search.folder) if job.trial is not None]
+    further = max(0, settings.n_trials - len(counted(study)))
+    if settings.sampler == "grid":
+        further = min(further, len(study.get_trials(deepcopy=False, states=[TrialState.WAITING])))
+    finalists = min(settings.finalists, further + sum(job.status() not in (PRUNED, FAILED) for job in jobs))
+    if not finalists or len(study.directions) > 1:
+        return time_left(jobs, at_a_time, further)
+    return time_left(jobs, at_a_time, further, 2 * settings.confirm + settings.seeds * finalists * (finalists > 1))
 
 
 def _finals(

@@ -15,7 +15,7 @@ from augment.cli.parser import table_console
 from augment.cli.trust import Gate, compose_job
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
-from augment.support.files import near_file, shown, write_atomically
+from augment.support.files import require_in, shown, write_atomically
 from augment.support.reading import contents
 from augment.support.signals import StopSignals
 from augment.support.text import amount, plural
@@ -24,8 +24,7 @@ from augment.support.yaml_files import read_yaml
 from trainer.run.config import CONFIG_FILE
 from trainer.run.folder import SWEEP_FILE, named_folder
 from trainer.run.jobs import check_jobs
-from trainer.sweeps.launchers.base import Launcher
-from trainer.sweeps.launchers.registry import parse_launcher
+from trainer.sweeps.launchers import Launcher, parse_launcher
 from trainer.sweeps.ledger import FAILED, JOB_FILE, Job, job_id, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
@@ -91,12 +90,7 @@ class Request:
 
 
 def sweep(request: Request, signals: StopSignals) -> int:
-    """Check all jobs, then run those of them that have not ended; return the exit code.
-
-    Raises:
-        UserError: a mistake, found before anything is written.
-        KeyboardInterrupt: a signal asked to stop; the message says how to continue.
-    """
+    """Check all jobs, before anything is written, then run those that have not ended; return the exit code."""
     section = request.section()
     folder, launcher = section["folder"], parse_launcher(section["launcher"])
     check_folder(folder)
@@ -131,11 +125,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
 
 
 def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -> int:
-    """Run the jobs of a sweep that have not ended, and print its tables; return the exit code.
-
-    Raises:
-        KeyboardInterrupt: see `sweep`.
-    """
+    """Run the jobs of a sweep that have not ended, and print its tables; return the exit code."""
     if done := len(jobs) - len(unfinished(jobs)):
         worker.say(f"{amount(len(jobs), 'job')}, {done:,} of them done before")
     with continued(folder):
@@ -157,13 +147,7 @@ def search(
 ) -> int:
     """Search as asked, and as Hydra's section `sweeper` says, and print what was found; return the exit code.
 
-    Args:
-        request: what was asked.
-        sweeper: the section.
-        folder: the sweep's folder.
-        launcher: runs the jobs.
-        worker: what a worker in this process needs.
-        retried: jobs that run again if they have failed.
+    Those of the jobs in `retried` that have failed run again.
     """
     from trainer.sweeps import plan as planning  # Optuna takes a while to import
     from trainer.sweeps import search as searching
@@ -192,11 +176,7 @@ def _check_found(folder: Path, request: Request, sweeper: Mapping[str, Any]) -> 
 
 
 def is_search(sweeper: Mapping[str, Any]) -> bool:
-    """Return whether Hydra's section `sweeper` asks for a search.
-
-    Raises:
-        UserError: it asks for something else than a search or a plain sweep.
-    """
+    """Return whether Hydra's section `sweeper` asks for a search, not a plain sweep; nothing else is allowed."""
     if "kind" not in sweeper and "basic_sweeper" not in str(sweeper.get("_target_")):
         raise UserError(f"hydra/sweeper: {sweeper.get('_target_')} is not supported. Allowed: basic, optuna.")
     return sweeper.get("kind") == "optuna"
@@ -243,17 +223,9 @@ def write_request(folder: Path, request: Request) -> None:
 
 
 def read_request(folder: Path) -> Request:
-    """Return what was asked of a sweep.
-
-    Raises:
-        UserError: the folder is not that of a sweep.
-    """
+    """Return what was asked of a sweep."""
     file = folder / SWEEP_FILE
-    if not file.is_file():
-        missing = f"no {SWEEP_FILE} in it."
-        if not folder.exists():
-            missing = f"there is no such folder.{near_file(folder, folder=True)}"
-        raise UserError(f"{folder}: {missing} Allowed: the folder of a sweep.")
+    require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
     found: Any = read_yaml(file, folder=folder)
     with contents(file):
         return Request.of([str(token) for token in found["command"]], str(found.get("config_name", "config")))

@@ -44,16 +44,13 @@ JOB, _REPEATS, _METRICS = "job", "repeats", "metrics"
 
 
 class _JournalLock:
-    """Lets one process at a time append to a journal; whatever a process left unfinished there is dropped first.
-
-    Optuna's own locks are files, which stay behind when a process is killed.
-    """
+    """Lets one process at a time append to a journal; Optuna's own locks stay behind when a process is killed."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._held = file, ExitStack()
 
     def acquire(self) -> bool:
-        """Wait for the lock, and drop half a line, which later ones would be appended to."""
+        """Wait for the lock, and drop half a line of a killed process, which later ones would be appended to."""
         journal = self._held.enter_context(_locked(self._file))
         journal.truncate(journal.read().rfind(b"\n") + 1)
         return True
@@ -65,12 +62,7 @@ class _JournalLock:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[FileIO]:
-    """Open a file, which is made if there is none, and hold the system's lock of it, which ends with the process.
-
-    Raises:
-        UserError: the file system has no locks, or it is a link or no regular file.
-        OSError: the file cannot be written.
-    """
+    """Open a file, which is made if there is none, and hold the system's lock of it, which ends with the process."""
     with FileIO(open_regular(file, flags=os.O_RDWR | os.O_CREAT), "rb+") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX)
@@ -102,11 +94,7 @@ class Search:
     epochs: int
 
     def check(self) -> None:
-        """Check what needs no study.
-
-        Raises:
-            UserError: hydra.sweeper.directions or hydra.sweeper.storage is not allowed.
-        """
+        """Check hydra.sweeper.directions and hydra.sweeper.storage."""
         names, url = self.settings.directions, self.settings.storage
         if names and (len(names) != len(self.metrics) or not {*names} <= {"minimize", "maximize"}):
             raise UserError(
@@ -118,11 +106,7 @@ class Search:
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
-        """Yield the study while no other process plans a trial; trials of processes that died meanwhile are queued.
-
-        Raises:
-            UserError: see `study`; or the folder's file system has no locks.
-        """
+        """Yield the study while no other process plans a trial; trials of processes that died meanwhile are queued."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with _locked(self.folder / _LOCK_FILE):
             study = self.study()
@@ -145,10 +129,7 @@ class Search:
         directions = [StudyDirection[name.upper()] for name in names]
         try:
             study = optuna.create_study(
-                storage=self.storage(),
-                study_name=STUDY,
-                directions=directions,
-                load_if_exists=True,
+                storage=self.storage(), study_name=STUDY, directions=directions, load_if_exists=True
             )
         except (OSError, UserError):
             raise
@@ -205,15 +186,10 @@ class Search:
 
 @dataclass(eq=False)
 class Prune(Callback):
-    """Reports the score of each epoch; a trial is ended only where it would be compared, see `Search.pruner`.
-
-    Attributes:
-        search: the study.
-        number: the number of the trial.
-    """
+    """Reports the score of each epoch; a trial is ended only where it would be compared, see `Search.pruner`."""
 
     search: Search
-    number: int
+    number: int  # of the trial
     order = Phase.LAST
     reason: str = field(default="", init=False)
 

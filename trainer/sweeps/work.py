@@ -1,15 +1,25 @@
-"""Work on the jobs of a sweep: claim one that nobody works on, run it, and so on until none is left."""
+"""Work on the jobs of a sweep, here or in processes that others start: claim one, run it, until none is left."""
 
+import os
+import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from rich.console import Console
 
+from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
+from augment.cli.trust import TRUST_FLAG
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
+from augment.support.secrets import for_worker
 from augment.support.signals import StopSignals
 from augment.support.text import amount, duration
 from trainer.loop.callback import Callback
@@ -18,7 +28,18 @@ from trainer.loop.plain import DamagedError
 from trainer.run.config import Config
 from trainer.run.jobs import check_jobs, run_job
 from trainer.run.summary import RUNNING, Summary
-from trainer.sweeps.ledger import ENDED, FAILED, FINISHED, INTERRUPTED, PRUNED, Job, job_id, read_ledger, unfinished
+from trainer.sweeps.ledger import (
+    ENDED,
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    PLANNED,
+    PRUNED,
+    Job,
+    job_id,
+    read_ledger,
+    unfinished,
+)  # fmt: skip
 
 NO_FURTHER_JOB = "stopped; no further job was started"
 
@@ -28,14 +49,20 @@ POLL = 0.1
 # Processes in a row that may die without progress on a job before it counts as failed.
 ATTEMPTS = 5
 
+# Flags of workers: one ends with the process that started it; `--job=-` reads the ids of jobs from standard input.
+WITH_PARENT, NAMED_LATER = "--with-parent", "-"
+
+# Root of the package, for processes that start elsewhere.
+_ROOT = Path(__file__).parents[2]
+
 
 def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0, later: int = 0) -> str:
     """Return how long the unfinished jobs will take, estimated from the finished ones; empty if there are none.
 
     Args:
         jobs: the jobs.
-        at_a_time: number of jobs that run at a time.
-        further: number of further jobs that are like them, of which a search may prune some.
+        at_a_time: how many of them run at a time.
+        further: number of further jobs like them, of which a search may prune some.
         later: number of those that no search prunes.
     """
     finished = [ending for job in jobs if (ending := job.ending) is not None and ending.status == FINISHED]
@@ -94,11 +121,7 @@ class Worker:
             raise errors[0]
 
     def work(self, jobs: Sequence[Job]) -> None:
-        """Work until all jobs have ended, waiting for those of other processes.
-
-        Raises:
-            KeyboardInterrupt: a signal asked to stop; the current job is saved.
-        """
+        """Work until all jobs have ended, waiting for those of other processes; a signal raises KeyboardInterrupt."""
         waited: set[str] = set()
         while left := unfinished(jobs):
             begun = time.monotonic()
@@ -118,9 +141,6 @@ class Worker:
         """Work on the jobs of a sweep that are named one after another, until one of them has failed.
 
         After an error of CUDA, for example, every further job of the same process would fail, too.
-
-        Raises:
-            KeyboardInterrupt: see `work`.
         """
         for name in names:
             jobs = [job for job in read_ledger(folder) if job.id == name.strip()]
@@ -192,9 +212,109 @@ def label(job: Job, jobs: Sequence[Job]) -> str:
 
 
 def pause(begun: float) -> None:
-    """Sleep until the next look at jobs, as looking takes at most a fifth of the time.
+    """Sleep after a look at jobs that began at some time, so that looking takes at most a fifth of it."""
+    time.sleep(max(POLL, 4 * (time.monotonic() - begun)))
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command of a worker process, which claims jobs of a sweep."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]  # in addition to that of the process that starts it
+    folder: str  # to start it in
+
+    @classmethod
+    def of(cls, folder: Path, worker: Worker, names: Iterable[str]) -> "Command":
+        """Return the command for some jobs of the sweep in a folder, by their ids; or for `NAMED_LATER`."""
+        search = [str(folder) for folder in config_folders()[1:]][-1:]
+        flags = [TRUST_FLAG, WITH_PARENT, "--config-name", worker.config_name]  # the jobs are checked before
+        flags += [CONFIG_DIR_FLAG, *search] if search else []
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        jobs = [f"--job={name}" for name in names]
+        return cls(
+            (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), *flags, *jobs),
+            {"PYTHONPATH": path} | for_worker(),
+            str(Path.cwd()),
+        )
+
+    def start(self, log: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start it, in a session of its own, so that Ctrl-C reaches it only through this process.
+
+        With a file for its output, its jobs are named later; without one, it prints where this process does.
+        """
+        with log.open("ab") if log is not None else nullcontext() as output:
+            return subprocess.Popen(
+                self.arguments,
+                cwd=self.folder,
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL if log is None else subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def __call__(self) -> int:
+        """Run it, where submitit or Ray wants it; return its exit code."""
+        global _running
+        _running = self.start()
+        # A thread waits, as `checkpoint` runs in a signal handler of this one, which must hold no lock then.
+        threading.Thread(target=_running.wait, daemon=True).start()
+        try:
+            while _running.returncode is None:
+                time.sleep(POLL)
+            return _running.returncode
+        finally:
+            _stop()
+
+    def checkpoint(self) -> Any:
+        """Save the current job, before submitit queues this command again: preempted, or at its time limit."""
+        import submitit
+
+        _stop()
+        return submitit.helpers.DelayedSubmission(self)
+
+
+# The process that `Command` runs.
+_running: subprocess.Popen[bytes] | None = None
+
+
+def _stop() -> None:
+    """Ask the process to stop, and wait until it has saved its job."""
+    if _running is not None and _running.returncode is None:
+        _running.send_signal(signal.SIGTERM)
+        while _running.returncode is None:
+            time.sleep(0.05)
+
+
+def watch(jobs: Sequence[Job], worker: Worker, at_a_time: int, seen: dict[str, str] | None = None) -> Iterator[None]:
+    """Print what becomes of jobs that other processes run, and yield now and then, until all have ended.
 
     Args:
-        begun: when the last look began, by `time.monotonic`.
+        jobs: the jobs.
+        worker: where to print, and signals that end the watch by a KeyboardInterrupt.
+        at_a_time: how many of them run at a time.
+        seen: the statuses that were printed before; updated.
     """
-    time.sleep(max(POLL, 4 * (time.monotonic() - begun)))
+    seen = {} if seen is None else seen
+    for job in jobs:
+        status = job.status()
+        seen.setdefault(job.id, PLANNED if status in (RUNNING, *ENDED) else status)
+    while True:
+        begun = time.monotonic()
+        now = {job.id: job.status() for job in jobs}
+        news = [job for job in jobs if now[job.id] != seen[job.id]]
+        seen |= now
+        for job in news:
+            ending, status = job.ending, now[job.id]
+            about = f" {status}: {job.title}" if ending is None else f": {ending}"
+            if ending is not None and ending.error:
+                about = f" {status}: {ending.error}"
+            worker.say(f"{label(job, jobs)}{about}", "red" if status == FAILED else None)
+        if any(now[job.id] in ENDED for job in news) and (text := worker.left(jobs, at_a_time)):
+            worker.say(text)
+        if all(status in ENDED for status in now.values()):
+            return
+        worker.signals.check(NO_FURTHER_JOB)
+        yield
+        pause(begun)

@@ -23,7 +23,7 @@ from augment.cli.parser import Parser, png_file, positive_number, readable_error
 from augment.support.console import text_console
 from augment.support.errors import UserError
 from augment.support.files import write_json
-from augment.support.memory import keep_freed_memory
+from augment.support.process import keep_freed_memory
 from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.callbacks.progress import PassBar

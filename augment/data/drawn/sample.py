@@ -21,7 +21,7 @@ from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import atomic_path
-from augment.support.timing import cores
+from augment.support.process import cores
 
 # Part of the folder's name; raise it with any change of the drawing, so that no old set is mistaken for a new one.
 VERSION = 1

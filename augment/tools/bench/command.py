@@ -12,7 +12,7 @@ from pathlib import Path
 from augment.cli.compose import compose_recipe
 from augment.cli.parser import Parser, add_measuring_flags, flags_in, readable_errors, whole_number
 from augment.support.errors import UserError, suggest
-from augment.support.timing import cores
+from augment.support.process import cores
 
 _EXAMPLES = """\
   python -m augment bench +aug=imagenette                                 on the built-in sample

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from augment.data.dataset import ImageRef
 from augment.data.faults import strict_pillow
 from augment.support.background import in_threads
-from augment.support.timing import cores
+from augment.support.process import cores
 from augment.tools.info.scan import Facts, examine
 
 Pairs = NDArray[np.int64]  # (P, 2) indices, the smaller first; those of train come before those of val

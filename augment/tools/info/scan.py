@@ -25,7 +25,7 @@ from augment.data.sources.registry import Source
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
-from augment.support.timing import cores
+from augment.support.process import cores
 
 # What is known of an image: why it cannot be used, "" if it can; its size when upright; its mode as stored, gray or RGB
 # for example; its EXIF orientation (1: upright); a hash of its bytes and one of its looks; whether it is of one color.

@@ -9,7 +9,7 @@ from time import process_time, sleep
 import pytest
 
 from augment.support.measurement import LeftOutError, Result, Row, Timing, consumer, take_turns
-from augment.support.timing import own_seconds
+from augment.support.process import own_seconds
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 # Blocks that are freed below one that is still in use, as glibc returns only the top of its heap by itself.
 PROGRAM = """
-from augment.support.memory import keep_freed_memory, return_freed_memory
+from augment.support.process import keep_freed_memory, return_freed_memory
 
 def resident():
     return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmRSS"))

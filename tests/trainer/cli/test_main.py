@@ -178,7 +178,7 @@ def test_sweep_names_the_failed_job_and_continues(tmp_path, photos, call):
     assert result.returncode == 1
     (sweep,) = tmp_path.glob("outputs/*/*-sweep")
     assert [job.status() for job in read_ledger(sweep)] == ["failed", "failed", "finished", "finished"]
-    assert " (4 of 4): fit.lr=0.05 aug.train.rotate.p=0.5 ─" in result.stdout
+    assert " (4 of 4): fit.lr=0.05 aug.train.rotate.p=0.5\n" in result.stdout
     assert result.stdout.count("train: 16 x 16 px") == 1  # the plan of the first job only
     assert (
         f"2 jobs failed; python -m trainer sweep retry {sweep.relative_to(tmp_path)} runs them again" in result.stdout

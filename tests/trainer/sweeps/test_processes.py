@@ -13,8 +13,7 @@ from augment.support.files import write_json
 from augment.support.signals import StopSignals
 from trainer.run.summary import Summary
 from trainer.sweeps.ledger import JOB_FILE, Job
-from trainer.sweeps.processes import Command, watch
-from trainer.sweeps.work import Worker, time_left
+from trainer.sweeps.work import Command, Worker, time_left, watch
 
 
 def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import optuna
 import pytest
 
 from augment.support.errors import UserError
-from trainer.sweeps.space import grid, overrides_of, parse_space, suggest_from
+from trainer.sweeps.plan import grid, overrides_of, parse_space, suggest_from
 
 ROTATE = ["++aug.train.rotate.angle_range=interval(1,20)", "++aug.train.rotate.p=0,0.5"]
 

@@ -13,8 +13,7 @@ from trainer.run.config import Config, load_config
 from trainer.run.jobs import check_jobs
 from trainer.run.summary import read_summary
 from trainer.sweeps.ledger import Job, plan_jobs
-from trainer.sweeps.processes import watch
-from trainer.sweeps.work import Worker
+from trainer.sweeps.work import Worker, watch
 
 __all__ = ["runs"]
 

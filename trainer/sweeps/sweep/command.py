@@ -20,13 +20,11 @@ from augment.support.text import amount
 from augment.support.writing import check_folder
 from trainer.loop.callback import Callback
 from trainer.run.folder import SWEEP_FILE
-from trainer.sweeps.launchers.base import Launcher
-from trainer.sweeps.launchers.registry import parse_launcher
+from trainer.sweeps.launchers import Launcher, parse_launcher
 from trainer.sweeps.ledger import FAILED, Job, read_ledger, unfinished
-from trainer.sweeps.processes import NAMED_LATER, WITH_PARENT
 from trainer.sweeps.start import Request, continued, is_search, read_request, run, search
 from trainer.sweeps.table import report_sweep
-from trainer.sweeps.work import Worker
+from trainer.sweeps.work import NAMED_LATER, WITH_PARENT, Worker
 
 _EXAMPLES = """\
   resume SWEEP                            finish what was interrupted, as it was started
@@ -140,9 +138,6 @@ def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[
 
     A launcher other than the local one can run commands of its own, and a database can be anywhere, so that a
     stranger's sweep does not choose them.
-
-    Raises:
-        UserError: the sweep chooses such a one.
     """
     named = {key_of(parse(token)) for token in tokens}
     changed = [token for token in request.hydra if "launcher" in token and "hydra/launcher" in named]

@@ -7,7 +7,7 @@ import pytest
 from workers import command
 
 from trainer.sweeps.ledger import JOB_FILE, Job, read_ledger
-from trainer.sweeps.processes import Command
+from trainer.sweeps.work import Command
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ import pytest
 from jobs import FakeRuns
 
 from augment.support.errors import UserError
-from trainer.sweeps.launchers.cluster import Cluster
+from trainer.sweeps.launchers import Cluster
 from trainer.sweeps.ledger import Job, unfinished
-from trainer.sweeps.processes import Command
-from trainer.sweeps.work import Worker
+from trainer.sweeps.work import Command, Worker
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from workers import where
 from augment.cli.compose import compose
 from augment.support.errors import UserError
 from trainer.run.config import parse_config
-from trainer.sweeps.launchers.local import Local
-from trainer.sweeps.launchers.registry import parse_launcher
+from trainer.sweeps.launchers import Local, parse_launcher
 from trainer.sweeps.ledger import Job, unfinished
-from trainer.sweeps.processes import Command
+from trainer.sweeps.work import Command
 
 
 def run(launcher: Local, jobs: list[Job]) -> None:
@@ -104,7 +103,7 @@ def test_the_next_job_needs_not_wait_for_all(jobs: list[Job], tmp_path: Path) ->
 
 def test_after_a_failed_job_its_process_is_replaced(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is no reason to give up."""
-    monkeypatch.setattr("trainer.sweeps.launchers.local.ATTEMPTS", 0)
+    monkeypatch.setattr("trainer.sweeps.launchers.ATTEMPTS", 0)
     for job in jobs[:2]:
         (job.folder / "fail").touch()
     run(Local(n_jobs=2), jobs[:3])
@@ -124,7 +123,7 @@ def test_jobs_may_kill_their_workers_often_if_they_make_progress(
     jobs: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as those whose memory grows with each epoch."""
-    monkeypatch.setattr("trainer.sweeps.launchers.local.ATTEMPTS", 1)
+    monkeypatch.setattr("trainer.sweeps.launchers.ATTEMPTS", 1)
     (jobs[0].folder / "deaths").write_text("4")
     run(Local(gpus="0"), jobs[:1])
     assert jobs[0].status() == "finished"

@@ -4,7 +4,7 @@ import pytest
 from jobs import FakeRuns
 from workers import where
 
-from trainer.sweeps.launchers.registry import parse_launcher
+from trainer.sweeps.launchers import parse_launcher
 from trainer.sweeps.ledger import Job, unfinished
 
 

@@ -10,7 +10,7 @@ from jobs import FakeRuns
 from augment.cli.overrides import normalize
 from augment.support.errors import UserError
 from augment.support.signals import StopSignals
-from trainer.sweeps.launchers.registry import LAUNCHERS, parse_launcher
+from trainer.sweeps.launchers import LAUNCHERS, parse_launcher
 from trainer.sweeps.ledger import Job
 from trainer.sweeps.start import Request, sweep
 

@@ -12,10 +12,9 @@ import pytest
 from jobs import FakeRuns
 from rich.console import Console
 
-from trainer.sweeps.launchers.cluster import Slurm
-from trainer.sweeps.launchers.registry import parse_launcher
+from trainer.sweeps.launchers import Slurm, parse_launcher
 from trainer.sweeps.ledger import Job, unfinished
-from trainer.sweeps.processes import Command
+from trainer.sweeps.work import Command
 
 
 @pytest.mark.long

@@ -1,0 +1,339 @@
+"""Launchers: they run the jobs of a sweep, in this process, in worker processes, or through Slurm or Ray.
+
+`hydra/launcher=NAME` chooses one, and its settings are `hydra.launcher.*`.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+from augment.params import parse_settings
+from augment.support.errors import UserError, missing_package, suggest
+from augment.support.files import shown
+from augment.support.text import amount, list_some
+from trainer.run.config import Config
+from trainer.run.summary import RUNNING
+from trainer.run.sweeping import LocalSettings, RaySettings, SlurmSettings
+from trainer.sweeps.ledger import ENDED, Job, unfinished
+from trainer.sweeps.work import ATTEMPTS, NAMED_LATER, Command, Worker, watch
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+# Seconds between two looks at processes that are about to end.
+_LOOK = 0.02
+
+
+class Launcher:
+    """Runs jobs of a sweep."""
+
+    name: ClassVar[str]
+
+    @property
+    def at_a_time(self) -> int:
+        """Number of jobs that run at a time."""
+        raise NotImplementedError
+
+    def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
+        """Run the jobs that have not ended, and wait for those that other processes run.
+
+        Args:
+            jobs: the jobs, of one sweep.
+            worker: what a worker in this process needs.
+            until_one_ends: whether it may return as soon as one of them has ended.
+
+        Raises:
+            KeyboardInterrupt: a signal asked to stop; running jobs are saved.
+            UserError: the jobs cannot be run.
+        """
+        raise NotImplementedError
+
+    def pool(self, folder: Path, worker: Worker) -> "AbstractContextManager[Launcher]":
+        """Return a context of what runs the jobs of the sweep in a folder; its processes live until its end."""
+        return nullcontext(self)
+
+    def check(self, configs: Iterable[Config]) -> None:
+        """Check that jobs can run where they would be run.
+
+        Raises:
+            UserError: one cannot.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(LocalSettings, Launcher):
+    """Jobs on this machine: one after another in this process, or several at a time in processes of their own."""
+
+    name = "local"
+
+    def __post_init__(self) -> None:
+        if not all(name.isdecimal() for name in self._gpus):
+            raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not allowed. Allowed: numbers, such as '0,1'.")
+
+    @property
+    def at_a_time(self) -> int:
+        """Number of jobs that run at a time."""
+        return self.n_jobs or len(self._gpus) or 1
+
+    def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
+        """Run the jobs in this process; see `pool` for others."""
+        worker.work(jobs)
+
+    def pool(self, folder: Path, worker: Worker) -> AbstractContextManager[Launcher]:
+        """Return worker processes, if there are to be any."""
+        gpus = self._gpus
+        if self.at_a_time == 1 and not gpus:
+            return nullcontext(self)
+        if own := [name.strip() for name in os.environ.get(_VISIBLE, "").split(",") if name.strip()]:
+            gpus = [own[int(number)] for number in gpus if int(number) < len(own)]
+        slots = []
+        for index in range(self.at_a_time):
+            command = Command.of(folder, worker, [NAMED_LATER])
+            if gpus:
+                command.environment[_VISIBLE] = gpus[index % len(gpus)]
+            slots.append(_Slot(command, folder / f"worker-{index}.log"))
+        return WorkerPool(slots, worker)
+
+    def check(self, configs: Iterable[Config]) -> None:
+        """Check that the GPUs are there, and that no job names its own by a number if each worker sees a single one."""
+        devices, gpus = {config.fit.device for config in configs}, self._gpus
+        if gpus and devices != {"cpu"}:  # with fit.device=auto, jobs would train on the CPU in their place
+            import torch  # the import takes seconds
+
+            if max(map(int, gpus)) >= (seen := torch.cuda.device_count()):
+                allowed = f"numbers below {seen}, or fit.device=cpu" if seen else "no hydra.launcher.gpus"
+                raise UserError(
+                    f"hydra.launcher.gpus={self.gpus}: PyTorch sees {amount(seen, 'GPU')} here. Allowed: {allowed}."
+                )
+        for device in devices:
+            if ":" in device and device != "cuda:0" and gpus:
+                raise UserError(
+                    f"fit.device={device}: with hydra.launcher.gpus={self.gpus} each job sees only the GPU that it is "
+                    "given. Allowed: fit.device=cuda, or no hydra.launcher.gpus."
+                )
+
+    @property
+    def _gpus(self) -> list[str]:
+        return [name.strip() for name in (self.gpus or "").split(",") if name.strip()]
+
+
+@dataclass
+class _Slot:
+    """A worker process that is given one job after another, and replaced when it has ended."""
+
+    command: Command
+    log: Path
+    process: subprocess.Popen[bytes] | None = None  # it has not been needed yet
+    job: Job | None = None
+    progress: int = 0  # of the job when it was given
+    deaths: int = 0  # in a row, without progress
+
+    def give(self, job: Job) -> None:
+        """Name a job to the process."""
+        if self.process is None or self.process.poll() is not None:
+            self.close()
+            self.process = self.command.start(self.log)
+        self.job, self.progress = job, job.progress
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died, which `is_free` will notice
+            self.process.stdin.write(f"{job.id}\n".encode())
+            self.process.stdin.flush()
+
+    def is_free(self) -> bool:
+        """Return whether it can take a job; the job of a process that has died is given again.
+
+        Raises:
+            UserError: its processes keep dying, and not because of a job, which would have failed.
+        """
+        if self.job is None or self.job.status() in ENDED:
+            self.job, self.deaths = None, 0
+        elif self.process is not None and (code := self.process.poll()) is not None:
+            self.deaths = self.deaths + 1 if code and self.job.progress == self.progress else 0
+            if self.deaths > ATTEMPTS:
+                raise UserError(f"{shown(self.log)}: the worker processes keep dying; see this log.")
+            self.give(self.job)
+        return self.job is None
+
+    def close(self) -> None:
+        """Name no more jobs to the process, which then ends."""
+        if self.process is not None and self.process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+
+
+class WorkerPool(Launcher):
+    """Worker processes on this machine; they end with the context, or when this process dies."""
+
+    def __init__(self, slots: Sequence[_Slot], worker: Worker) -> None:
+        self._slots, self._signals = slots, worker.signals
+        self._seen: dict[str, str] = {}
+
+    @property
+    def at_a_time(self) -> int:
+        """Number of jobs that run at a time."""
+        return len(self._slots)
+
+    def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
+        """Run the jobs; a process that dies is replaced, and its job resumed."""
+        if not self._seen and unfinished(jobs):
+            logs = list_some(str(shown(slot.log)) for slot in self._slots[: len(jobs)])
+            worker.say(f"the jobs print to {logs}")
+        for _ in watch(jobs, worker, self.at_a_time, self._seen):
+            if until_one_ends and any(self._seen[job.id] in ENDED for job in jobs):
+                return
+            free = [slot for slot in self._slots if slot.is_free()]
+            given = {slot.job.id for slot in self._slots if slot.job is not None}
+            waiting = [job for job in jobs if job.id not in given and self._seen[job.id] not in (RUNNING, *ENDED)]
+            for slot, job in zip(free, waiting, strict=False):
+                slot.give(job)
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        self._end(stop=kind is not None)
+
+    def _end(self, *, stop: bool) -> None:
+        """Let the processes end, and wait for them; if they are to stop, they save their jobs."""
+        processes = [slot.process for slot in self._slots if slot.process is not None]
+        for slot in self._slots:
+            slot.close()
+        for process in processes if stop else ():
+            process.send_signal(signal.SIGTERM)
+        try:
+            while any(process.poll() is None for process in processes):
+                time.sleep(_LOOK)  # a signal that comes just before `wait` would not be noticed until it returns
+        except KeyboardInterrupt:
+            self._signals.hold()
+            self._end(stop=True)  # at their own second signal, they end at once
+            raise
+
+
+class Cluster(Launcher):
+    """Workers that another program starts, on hosts that share the folder of the sweep, and whose jobs are followed."""
+
+    n_jobs: int
+    logs: ClassVar[str] = ""  # where in the folder of the sweep the program writes them; empty: nowhere
+
+    @property
+    def at_a_time(self) -> int:
+        """Number of jobs that run at a time."""
+        return self.n_jobs
+
+    def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
+        """Start the workers, and follow the jobs until all have ended."""
+        if not (jobs := unfinished(jobs)):
+            return
+        folder = jobs[0].folder.parent
+        command = Command.of(folder, worker, (job.id for job in jobs))
+        with self.started(command, min(self.n_jobs, len(jobs)), folder, worker) as ended:
+            for _ in watch(jobs, worker, self.n_jobs):
+                if ended() and unfinished(jobs):
+                    logs = f"; see their logs in {shown(folder / self.logs)}" if self.logs else ""
+                    raise UserError(f"hydra/launcher={self.name}: the workers ended before the jobs did{logs}.")
+
+    def started(
+        self, command: Command, count: int, folder: Path, worker: Worker
+    ) -> AbstractContextManager[Callable[[], bool]]:
+        """Start workers of the sweep in a folder; in the context, a function says whether all of them have ended."""
+        raise NotImplementedError
+
+    def import_package(self, package: str) -> Any:
+        """Import a package that the extra of the launcher's name installs."""
+        try:
+            return import_module(package)
+        except ImportError as error:
+            raise missing_package(f"hydra/launcher={self.name}", package, self.name) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slurm(SlurmSettings, Cluster):
+    """Workers that Slurm starts, through submitit; preempted, or at the time limit, they save and are queued again.
+
+    Ctrl-C leaves them alone.
+    """
+
+    name, logs = "slurm", "submitit"
+
+    def check(self, configs: Iterable[Config]) -> None:
+        """Check that submitit is installed, finds the cluster and takes the options."""
+        with TemporaryDirectory() as folder:
+            self._executor(Path(folder))
+
+    @contextmanager
+    def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:
+        """Submit the workers, and wait for them at the end of the context."""
+        executor = self._executor(folder / self.logs)
+        with executor.batch():
+            submitted = [executor.submit(command) for _ in range(count)]
+        worker.say(f"submitted {amount(count, 'worker')}: {', '.join(str(one.job_id) for one in submitted)}")
+        yield lambda: all(one.done() for one in submitted)
+        for one in submitted:
+            one.wait()
+
+    def _executor(self, logs: Path) -> Any:
+        """Return what submits workers, which makes the folder of their logs."""
+        submitit = self.import_package("submitit")
+        try:
+            executor = submitit.AutoExecutor(folder=logs, cluster=self.cluster)
+            executor.update_parameters(**(self.options or {}))
+        except (RuntimeError, ValueError, TypeError, NameError, AssertionError) as error:
+            raise UserError(f"hydra.launcher: {error}") from error
+        return executor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ray(RaySettings, Cluster):
+    """Workers that Ray starts, on this machine or on a cluster; Ctrl-C ends them."""
+
+    name = "ray"
+
+    def check(self, configs: Iterable[Config]) -> None:
+        """Check that Ray is installed."""
+        self.import_package("ray")
+
+    @contextmanager
+    def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:
+        """Start the workers as tasks, and cancel them at the end of the context."""
+        ray = self.import_package("ray")
+        begun = not ray.is_initialized()
+        if begun:
+            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        try:
+            run = ray.remote(num_cpus=self.cpus_per_job, num_gpus=self.gpus_per_job, max_retries=3)(Command.__call__)
+            tasks = [run.remote(command) for _ in range(count)]
+
+            def ended() -> bool:
+                done, left = ray.wait(tasks, num_returns=count, timeout=0)
+                ray.get(done)  # raises what a task raised
+                return not left
+
+            try:
+                yield ended
+            finally:
+                for task in tasks:
+                    ray.cancel(task, recursive=True)
+        finally:
+            if begun:
+                ray.shutdown()
+
+
+LAUNCHERS: Mapping[str, type[Launcher]] = {cls.name: cls for cls in (Local, Slurm, Ray)}
+
+
+def parse_launcher(given: Mapping[str, Any]) -> Launcher:
+    """Check Hydra's section `launcher` and return it typed."""
+    kind = str(given.get("kind") or ("local" if "basic_launcher" in str(given.get("_target_")) else "plugin"))
+    if kind not in LAUNCHERS:
+        raise UserError(f"hydra/launcher: '{kind}' cannot run the jobs of a sweep.{suggest(kind, LAUNCHERS)}")
+    rest = {str(name): value for name, value in given.items() if name not in ("kind", "_target_")}
+    if isinstance(gpus := rest.get("gpus"), list | int):
+        rest["gpus"] = ",".join(map(str, gpus if isinstance(gpus, list) else [gpus]))
+    return parse_settings(LAUNCHERS[kind], rest, "hydra.launcher")
