@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
@@ -143,7 +144,10 @@ class BuiltPipeline(Pipeline):  # type: ignore[misc]
         Args:
             stream: PyTorch's stream on which they are used, None on the CPU. Nothing waits for the GPU here.
         """
-        given = [from_dlpack(output.as_tensor()) for output in self.outputs(stream)]
+        outputs = [output.as_tensor() for output in self.outputs(stream)]
+        # With frames, a pipeline on the GPU has outputs on the CPU, too, in pinned memory, which DLPack does not hand over.
+        pinned = TensorCPU if stream is not None else ()
+        given = [torch.tensor(np.asarray(o)) if isinstance(o, pinned) else from_dlpack(o) for o in outputs]
         count = len(self.windows)
         views, rest = given[:count], given[count:]
         if self.program is not None:
