@@ -145,7 +145,7 @@ class BuiltPipeline(Pipeline):  # type: ignore[misc]
             stream: PyTorch's stream on which they are used, None on the CPU. Nothing waits for the GPU here.
         """
         outputs = [output.as_tensor() for output in self.outputs(stream)]
-        # With frames, a pipeline on the GPU has outputs on the CPU, too, in pinned memory, which DLPack does not hand over.
+        # With frames, a pipeline on the GPU has CPU outputs, too, in pinned memory, which DLPack does not hand over.
         pinned = TensorCPU if stream is not None else ()
         given = [torch.tensor(np.asarray(o)) if isinstance(o, pinned) else from_dlpack(o) for o in outputs]
         count = len(self.windows)
