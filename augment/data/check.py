@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha1
-from itertools import groupby, islice
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from augment.data.images import is_decoded, name_of
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
-from augment.support.files import digest, special_kind, write_atomically
+from augment.support.files import special_kind, write_atomically
 from augment.support.process import cores
 from augment.support.text import amount, plural
 
@@ -35,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 _CACHE_VERSION = 5  # increase it when a verdict changes
 _CACHE_SECONDS = 60.0  # between two writes of the cache: an interrupted check loses no more
-_BLOCK = 4096  # images in a larger file that share an entry of the cache
 _CHUNK = 64  # files that a thread judges in a row
 _PROGRESS_FROM = 1000  # files
 _SHOWN = 50  # bad files in a message
@@ -47,11 +45,11 @@ _DIGEST = 16
 
 
 class _Verdict(NamedTuple):
-    """The state of a file, "" if it has none; the digest of its bytes, "" if unknown; its fault, if it has one."""
+    """The state of a file, the digest of its bytes, and its fault; each is empty if there is none."""
 
     state: str
     digest: str
-    reason: str | None
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -93,82 +91,45 @@ def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> Ex
     Args:
         files: the files to check; one that occurs twice is reported twice. Decoded images are only read.
         cache: a JSON file of verdicts by path, size and modification time. It is created if missing, ignored if
-            unreadable, written every minute, and may be shared between data sets and processes. For images in a larger
-            file, it records only that some thousands of them are all good, and their digests; images that are neither
-            files nor in one are checked each time.
+            unreadable, written every minute, and may be shared between data sets and processes. Images that are
+            neither files nor in one are checked each time.
     """
     known = _read_cache(cache) if cache else {}
-    reasons: dict[ImageRef, str] = {}
-    digests: dict[ImageRef, str] = {}
-    unknown: list[_Entry] = []
-    for entry in _entries(files):
-        found = _parse(known.get(entry.key, ""), entry)
-        if found is None:
-            unknown.append(entry)
-        elif found[1]:
-            reasons[entry.images[0]] = found[1]
-        else:
-            digests |= zip(entry.images, found[0], strict=True)
+    verdicts = {image: _known(known.get(_key(image), ""), image) for image in files}
+    unknown = [image for image, verdict in verdicts.items() if verdict is None]
     fresh: dict[str, str] = {}
     written = monotonic()
     try:
-        verdicts = _judge_all([image for entry in unknown for image in entry.images])
-        for entry in unknown:
-            judged = list(islice(verdicts, len(entry.images)))
-            for image, verdict in zip(entry.images, judged, strict=True):
-                if verdict.reason:
-                    reasons[image] = verdict.reason
-                elif verdict.digest:
-                    digests[image] = verdict.digest
-            state, reason = entry.state or judged[0].state, next(filter(None, (v.reason for v in judged)), "")
-            if entry.key and state and (len(judged) == 1 or not reason):
-                fresh[entry.key] = f"{state}{''.join(verdict.digest for verdict in judged)} {reason}"
+        for image, verdict in zip(unknown, _judge_all(unknown), strict=True):
+            verdicts[image] = verdict
+            if (key := _key(image)) and verdict.state:
+                fresh[key] = f"{verdict.state}{verdict.digest} {verdict.reason}"
             if cache and monotonic() > written + _CACHE_SECONDS:
                 _write_cache(cache, known | fresh)
                 written = monotonic()
     finally:  # also after Ctrl-C
         if cache and fresh:
             _write_cache(cache, known | fresh)
-    return Examined([Problem(file, reasons[file]) for file in files if file in reasons] if reasons else [], digests)
+    found = {image: verdict for image, verdict in verdicts.items() if verdict}
+    problems = [Problem(file, found[file].reason) for file in files if found[file].reason]
+    digests = {image: verdict.digest for image, verdict in found.items() if verdict.digest and not verdict.reason}
+    return Examined(problems, digests)
 
 
-class _Entry(NamedTuple):
-    """Images whose verdicts are cached together: a file, or some images of a larger one.
-
-    Attributes:
-        key: their key in the cache; empty if they are not cached.
-        images: the images.
-        state: the state of the larger file.
-    """
-
-    key: str
-    images: Sequence[ImageRef]
-    state: str = ""
+def _key(image: Any) -> str:
+    """Return the key of an image in the cache: its path, or its slot in a larger file; empty if it is not cached."""
+    if isinstance(image, Path):
+        return os.path.abspath(image)
+    return f"{os.path.abspath(image.file.path)} {image.slot}" if hasattr(image, "slot") else ""
 
 
-def _entries(files: Sequence[ImageRef]) -> Iterator[_Entry]:
-    # Images whose bytes are identified by a `RecordFile` and a slot are cached together.
-    for container, group in groupby(files, lambda image: hasattr(image, "slot") and getattr(image, "file", None)):
-        if not container:
-            yield from (
-                _Entry(os.path.abspath(file) if isinstance(file, Path) else "", [file]) for file in dict.fromkeys(group)
-            )
-            continue
-        stored: list[Any] = list(group)
-        for block in (stored[start : start + _BLOCK] for start in range(0, len(stored), _BLOCK)):
-            slots = "\n".join(image.slot for image in block)
-            key = f"{os.path.abspath(container.path)} {digest(slots)}"
-            yield _Entry(key, block, f"{container.size} {container.mtime_ns} ")
-
-
-def _parse(line: str, entry: _Entry) -> tuple[list[str], str] | None:
-    """Return digests and the reason of a line in the cache; None if it says nothing about the entry as it is now."""
-    state = entry.state or (_state_of(entry.key) if line else "")
+def _known(line: str, image: ImageRef) -> _Verdict | None:
+    """Return the verdict of a line in the cache; None if it says nothing about the image as it is now."""
+    state = _state_of(image) if line else ""
     if not state or not line.startswith(state):
         return None
-    together, _, reason = line.removeprefix(state).partition(" ")
-    found = [together[start : start + _DIGEST] for start in range(0, len(together), _DIGEST)]
-    return (found, reason) if reason or len(found) == len(entry.images) else None
+    found, _, reason = line.removeprefix(state).partition(" ")
+    return _Verdict(state, found, reason) if found or reason else None
 
 
 def leave_out(split: Split, name: str, problems: Sequence[Problem], *, skip_bad: bool) -> Split:
@@ -224,10 +185,10 @@ def _judge(file: ImageRef, decoder: Decoder) -> _Verdict:
     """Return the verdict on a file: by its header, then by DALI's decoder."""
     try:
         if is_decoded(file):
-            return _Verdict("", _digest(np.ascontiguousarray(file.read_pixels()).data), None)
-        state, content = _read(file) if isinstance(file, Path) else ("", file.read())
+            return _Verdict(_state_of(file), _digest(np.ascontiguousarray(file.read_pixels()).data), "")
+        state, content = _read(file) if isinstance(file, Path) else (_state_of(file), file.read())
         fault, pixels = find_fault_of_header(content)
-        return _Verdict(state, _digest(content), fault or decoder.find_fault(content, pixels))
+        return _Verdict(state, _digest(content), fault or decoder.find_fault(content, pixels) or "")
     except (OSError, ValueError) as error:  # a ValueError: the path has a NUL
         fault = f"cannot be read: {getattr(error, 'strerror', None) or error}"
     except UserError as error:  # from a user's own code
@@ -260,10 +221,13 @@ def _read(file: Path) -> tuple[str, bytes]:
         os.close(descriptor)
 
 
-def _state_of(path: str) -> str:
+def _state_of(image: Any) -> str:
+    """Return the present state of a file, or that of the larger file when it was indexed."""
+    if not isinstance(image, Path):
+        return f"{image.file.size} {image.file.mtime_ns} " if hasattr(image, "slot") else ""
     try:
-        return _state(os.stat(path))
-    except OSError:
+        return _state(os.stat(image))
+    except (OSError, ValueError):
         return ""
 
 

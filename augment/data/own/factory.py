@@ -23,6 +23,9 @@ class ObjectName(str):
 
     found: object
 
+    def __repr__(self) -> str:
+        return f"{self} at {id(self.found)}"
+
 
 def object_name(found: object) -> str:
     """Return a name from which `find_object` returns the object: "module.name", or an `ObjectName`."""

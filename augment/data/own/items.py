@@ -10,8 +10,7 @@ These readers outlive a loader: torch's DataLoader would start its processes ane
 import multiprocessing
 import os
 from collections.abc import Mapping
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -38,9 +37,6 @@ from augment.support.signals import ignore_in_worker, shield_children
 # Items per request to a thread or process: a request takes as long as reading a small image.
 _TOGETHER = 32
 
-# Images after which it is known whether a sequence writes them to the same memory again and again.
-_WATCHED = 8
-
 Loaded = NDArray[np.uint8] | bytes
 
 # Pillow's modes with 8 bits per channel, whose conversion to RGB is unambiguous.
@@ -60,7 +56,7 @@ def take(value: object) -> Given:
         ValueError: it is not an image; the message describes it.
     """
     if isinstance(value, np.ndarray):  # first, because these come in the largest numbers
-        return _of_array(value, "array", channels=2)
+        return _of_array(value, describe(value), channels=2)
     if path := as_path(value):
         return path
     if isinstance(value, bytes | bytearray | memoryview):
@@ -75,7 +71,7 @@ def take(value: object) -> Given:
             raise ValueError(f"a Pillow image that cannot be read: {error or type(error).__name__}") from error
     if isinstance(value, torch.Tensor):
         # Channels first, like torchvision's images.
-        return _of_array(value.detach().cpu().numpy(), "tensor", channels=0)
+        return _of_array(value.detach().cpu().numpy(), f"a tensor {tuple(value.shape)}", channels=0)
     raise ValueError(describe(value))
 
 
@@ -84,19 +80,15 @@ def as_path(value: object) -> Path | None:
     return expanded(value) if isinstance(value, str | PathLike) else None
 
 
-def _of_array(value: NDArray[Any], kind: str, *, channels: int) -> Given:
-    if value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3 and channels == 2 and value.size:
-        return np.ascontiguousarray(value)
-    shown = f"{'an' if kind == 'array' else 'a'} {kind} {tuple(value.shape)} of {value.dtype}"
-    if value.dtype != np.uint8:
-        why = "; ToTensor and Normalize are left to the `aug` section" if value.dtype.kind == "f" else ""
-        raise ValueError(f"{shown}{why}")
-    if value.ndim == 1 and len(value):
+def _of_array(value: NDArray[Any], shown: str, *, channels: int) -> Given:
+    why = "; ToTensor and Normalize are left to the `aug` section" if value.dtype.kind == "f" else ""
+    if value.dtype == np.uint8 and value.ndim == 1 and len(value):
         return value.tobytes()
     pixels = value[..., None] if value.ndim == 2 else np.moveaxis(value, channels, 2) if value.ndim == 3 else value
-    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or 0 in pixels.shape:
-        raise ValueError(shown)
-    return np.ascontiguousarray(pixels if pixels.shape[2] == 3 else np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+    if value.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or not pixels.size:
+        raise ValueError(f"{shown} of {value.dtype}{why}")
+    # A copy, as the next item may be written to the same memory.
+    return np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)), order="C")
 
 
 class Items:
@@ -117,8 +109,6 @@ class Items:
         self._lock = RLock()
         self._starting = Lock()  # the next pass may be prepared during this one
         self._readers: Executor | None = None
-        self._reuses: bool | None = None  # whether images are written to memory of earlier ones; None: not known yet
-        self._seen: dict[int, tuple[int, NDArray[Any]]] = {}  # the first images, with their indices, by address
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -149,26 +139,11 @@ class Items:
             UserError: it is not an image, or of the other kind.
         """
         with self._lock:
-            found = self._kept(self.as_image(self.pair(index)[0], index), index)
+            found = self.as_image(self.pair(index)[0], index)
         if isinstance(found, np.ndarray) != decoded:
             this, first = ("encoded", "decoded") if decoded else ("decoded", "encoded")
             raise self.error(index, f"has an image that is {this}; that of item 0 is {first}. Allowed: all alike.")
         return found
-
-    def _kept(self, image: Given, index: int) -> Given:
-        """Return an image, as a copy if the next one may be written to the same memory.
-
-        As long as the first images are kept, no other one has their memory, unless the sequence uses it again.
-        """
-        if not isinstance(image, np.ndarray) or not image.flags.writeable or self._reuses is False:
-            return image
-        if self._reuses is None:
-            if self._seen.setdefault(image.ctypes.data, (index, image))[0] != index:
-                self._reuses = True
-            elif len(self._seen) == _WATCHED:
-                self._reuses = False
-                self._seen.clear()
-        return image.copy()
 
     def as_image(self, image: object, index: int) -> Given:
         """Return the image of an item as one of the types that are used here.
@@ -216,19 +191,16 @@ class Items:
         return UserError(f"{self.factory.key}: item {index} of {self.factory.name} {text}")
 
     def _submit(self, indices: Mapping[int, int], decoded: bool) -> "Future[dict[int, Loaded]]":
-        whose = self.factory if self.factory.workers else self
+        workers = self.factory.workers
         with self._starting, shield_children():  # submitting starts the processes
-            if self._readers is not None:
-                with suppress(BrokenExecutor):  # a worker was killed in an earlier run
-                    return self._readers.submit(_load, whose, indices, decoded)
-            if self.factory.workers:
+            if self._readers is None and workers:
                 # Spawned: a fork could inherit a lock that another thread holds.
                 context = multiprocessing.get_context("spawn")
-                self._readers = ProcessPoolExecutor(self.factory.workers, context, initializer=_start_worker)
-            else:
+                self._readers = ProcessPoolExecutor(workers, context, initializer=_start_worker)
+            elif self._readers is None:
                 self._readers = ThreadPoolExecutor(1, "items")
             _READING.add(self)
-            return self._readers.submit(_load, whose, indices, decoded)
+            return self._readers.submit(_load, self.factory if workers else self, indices, decoded)
 
 
 # The items that have or had readers.

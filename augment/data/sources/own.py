@@ -48,19 +48,19 @@ class Own(LabeledSource):
         # Not at the top: it imports PyTorch, which other sources do not need.
         from augment.data.own.reader import read_own
 
-        if self.workers and any(self._objects):
+        if self.workers and any(isinstance(name, ObjectName) for name in self.given().values()):
             raise UserError(
                 f"data.workers={self.workers}: but other processes cannot import the given objects. Allowed: 0; or a "
                 "function or class of a module, which makes a Dataset in each process."
             )
         made = [self._factory(key.removeprefix("data."), name) for key, name in self.given().items()]
-        dataset = read_own(made, self.target_options())
-        if len(made) == 2 and self._arguments("train") == self._arguments("val"):
-            return dataset.noting(
-                f"data.val: is made as data.train is, by {self.train} with the same arguments: the model is validated "
-                "on what it learns, unless these are drawn at random"
-            )
-        return dataset
+        same = len(made) == 2 and (repr(self.train), self.train_options) == (repr(self.val), self.val_options)
+        return read_own(made, self.target_options()).noting(
+            f"data.val: is made as data.train is, by {self.train} with the same arguments: the model is validated "
+            "on what it learns, unless these are drawn at random"
+            if same
+            else ""
+        )
 
     def must_check(self, dataset: Dataset) -> Collection[str]:
         """Return the splits of files or lists; images that a Dataset makes are checked when they are read.
@@ -81,23 +81,10 @@ class Own(LabeledSource):
 
     # Distinguish 1 and True, which are equal but different arguments; and objects of the same name.
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Own) and (repr(self), self._objects) == (repr(other), other._objects)
+        return isinstance(other, Own) and repr(self) == repr(other)
 
     def __hash__(self) -> int:
         return hash(repr(self))
-
-    @property
-    def _objects(self) -> list[int | None]:
-        """What distinguishes the objects that were given in place of names for data.train and data.val."""
-        return [id(name.found) if isinstance(name, ObjectName) else None for name in (self.train, self.val)]
-
-    def _arguments(self, split: str) -> tuple[object, ...]:
-        name = getattr(self, split)
-        return (
-            name,
-            self._objects[split == "val"],
-            {**(self.options or {}), **(getattr(self, f"{split}_options") or {})},
-        )
 
     def _factory(self, split: str, name: str) -> SequenceFactory:
         options = {f"data.{key}": getattr(self, key) or {} for key in ("options", f"{split}_options")}

@@ -1,10 +1,8 @@
 """A user's own code as a source: the images it may return, and when they are read."""
 
 import pickle
-import sys
 import threading
 from collections import Counter
-from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,7 @@ from PIL import Image
 
 from augment.data.dataset import Split
 from augment.data.images import open_image, read_encoded
-from augment.data.own.factory import SequenceFactory
-from augment.data.own.items import Items, end_readers
+from augment.data.own.items import end_readers
 from augment.data.sources import parse_data
 from augment.pipeline.build import Shard
 from augment.pipeline.loader import Loader
@@ -117,16 +114,6 @@ def test_processes_read_the_same() -> None:
     assert not active_children()
 
 
-def test_killed_readers_are_replaced() -> None:
-    items = Items(SequenceFactory("data.train", "my_data.Photos", '{"data.options": {"kind": "bytes"}}'))
-    dead = ThreadPoolExecutor(1, initializer=sys.exit)
-    with pytest.raises(BrokenExecutor):
-        dead.submit(int).result()
-    items._readers = dead
-    (found,) = items.begin({7: 2}, decoded=False)
-    assert found.result() == {7: Path("photos/2.png").read_bytes()}
-
-
 @pytest.mark.parametrize("kind", ["array", "bytes"])
 def test_images_are_pickled_by_name(kind: str) -> None:
     ref: Any = load(options={"kind": kind}).train.files[3]
@@ -213,28 +200,6 @@ def test_items_may_share_a_buffer(buffer: str) -> None:
     assert [target for target, _ in split.targets] == list(range(200))  # type: ignore[misc]
     for target, pixels in epoch(split):
         assert set(pixels) == {int(target[0])}
-
-
-@pytest.mark.parametrize("buffers", [0, 1, 3])
-def test_only_images_in_memory_that_is_used_again_are_copied(buffers: int) -> None:
-    code = f"""\
-        from my_data import *
-
-        class train:
-            targets, images = [0, 1] * 10, np.arange(20, dtype=np.uint8).repeat(48).reshape(20, 4, 4, 3)
-            buffers = np.zeros(({buffers}, 4, 4, 3), np.uint8)
-            def __len__(self):
-                return 20
-            def __getitem__(self, index):
-                if not {buffers}:
-                    return self.images[index], self.targets[index]
-                self.buffers[index % {buffers}] = index
-                return self.buffers[index % {buffers}], self.targets[index]
-    """
-    files: Any = written(code).train.files
-    images = [file.read_pixels() for file in files * 2]
-    assert [set(image.ravel().tolist()) for image in images] == [{index} for index in [*range(20)] * 2]
-    assert [image.base is None for image in images[20:]] == [bool(buffers)] * 20
 
 
 # --- what is read when ---

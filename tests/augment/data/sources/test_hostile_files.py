@@ -61,8 +61,8 @@ def test_pipes_and_negative_shapes_are_no_arrays() -> None:
 
 
 def test_settings_are_not_endless() -> None:
-    for value, message in (("p" * 100_000, "100,000 characters"), ("a\0b", "is not allowed")):
-        with pytest.raises(UserError, match=message):
+    for value in ("p" * 100_000, "a\0b"):
+        with pytest.raises(UserError, match="is not allowed"):
             parse_data({"source": "folder", "root": value})
 
 
