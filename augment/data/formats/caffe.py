@@ -1,7 +1,4 @@
-"""Caffe's LMDB: a database of Datum messages.
-
-Source of the message: BVLC/caffe/src/caffe/proto/caffe.proto, Datum.
-"""
+"""Caffe's LMDB: a database of Datum messages."""
 
 import math
 import os
@@ -14,14 +11,12 @@ from typing import Any
 import numpy as np
 
 from augment.data.formats.index import Record
-from augment.data.formats.protobuf import BYTES, VARINT, read_fields, signed
+from augment.data.formats.messages import Datum, DecodeError
 from augment.data.formats.spans import OPEN_FILES, RecordFile
 from augment.data.images import as_ppm
 from augment.support.errors import UserError, first_line
 
 _OPENING = Lock()
-
-_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +53,11 @@ class DatumImage:
             value = transaction.get(self.key)
             if value is None:
                 raise self.file.changed()
-            numbers, (start, stop) = _parse(value)
-            data = value[start:stop]
-            if not data or _is_encoded(numbers, stop - start):  # an empty one is an image that cannot be decoded
-                return bytes(data)
-            shape = numbers[_CHANNELS], numbers[_HEIGHT], numbers[_WIDTH]
+            datum = _parse(value)
+            if not datum.data or _is_encoded(datum):  # an empty one is an image that cannot be decoded
+                return bytes(datum.data)
             # Caffe's own tool stores OpenCV's pixels: blue, green, red, plane by plane.
-            return as_ppm(np.frombuffer(data, np.uint8).reshape(shape)[::-1].transpose(1, 2, 0))
+            return as_ppm(np.frombuffer(datum.data, np.uint8).reshape(_shape(datum))[::-1].transpose(1, 2, 0))
 
 
 def read_datums(file: RecordFile) -> Iterator[Record]:
@@ -79,12 +72,11 @@ def read_datums(file: RecordFile) -> Iterator[Record]:
         with _environment(file).begin(buffers=True) as transaction:
             for key, value in transaction.cursor():
                 try:
-                    numbers, (start, stop) = _parse(value)
-                except ValueError as error:
+                    datum = _parse(value)
+                except (DecodeError, ValueError) as error:
                     name = bytes(key).decode(errors="replace")
                     raise UserError(f"record {name} is not a Datum with an image: {error}.") from None
-                # proto2 leaves no label of 0 out, others do.
-                yield Record(start, stop - start, [signed(numbers.get(_LABEL, 0))], bytes(key).hex())
+                yield Record(0, len(datum.data), [datum.label], bytes(key).hex())
     except lmdb.Error as error:
         why = first_line(error).removeprefix(f"{file.path}: ")
         raise UserError(f"is not an LMDB database that can be read: {why}.") from None
@@ -111,28 +103,27 @@ def _opened(file: RecordFile, _process: int) -> Any:
     return environment
 
 
-def _parse(value: memoryview) -> tuple[dict[int, int], tuple[int, int]]:
-    """Return the numbers of a Datum by field, and the span of its data.
+def _parse(value: memoryview) -> Any:
+    """Return a Datum.
 
     Raises:
-        ValueError: it is not a Datum, or has no data.
+        DecodeError: it is not one.
+        ValueError: it has no data.
     """
-    numbers: dict[int, int] = {}
-    span = None
-    for number, wire, begin, end in read_fields(value, 0, len(value)):
-        if wire == VARINT:
-            numbers[number] = begin
-        elif wire == BYTES and number == _DATA:
-            span = begin, end
-        elif number == _FLOAT_DATA:
-            raise ValueError("it holds floats (float_data); allowed are encoded images and bytes")
-    if span is None:
+    datum = Datum.FromString(bytes(value))
+    if len(datum.float_data):
+        raise ValueError("it holds floats (float_data); allowed are encoded images and bytes")
+    if not datum.HasField("data"):
         raise ValueError("it has no data")
-    if span[0] < span[1] and not _is_encoded(numbers, span[1] - span[0]) and numbers.get(_CHANNELS) not in (1, 3):
-        raise ValueError(f"it has {numbers.get(_CHANNELS)} channels; allowed are 1 and 3")
-    return numbers, span
+    if datum.data and not _is_encoded(datum) and datum.channels not in (1, 3):
+        raise ValueError(f"it has {datum.channels} channels; allowed are 1 and 3")
+    return datum
 
 
-def _is_encoded(numbers: dict[int, int], length: int) -> bool:
+def _shape(datum: Any) -> tuple[int, int, int]:
+    return datum.channels, datum.height, datum.width
+
+
+def _is_encoded(datum: Any) -> bool:
     """Whether the data is an encoded image: marked as such, which some writers omit, or not as long as its pixels."""
-    return bool(numbers.get(_ENCODED)) or length != math.prod(numbers.get(n, 0) for n in (_CHANNELS, _HEIGHT, _WIDTH))
+    return bool(datum.encoded) or len(datum.data) != math.prod(_shape(datum))

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from augment.data.formats import protobuf
 from augment.data.formats.recordio import write_records
-from augment.data.formats.spans import masked_crc
-from augment.data.formats.tfrecord import IMAGE, LABEL
+from augment.data.formats.tfrecord import IMAGE, LABEL, write_examples
 from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.support.errors import UserError
 
@@ -24,14 +22,7 @@ def jpeg(photos: tuple[Path, ...]) -> bytes:
 
 def write_features(file: Path, jpeg: bytes) -> None:
     """Write a TFRecord file of an Example with an image in one feature, and none in another."""
-    field = protobuf.field
-    label = field(3, field(1, protobuf.varint(0)))
-    features = {IMAGE: field(1, field(1, jpeg)), "thumbnail": field(1, field(1, BROKEN)), LABEL: label}
-    entries = b"".join(field(1, field(1, name.encode()) + field(2, value)) for name, value in features.items())
-    record = field(1, entries)
-    length = len(record).to_bytes(8, "little")
-    crc, head_crc = (masked_crc(part).to_bytes(4, "little") for part in (record, length))
-    file.write_bytes(length + head_crc + record + crc)
+    write_examples(file, [{IMAGE: [jpeg], "thumbnail": [BROKEN], LABEL: [0]}])
 
 
 def test_another_image_of_the_same_record_is_checked(jpeg: bytes, tmp_path: Path) -> None:
