@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from io import BytesIO
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -28,7 +28,6 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import remove_parts
 
 _SEED = 0  # of the order of train
-_PROBED = 64  # images, by which the size of all is estimated
 _KEY = re.compile(r"[^A-Za-z0-9_-]+")
 _KEY_LENGTH = 60  # tar's oldest form has room for names of 100
 
@@ -67,29 +66,19 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
         A checksum of all targets and encoded images, whatever their order and format: hexadecimal.
 
     Raises:
-        UserError: the folder has other content, there is not enough space, the format cannot hold the names, or an
-            image cannot be read.
+        UserError: the folder has other content, the format cannot hold the names, or an image cannot be read.
         OSError: the folder cannot be written.
     """
-    schema, is_sharded = Schema(dataset.task, dataset.classes), bool(FORMATS[options.to].ending)
+    schema = Schema(dataset.task, dataset.classes)
     check_names(schema, options.to)
-    if is_sharded and is_pattern(str(out)):
+    if FORMATS[options.to].ending and is_pattern(str(out)):
         raise UserError(f"--out {out}: would be a pattern. Allowed: a name without any of * ? [ ] {{ }}.")
     order = np.random.default_rng(_SEED).permutation(len(dataset.train))
     splits = {"train": take(dataset.train, order), "val": dataset.val}
-    sizes = {name: _mean_size(split, options) for name, split in splits.items()}
-    expected = sum(sizes[name] * len(split) for name, split in splits.items())
-    parent = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.is_dir())
-    if expected > (free := shutil.disk_usage(parent).free):
-        raise UserError(f"--out {out}: {expected / 1e6:,.1f} MB are needed, and there is room for {free / 1e6:,.1f}.")
-    each = {name: max(1, round(options.shard_mb * 2**20 / max(size, 1))) for name, size in sizes.items()}
-    shards = {name: -(-len(split) // each[name]) if is_sharded else 0 for name, split in splits.items()}
     with _new_folder(out) as part:
         if schema.task != "regress":
             (part / CLASSES_FILE).write_text("".join(f"{name}\n" for name in schema.names), encoding="utf-8")
-        written = {
-            name: _write(part / name, split, shards[name], schema, options, jobs) for name, split in splits.items()
-        }
+        written = {name: _write(part / name, split, schema, options, jobs) for name, split in splits.items()}
         _compare(part, written, schema, options, jobs)
     return f"{sum(map(sum, written.values())) % 2**128:032x}"
 
@@ -111,7 +100,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(part)
 
 
-def _write(path: Path, split: Split, shards: int, schema: Schema, options: Options, jobs: int) -> list[int]:
+def _write(path: Path, split: Split, schema: Schema, options: Options, jobs: int) -> list[int]:
     """Write a split into shards whose names begin with `path`, or into this folder; return the images' digests."""
     digests: list[int] = []
 
@@ -120,16 +109,23 @@ def _write(path: Path, split: Split, shards: int, schema: Schema, options: Optio
         digests.append(_digest(image, schema.exact(target)))
         return EncodedSample(_key(number, ref), image, target)
 
-    write = FORMATS[options.to].write
-    with _each(f"Writing {path.name}", split, load, jobs) as samples:
-        if not shards:
-            write(path, 0, samples, schema)
-        width = max(5, len(str(shards)))
-        for shard in range(shards):
-            start, stop = shard * len(split) // shards, (shard + 1) * len(split) // shards
-            name = f"{path.name}-{shard:0{width}}-of-{shards:0{width}}"
-            write(path.with_name(name), start, islice(samples, stop - start), schema)
+    form = FORMATS[options.to]
+    with _each(f"Writing {path.name}", split, load, jobs) as loaded:
+        samples = iter(loaded)
+        if not form.ending:
+            form.write(path, samples, schema)
+        for shard, first in enumerate(samples):
+            form.write(path.with_name(f"{path.name}-{shard:05}"), _of_shard(first, samples, options.shard_mb), schema)
     return digests
+
+
+def _of_shard(first: EncodedSample, rest: Iterator[EncodedSample], size_mb: float) -> Iterator[EncodedSample]:
+    """Yield the first sample of a shard, and others until it is large enough."""
+    yield first
+    size = len(first.image)
+    while size < size_mb * 2**20 and (sample := next(rest, None)):
+        yield sample
+        size += len(sample.image)
 
 
 def _compare(part: Path, written: Mapping[str, list[int]], schema: Schema, options: Options, jobs: int) -> None:
@@ -173,12 +169,6 @@ def _digest(image: bytes | memoryview, target: bytes) -> int:
 def _key(number: int, image: ImageRef) -> str:
     stem = file_name(image).partition(".")[0]
     return f"{number:08}_{_KEY.sub('_', stem)[:_KEY_LENGTH]}"
-
-
-def _mean_size(split: Split, options: Options) -> float:
-    """Return about how many bytes an image takes when it is written."""
-    probed = split.files[:: -(-len(split) // _PROBED)]
-    return sum(len(_load(image, options)) for image in probed) / len(probed)
 
 
 def _load(ref: ImageRef, options: Options) -> bytes:

@@ -83,13 +83,13 @@ class Format:
     Attributes:
         doc: a phrase that describes it.
         write: writes samples of a split; takes the path of the file without its ending, or of the split's folder, the
-            number of the first sample, the samples and the schema.
+            samples and the schema.
         ending: the ending of its shards; empty if it has none, because each image is a file.
         image: name of the field that holds the image, which a number to predict cannot have.
     """
 
     doc: str
-    write: Callable[[Path, int, Iterable[EncodedSample], Schema], None]
+    write: Callable[[Path, Iterable[EncodedSample], Schema], None]
     ending: str = ""
     image: str = ""
 
@@ -103,9 +103,9 @@ def check_names(schema: Schema, to: str) -> None:
     task, counts, kinds = schema.task, Counter(schema.names), known_kinds()
     if task not in kinds:
         raise UserError(f"data: its task is {task}, which no format can hold. Allowed: {', '.join(kinds)}.")
+    in_folder = to == "folder" and task
     for name in schema.names:
         shown = name.encode(errors="replace").decode()
-        in_folder = to == "folder" and task
         for wrong, why in (
             (name != shown, "has characters that are not Unicode"),
             (counts[name] > 1, f"is the name of more than one {kinds[task].noun}"),
@@ -132,7 +132,7 @@ def settings_of(to: str, out: Path, schema: Schema) -> dict[str, Any]:
     return found | classes | ({"multilabel": True} if schema.task == "multilabel" else {})
 
 
-def _write_folder(folder: Path, _: int, samples: Iterable[EncodedSample], schema: Schema) -> None:
+def _write_folder(folder: Path, samples: Iterable[EncodedSample], schema: Schema) -> None:
     if schema.task == "classify":
         for sample in samples:
             class_folder = folder / schema.labels(sample.target)[0]
@@ -150,7 +150,7 @@ def _write_folder(folder: Path, _: int, samples: Iterable[EncodedSample], schema
             writer.writerow([f"{folder.name}/{sample.file}", *cells])
 
 
-def _write_tar(path: Path, _: int, samples: Iterable[EncodedSample], schema: Schema) -> None:
+def _write_tar(path: Path, samples: Iterable[EncodedSample], schema: Schema) -> None:
     ending = "cls" if schema.task == "classify" else "json"
     with tarfile.open(f"{path}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
         for sample in samples:
@@ -170,7 +170,7 @@ def _label(target: Target, schema: Schema) -> str:
     return json.dumps(content, ensure_ascii=False)
 
 
-def _write_tfrecord(path: Path, _: int, samples: Iterable[EncodedSample], schema: Schema) -> None:
+def _write_tfrecord(path: Path, samples: Iterable[EncodedSample], schema: Schema) -> None:
     examples = ({IMAGE: [sample.image]} | _features(sample.target, schema) for sample in samples)
     write_examples(Path(f"{path}.tfrecord"), examples)
 
@@ -183,8 +183,8 @@ def _features(target: Target, schema: Schema) -> dict[str, Feature]:
     return labels | ({TEXT: names} if names else {})
 
 
-def _write_recordio(path: Path, first: int, samples: Iterable[EncodedSample], schema: Schema) -> None:
-    write_records(Path(f"{path}.rec"), ((sample.image, _floats(sample.target, schema)) for sample in samples), first)
+def _write_recordio(path: Path, samples: Iterable[EncodedSample], schema: Schema) -> None:
+    write_records(Path(f"{path}.rec"), ((sample.image, _floats(sample.target, schema)) for sample in samples))
 
 
 def _floats(target: Target, schema: Schema) -> float | Sequence[float]:

@@ -97,20 +97,19 @@ def _labels(record: bytes) -> tuple[int | float, ...]:
     return tuple(int(value) if is_whole else value for value, is_whole in zip(labels, whole, strict=True))
 
 
-def write_records(path: Path, samples: Iterable[tuple[bytes, float | Sequence[float]]], first_id: int = 0) -> None:
+def write_records(path: Path, samples: Iterable[tuple[bytes, float | Sequence[float]]]) -> None:
     """Write a file of records, and the index `<stem>.idx` for MXNet's and DALI's readers.
 
     Args:
         path: the file to write.
         samples: encoded image, and its class or number, or several.
-        first_id: number of the first record.
 
     Raises:
         OSError: it cannot be written.
     """
     lines: list[str] = []
     with path.open("wb") as stream:
-        for number, (image, labels) in enumerate(samples, start=first_id):
+        for number, (image, labels) in enumerate(samples):
             lines.append(f"{number}\t{stream.tell()}\n")
             if isinstance(labels, Sequence):
                 head = _HEADER.pack(len(labels), 0, number, 0) + struct.pack(f"<{len(labels)}f", *labels)

@@ -13,9 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 
-from rich.progress import DownloadColumn
-
-from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line
 from augment.support.files import expanded
 
@@ -113,12 +110,7 @@ def _downloaded(archive: Archive, directory: Path) -> Path:
 def _unpack(file: Path, folder: Path) -> None:
     """Unpack an archive next to a folder, and rename what holds train and val to it."""
     try:
-        with (
-            TemporaryDirectory(prefix=".unpacking-", dir=folder.parent) as temporary,
-            progress_bar(DownloadColumn()) as progress,
-            progress.open(file, "rb", description=f"Unpacking {file.name}") as stream,
-            tarfile.open(fileobj=stream) as archive,
-        ):
+        with TemporaryDirectory(prefix=".unpacking-", dir=folder.parent) as temporary, tarfile.open(file) as archive:
             content = Path(temporary) / "content"
             archive.extractall(content, filter="data")  # refuses what would be outside
             root = next((path for path in (content, *content.iterdir()) if _holds_splits(path)), None)
