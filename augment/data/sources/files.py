@@ -71,11 +71,6 @@ class Folder(Source):
         )
 
     @property
-    def origin(self) -> str:
-        """The folder."""
-        return self.root
-
-    @property
     def lacks_train(self) -> bool:
         """Whether the only folder is that of val."""
         return not self.train_dir and has_only(expanded(self.root), self.val_dir or "val")

@@ -1,11 +1,8 @@
 """Load the data set of a source: list its images, check them once, select a part, and report what is noticed."""
 
-import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from stat import S_ISDIR
 
 from augment.data.balance import balanced
 from augment.data.check import examine_files, leave_out
@@ -13,12 +10,7 @@ from augment.data.copies import describe_copies, group_copies
 from augment.data.dataset import DATA_DIR, Dataset, ImageRef, check_dataset
 from augment.data.images import portable_name
 from augment.data.selection import as_left_out, cut_val, take_fraction
-from augment.data.sources.notices import (
-    describe_foreign,
-    describe_left_out,
-    describe_missing,
-    log_notices,
-)
+from augment.data.sources.notices import describe_foreign, describe_left_out, describe_missing, log_notices
 from augment.data.sources.registry import SOURCES, VAL_MISSING, LabeledSource, Source, whole
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded
@@ -117,7 +109,8 @@ def _load(source: Source, *, needs_val: bool) -> Dataset:
 
 def _checked(source: Source, dataset: Dataset) -> Dataset:
     """Return the images that can be decoded, with `Dataset.copies`, as far as the source wants them checked."""
-    cache = Path(getattr(source, "dir", DATA_DIR)) / f"checked-{digest(expanded(source.origin).resolve())}.json"
+    named = getattr(source, "train", "") or getattr(source, "root", "")
+    cache = Path(getattr(source, "dir", DATA_DIR)) / f"checked-{digest(expanded(named).resolve())}.json"
     skip_bad, digests = getattr(source, "skip_bad", False), dict[ImageRef, str]()
     names = source.must_check(dataset)
     for name in names:
@@ -148,16 +141,11 @@ def _logged(dataset: Dataset, before: Dataset | None = None) -> Dataset:
 
 def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
     """Return name, size and time of change of the files and folders that settings name, and of folders below these."""
-    paths = (folder / expanded(value) for value in vars(source).values() if isinstance(value, str))
-    return [state for path in paths for state in _states(path, 2)]  # the folders of classes, in those of splits
-
-
-def _states(path: Path, depth: int) -> Iterator[tuple[str, int, int]]:
-    with suppress(OSError, ValueError):  # not a path, or one that is gone
-        stat = path.stat()
-        yield str(path), 0 if S_ISDIR(stat.st_mode) else stat.st_size, stat.st_mtime_ns
-        if S_ISDIR(stat.st_mode) and depth:  # the lowest may hold a million images
-            with os.scandir(path) as entries:
-                inner = sorted(entry.path for entry in entries if entry.is_dir())
-            for name in inner:
-                yield from _states(Path(name), depth - 1)
+    found = []
+    for value in vars(source).values():
+        with suppress(OSError, ValueError, TypeError):  # not a path, or one that is gone
+            named = folder / expanded(value)
+            for path in (named, *named.glob("*/"), *named.glob("*/*/")):  # the folders of classes, in those of splits
+                stat = path.stat()
+                found.append((str(path), stat.st_size, stat.st_mtime_ns))
+    return sorted(found)

@@ -18,7 +18,7 @@ from augment.data.targets.given import LabeledSplit, Labels
 from augment.data.targets.interpretation import make_dataset
 from augment.params import Text, setting
 from augment.support.errors import UserError, first_line
-from augment.support.files import expanded, near_file, require_file
+from augment.support.files import expanded, near_file
 
 
 @source("numpy")
@@ -38,31 +38,12 @@ class Arrays(LabeledSource):
         learned, *scored = (expanded(file).resolve() for file in given.values())
         note = f"data.val: {learned} is data.train, too: the model is validated on what it learns"
         targets = {"data.train": self.train_targets, "data.val": self.val_targets}
-        found = make_dataset([self._split(key, file, targets[key]) for key, file in given.items()], options)
+        found = make_dataset([_split(key, file, targets[key]) for key, file in given.items()], options)
         return found.noting(note if learned in scored else "")
 
     def must_check(self, dataset: Dataset) -> Collection[str]:
         """Return all splits if val is cut from train, to keep copies on one side."""
         return ("train", "val") if self.cuts_val else ()
-
-    def _split(self, key: str, file: str, targets: str | None) -> LabeledSplit:
-        if targets is None:
-            raise UserError(f"{key}_targets: missing. Allowed: a .npy file of a number for each image, or several.")
-        path = expanded(file)
-        array, state = _open(path, f"{key}={file}"), RecordFile.of(path)
-        if array.ndim != 4 or array.shape[3] != 3 or array.dtype != np.uint8 or 0 in array.shape:
-            raise UserError(
-                f"{key}={file}: is {array.shape} {array.dtype}. "
-                f"Allowed: images of one size, (N, height, width, 3) uint8, RGB."
-            )
-        rows = _open(expanded(targets), f"{key}_targets={targets}")
-        if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
-            raise UserError(
-                f"{key}_targets={targets}: is {rows.shape} {rows.dtype}. Allowed: a number for each image, "
-                f"({len(array)},), or several, ({len(array)}, K)."
-            )
-        images = [ArrayImage(state, index) for index in range(len(array))]
-        return LabeledSplit(key, images, Labels.of_rows(np.array(rows)), lambda index: images[index].name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +95,22 @@ class ArrayImage:
         return as_ppm(self.read_pixels())
 
 
+def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
+    if targets is None:
+        raise UserError(f"{key}_targets: missing. Allowed: a .npy file of a number for each image, or several.")
+    path = expanded(file)
+    array, rows = _open(path, f"{key}={file}"), _open(expanded(targets), f"{key}_targets={targets}")
+    if array.ndim != 4 or array.shape[3] != 3 or array.dtype != np.uint8 or 0 in array.shape:
+        allowed = "images of one size, (N, height, width, 3) uint8, RGB"
+        raise UserError(f"{key}={file}: is {array.shape} {array.dtype}. Allowed: {allowed}.")
+    if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
+        allowed = f"a number for each image, ({len(array)},), or several, ({len(array)}, K)"
+        raise UserError(f"{key}_targets={targets}: is {rows.shape} {rows.dtype}. Allowed: {allowed}.")
+    state = RecordFile.of(path)
+    images = [ArrayImage(state, index) for index in range(len(array))]
+    return LabeledSplit(key, images, Labels.of_rows(np.array(rows)), lambda index: images[index].name)
+
+
 @lru_cache(64)
 def _mapped(file: RecordFile) -> NDArray[Any]:
     """Return an array, mapped."""
@@ -121,19 +118,13 @@ def _mapped(file: RecordFile) -> NDArray[Any]:
 
 
 def _open(file: Path, what: str) -> NDArray[Any]:
-    if not file.exists():
-        raise UserError(f"{what}: there is no file {file}.{near_file(file)} Allowed: one .npy file.")
-    if file.is_dir():
-        raise UserError(f"{what}: is a folder. Allowed: one .npy file.")
+    if not file.is_file():
+        other = "is a folder." if file.is_dir() else "is a named pipe, a socket or a device." if file.exists() else ""
+        raise UserError(f"{what}: {other or f'there is no file {file}.{near_file(file)}'} Allowed: one .npy file.")
     try:
-        return np.asarray(np.lib.format.open_memmap(require_file(file), mode="r"))
+        return np.asarray(np.lib.format.open_memmap(file, mode="r"))
     except OSError as error:
         raise UserError(f"{what}: cannot be read: {error.strerror or error}.") from None
     except (ValueError, OverflowError) as error:
-        if "magic string" in str(error):
-            raise UserError(
-                f"{what}: is not a .npy file, as numpy.save writes it.{describe_content(file, 'numpy')}"
-            ) from None
-        if "object" in str(error):
-            raise UserError(f"{what}: contains Python objects. Allowed: an array of numbers.") from None
-        raise UserError(f"{what}: is truncated or damaged ({first_line(error)}).") from None
+        why = f"is not a .npy file of numbers that can be read ({first_line(error).rstrip('.')})"
+        raise UserError(f"{what}: {why}.{describe_content(file, 'numpy')}") from None

@@ -87,11 +87,6 @@ class Source:
         return ("train", "val") if hasattr(self, "skip_bad") else ()
 
     @property
-    def origin(self) -> str:
-        """The setting that says where images come from, which names the cache of what the check finds."""
-        return ""
-
-    @property
     def names_code(self) -> bool:
         """Whether loading again may give another data set although no file has changed."""
         return False
@@ -144,11 +139,6 @@ class LabeledSource(Source):
     targets: tuple[str, ...] = setting(
         Texts(default=(), doc="names of the numbers to predict, or of the labels with data.multilabel=true")
     )
-
-    @property
-    def origin(self) -> str:
-        """What data.train names."""
-        return self.train
 
     @property
     def given_val(self) -> tuple[str, str] | None:

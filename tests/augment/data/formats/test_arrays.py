@@ -92,8 +92,8 @@ def test_damaged_and_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:200])
     (tmp_path / "text.npy").write_text("no array")
     for name, message in (
-        ("cut.npy", "is truncated or damaged"),
-        ("text.npy", r"is not a \.npy file, as numpy.save writes it. It is text"),
+        ("cut.npy", r"is not a \.npy file of numbers that can be read \(mmap length"),
+        ("text.npy", r"is not a \.npy file of .*\. It is text"),
         ("z.npz", "It is a zip file"),
     ):
         with pytest.raises(UserError, match=message):
