@@ -18,7 +18,7 @@ class Code(Text):
 
     def _convert(self, value: object) -> str | None:
         plain = isinstance(value, str | int | float | Mapping | None)
-        return super()._convert(value if plain else object_name(value))
+        return super()._convert(value) if plain else object_name(value)
 
 
 @source("own")
