@@ -1,141 +1,92 @@
-"""Compare two recipes: changed settings, and steps that were added, removed, moved or changed."""
+"""Compare two recipes: changed settings, and steps that were added, removed, moved or changed.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+    + name  parameters         added            > name  now after other            moved
+    - name  parameters         removed          ~ name  parameter old -> new       changed
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Any, Literal
+from typing import Any
 
 from augment.params import Number, Param, settings
-from augment.recipe.steps import Aug, Step
+from augment.recipe.steps import Aug, SplitName, Step
 from augment.recipe.views import View, Views
 
-ChangeKind = Literal["added", "removed", "moved", "changed"]
 _NUMBER = Number(doc="")  # how p and weight are shown
 
-
-@dataclass(frozen=True)
-class Change:
-    """One difference between two recipes.
-
-    Attributes:
-        kind: what happened to the step or setting.
-        name: the setting or the step, as a path if the step is nested in another one.
-        text: parameters of a step that was added or removed; the new position; or `parameter old -> new`.
-    """
-
-    kind: ChangeKind
-    name: str
-    text: str = ""
-
-    def __str__(self) -> str:
-        sign = {"added": "+", "removed": "-", "moved": ">", "changed": "~"}[self.kind]
-        return f"{sign} {self.name}  {self.text}".rstrip()
+# What a recipe sets, by its label; and of each part of a recipe, by its path, how it is described, and what it sets.
+_Set = dict[str, tuple[Param[Any], Any]]
+_Parts = dict[str, tuple[str, _Set]]
 
 
-def diff_settings(old: Aug, new: Aug) -> list[Change]:
+def diff_settings(old: Aug, new: Aug) -> list[str]:
     """Return the settings that differ, in order of declaration."""
-    before, after = dict(_settings(old)), dict(_settings(new))
-    return [
-        Change("changed", name, _arrow(param, value, after[name][1]))
-        for name, (param, value) in before.items()
-        if value != after[name][1]
-    ]
+    before, after = (_set_by(aug) | {f"views.{n}": s for n, s in _set_by(aug.views).items()} for aug in (old, new))
+    return [f"~ {name}  {change}" for name, change in _changed(before, after)]
 
 
-def _settings(section: Any, prefix: str = "") -> Iterator[tuple[str, tuple[Param[Any], object]]]:
-    for field in fields(section):
-        value = getattr(section, field.name)
-        if "param" in field.metadata:
-            yield prefix + field.name, (field.metadata["param"], value)
-        elif is_dataclass(value):
-            yield from _settings(value, f"{prefix}{field.name}.")
-
-
-def diff_steps(old: Sequence[Step], new: Sequence[Step], path: str = "") -> list[Change]:
-    """Return the differences between the steps of a split: removed steps first, then the rest in the new order.
+def diff_steps(old: Aug, new: Aug, split: SplitName) -> list[str]:
+    """Return the differences between the steps and views of a split: what was removed, then the rest in the new order.
 
     Steps are matched by key; the same key with another op is another step.
-
-    Args:
-        old: steps before.
-        new: steps now.
-        path: what is put before their names.
     """
-    before = {step.key: step for step in old}
-    kept = {step.key for step in new if step.key in before and before[step.key].op == step.op}
-    moved = _moved([step.key for step in old if step.key in kept], [step.key for step in new])
-    changes = [change for step in old if step.key not in kept for change in _whole("removed", step, path)]
-    for step in new:
-        if step.key not in kept:
-            changes += _whole("added", step, path)
-            continue
-        name, was = path + step.key, before[step.key]
-        if step.key in moved:
-            changes.append(Change("moved", name, moved[step.key]))
-        changes += [
-            Change("changed", name, f"{label} {_arrow(param, value, _shown(step)[label][1])}")
-            for label, (param, value) in _shown(was).items()
-            if value != _shown(step)[label][1]
-        ]
-        if step.op.nests:
-            changes += diff_steps(was.steps, step.steps, f"{name}.")
-    return changes
-
-
-def diff_views(old: Views, new: Views) -> list[Change]:
-    """Return the differences between views by name: their settings, steps and order."""
-    before, after = ({view.name: view for view in views.named} for views in (old, new))
+    before, after = ({**_steps(aug.steps(split), ""), **_views(aug, split)} for aug in (old, new))
     moved = _moved(list(before), list(after))
-    changes = []
-    for name in dict.fromkeys([*before, *after]):
-        path = f"views.{name}"
-        if name not in after:
-            changes.append(Change("removed", path))
-            continue
+    lines = [f"- {name}  {text}".rstrip() for name, (text, _) in before.items() if name not in after]
+    for name, (text, values) in after.items():
         if name not in before:
-            changes.append(Change("added", path))
-        if name in moved:
-            changes.append(Change("moved", path, moved[name]))
-        was, now = before.get(name, View()), after[name]
-        changes += [
-            Change("changed", f"{path}.{setting}", _arrow(param, getattr(was, setting), getattr(now, setting)))
-            for setting, param in settings(View).items()
-            if getattr(was, setting) != getattr(now, setting)
-        ]
-        changes += diff_steps(was.steps, now.steps, f"{path}.")
-    return changes
+            lines.append(f"+ {name}  {text}".rstrip())
+            continue
+        lines += [f"> {name}  {moved[name]}"] if name in moved else []
+        lines += [f"~ {name}  {label} {change}" for label, change in _changed(before[name][1], values)]
+    return lines
 
 
-def _shown(step: Step) -> dict[str, tuple[Param[Any], Any]]:
-    """Return what a recipe sets of a step, by its label."""
-    p = {"p": (_NUMBER, step.p)} if "p" in step.op.params else {}
-    params = {n.removesuffix("_range"): (step.op.params[n], value) for n, value in step.params.items()}
-    return {**p, "weight": (_NUMBER, step.weight), **params}
+def _set_by(section: Aug | Views | View) -> _Set:
+    return {name: (param, getattr(section, name)) for name, param in settings(type(section)).items()}
 
 
-def _whole(kind: ChangeKind, step: Step, path: str) -> Iterator[Change]:
-    """Yield a step that only one recipe has, and the steps nested in it."""
-    head = [] if step.key == step.op.name else [f"({step.op.name})"]
-    weight = [f"weight {step.weight:g}"] if step.weight != 1 else []
-    p = [f"p {step.p:g}"] if "p" in step.op.params else []
-    params = [", ".join([*step.settings, *weight])] if step.settings or weight else []
-    yield Change(kind, path + step.key, "  ".join([*head, *p, *params]))
-    if step.op.nests:
-        for nested in step.steps:
-            yield from _whole(kind, nested, f"{path}{step.key}.")
+def _steps(steps: Sequence[Step], path: str) -> _Parts:
+    """Return steps, and those nested in them, by their paths."""
+    parts: _Parts = {}
+    for step in steps:
+        p: _Set = {"p": (_NUMBER, step.p)} if "p" in step.op.params else {}
+        params = {n.removesuffix("_range"): (step.op.params[n], value) for n, value in step.params.items()}
+        weight = [f"weight {step.weight:g}"] if step.weight != 1 else []
+        text = ", ".join([*(f"p {value:g}" for _, value in p.values()), *step.settings, *weight])
+        parts[path + step.title] = text, {**p, "weight": (_NUMBER, step.weight), **params}
+        if step.op.nests:
+            parts |= _steps(step.steps, f"{path}{step.key}.")
+    return parts
 
 
-def _moved(old: Sequence[str], new: Sequence[str]) -> dict[str, str]:
-    """Return the new position of each key that has moved, of as few as possible."""
-    kept = [key for key in new if key in old]
-    blocks = SequenceMatcher(None, [key for key in old if key in kept], kept, autojunk=False).get_matching_blocks()
-    unmoved = {key for block in blocks for key in kept[block.b : block.b + block.size]}
-    before = dict(zip(new, ["", *new], strict=False))
-    return {key: f"now after {before[key]}" if before[key] else "now the first" for key in kept if key not in unmoved}
+def _views(aug: Aug, split: SplitName) -> _Parts:
+    """Return the views by name, which are those of train, and their steps."""
+    parts: _Parts = {}
+    for view in aug.views.named if split == "train" else ():
+        parts[f"views.{view.name}"] = "", _set_by(view)
+        parts |= _steps(view.steps, f"views.{view.name}.")
+    return parts
 
 
-def _arrow(param: Param[Any], old: object, new: object) -> str:
-    shown = ["null" if value is None else param.show(value) for value in (old, new)]
-    if shown[0] == shown[1]:  # equal once rounded
-        shown = [str(old), str(new)]
-    return " -> ".join(shown)
+def _changed(old: _Set, new: _Set) -> Iterator[tuple[str, str]]:
+    """Yield the label of each value that differs, with the old and the new one."""
+    for label, (param, value) in new.items():
+        if (was := old[label][1]) != value:
+            shown = ["null" if one is None else param.show(one) for one in (was, value)]
+            yield label, " -> ".join(shown if shown[0] != shown[1] else map(str, (was, value)))  # equal once rounded
+
+
+def _moved(old: Sequence[str], new: Sequence[str]) -> Mapping[str, str]:
+    """Return the new position of each path that has moved among its siblings, of as few as possible."""
+    moved = {}
+    for parent in dict.fromkeys(path.rpartition(".")[0] for path in new):
+        before, after = ([path for path in some if path.rpartition(".")[0] == parent] for some in (old, new))
+        kept = [path for path in after if path in before]
+        blocks = SequenceMatcher(None, [path for path in before if path in kept], kept, autojunk=False)
+        unmoved = {path for block in blocks.get_matching_blocks() for path in kept[block.b : block.b + block.size]}
+        for path in kept:
+            if path not in unmoved:
+                at = after.index(path)
+                moved[path] = f"now after {after[at - 1].rpartition('.')[2]}" if at else "now the first"
+    return moved

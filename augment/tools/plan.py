@@ -12,7 +12,7 @@ from rich.text import Text
 from augment.cli.compose import Recipe, compose_recipe
 from augment.cli.overrides import key_of, parse
 from augment.cli.parser import Parser, one_of, readable_errors
-from augment.recipe.diff import Change, diff_settings, diff_steps, diff_views
+from augment.recipe.diff import diff_settings, diff_steps
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SPLITS, Aug, SplitName, doubts
 from augment.support.console import text_console
@@ -29,7 +29,7 @@ Overrides are those of python -m trainer; model, fit and callbacks do not matter
 as `old -> new`, where the recipe after --against is the old one: + added, - removed, > moved, ~ changed.
 """
 
-_COLORS = {"added": "green", "removed": "red", "moved": "cyan", "changed": "yellow"}
+_COLORS = {"+": "green", "-": "red", ">": "cyan", "~": "yellow"}
 
 
 def summary(plan: Plan) -> str:
@@ -73,17 +73,15 @@ def show_difference(old: Aug, new: Aug, splits: Sequence[SplitName], console: Co
     for split in splits:
         before, after = build_plan(old, split).digest, build_plan(new, split).digest
         console.print(f"{split}: same plan, {after}" if before == after else f"{split}: plan {before} -> {after}")
-        changes = diff_steps(old.steps(split), new.steps(split))
-        if split == "train":
-            changes += diff_views(old.views, new.views)
+        changes = diff_steps(old, new, split)
         if not changes:
             console.print("  same steps", style="dim")
         _show_changes(changes, console)
 
 
-def _show_changes(changes: Sequence[Change], console: Console) -> None:
+def _show_changes(changes: Sequence[str], console: Console) -> None:
     for change in changes:
-        console.print(Text(f"  {change}", _COLORS[change.kind]))
+        console.print(Text(f"  {change}", _COLORS[change[0]]))
 
 
 def _note(recipe: Recipe, overrides: Sequence[str]) -> str | None:

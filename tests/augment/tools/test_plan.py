@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from augment.cli.compose import compose_recipe
 from augment.recipe.op import numpy_op
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
-from augment.tools.plan import devices, main, show_difference, summary
+from augment.tools.plan import devices, main, summary
 
 ROOT = Path(__file__).parents[3]
 
@@ -90,7 +89,7 @@ def test_against_shows_differences(capsys: pytest.CaptureFixture[str]) -> None:
         "settings",
         "  ~ size  128 px -> 64 px",
         f"train: plan {before[0]} -> {after[0]}",
-        "  - flip  p 0.5  direction horizontal",
+        "  - flip  p 0.5, direction horizontal",
         "  ~ rotate  p 0.25 -> 0.5",
         f"val: plan {before[1]} -> {after[1]}",
         "  same steps",
@@ -104,9 +103,8 @@ def test_against_shows_differences(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-@pytest.mark.parametrize("other", [["none"], ["+aug=none"], ["none", "aug.size=128"]])
-def test_the_other_recipe_can_be_a_name_or_overrides(capsys: pytest.CaptureFixture[str], other: list[str]) -> None:
-    text = printed(capsys, "+aug=imagenette", "--split", "val", "--against", *other)
+def test_the_other_recipe_can_be_overrides(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "+aug=imagenette", "--split", "val", "--against", "none", "aug.size=128")
     assert "  + center_crop  scale 0.9" in text
     assert "train" not in text
     assert "settings" not in text
@@ -115,17 +113,7 @@ def test_the_other_recipe_can_be_a_name_or_overrides(capsys: pytest.CaptureFixtu
 def test_a_step_without_effect_does_not_change_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "aug.train.hue.p=0", "--split", "train", "--against", "none")
     assert "train: same plan, " in text
-    assert "  + hue  p 0  angle -18..18 deg" in text
-
-
-def test_changes_are_colored_on_a_terminal_and_brackets_are_literal() -> None:
-    console = Console(force_terminal=True, color_system="standard", no_color=False, highlight=False, width=200)
-    old, new = parse_aug({"train": {"flip": {}, "hue": {}}}), parse_aug({"train": {"hue": {"p": 0.5}, "rotate": {}}})
-    with console.capture() as capture:
-        show_difference(old, new, ("train",), console)
-    red, green, yellow = "\x1b[31m", "\x1b[32m", "\x1b[33m"
-    for color, start in ((red, "  - flip"), (green, "  + rotate"), (yellow, "  ~ hue")):
-        assert color + start in capture.get()
+    assert "  + hue  p 0, angle -18..18 deg" in text
 
 
 # --- as a program ---
