@@ -166,9 +166,9 @@ def make_loader(
     from augment.cli.compose import with_data
     from augment.data.sources import LOADED, load_dataset
     from augment.pipeline.arguments import check_arguments, refuse_misspelled, torch_device, warn_of_ranks
-    from augment.pipeline.build import Shard
     from augment.pipeline.loader import Loader
     from augment.pipeline.placement import place
+    from augment.pipeline.reading import Shard
     from augment.recipe.plan import build_plan
     from augment.support.errors import UserError
     from augment.support.process import cores

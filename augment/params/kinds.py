@@ -103,7 +103,9 @@ class Choice(Param[str]):
 
 def _as_text(value: object) -> str | None:
     """Return a text, also one that unquoted YAML reads as a whole number; None for other values."""
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+    if isinstance(value, str):
+        return value  # also one that knows an object, see `augment.data.own.factory`
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, kw_only=True)

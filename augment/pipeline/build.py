@@ -7,8 +7,8 @@ On a GPU a kernel takes the place of the stages and the normalization of policie
 A graph also hands out each sample's index, by which the loader looks up its target.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,83 +24,15 @@ from augment.data.dataset import ImageRef
 from augment.data.images import are_decoded, are_paths
 from augment.pipeline.feed import Feed
 from augment.pipeline.graph import Form, GraphImage, Node, Placement
-from augment.pipeline.image_feed import ImageFeed, stood_in
+from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.operators import Dali, GraphSource, add_views
 from augment.pipeline.program import Program, ProgramFeed, program_of
+from augment.pipeline.reading import Reading
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
-from augment.recipe.steps import SplitName
-from augment.support.seeds import derive_seed
 
 READER = "reader"
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Which part of an epoch this process reads."""
-
-    rank: int = 0
-    world_size: int = 1
-
-    def samples(self, total: int) -> int:
-        """Return how many of `total` samples this process reads."""
-        return (self.rank + 1) * total // self.world_size - self.rank * total // self.world_size
-
-    def counts(self, total: int, start: int, most: int) -> list[int]:
-        """Return how many samples each process has from a position in its shard on, up to `most`.
-
-        Args:
-            total: number of samples in an epoch.
-            start: the position.
-            most: the highest count, such as that of a full batch.
-        """
-        shards = [Shard(rank, self.world_size).samples(total) for rank in range(self.world_size)]
-        return [min(max(count - start, 0), most) for count in shards]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Which images a pipeline reads, and in which order.
-
-    Attributes:
-        files: the images; a sample's index is its position here.
-        batch_size: samples in a batch; the last one of an epoch is padded.
-        seed: the run's seed; shuffle, crop and steps each derive their own from it.
-        epoch: the first epoch that is read.
-        shard: which part of each epoch.
-        stand_ins: maps the index of a sample to that of the sample that is read instead.
-    """
-
-    files: Sequence[ImageRef]
-    batch_size: int
-    seed: int
-    epoch: int = 0
-    shard: Shard = Shard()
-    stand_ins: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def batches(self) -> int:
-        """Batches of an epoch, the same number for each shard: the largest one's, the others are padded."""
-        largest = -(-len(self.files) // self.shard.world_size)
-        return -(-largest // self.batch_size)
-
-    def dali_seed(self, *parts: int | str) -> int:
-        """Return a seed for DALI."""
-        return derive_seed(self.seed, *parts) % 2**31
-
-    def image_feed(self, split: SplitName) -> ImageFeed:
-        """Return the feed of images that are not files of their own."""
-        return ImageFeed(
-            self.files,
-            batch_size=self.batch_size,
-            batches=self.batches,
-            epoch=self.epoch,
-            shuffle=None if split == "val" else (self.seed, split, "shuffle"),
-            rank=self.shard.rank,
-            world_size=self.shard.world_size,
-            stand_ins=self.stand_ins,
-        )
 
 
 @dataclass(frozen=True)
@@ -255,7 +187,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement) -> tuple[Node, Nod
     """Return the nodes of the images, as they are stored, and of their indices, (1,) int32 each."""
     files, shard = reading.files, reading.shard
     if not are_paths(files):
-        feed = reading.image_feed(plan.split)
+        feed = ImageFeed(reading, None if plan.split == "val" else (reading.seed, plan.split, "shuffle"))
         stored, index = fn.external_source(
             lambda info: _next_images(feed, info),
             num_outputs=2,
@@ -266,7 +198,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement) -> tuple[Node, Nod
             ndim=[feed.ndim, 1],
         )
         return stored, index
-    read = stood_in(len(files), reading.stand_ins).tolist()
+    read = reading.stood_in.tolist()
     order: dict[str, Any] = {"stick_to_shard": True}
     if plan.split == "train":
         # All ranks must shuffle alike, so the rank has no part in this seed.

@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from math import inf
-from pathlib import Path
 
 import numpy as np
 
@@ -19,11 +18,10 @@ from augment.support.text import amount, list_some
 
 logger = logging.getLogger(__name__)
 
-# DALI names the operator that failed and, where a file could not be opened at all, the file.
+# DALI names the operator that failed, but seldom the file.
 _OF_FILES = re.compile(r"fn\.(readers\.file|decoders\.)")
 _NOT_OF_FILES = re.compile(r"out of memory|bad_alloc|\bCUDA\b")
 _RECENT = 256  # files that changed last, among which one that turned bad is most likely
-_OPENED = re.compile(r"^(?:File mapping failed|Failed to open file|Could not open file)[^\w/.]+(.+)$", re.MULTILINE)
 
 
 class UnreadableError(UserError):
@@ -137,17 +135,13 @@ def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> list[Problem]:
 
     Args:
         error: the error of a pipeline that reads or decodes.
-        images: the images that it reads. All are checked, unless the error names one or one changed lately.
+        images: the images that it reads. All are checked, unless one that changed lately or is gone is bad.
     """
     text = str(error)
     if not _OF_FILES.search(text) or _NOT_OF_FILES.search(text):
         return []
     if are_paths(images):
-        allowed = set(images)
-        named = [file for name in _OPENED.findall(text) if (file := Path(name.strip().strip('"'))) in allowed]
-        if named:
-            return check_files(named)
-        if problems := check_files(sorted(allowed, key=_changed, reverse=True)[:_RECENT]):
+        if problems := check_files(sorted(set(images), key=_changed, reverse=True)[:_RECENT]):
             return problems
     return check_files(list(dict.fromkeys(images)))
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any
 from weakref import finalize
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from augment.data.dataset import ImageError, ImageRef
 from augment.data.images import are_decoded, is_decoded, read_encoded
 from augment.pipeline.failures import UnreadableError
+from augment.pipeline.reading import Reading
 from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
 
@@ -36,39 +36,17 @@ class ImageFeed:
     ranks. The last batch of an epoch is padded with the shard's last image, and so is a smaller shard.
 
     Args:
-        images: the images of the split.
-        batch_size: images in a batch.
-        batches: batches in an epoch, the same for all ranks.
-        epoch: epoch of batch 0.
+        reading: the images, and which of them in which batch.
         shuffle: names and numbers that the permutations are derived from; None: in order.
-        rank: index of the shard to read.
-        world_size: number of shards.
-        stand_ins: maps the index of an image to that of the image that is read instead.
     """
 
-    def __init__(
-        self,
-        images: Sequence[ImageRef],
-        *,
-        batch_size: int,
-        batches: int,
-        epoch: int = 0,
-        shuffle: tuple[int | str, ...] | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        stand_ins: Mapping[int, int] = MappingProxyType({}),
-    ) -> None:
-        self._images = images
-        self._batch_size = batch_size
-        self._batches = batches
-        self._epoch = epoch
-        self._shuffle = shuffle
-        self._shard = slice(rank * len(images) // world_size, (rank + 1) * len(images) // world_size)
-        self._read = stood_in(len(images), stand_ins)
-        self._raw = are_decoded(images)
+    def __init__(self, reading: Reading, shuffle: tuple[int | str, ...] | None = None) -> None:
+        self._reading, self._shuffle = reading, shuffle
+        self._images, self._batches, self._read = reading.files, reading.batches, reading.stood_in
+        self._raw = are_decoded(reading.files)
         # The form in which DALI receives an image: bytes or pixels.
         self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
-        kinds = set(map(type, images))
+        kinds = set(map(type, reading.files))
         self._expects = all(hasattr(kind, "expect") for kind in kinds)
         self._begin: _Begin | None = None
         self._read_together: _ReadTogether | None = None
@@ -94,9 +72,9 @@ class ImageFeed:
     def indices(self, iteration: int) -> NDArray[np.int32]:
         """Return the indices of the images in a batch, (batch_size,)."""
         passed, batch = divmod(iteration, self._batches)
-        order = self._order_of(self._epoch + passed)
-        start = batch * self._batch_size
-        return order[np.minimum(np.arange(start, start + self._batch_size), len(order) - 1)]
+        order = self._order_of(self._reading.epoch + passed)
+        start, size = batch * self._reading.batch_size, self._reading.batch_size
+        return order[np.minimum(np.arange(start, start + size), len(order) - 1)]
 
     def load(self, index: int) -> NDArray[np.uint8]:
         """Return an image: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3).
@@ -157,15 +135,8 @@ class ImageFeed:
                 np.random.Generator(np.random.Philox(key=key)).shuffle(order)
             # The previous epoch's order is still in use: batches are announced across the end of an epoch.
             before = {number: kept for number, kept in self._orders.items() if number == epoch - 1}
-            self._orders = {**before, epoch: self._read[order[self._shard]]}
+            self._orders = {**before, epoch: self._read[order[self._reading.shard_of_epoch]]}
         return self._orders[epoch]
-
-
-def stood_in(count: int, stand_ins: Mapping[int, int]) -> NDArray[np.int32]:
-    """Return the index of the image that is read in place of each of `count` images."""
-    read = np.arange(count, dtype=np.int32)
-    read[list(stand_ins)] = list(stand_ins.values())
-    return read
 
 
 def _cancel(begun: Mapping[int, Sequence[_Begun]]) -> None:

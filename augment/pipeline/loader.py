@@ -10,12 +10,13 @@ from torch import Tensor
 
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import BuiltPipeline, Outputs, Reading, Shard, build_pipeline
+from augment.pipeline.build import BuiltPipeline, Outputs, build_pipeline
 from augment.pipeline.failures import BadImages, UnreadableError
 from augment.pipeline.frames import Frames, Orientations
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.mixing import Mixer
 from augment.pipeline.placement import gpu_number
+from augment.pipeline.reading import Reading, Shard
 from augment.pipeline.state import check_state, digest_of, restored
 from augment.recipe.plan import Plan
 from augment.support.background import Background

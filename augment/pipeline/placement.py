@@ -17,6 +17,7 @@ from augment.data.images import are_decoded, are_paths, open_image
 from augment.pipeline.build import READER, feed_images
 from augment.pipeline.graph import GraphImage, Placement
 from augment.pipeline.image_feed import ImageFeed
+from augment.pipeline.reading import Reading
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
 
@@ -131,16 +132,12 @@ def _decoding_speed(placement: Placement, files: Sequence[dataset.ImageRef], thr
             names = [str(file) for file in files]
             encoded, _ = fn.readers.file(name=READER, files=names, pad_last_batch=True, dont_use_mmap=True)
         else:
-            encoded = feed_images(ImageFeed(files, batch_size=_TRIAL_BATCH, batches=-(-len(files) // _TRIAL_BATCH)))
+            encoded = feed_images(ImageFeed(Reading(files, _TRIAL_BATCH, seed=0)))
         pipeline.set_outputs(GraphImage(encoded, placement, seed=0).decode())
-    _run(pipeline, _WARM, device_id)
-    start = time.perf_counter()
-    _run(pipeline, _TIMED, device_id)
+    for batches in (_WARM, _TIMED):
+        start = time.perf_counter()
+        for _ in range(batches):
+            pipeline.run()
+        if device_id is not None:
+            torch.cuda.synchronize(device_id)
     return _TIMED * _TRIAL_BATCH / (time.perf_counter() - start)
-
-
-def _run(pipeline: Pipeline, batches: int, gpu: int | None) -> None:
-    for _ in range(batches):
-        pipeline.run()
-    if gpu is not None:
-        torch.cuda.synchronize(gpu)

@@ -3,14 +3,12 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from multiprocessing import current_process
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
 from torch import Tensor
@@ -318,23 +316,15 @@ class _FedImage(GraphImage):
     def resize_random_window(self, size: int, area_range: Interval, aspect_range: Interval) -> Node:
         """Return a random window as (size, size, 3) uint8."""
         self.columns = COLUMNS
-        self.draw = partial(_windows, area_range=area_range, aspect_range=aspect_range)
+        self.draw = lambda uniform, sizes: random_windows(uniform, sizes(), area_range, aspect_range)
         window = self._source()
         return self.resize(self.decode(), size, (window[:2], window[2:]))
 
     def random_position(self) -> Node:
         """Return two numbers in [0, 1)."""
-        self.draw = _position
+        # As float32 the largest numbers would be rounded to 1.
+        self.draw = lambda uniform, sizes: np.minimum(uniform, 1 - 2**-24)
         return self._source()
 
     def _source(self) -> Node:
         return fn.external_source(name=self.name, dtype=types.FLOAT, ndim=1)
-
-
-def _windows(uniform: Array, sizes: Callable[[], NDArray[np.int64]], **ranges: Interval) -> Array:
-    return random_windows(uniform, sizes(), **ranges)
-
-
-def _position(uniform: Array, sizes: Callable[[], NDArray[np.int64]]) -> Array:
-    # As float32 the largest numbers would be rounded to 1.
-    return np.minimum(uniform, 1 - 2**-24)

@@ -1,7 +1,7 @@
 """Compare two recipes: changed settings, and steps that were added, removed, moved or changed.
 
-    + name  parameters         added            > name  now after other            moved
-    - name  parameters         removed          ~ name  parameter old -> new       changed
++ name  parameters         added            > name  now after other            moved
+- name  parameters         removed          ~ name  parameter old -> new       changed
 """
 
 from collections.abc import Iterator, Mapping, Sequence

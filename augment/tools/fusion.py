@@ -4,14 +4,10 @@ The same steps, with the same draws, run as one warp and one by one. Where an im
 it is sharp, every resampling blurs it a little more.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +28,6 @@ from augment.support.errors import UserError
 from augment.support.text import amount
 from augment.tools._photos import find_photos
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 Images = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 
@@ -43,30 +36,12 @@ SEED = 0
 COUNTS = (1, 2, 3, 4, 8)
 OUT = Path("outputs/fusion.png")
 _MARGIN = 32  # pixels that the figure crops at each edge
-_DPI = 100
 
 _EXAMPLES = """\
   python -m augment fusion                                on the built-in sample
   python -m augment fusion --photos DIR                   on your own images
   python -m augment fusion --photos DIR --out fusion.png  with the figure in a file of your choice
 """
-
-
-@dataclass(frozen=True)
-class FusionEffect:
-    """The difference between fused steps and steps run one by one, on N images.
-
-    Attributes:
-        steps: number of geometry steps.
-        smooth: (N,) mean difference on images blurred with sigma 2 px, in levels of 0..255.
-        sharp: (N,) mean difference on the original images, in levels of 0..255.
-        contrast: mean difference of neighboring pixels step by step, as a share of that when fused.
-    """
-
-    steps: int
-    smooth: NDArray[np.float64]
-    sharp: NDArray[np.float64]
-    contrast: float
 
 
 def aug_of(steps: int, *, fuse: bool) -> Aug:
@@ -82,27 +57,25 @@ def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> Images:
     return render(build_plan(aug_of(steps, fuse=fuse), "val"), files, SEED)  # val keeps the order
 
 
-def compare(files: Sequence[ImageRef], folder: Path) -> list[FusionEffect]:
+def compare(files: Sequence[ImageRef], folder: Path) -> Iterator[tuple[int, list[NDArray[np.float64]], float]]:
     """Compare fused steps with steps run one by one, for each of `COUNTS`.
 
     Args:
-        files: images of any size.
+        files: N images of any size.
         folder: folder for resized and blurred copies.
+
+    Yields:
+        The number of steps; the mean difference of each image, (N,) in levels of 0..255, when it is blurred with sigma
+        2 px and when it is not; and the mean difference of neighboring pixels step by step, as a share of that when
+        fused.
     """
-    sharp, smooth = _copies(files, folder / "sharp", 0), _copies(files, folder / "smooth", 2)
-    comparisons = []
+    smooth, sharp = _copies(files, folder / "smooth", 2), _copies(files, folder / "sharp", 0)
     for steps in COUNTS:
         inside = always_inside(steps, len(files))
-        (fused, stepped), (smooth_fused, smooth_stepped) = (
-            [transform(copies, steps, fuse=fuse) for fuse in (True, False)] for copies in (sharp, smooth)
-        )
+        pairs = [[transform(copies, steps, fuse=fuse) for fuse in (True, False)] for copies in (smooth, sharp)]
+        fused, stepped = pairs[1]
         contrast = _detail(stepped, inside) / _detail(fused, inside)
-        comparisons.append(
-            FusionEffect(
-                steps, difference(smooth_fused, smooth_stepped, inside), difference(fused, stepped, inside), contrast
-            )
-        )
-    return comparisons
+        yield steps, [difference(one, other, inside) for one, other in pairs], contrast
 
 
 def always_inside(steps: int, count: int) -> Mask:
@@ -147,25 +120,6 @@ def _copies(files: Sequence[ImageRef], folder: Path, sigma: float) -> list[Path]
     return copies
 
 
-def figure(file: ImageRef, folder: Path) -> Figure:
-    """Draw the middle of an image after each number of steps: fused above, step by step below."""
-    from matplotlib.figure import Figure
-
-    (copy,) = _copies([file], folder / "one", 0)
-    columns = [(amount(n, "step"), [transform([copy], n, fuse=f)[0] for f in (True, False)]) for n in COUNTS]
-    drawn = Figure(figsize=(2.2 * len(columns), 4.9), dpi=_DPI, layout="constrained")
-    axes = drawn.subplots(2, len(columns))
-    for column, (title, images) in enumerate(columns):
-        for row, image in enumerate(images):
-            axis = axes[row, column]
-            axis.imshow(image[_MARGIN:-_MARGIN, _MARGIN:-_MARGIN], interpolation="nearest")
-            axis.set(xticks=[], yticks=[])
-        axes[0, column].set_title(title)
-    for row, name in enumerate(("fused: one warp", "step by step")):
-        axes[row, 0].set_ylabel(name)
-    return drawn
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
@@ -174,21 +128,35 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"{' '.join(rest)}: not allowed here. Allowed: flags only, see --help.")
         files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)
         console = PlainConsole()
+        title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"
+        table = Table(title=title, title_justify="left")
+        for head in ("steps", "smooth: mean", "largest", "sharp: mean", "largest", "detail left"):
+            table.add_column(head, justify="right")
         with tempfile.TemporaryDirectory() as temporary:
-            title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"
-            table = Table(title=title, title_justify="left")
-            for head in ("steps", "smooth: mean", "largest", "sharp: mean", "largest", "detail left"):
-                table.add_column(head, justify="right")
-            for row in compare(files, Path(temporary)):
-                numbers = (row.smooth.mean(), row.smooth.max(), row.sharp.mean(), row.sharp.max())
-                table.add_row(str(row.steps), *(f"{n:.2f}/255" for n in numbers), f"{row.contrast:.0%}")
+            for steps, differences, contrast in compare(files, Path(temporary)):
+                levels = [f"{level:.2f}/255" for one in differences for level in (one.mean(), one.max())]
+                table.add_row(str(steps), *levels, f"{contrast:.0%}")
             console.print(table)
             with writing(f"--out {flags.out}"):
-                from augment.drawing.style import save_figure
-
-                save_figure(figure(files[len(files) // 2], Path(temporary)), flags.out, _DPI)
+                _draw(files[len(files) // 2], Path(temporary), title, flags.out)
         console.print(str(flags.out))
     return 0
+
+
+def _draw(file: ImageRef, folder: Path, title: str, out: Path) -> None:
+    """Draw the middle of an image after each number of steps: fused above, step by step below."""
+    from augment.drawing.style import save_figure
+    from augment.drawing.text import DPI
+    from augment.tools.preview.sheet import SheetBlock, SheetRow, Tile, draw, lay_out
+
+    copy, middle = _copies([file], folder / "one", 0), slice(_MARGIN, -_MARGIN)
+    rows = [
+        SheetRow(
+            tuple(Tile(transform(copy, n, fuse=fuse)[0][middle, middle], (amount(n, "step"),)) for n in COUNTS), name
+        )
+        for name, fuse in (("fused: one warp", True), ("step by step", False))
+    ]
+    save_figure(draw(lay_out(title, "", [SheetBlock("", "", tuple(rows))])), out, DPI)
 
 
 def _parser() -> Parser:

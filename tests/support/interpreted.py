@@ -26,6 +26,7 @@ from pipelines import SEED, Pixels, plan_of, run
 from augment import load_recipe
 from augment.data.dataset import Split
 from augment.data.targets.classes import CLASSES
+from augment.data.targets.labels import LABELS
 from augment.pipeline import build, kernel_mix, mixing, transform
 from augment.pipeline import kernel as kernels
 from augment.pipeline.graph import Form
@@ -226,7 +227,8 @@ def mixed() -> dict[str, float]:
         for half in (False, True):
             batch = images.half() if half else images
             for targets in (classes, labels):
-                mixer = Mixer(plan_of(steps, "train", SIZE), CLASSES, seed=SEED, rank=0, classes=3)
+                kind = LABELS if targets.is_floating_point() else CLASSES
+                mixer = Mixer(plan_of(steps, "train", SIZE), kind, seed=SEED, rank=0, classes=3)
                 results = []
                 for by_kernel in (False, True):
                     mixing.kernel_runs = lambda device, by_kernel=by_kernel: by_kernel

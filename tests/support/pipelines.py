@@ -9,8 +9,9 @@ from decoded import for_device
 from rendering import SEED, SIZE, Pixels, plan_of, read
 
 from augment.data.dataset import ImageRef
-from augment.pipeline.build import BuiltPipeline, Reading, Shard, build_pipeline
+from augment.pipeline.build import BuiltPipeline, build_pipeline
 from augment.pipeline.graph import Form, Placement
+from augment.pipeline.reading import Reading, Shard
 from augment.recipe.plan import Plan
 
 __all__ = ["SEED", "SIZE", "Pixels", "assert_close", "pixels", "plan_of", "read", "run"]

@@ -12,8 +12,9 @@ from photos import draw_photo
 from PIL import Image
 
 from augment.data.dataset import ImageRef
-from augment.pipeline.build import Reading, build_pipeline
+from augment.pipeline.build import build_pipeline
 from augment.pipeline.graph import Form, Placement
+from augment.pipeline.reading import Reading
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws

@@ -17,10 +17,10 @@ from torch import nn
 
 from augment.data.dataset import Split
 from augment.data.own.items import end_readers
-from augment.pipeline.build import Shard
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
+from augment.pipeline.reading import Shard
 from augment.recipe.plan import Plan, build_plan
 from augment.support.process import return_freed_memory
 from augment.support.secrets import as_written

@@ -121,7 +121,7 @@ def recipe_blocks(
         for step, view in progress.track(shown, description="Drawing")
     ]
     how = "applied to every image, at the low end, the middle and the high end of its ranges"
-    return [SheetBlock("Single steps", how, tuple(rows), panels=min(2, len(rows))), _whole(plan, aug, files, seed)]
+    return [SheetBlock("Single steps", how, tuple(rows)), _whole(plan, aug, files, seed)]
 
 
 def _whole(plan: Plan, aug: Aug, files: Sequence[ImageRef], seed: int) -> SheetBlock:
@@ -165,8 +165,7 @@ def ops_blocks(
     kinds: dict[str, list[SheetRow]] = {kind: [] for kind in get_args(Kind)}
     for name in progress.track(names, description="Drawing"):
         kinds[OPS[name].kind].append(_op_row(studio, OPS[name]))
-    panels = min(1 if len(names) <= 4 else 2, max(map(len, kinds.values())))
-    return [SheetBlock(kind.capitalize(), "", tuple(rows), panels) for kind, rows in kinds.items() if rows]
+    return [SheetBlock(kind.capitalize(), "", tuple(rows)) for kind, rows in kinds.items() if rows]
 
 
 def _op_row(studio: Studio, op: Op) -> SheetRow:

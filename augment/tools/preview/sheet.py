@@ -18,7 +18,7 @@ Pixels = NDArray[np.uint8]  # (height, width, 3) RGB
 
 INK, GRAY, RULE = "0.15", "0.45", 225
 TITLE, HEADING, TEXT = 14, 11, 9  # points
-MARGIN, GAP, GUTTER = 28, 12, 40  # pixels: around the sheet, between images, between panels
+MARGIN, GAP = 28, 12  # pixels: around the sheet, between images
 NARROWEST = 560  # pixels between the margins
 # Images are enlarged by an integer factor to at least SMALLEST, or reduced to LARGEST.
 SMALLEST, LARGEST = 160, 512
@@ -43,12 +43,11 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class SheetBlock:
-    """Rows under a heading and a line of text, several of them side by side if there are panels."""
+    """Rows under a heading and a line of text."""
 
     title: str
     text: str
     rows: tuple[SheetRow, ...]
-    panels: int = 1
 
 
 @dataclass(frozen=True)
@@ -70,29 +69,44 @@ class Layout:
 
     Attributes:
         width: width of the sheet.
-        height: height of the sheet.
         side: side of the square cell of an image.
+        height: height of the sheet, so far.
         images: left, top and pixels of each image.
         lines: all text.
         rules: tops of the lines between blocks.
     """
 
     width: int
-    height: int
     side: int
+    height: int = MARGIN
     images: list[tuple[int, int, Pixels]] = field(default_factory=list)
     lines: list[SheetLine] = field(default_factory=list)
     rules: list[int] = field(default_factory=list)
 
-    def write(self, place: SheetLine, phrases: Iterable[str], width: float) -> int:
-        """Put text, wrapped to a width, below `place` and in its style; return its bottom."""
-        y, height = place.y, line_height(place.points)
-        for text in wrap(map(drawable, filter(None, phrases)), width, place.points, bold=place.bold):
-            baseline = y + round(place.points * DPI / 72)  # it does not depend on the letters of the line
-            style = (place.points, place.color, place.bold, place.centered)
-            self.lines.append(SheetLine(place.x, baseline, text, *style))
-            y += height
-        return y
+    def write(self, phrases: Iterable[str], points: float, *, color: str = INK, bold: bool = False) -> None:
+        """Put text, wrapped to the width, below all else."""
+        lines = wrapped(phrases, self.width - 2 * MARGIN, points, bold=bold)
+        for line in lines:
+            baseline = self.height + round(points * DPI / 72)  # it does not depend on the letters of the line
+            self.lines.append(SheetLine(MARGIN, baseline, line, points, color, bold))
+            self.height += line_height(points)
+
+    def add_row(self, row: SheetRow) -> None:
+        """Put a row below all else."""
+        self.write([row.title], TEXT, bold=True)
+        for text in row.lines:
+            self.write([text], TEXT, color=GRAY)
+        top, bottom = self.height + 6, self.height + 6
+        for number, tile in enumerate(row.tiles):
+            left, image = MARGIN + number * (self.side + GAP), _scaled(tile.image)
+            height, width, _ = image.shape
+            self.images.append((left + (self.side - width) // 2, top + (self.side - height) // 2, image))
+            baseline = top + self.side + 5 + round(TEXT * DPI / 72)
+            for line in wrapped(tile.caption, self.side + 2, TEXT):
+                self.lines.append(SheetLine(left + self.side / 2, baseline, line, TEXT, centered=True))
+                baseline += line_height(TEXT)
+            bottom = max(bottom, baseline)
+        self.height = bottom
 
 
 def line_height(points: float) -> int:
@@ -100,49 +114,30 @@ def line_height(points: float) -> int:
     return round(points * DPI / 72 * 1.3)
 
 
+def wrapped(phrases: Iterable[str], width: float, points: float, *, bold: bool = False) -> list[str]:
+    """Return phrases as lines of at most a width."""
+    return wrap(map(drawable, filter(None, phrases)), width, points, bold=bold)
+
+
 def lay_out(title: str, text: str, blocks: Sequence[SheetBlock]) -> Layout:
     """Lay out blocks from top to bottom, under a title and a line of text."""
-    tiles = [tile for block in blocks for row in block.rows for tile in row.tiles]
-    side = max((max(_scaled(tile.image).shape[:2]) for tile in tiles), default=SMALLEST)
-    wide = max(block.panels * (_row_width(block, side) + GUTTER) - GUTTER for block in blocks)
-    inner = max(NARROWEST, wide)
-    layout = Layout(inner + 2 * MARGIN, 0, side)
-    y = layout.write(SheetLine(MARGIN, MARGIN, "", TITLE, bold=True), [title], inner) + 4
-    y = layout.write(SheetLine(MARGIN, y, "", TEXT, GRAY), [text], inner) + 18
+    rows = [row for block in blocks for row in block.rows]
+    side = max((max(_scaled(tile.image).shape[:2]) for row in rows for tile in row.tiles), default=SMALLEST)
+    wide = max((len(row.tiles) for row in rows), default=1) * (side + GAP) - GAP
+    layout = Layout(max(NARROWEST, wide) + 2 * MARGIN, side)
+    layout.write([title], TITLE, bold=True)
+    layout.write([text], TEXT, color=GRAY)
     for block in blocks:
-        layout.rules.append(y)
-        y = layout.write(SheetLine(MARGIN, y + 14, "", HEADING, bold=True), [block.title], inner)
-        y = layout.write(SheetLine(MARGIN, y + 2, "", TEXT, GRAY), [block.text], inner) + 12
-        for start in range(0, len(block.rows), block.panels):
-            y = _put_rows(layout, block, block.rows[start : start + block.panels], y) + GAP
-        y += 10
-    layout.height = y - 10 - GAP + MARGIN
+        layout.height += 18
+        layout.rules.append(layout.height)
+        layout.height += 14
+        layout.write([block.title], HEADING, bold=True)
+        layout.write([block.text], TEXT, color=GRAY)
+        for row in block.rows:
+            layout.height += GAP
+            layout.add_row(row)
+    layout.height += MARGIN
     return layout
-
-
-def _row_width(block: SheetBlock, side: int) -> int:
-    return max((len(row.tiles) for row in block.rows), default=1) * (side + GAP) - GAP
-
-
-def _put_rows(layout: Layout, block: SheetBlock, rows: Sequence[SheetRow], y: int) -> int:
-    """Put rows side by side with aligned images; return their bottom."""
-    side, width = layout.side, _row_width(block, layout.side)
-    starts = [MARGIN + panel * (width + GUTTER) for panel in range(len(rows))]
-    tops = [y]
-    for x, row in zip(starts, rows, strict=True):
-        top = layout.write(SheetLine(x, y, "", TEXT, bold=True), [row.title], width)
-        for line in row.lines:
-            top = layout.write(SheetLine(x, top, "", TEXT, GRAY), [line], width)
-        tops.append(top + 6)
-    y = max(tops)
-    bottoms = [y]
-    for x, row in zip(starts, rows, strict=True):
-        for left, tile in zip(range(x, x + width, side + GAP), row.tiles, strict=False):
-            image = _scaled(tile.image)
-            layout.images.append((left + (side - image.shape[1]) // 2, y + (side - image.shape[0]) // 2, image))
-            below = SheetLine(left + side / 2, y + side + 5, "", TEXT, centered=True)
-            bottoms.append(layout.write(below, tile.caption, side + 2))
-    return max(bottoms)
 
 
 def _scaled(image: Pixels) -> Pixels:

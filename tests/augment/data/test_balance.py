@@ -16,9 +16,9 @@ from augment.data.balance import describe_balance, loss_weights, oversample
 from augment.data.dataset import Dataset, Split, Task
 from augment.data.sources import load_dataset, parse_data
 from augment.data.targets.labels import MAX_LABEL_WEIGHT
-from augment.pipeline.build import Shard
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
+from augment.pipeline.reading import Shard
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError

@@ -15,6 +15,7 @@ from augment.data.images import are_decoded, are_paths, file_name, name_of, open
 from augment.data.sources import parse_data
 from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.placement import decoded_bytes
+from augment.pipeline.reading import Reading
 from augment.pipeline.serving.serialized import serialize
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
@@ -56,7 +57,7 @@ def test_one_encoded_image_makes_the_split_encoded(stores: dict[str, Images]) ->
     assert are_decoded(stores["array"])
     assert not are_decoded(both)
     assert not are_paths((stores["folder"][0], stores["tar"][0]))
-    first, second = ImageFeed(both, batch_size=2, batches=1)(SimpleNamespace(iteration=0))[0]
+    first, second = ImageFeed(Reading(both, 2, seed=0))(SimpleNamespace(iteration=0))[0]
     assert bytes(first[:2]) == b"P6"
     assert bytes(second) == bytes(read_encoded(both[1]))
 

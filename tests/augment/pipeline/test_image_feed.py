@@ -15,13 +15,14 @@ from stores import write_shards
 from augment.data.dataset import Split
 from augment.data.sources import parse_data
 from augment.pipeline.image_feed import ImageFeed
+from augment.pipeline.reading import Reading
 from augment.support.errors import UserError
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (8, 8, 4), (8, 8, 3)])
 def test_pixels_of_another_form_are_refused(shape: tuple[int, ...]) -> None:
     image: Any = MemoryImage("mine", np.zeros(shape, np.float32 if shape == (8, 8, 3) else np.uint8))
-    feed = ImageFeed([image], batch_size=1, batches=1)
+    feed = ImageFeed(Reading([image], 1, seed=0))
     with pytest.raises(UserError, match=r"^data: mine has \(8, 8.*\) \w+ pixels\. Allowed: \(height, width, 3\) uint8"):
         feed(SimpleNamespace(iteration=0))
 
@@ -49,7 +50,7 @@ class Begun:
 
 def test_what_was_begun_for_nobody_is_not_read() -> None:
     futures: list[Future[dict[int, bytes]]] = [Future() for _ in range(9)]
-    feed = ImageFeed([Begun(future) for future in futures], batch_size=1, batches=9)
+    feed = ImageFeed(Reading([Begun(future) for future in futures], 1, seed=0))
     futures[0].set_result({0: b"ab"})
     feed(SimpleNamespace(iteration=0))
     assert not any(future.cancelled() for future in futures)
@@ -71,7 +72,7 @@ def test_images_are_announced_two_batches_before_they_are_read() -> None:
         def read(self) -> bytes:
             return self.name.encode()
 
-    feed = ImageFeed([Told(name) for name in "abcdefgh"], batch_size=2, batches=4)
+    feed = ImageFeed(Reading([Told(name) for name in "abcdefgh"], 2, seed=0))
     for iteration, announced in enumerate(("ef", "gh", "ab")):
         asked.clear()
         image_files, _ = feed(SimpleNamespace(iteration=iteration))
@@ -83,7 +84,7 @@ def test_images_are_announced_two_batches_before_they_are_read() -> None:
 def test_readers_that_die_are_reported(when: str) -> None:
     failed: Future[dict[int, bytes]] = Future()
     failed.set_exception(BrokenExecutor())
-    feed = ImageFeed([Begun(BrokenExecutor() if when == "before" else failed)], batch_size=1, batches=1)
+    feed = ImageFeed(Reading([Begun(BrokenExecutor() if when == "before" else failed)], 1, seed=0))
     with pytest.raises(UserError, match=r"^data\.workers: a process that reads images was killed"):
         feed(SimpleNamespace(iteration=0))
 
@@ -94,6 +95,6 @@ def test_a_shard_that_was_emptied_is_named(image_files: Split, tmp_path: Path, m
     shards = write_shards(tmp_path, files, image_files.targets, 1)
     tar = parse_data({"source": "webdataset", "train": shards, "val": shards}).load().train
     (tmp_path / "train-000.tar").write_bytes(b"")
-    feed = ImageFeed(tar.files, batch_size=2, batches=4)
+    feed = ImageFeed(Reading(tar.files, 2, seed=0))
     with pytest.raises(UserError, match=r"^data: train-000\.tar/.*\.jpg cannot be read any more"):
         feed(SimpleNamespace(iteration=0))

@@ -19,10 +19,10 @@ from stores import FIXED, write_arrays, write_shards
 from augment.data.dataset import Split
 from augment.data.images import file_name
 from augment.data.sources import parse_data
-from augment.pipeline.build import Shard
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
+from augment.pipeline.reading import Shard
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 

@@ -27,7 +27,7 @@ from PIL import Image
 from torch import Tensor
 
 from augment.data.dataset import Split
-from augment.pipeline.build import Shard
+from augment.pipeline.reading import Shard
 from augment.recipe.steps import SplitName
 from augment.support.errors import UserError
 from augment.support.text import amount

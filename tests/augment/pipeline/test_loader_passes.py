@@ -17,9 +17,10 @@ from passes import RECIPE, assert_complete, content, first, indices, make, plan_
 import augment.pipeline.loader
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import BuiltPipeline, Shard
+from augment.pipeline.build import BuiltPipeline
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
+from augment.pipeline.reading import Shard
 from augment.recipe.steps import SplitName
 from augment.support.errors import UserError
 

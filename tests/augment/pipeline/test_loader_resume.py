@@ -20,7 +20,7 @@ from passes import (
 )
 
 from augment.data.dataset import Split
-from augment.pipeline.build import Shard
+from augment.pipeline.reading import Shard
 
 
 def test_resume_at_each_batch(varied: Split, device: torch.device) -> None:

@@ -23,7 +23,7 @@ from passes import (
 )
 
 from augment.data.dataset import Split
-from augment.pipeline.build import Shard
+from augment.pipeline.reading import Shard
 from augment.pipeline.state import restored
 from augment.support.errors import UserError
 

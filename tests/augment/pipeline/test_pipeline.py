@@ -12,7 +12,7 @@ from PIL import Image
 from pipelines import SEED, SIZE, Pixels, assert_close, pixels, plan_of, read, run
 
 from augment.data.dataset import Split
-from augment.pipeline.build import Shard
+from augment.pipeline.reading import Shard
 from augment.recipe.kinds import BORDERS
 from augment.recipe.sampler import Sampler
 

@@ -10,7 +10,7 @@ from photos import draw_photo
 from PIL import Image, ImageOps
 from pipelines import SEED, SIZE, Pixels, assert_close, pixels, plan_of, run
 
-from augment.pipeline.build import Shard
+from augment.pipeline.reading import Shard
 from augment.recipe.plan import Plan
 
 # (width, height): strips in either direction, one pixel, smaller and larger than the result, and the result's size.

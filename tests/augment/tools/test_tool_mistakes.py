@@ -14,7 +14,7 @@ MISTAKES = [
     ("plan --against imagenete", "--against: aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
     ("plan --against none +aug=imagenette", "--against: aug: chosen twice, none and imagenette."),
     ("preview", "aug.train: no steps. Allowed: +aug=NAME for a recipe, or --op NAME for an op."),
-    ("preview --op flip --count 0", "--count: '0' is not allowed. Allowed: a whole number from 1 to 64"),
+    ("preview --op flip --count 0", "--count: 0 is not allowed. Allowed: a whole number from 1 to 64"),
     ("preview --op flip --out a.jpg", "'a.jpg' is not allowed. Allowed: the name of a file that ends in .png"),
     ("preview --op flip --photos nowhere", "--photos nowhere: there is no such folder"),
     ("preview --op flip --photos .", "--photos .: the folder contains no images"),
@@ -24,7 +24,7 @@ MISTAKES = [
     ("convert data=sample --to folder", "--out: missing."),
     ("convert --to folder --out x", "data: missing. Allowed: data=folder data.root=DIR, or another source."),
     ("convert data=folder --to folder --out x", "data.root: missing"),
-    ("convert data=sample --size 0", "--size: '0' is not allowed. Allowed: a whole number from 1 to 65,500"),
+    ("convert data=sample --size 0", "--size: 0 is not allowed. Allowed: a whole number from 1 to 65500"),
     ("fusion --photos .", "--photos .: the folder contains no images."),
     ("fusion a b", "a b: not allowed here. Allowed: flags only"),
 ]

@@ -11,6 +11,7 @@ from augment.data.formats.spans import RecordFile
 from augment.data.images import open_image
 from augment.data.sources import parse_data
 from augment.pipeline.image_feed import ImageFeed
+from augment.pipeline.reading import Reading
 from augment.support.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)
@@ -72,7 +73,7 @@ def test_a_replaced_array_is_read_again(tmp_path: Path) -> None:
 
 def test_a_batch_is_read_with_one_look_at_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = load(tmp_path).train.files
-    feed = ImageFeed(images, batch_size=4, batches=1)
+    feed = ImageFeed(Reading(images, 4, seed=0))
     looks = []
     real = RecordFile.require_unchanged
     monkeypatch.setattr(RecordFile, "require_unchanged", lambda file: (looks.append(file), real(file)))

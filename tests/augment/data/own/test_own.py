@@ -18,8 +18,8 @@ from augment.data.dataset import Split
 from augment.data.images import open_image, read_encoded
 from augment.data.own.items import end_readers
 from augment.data.sources import parse_data
-from augment.pipeline.build import Shard
 from augment.pipeline.loader import Loader
+from augment.pipeline.reading import Shard
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError

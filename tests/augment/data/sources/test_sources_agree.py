@@ -21,8 +21,8 @@ from stores import FIXED, write_shards
 from augment.data.dataset import Dataset, Split
 from augment.data.images import name_of
 from augment.data.sources import parse_data
-from augment.pipeline.build import Shard
 from augment.pipeline.loader import Loader
+from augment.pipeline.reading import Shard
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 

@@ -16,7 +16,10 @@ def vivid(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def soft(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """As many photos as the module's COUNT."""
-    return save(tmp_path_factory.mktemp("soft"), [draw_photo(SIZE, SIZE, seed) for seed in range(request.module.COUNT)])
+    return save(
+        tmp_path_factory.mktemp("soft"),
+        [draw_photo(SIZE, SIZE, seed) for seed in range(getattr(request.module, "COUNT", COUNT))],
+    )
 
 
 @pytest.fixture(scope="module")
