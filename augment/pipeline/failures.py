@@ -140,9 +140,8 @@ def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> list[Problem]:
     text = str(error)
     if not _OF_FILES.search(text) or _NOT_OF_FILES.search(text):
         return []
-    if are_paths(images):
-        if problems := check_files(sorted(set(images), key=_changed, reverse=True)[:_RECENT]):
-            return problems
+    if are_paths(images) and (problems := check_files(sorted(set(images), key=_changed, reverse=True)[:_RECENT])):
+        return problems
     return check_files(list(dict.fromkeys(images)))
 
 

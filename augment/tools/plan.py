@@ -1,6 +1,6 @@
 """Show how a recipe is executed, or compare two recipes.
 
-Prints the stages that the steps are grouped into, where they run, and a digest that is equal for equal plans.
+Prints the stages that the steps are grouped into, and a digest that is equal for equal plans.
 """
 
 from collections import Counter
@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from augment.cli.compose import Recipe, compose_recipe
-from augment.cli.overrides import key_of, parse
+from augment.cli.compose import compose_recipe
 from augment.cli.parser import Parser, one_of, readable_errors
 from augment.recipe.diff import diff_settings, diff_steps
 from augment.recipe.plan import Plan, build_plan
@@ -45,24 +44,12 @@ def summary(plan: Plan) -> str:
     return f"{first}{amount(1 + len(plan.tree), 'step')}: {stages}; digest {plan.digest}"
 
 
-def devices(aug: Aug, plan: Plan) -> str:
-    """Return in one line what runs where."""
-    where = {"mixed": "on the GPU and the CPU", "cpu": "on the CPU", "auto": "where it is faster"}[aug.decode]
-    cache = "" if aug.cache == "off" else f", cache {aug.cache}" + (" MiB" if isinstance(aug.cache, int) else "")
-    always_cpu = [step.key for step in plan.steps if step.op.on_cpu]
-    return (
-        f"with a GPU: decoding {where}{cache}, everything else on the GPU; without: everything on the CPU; "
-        f"prefetching {amount(aug.prefetch, 'batch')}"
-    ) + (f"; always on the CPU: {', '.join(always_cpu)}" if always_cpu else "")
-
-
 def show(aug: Aug, splits: Sequence[SplitName], console: Console) -> None:
     """Print the plan of each split."""
     for split in splits:
         plan = build_plan(aug, split)
         console.print(str(plan))
         console.print(f"  {summary(plan)}", style="dim")
-        console.print(f"  {devices(aug, plan)}", style="dim")
 
 
 def show_difference(old: Aug, new: Aug, splits: Sequence[SplitName], console: Console) -> None:
@@ -82,14 +69,6 @@ def show_difference(old: Aug, new: Aug, splits: Sequence[SplitName], console: Co
 def _show_changes(changes: Sequence[str], console: Console) -> None:
     for change in changes:
         console.print(Text(f"  {change}", _COLORS[change[0]]))
-
-
-def _note(recipe: Recipe, overrides: Sequence[str]) -> str | None:
-    """Return a note if the trainer would take mean and std from the model, which is unknown here."""
-    about_model = any(key_of(parse(token)).split(".")[0] == "model" for token in overrides)
-    if about_model and (recipe.aug.mean is None or recipe.aug.std is None):
-        return "mean and std are ImageNet's here; in training, a pretrained model provides its own"
-    return None
 
 
 def _parser() -> Parser:
@@ -123,6 +102,4 @@ def main(arguments: Sequence[str]) -> int:
             show(recipe.aug, splits, console)
             for doubt in doubts(recipe.aug):
                 console.print(doubt, style="yellow")
-            if note := _note(recipe, overrides):
-                console.print(note, style="dim")
     return 0

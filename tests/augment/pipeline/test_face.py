@@ -131,17 +131,6 @@ def test_arguments_of_a_loader_that_are_not_allowed(
         augment.make_loader(**{"recipe": recipe, "data": "folder", "root": folder, "device": "cpu"} | given)
 
 
-@pytest.mark.parametrize("name", ["classes", "rank", "seed", "threads"])
-def test_numbers_of_a_transform_are_whole(name: str, recipe: Recipe) -> None:
-    with pytest.raises(UserError, match=rf"^{name}: 1\.5 is not allowed\. Allowed: a whole number"):
-        Transform(recipe, **CPU | {name: 1.5})
-
-
-def test_half_of_a_transform_is_true_or_false(recipe: Recipe) -> None:
-    with pytest.raises(UserError, match=r"^half: 'no' is not allowed\. Did you mean false\?"):
-        Transform(recipe, half="no", **CPU)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_plain_loop(recipe: Recipe, folder: Path, split: str) -> None:
     loader = loader_of(recipe, folder, split)
@@ -167,11 +156,6 @@ def test_a_plain_loop(recipe: Recipe, folder: Path, split: str) -> None:
         assert sorted(indices) == list(range(total))
         epochs.append(indices)
     assert (epochs[0] != epochs[1]) == (epochs[1] != epochs[2]) == (split == "train")
-
-
-def test_a_transform_of_an_unknown_split(recipe: Recipe) -> None:
-    with pytest.raises(UserError, match=r"^split=test: unknown name\."):
-        Transform(recipe, "test", device="cpu")  # type: ignore[arg-type]
 
 
 def test_a_timm_loop(recipe: Recipe, folder: Path) -> None:

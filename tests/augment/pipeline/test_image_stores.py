@@ -17,7 +17,6 @@ from PIL import Image
 from stores import FIXED, write_arrays, write_shards
 
 from augment.data.dataset import Split
-from augment.data.images import file_name
 from augment.data.sources import parse_data
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
@@ -107,28 +106,6 @@ def test_a_pass_is_resumed_exactly(name: str, shard: Shard, stores: dict[str, Sp
         if rest:
             assert batches(resumed) == rest
         assert batches(resumed) == expected[2]
-
-
-def test_windows_are_those_of_files(stores: dict[str, Split], device: torch.device) -> None:
-    # Of a seed of their own: DALI would draw them by their place in the graph, which has another reader here.
-    for crop in ("random_resized_crop", "random_crop"):
-        plan = build_plan(parse_aug({"size": 16, "val": {crop: {}}}), "val")
-        files, shards = stores["folder"], stores["webdataset"]
-        places = sorted(range(7), key=lambda place: file_name(shards.files[place]))  # which the shards have in turns
-        sorted_shards = Split(tuple(shards.files[place] for place in places), files.targets)
-        one, other = (samples(make(split, plan=plan, device=device), split) for split in (files, sorted_shards))
-        assert one == other
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [{}, {"center_crop": {"scale": 0.8}}, {"letterbox": {}}, {"random_crop": {}}, {"resize": {"side": "short"}}],
-)
-def test_every_crop_takes_images_that_are_stored_decoded(steps: dict[str, Any], stores: dict[str, Split]) -> None:
-    plan = build_plan(parse_aug({"size": 16, "val": steps}), "val")
-    encoded, raw = ([batch.images for batch in make(stores[name], plan=plan)] for name in ("folder", "numpy"))
-    for one, other in zip(encoded, raw, strict=True):
-        assert torch.equal(one, other)
 
 
 def test_there_is_no_cache_for_images_in_larger_files(stores: dict[str, Split]) -> None:

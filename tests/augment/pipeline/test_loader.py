@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from passes import (
     DRAWN,
     FILES,
     RECIPE,
-    SIZE,
     Content,
     assert_complete,
     content,
@@ -23,7 +21,6 @@ from passes import (
     same,
     take,
 )
-from PIL import Image
 from torch import Tensor
 
 from augment.data.dataset import Split
@@ -93,12 +90,6 @@ def test_drop_last_drops_the_smaller_batch_but_never_the_only_one(
         batches = take(loader)
         assert [len(batch[1]) for batch in batches] == sizes
         assert len(set(indices(batches))) == sum(sizes)
-
-
-def test_draws_of_each_epoch(grays: Split, device: torch.device) -> None:
-    loader = make(first(grays, 13), device)
-    for epoch in range(3):
-        assert_complete(take(loader), 13, epoch)
 
 
 def test_shuffles(grays: Split, device: torch.device) -> None:
@@ -184,13 +175,3 @@ def test_batches_that_are_kept_stay_as_they_were(varied: Split, device: torch.de
     take(make(first(varied, 13), device, plan=plan_of(RECIPE, size=16), seed=9))
     assert len(kept) == 12
     assert same([content(batch) for batch in kept], copies)
-
-
-def test_a_loader_reads_the_files_it_was_given(tmp_path: Path, device: torch.device) -> None:
-    # A name with a blank, a comma and letters of another script, in a folder of that kind.
-    folder = tmp_path / "a b, ü"
-    folder.mkdir()
-    file = folder / "photo 1, ß.png"
-    Image.new("RGB", (SIZE, SIZE), (9, 9, 9)).save(file)
-    ((images, targets, _),) = take(make(Split((file,), (4,)), device, plan=plan_of({}, "val")))
-    assert (images.flatten().tolist(), targets.tolist()) == ([9] * 3 * SIZE * SIZE, [4])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from fakes import needs_gpu
-from passes import RECIPE, assert_complete, content, first, indices, make, plan_of, same, saved, take
+from passes import RECIPE, assert_complete, content, first, indices, make, plan_of, same, take
 
 import augment.pipeline.loader
 from augment.data.dataset import Split
@@ -150,17 +150,6 @@ def test_start_at_an_epoch(before: int | None, grays: Split, device: torch.devic
         assert_complete(take(loader), 13, epoch + 1)
 
 
-def test_the_epoch_of_the_next_pass(grays: Split, device: torch.device) -> None:
-    loader = make(first(grays, 13), device)
-    assert (loader.epoch, loader.next_epoch) == (0, 0)
-    take(loader, 2)
-    assert (loader.epoch, loader.batch, loader.next_epoch) == (0, 2, 1)
-    loader.load_state_dict(saved(loader.state_dict()))
-    assert loader.next_epoch == 0
-    take(loader)
-    assert (loader.epoch, loader.batch, loader.next_epoch) == (1, 0, 1)
-
-
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("steps", [RECIPE, NOISE], ids=["recipe", "noise"])
 def test_what_is_prepared_is_the_same(
@@ -210,25 +199,6 @@ def test_what_fails_while_it_is_prepared_is_raised_by_the_pass(
         with pytest.raises(OSError, match="no such image"):
             take(loader)
     assert sorted(indices(take(loader))) == list(range(len(varied)))
-
-
-def test_states_of_prepared_loaders(varied: Split, device: torch.device) -> None:
-    data, plan = first(varied, 13), plan_of(RECIPE, size=16)
-    loader = make(data, device, plan=plan)
-    epochs = [take(loader) for _ in range(2)]
-    loader.start_at(1)
-    loader.prepare()
-    other = make(data, device, plan=plan)
-    other.prepare()
-    other.load_state_dict(saved(loader.state_dict()))
-    assert same(take(other), take(loader))
-    begun = make(data, device, plan=plan)
-    take(begun, 2)
-    other.close()
-    other.prepare()
-    other.load_state_dict(saved(begun.state_dict()))
-    assert same(take(other), epochs[0][2:])
-    assert same(take(other), epochs[1])
 
 
 @pytest.mark.parametrize("epoch", [0, 1])

@@ -40,17 +40,6 @@ def test_resume_at_each_batch(varied: Split, device: torch.device) -> None:
             assert same(take(resumed), following)
 
 
-def test_resume_has_the_draws_of_its_epoch(grays: Split, device: torch.device) -> None:
-    loader = make(first(grays, 13), device)
-    take(loader)
-    begun = take(loader, 2)
-    resumed = make(first(grays, 13), device)
-    resumed.load_state_dict(saved(loader.state_dict()))
-    assert resumed.epoch == 1
-    assert_complete(begun + take(resumed), 13, epoch=1)
-    assert_complete(take(resumed), 13, epoch=2)
-
-
 UNSAVED: dict[str, Any] = RECIPE | {"clahe": {"p": 0.5}, "gaussian_noise": {"p": 0.5}}
 
 
@@ -96,16 +85,6 @@ def test_resume_between_epochs_and_before_the_first(grays: Split, device: torch.
         resumed.load_state_dict(saved(loader.state_dict()))
         assert_complete(take(resumed), 13, epoch)
         take(loader)
-
-
-def test_state_may_be_loaded_into_a_loader_that_was_used(grays: Split, device: torch.device) -> None:
-    loader = make(first(grays, 13), device)
-    begun = take(loader, 2)
-    state = saved(loader.state_dict())
-    take(loader)
-    take(loader, 3)
-    loader.load_state_dict(state)
-    assert_complete(begun + take(loader), 13, epoch=0)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from nvidia.dali import fn
-from nvidia.dali.pipeline import Pipeline
 from passes import (
     FILES,
     RECIPE,
@@ -24,7 +22,6 @@ from passes import (
 
 from augment.data.dataset import Split
 from augment.pipeline.reading import Shard
-from augment.pipeline.state import restored
 from augment.support.errors import UserError
 
 
@@ -95,19 +92,6 @@ def test_state_of_other_operators_resumes_between_epochs_only(
     resumed.load_state_dict(mixed[-1])
     assert "in another order" in caplog.text
     assert_complete(take(resumed), 13, epoch=1)
-
-
-@pytest.mark.parametrize(("saved_by", "resumed_by"), [(1, 2), (2, 1)])
-def test_what_dali_says_of_more_or_fewer_operators_is_known(saved_by: int, resumed_by: int) -> None:
-    def pipeline(operators: int, checkpoint: str | None = None) -> Pipeline:
-        built = Pipeline(batch_size=1, num_threads=1, device_id=None, enable_checkpointing=True, checkpoint=checkpoint)
-        with built:
-            built.set_outputs(*(fn.random.uniform(seed=seed, name=f"op{seed}") for seed in range(operators)))
-        built.build()
-        return built
-
-    state = pipeline(saved_by).checkpoint()
-    assert not restored(lambda: pipeline(resumed_by, state), inside=False)
 
 
 def test_state_continues_with_the_same_files_in_another_place(

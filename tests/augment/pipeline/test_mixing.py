@@ -7,7 +7,7 @@ import pytest
 import torch
 from fakes import needs_gpu, refuse_waiting
 from numpy.typing import NDArray
-from scipy.stats import beta, kstest
+from scipy.stats import beta
 from torch import Tensor
 
 from augment import Range, batch
@@ -145,44 +145,6 @@ def test_an_op_may_write_to_what_it_is_given(
 # --- draws ---
 
 
-def shares_of(steps: dict[str, Any], count: int) -> dict[str, Floats]:
-    plan = plan_of(steps)
-    draws = Sampler(plan, SEED).draw(0, 0, count)
-    return {stage.steps[0].key: stage.values(draws, 1000)["share"] for stage in plan.batch_stages}
-
-
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])
-def test_shares_of_mixup_follow_beta(alpha: float) -> None:
-    (shares,) = shares_of({"mixup": {"alpha": alpha}}, 5000).values()
-    assert kstest(shares, beta(alpha, alpha).cdf).pvalue > 1e-3
-
-
-def test_areas_of_cutmix_follow_beta_where_boxes_are_whole() -> None:
-    plan = plan_of(CUTMIX)
-    draws = Sampler(plan, SEED).draw(0, 0, 20_000)
-    values = plan.batch_stages[0].values(draws, 1000)
-    width, height = values["across"].sum(axis=1), values["down"].sum(axis=1)
-    for inside in (values["across"], values["down"]):  # one piece
-        assert (np.diff(inside.astype(int), prepend=0, append=0) != 0).sum(axis=1).max() == 2
-    np.testing.assert_allclose(values["share"], 1 - width * height / 1000**2, atol=1e-6)
-    # Those whose middle is far enough from each edge: of them all sizes below that are whole.
-    inner = (np.abs(draws["cutmix"]["x"] - 0.5) < 0.25) & (np.abs(draws["cutmix"]["y"] - 0.5) < 0.25)
-    small = inner & (values["share"] > 0.75)
-    # A half that is no longer than a quarter of the side: a share of more than 3/4, uniformly for alpha 1.
-    assert small.sum() > 1000
-    assert kstest(values["share"][small], "uniform", args=(0.75, 0.25)).pvalue > 1e-3
-    assert abs(width[small] - height[small]).max() <= 1, "square"
-
-
-def test_one_of_mixes_each_sample_in_one_way() -> None:
-    plan = plan_of(EITHER)
-    draws = Sampler(plan, SEED).draw(0, 0, 9000)
-    mixup, cutmix = draws["mix.mixup"]["applied"], draws["mix.cutmix"]["applied"]
-    assert np.maximum(mixup, cutmix).sum() == mixup.sum() + cutmix.sum()
-    assert mixup.mean() == pytest.approx(0.6, abs=0.025)
-    assert cutmix.mean() == pytest.approx(0.3, abs=0.025)
-
-
 @needs_gpu
 def test_mixing_never_waits_for_the_gpu() -> None:
     plan = plan_of({"one_of": {"p": 0.5, "steps": {"mixup": {}, "cutmix": {}}}})
@@ -192,20 +154,6 @@ def test_mixing_never_waits_for_the_gpu() -> None:
         mixer.mix(given, targets, epoch=0, start=0)  # the first time memory is pinned
         with refuse_waiting():
             mixer.mix(given, targets, epoch=0, start=7)
-
-
-def test_shares_do_not_depend_on_the_batch_size(varied: Split, device: torch.device) -> None:
-    whole = Sampler(plan_of(MIXUP), SEED).draw(0, 0, 7)["mixup"]["uniform"]
-    start = 0
-    for plain, mixed in both(MIXUP, varied, device, batch_size=3):
-        size = len(plain)
-        share = (
-            torch.from_numpy(beta.ppf(whole[start : start + size], 0.8, 0.8)).float().to(device)[:, None, None, None]
-        )
-        expected = share * plain.images + (1 - share) * plain.images.roll(-1, 0)
-        torch.testing.assert_close(mixed.images, expected, rtol=0, atol=1e-4)
-        start += size
-    assert start == 7
 
 
 def test_the_only_sample_of_a_batch_is_mixed_with_itself(varied: Split, device: torch.device) -> None:

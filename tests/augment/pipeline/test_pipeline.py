@@ -9,12 +9,10 @@ import pytest
 import torch
 from photos import draw_photo
 from PIL import Image
-from pipelines import SEED, SIZE, Pixels, assert_close, pixels, plan_of, read, run
+from pipelines import SIZE, Pixels, assert_close, pixels, plan_of, read, run
 
 from augment.data.dataset import Split
-from augment.pipeline.reading import Shard
 from augment.recipe.kinds import BORDERS
-from augment.recipe.sampler import Sampler
 
 # --- the graph's outputs ---
 
@@ -59,17 +57,6 @@ def test_threads_and_prefetch_change_nothing(image_files: Split, device: torch.d
     again, same = run(plan, image_files.files, device, batch_size=3, epochs=2, **options)
     np.testing.assert_array_equal(same, indices)
     np.testing.assert_array_equal(again, images)
-
-
-def test_seeds_ranks_and_epochs_give_other_images(image_files: Split, device: torch.device) -> None:
-    plan = plan_of(RECIPE, "train", size=16)
-    first = run(plan, image_files.files, device)
-    for options in ({"seed": SEED + 1}, {"epoch": 1}):
-        images, indices = run(plan, image_files.files, device, **options)  # type: ignore[arg-type]
-        assert indices.tolist() != first[1].tolist()
-        by_index, first_by_index = images[np.argsort(indices)], first[0][np.argsort(first[1])]
-        # The crop is drawn anew too: no image comes out as before.
-        assert (by_index != first_by_index).any(axis=(1, 2, 3)).all()
 
 
 # --- geometry ---
@@ -205,17 +192,6 @@ def test_fused_colors_against_step_by_step(count: int, large_photos: tuple[Path,
     assert max(fused.max(), apart.max()) < 255
     # A rounding a step.
     assert_close(fused, apart, most=count, mean=0.3 * count)
-
-
-def test_ranks_draw_their_own_parameters(photos: tuple[Path, ...], device: torch.device) -> None:
-    plan = plan_of({"brightness": {"factor_range": [0.5, 1.5]}})
-    shards = [run(plan, photos, device, shard=Shard(rank, 2), batch_size=3) for rank in (0, 1)]
-    for rank, (images, indices) in enumerate(shards):
-        # 3 of the 6 files; `run` took two batches, which are the shard's twice.
-        assert indices.tolist() == [3 * rank, 3 * rank + 1, 3 * rank + 2] * 2
-        factor = Sampler(plan, SEED, rank).draw(0, 0, 3)["brightness"]["factor"]
-        expected = np.clip(read(photos)[3 * rank : 3 * rank + 3] * factor[:, None, None, None], 0, 255)
-        np.testing.assert_allclose(images[:3], expected, atol=0.51)
 
 
 # --- CPU and GPU beside each other: the same draws, so nearly the same pixels of files that decode alike ---

@@ -42,11 +42,6 @@ def test_seeds_are_the_same_in_every_process() -> None:
     assert 0 <= derive_seed() < 2**128
 
 
-def test_seeds_depend_on_every_part() -> None:
-    parts: list[tuple[int | str, ...]] = [(0,), ("0",), (0, 0), (0, 1), (1, 0), (10,), (1, 1, 0), ("a", "b"), ("ab",)]
-    assert len({derive_seed(*part) for part in parts}) == len(parts)
-
-
 # Drawn once, in another process. A change of these numbers changes what every saved run would have been fed.
 GOLDEN: dict[tuple[int, int, int], dict[str, dict[str, list[Any]]]] = {
     (0, 0, 4): {
@@ -194,14 +189,6 @@ def test_values_drawn_once_are_those_of_the_seed_and_the_path() -> None:
     assert len(others | {fixed_values(draws[0]["warp"], "u", "v")}) == 3
 
 
-def test_drawing_once_changes_neither_what_is_applied_nor_other_steps() -> None:
-    each, once = sampler(THREE), sampler(THREE | {"warp": THREE["warp"] | {"draw": "once"}})
-    one, other = each.draw(2, 5, 60), once.draw(2, 5, 60)
-    assert np.array_equal(one["warp"]["applied"], other["warp"]["applied"])
-    assert equal(one["rotate"], other["rotate"])
-    assert equal(one["hue"], other["hue"])
-
-
 def test_a_step_drawn_once_has_the_same_values_in_every_slot_of_a_policy() -> None:
     steps = {
         "turn": {"op": "rotate", "draw": "once"},
@@ -274,10 +261,3 @@ def test_apply_rate_is_p(op: Op, p: float) -> None:
     applied = Sampler(plan_with(op, p=p), seed=0).draw(0, 0, MANY)["tested"]["applied"]
     # Four standard deviations of a binomial.
     assert abs(applied.mean() - p) < 4 * (p * (1 - p) / MANY) ** 0.5
-
-
-def test_steps_apply_independently_of_each_other() -> None:
-    names = ["flip", "rotate", "warp", "affine"]
-    drawn = sampler({name: {"p": 0.5} for name in names}, seed=0).draw(0, 0, MANY)
-    between = np.corrcoef(np.stack([drawn[name]["applied"] for name in names]))
-    assert np.abs(between - np.eye(len(names))).max() < 4 / MANY**0.5

@@ -8,7 +8,6 @@ from refusals import refusal, step_refusal
 from augment import load_recipe
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug, parse_aug, parse_steps, plain_steps
-from augment.recipe.views import Views
 from augment.support.errors import UserError
 
 FULL: dict[str, Any] = {
@@ -51,12 +50,6 @@ def test_a_complete_section() -> None:
 @pytest.mark.parametrize("given", [None, {}, {"train": None, "val": {}}, {"train": {}, "plugins": []}])
 def test_nothing_given_is_no_augmentation(given: object) -> None:
     assert parse_aug(given) == Aug(size=128, fuse=True, mean=None, std=None, plugins=(), train=(), val=())
-
-
-def test_steps_keep_the_order_of_the_file() -> None:
-    keys = ["hue", "warp", "flip", "contrast"]
-    assert [step.key for step in parse_steps({key: {} for key in keys}, "train")] == keys
-    assert [step.key for step in parse_steps({key: {} for key in keys[::-1]}, "train")] == keys[::-1]
 
 
 def test_plain_steps_round_trip() -> None:
@@ -163,19 +156,7 @@ def test_mistakes_in_a_step(params: dict[str, Any], message: str) -> None:
     assert step_refusal(rotate={}, rotate_2=again).startswith(f"aug.train.rotate_2.{message}")
 
 
-def test_unknown_step_name_suggests_op() -> None:
-    assert step_refusal(rotate={}, rotate_2={}).startswith(
-        "aug.train.rotate_2: unknown op 'rotate_2'. Did you mean 'rotate'? Allowed: affine, "
-    )
-
-
 # --- the rest of the section ---
-
-
-def test_views() -> None:
-    assert parse_aug({}).views == parse_aug({"views": None}).views == Views(count=1, crop="own")
-    assert parse_aug({"views": {"count": 2}}).views == Views(count=2, crop="own")
-    assert parse_aug({"views": {"count": 16, "crop": "same"}}).views == Views(count=16, crop="same")
 
 
 @pytest.mark.parametrize(
@@ -219,12 +200,6 @@ def test_mistakes_with_decoding_and_views(given: object, message: str) -> None:
 )
 def test_mistakes_with_crops(steps: dict[str, Any], message: str) -> None:
     assert step_refusal(**steps).startswith(f"aug.train.{message}")
-
-
-@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.kind == "crop"])
-def test_every_crop_can_come_first_in_either_split(name: str) -> None:
-    aug = parse_aug({"train": {name: {}, "flip": {}}, "val": {name: None}})
-    assert aug.train[0].op is aug.val[0].op is OPS[name]
 
 
 def test_duplicate_step_names() -> None:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from augment.data.dataset import ImageRef, Split
-from augment.data.selection import whole_batches
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
@@ -103,13 +102,6 @@ def test_each_op_with_an_effect_of_its_own_gets_a_row() -> None:
     names = {row.name for row in op_rows(setup(parse_aug({}), ()), ["all"])}
     assert {"op flip", "op solarize", "op rand_augment", "op mixup"} <= names
     assert not {"op resize", "op one_of"} & names, "crops, and policies without steps, do nothing by themselves"
-
-
-def test_epochs_are_whole_batches() -> None:
-    files = [Path(str(number)) for number in range(65)]
-    assert len(whole_batches(files, 4)) == 128
-    assert len(whole_batches(files, 2)) == 66
-    assert set(whole_batches(files, 2)) == set(files)
 
 
 def our_pixels(aug: Aug, files: Sequence[Path]) -> Any:

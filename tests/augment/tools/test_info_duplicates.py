@@ -1,6 +1,5 @@
 """Duplicates are found, and different images are not taken for duplicates."""
 
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ from PIL import Image
 
 from augment.data.dataset import ImageRef
 from augment.tools.info.duplicates import MAX_BITS, Copies, find_copies, near_hashes, tally
-from augment.tools.info.scan import perceptual_hash, read_luma, scan_images
+from augment.tools.info.scan import scan_images
 
 
 def photo(seed: int, width: int = 200, height: int = 150) -> Image.Image:
@@ -95,17 +94,6 @@ def test_too_many_candidates_are_truncated_and_reported() -> None:
     assert len(found) == 100_000
     assert not complete
     assert near_hashes(np.empty(0, np.uint64))[0].shape == (0, 2)
-
-
-def test_sixteen_bit_gray_is_not_clipped() -> None:
-    gray = np.asarray(photo(0).convert("L"))
-    deep = gray.astype(np.uint16) * 257
-    png = BytesIO()
-    Image.fromarray(deep).save(png, "PNG")
-    pgm = BytesIO(b"P5 %d %d 65535\n" % gray.shape[::-1] + deep.astype(">u2").tobytes())
-    for stream in (png, pgm):
-        with Image.open(stream) as image:
-            assert perceptual_hash(read_luma(image)) == perceptual_hash(read_luma(Image.fromarray(gray)))
 
 
 def test_duplicates_are_counted_by_split() -> None:
