@@ -57,10 +57,11 @@ class EMA(Callback):
         if self._steps % self.every:
             return
         values = _averaged(learner.model)
+        decay = min(self.decay, (1 + self._steps) / (10 + self._steps)) if self.warmup else self.decay
         if not self._average:
             self._average = {name: value.detach().clone() for name, value in values.items()}
         with torch.no_grad():
-            torch._foreach_lerp_([*self._average.values()], [*values.values()], 1 - self._decay_now() ** self.every)
+            torch._foreach_lerp_([*self._average.values()], [*values.values()], 1 - decay**self.every)
 
     def before_validate(self, learner: Learner) -> None:
         """Put the average into the model."""
@@ -103,9 +104,6 @@ class EMA(Callback):
             name: self._average[names[id(value)]] if id(value) in names else value.detach()
             for name, value in state.items()
         }
-
-    def _decay_now(self) -> float:
-        return min(self.decay, (1 + self._steps) / (10 + self._steps)) if self.warmup else self.decay
 
 
 def _averaged(model: nn.Module) -> Mapping[str, Tensor]:

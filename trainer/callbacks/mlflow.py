@@ -60,7 +60,8 @@ class Mlflow(Tracker):
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "dali-trainer"
         with nullcontext() if uri else _locked(local / "mlflow.lock"):
             self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
-            experiment = self._experiment(name, None if uri else (local / "mlflow").as_uri())
+            found, place = self._client.get_experiment_by_name(name), None if uri else (local / "mlflow").as_uri()
+            experiment = found.experiment_id if found else self._client.create_experiment(name, artifact_location=place)
         known = self._client.search_runs([experiment], f"tags.`{_ID}` = '{run.id}'") if run.resumed else []
         if known:
             self._run = known[0].info.run_id
@@ -106,20 +107,6 @@ class Mlflow(Tracker):
     def finish(self, status: str) -> None:
         """End the run."""
         self._client.set_terminated(self._run, _STATUSES[status])
-
-    def _experiment(self, name: str, artifacts: str | None) -> str:
-        """Return the id of an experiment, which is created if there is none."""
-        from mlflow.exceptions import MlflowException
-
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
-            try:
-                return str(self._client.create_experiment(name, artifact_location=artifacts))
-            except MlflowException:  # another run has created it meanwhile
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
-                    raise
-        return str(found.experiment_id)
 
     def _log_config(self, config: Mapping[str, Any]) -> None:
         from mlflow.entities import Param

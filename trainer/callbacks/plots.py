@@ -59,8 +59,6 @@ class Plots(Callback):
 
     def after_epoch(self, learner: Learner) -> None:
         """Draw the curves again in the background if the drawing is old; after the last epoch, draw all figures."""
-        if self.drawn and self._first is not None:
-            self._first.result()
         if learner.position.epoch >= learner.epochs:
             self._draw_last(learner)  # while the checkpoints are being written
         elif learner.folder is not None and self._history is not None and self._history.due:

@@ -6,6 +6,7 @@ import netrc
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
@@ -26,9 +27,40 @@ _PROJECT = "dali-trainer"
 _NAME, _TAG = 128, 64
 
 
+@dataclass(eq=False)
+class DashboardTracker(Tracker):
+    """Base of trackers whose packages have runs, images, tables and artifacts as Weights & Biases has them."""
+
+    checkpoint: bool = setting(Flag(default=False, doc="also send best.pt at the end, as an artifact"))
+    table_options: ClassVar[Mapping[str, Any]] = {}
+    _run: Any = field(default=None, init=False)
+
+    def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
+        """Log values over the batches."""
+        self._run.log(dict(values), step=step)
+
+    def image(self, name: str, file: Path, step: int) -> None:
+        """Log a PNG."""
+        self._run.log({name: import_module(self.package).Image(str(file))}, step=step)
+
+    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
+        """Log a table with its images."""
+        package = import_module(self.package)
+        data = [[package.Image(c) if isinstance(c, Image.Image) else self.shown(c) for c in row] for row in rows]
+        self._run.log({name: package.Table(columns=list(head), data=data, **self.table_options)}, step=step)
+
+    def shown(self, cell: str | float) -> str | float:
+        """Return a cell of a table as the dashboard shows it."""
+        return cell
+
+    def artifact(self, file: Path) -> None:
+        """Log a checkpoint as an artifact of the run."""
+        self._run.log_artifact(str(file), name=f"{MODEL}-{self._run.id}", type=MODEL, aliases=["best"])
+
+
 @configurable
 @dataclass(eq=False)
-class Wandb(Tracker):
+class Wandb(DashboardTracker):
     """Sends the run to Weights & Biases; WANDB_* environment variables count where no setting is given."""
 
     project: str | None = setting(
@@ -44,33 +76,33 @@ class Wandb(Tracker):
     entity: str | None = setting(
         Text(optional=True, doc="user or team; null: WANDB_ENTITY, otherwise the account's own", reach=SENDS)
     )
-    checkpoint: bool = setting(Flag(default=False, doc="also send best.pt at the end, as an artifact"))
     package: ClassVar[str] = "wandb"
-    _run: Any = field(default=None, init=False)
+    table_options: ClassVar[Mapping[str, Any]] = {"allow_mixed_types": True}
     _known: set[str] = field(default_factory=set, init=False)  # metrics over epochs that the dashboard knows
 
     def check(self, model: nn.Module) -> None:
         """Check that the package is installed, and that there is an account if the run is to be online."""
         super().check(model)
-        if self.mode == "auto" and os.environ.get("WANDB_MODE") == "online":
-            given, other = "WANDB_MODE=online", "WANDB_MODE=offline"
-        elif self.mode == "online":
-            given, other = f"{self._key}.mode=online", f"{self._key}.mode=offline"
-        else:
+        key, mode = f"{self._key}.mode", self.mode
+        if mode == "auto":
+            key, mode = "WANDB_MODE", os.environ.get("WANDB_MODE", "")
+        if mode != "online":
             return
         from trainer.loop.ranks import current  # imports PyTorch
 
         if current().is_main and not _has_account():
             raise UserError(
-                f"{given}: there is no account of Weights & Biases here. Allowed: `wandb login`, or its key in "
-                f"WANDB_API_KEY; or {other}, and `wandb sync` later."
+                f"{key}=online: there is no account of Weights & Biases here. Allowed: `wandb login`, or its key in "
+                f"WANDB_API_KEY; or {key}=offline, and `wandb sync` later."
             )
 
     def start(self, run: TrackedRun) -> int | None:
         """Start the dashboard run, or continue that of the resumed run."""
         import wandb
 
-        given = os.environ
+        given, mode = os.environ, None if self.mode == "auto" else self.mode
+        if self.mode == "auto" and not given.get("WANDB_MODE"):
+            mode = "online" if _has_account() else "offline"
         # An agent of a sweep of Weights & Biases chooses the id; jobs of one command must not share one.
         own_id = not given.get("WANDB_RUN_ID") or run.group is not None
         # A resumed run keeps its name, as that of the new folder says nothing.
@@ -79,7 +111,7 @@ class Wandb(Tracker):
         self._run = wandb.init(
             project=self.project or (None if given.get("WANDB_PROJECT") else _PROJECT),
             entity=self.entity,
-            mode=_mode(self.mode),  # type: ignore[arg-type]
+            mode=mode,  # type: ignore[arg-type]
             name=run.name[:_NAME] if named else None,
             tags=list(dict.fromkeys(tag[:_TAG] for tag in run.tags)) or None,
             dir=None if given.get("WANDB_DIR") else run.folder,
@@ -97,42 +129,12 @@ class Wandb(Tracker):
         for name in new:
             self._run.define_metric(name, step_metric="epoch")
         self._known.update(new)
-        self._run.log(dict(values), step=step)
-
-    def image(self, name: str, file: Path, step: int) -> None:
-        """Log a PNG."""
-        import wandb
-
-        self._run.log({name: wandb.Image(str(file))}, step=step)
-
-    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Log a table with its images."""
-        import wandb
-
-        data = [[wandb.Image(cell) if isinstance(cell, Image.Image) else cell for cell in row] for row in rows]
-        self._run.log({name: wandb.Table(columns=list(head), data=data, allow_mixed_types=True)}, step=step)
-
-    def artifact(self, file: Path) -> None:
-        """Log a checkpoint as an artifact of the run."""
-        import wandb
-
-        artifact = wandb.Artifact(f"{MODEL}-{self._run.id}", type=MODEL)
-        artifact.add_file(str(file))
-        self._run.log_artifact(artifact, aliases=["best"])
+        super().log(values, step, epoch)
 
     def finish(self, status: str) -> None:
         """End the dashboard run."""
         self._run.summary["status"] = status
         self._run.finish(exit_code=0 if status == "finished" else 1)
-
-
-def _mode(mode: str) -> str | None:
-    """Return the mode for wandb.init, in place of auto; None: that of the environment."""
-    if mode != "auto":
-        return mode
-    if os.environ.get("WANDB_MODE"):
-        return None
-    return "online" if _has_account() else "offline"
 
 
 def _has_account() -> bool:

@@ -191,17 +191,6 @@ class Callback:
             setattr(self, name, state[name.lstrip("_")])
 
 
-def check_events(callback: Callback) -> None:
-    """Check that every method named like an event is one.
-
-    Raises:
-        UserError: names the method and the nearest event.
-    """
-    for name in dir(callback):
-        if name.startswith(("before_", "after_")) and name not in EVENTS:
-            raise UserError(f"{type(callback).__name__}.{name}: unknown event.{suggest(name, EVENTS)}")
-
-
 def handles(callback: Callback, event: str) -> bool:
     """Return whether the callback overrides the event."""
     return getattr_static(type(callback), event) is not getattr_static(Callback, event)
@@ -213,18 +202,17 @@ def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     Raises:
         UserError: one is not a callback, or has an unknown event.
     """
-    checked = list(callbacks)
-    for callback in checked:
-        _refuse_others(callback)
-        check_events(callback)
+    checked: list[Any] = list(callbacks)
+    for given in checked:
+        kind = given if isinstance(given, type) else type(given)
+        if not isinstance(given, Callback):
+            what = f"the class {kind.__name__}" if kind is given else f"{given!r:.80}"
+            near = f" Did you mean {kind.__name__}()?" if kind is given else ""
+            raise UserError(f"callbacks: {what} is not allowed.{near} Allowed: objects of subclasses of Callback.")
+        for name in dir(given):
+            if name.startswith(("before_", "after_")) and name not in EVENTS:
+                raise UserError(f"{kind.__name__}.{name}: unknown event.{suggest(name, EVENTS)}")
     return tuple(sorted(checked, key=lambda callback: callback.order))
-
-
-def _refuse_others(given: object) -> None:
-    if not isinstance(given, Callback):
-        name = given.__name__ if isinstance(given, type) else ""
-        shown = f"the class {name} is not allowed. Did you mean {name}()?" if name else f"{given!r:.80} is not allowed."
-        raise UserError(f"callbacks: {shown} Allowed: objects of subclasses of Callback.")
 
 
 def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:

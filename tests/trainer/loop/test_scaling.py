@@ -134,9 +134,9 @@ def test_a_skipped_step_is_no_batch_that_is_not_finite(runner: How) -> None:
 
 def test_the_scale_is_logged_and_a_fit_that_finds_none_ends(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        learner_of(LossScale(0)).fit()
+        learner_of(LossScale()).fit()
     assert "fit.precision=fp16: loss scale 16384 after epoch 1, 2 steps skipped so far" in caplog.messages
-    broken = learner_of(LossScale(0), overflows=tuple(range(EPOCHS * BATCHES)))
+    broken = learner_of(LossScale(), overflows=tuple(range(EPOCHS * BATCHES)))
     scaler_of(broken).load_state_dict({"scale": 2.0, "clean": 0, "skipped": torch.zeros(())})
     with pytest.raises(NonFiniteLossError, match=r"not finite at any scale of the loss, by step 16 of 16"):
         broken.fit()
