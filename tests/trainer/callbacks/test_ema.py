@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import assert_same, make_learner, needs_gpu, noise_loader, on, raises, tiny_model
+from fakes import assert_same, make_learner, on, raises
 from torch import Tensor
 
 from trainer.callbacks.checkpoint import Checkpoint
@@ -110,15 +110,3 @@ def test_a_resumed_average_continues_where_it_was(done: int) -> None:
     second.fit(second.restore(first.state()))
     assert_same(seen[-1], validated[-1])
     assert_same(second.find(EMA).state_dict(), whole.find(EMA).state_dict())
-
-
-@needs_gpu
-def test_on_a_gpu_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    cuda = torch.device("cuda")
-    found = []
-    for device in (torch.device("cpu"), cuda):
-        loaders = {"train": noise_loader(device=device), "val": noise_loader(3, shuffle=False, device=device)}
-        _, _, validated = history(EMA(decay=0.5), device=device, model=tiny_model(), **loaders)
-        found.append({name: value.cpu() for name, value in validated[-1].items()})
-    torch.testing.assert_close(*found, atol=5e-3, rtol=1e-2)

@@ -61,17 +61,6 @@ def test_curves_are_not_drawn_twice_after_the_last_epoch(tmp_path: Path, monkeyp
     assert rows == [1, 2, 3]
 
 
-def test_a_failed_drawing_of_a_failed_fit_does_not_fail_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch, "plot_batch", lambda *_, **__: 1 / 0)
-    learner = make_learner(Recorder(), Plots(), on("after_batch", raises(RuntimeError), order=100), folder=tmp_path)
-    with pytest.raises(RuntimeError):
-        learner.fit()
-    monkeypatch.undo()
-    make_learner(*(c for c in learner.callbacks if isinstance(c, Recorder | Plots)), folder=tmp_path, epochs=1).fit()
-
-
 def test_a_folder_that_is_deleted_before_its_first_drawing_is_not_made_again(tmp_path: Path) -> None:
     delete = on("after_batch", lambda learner: shutil.rmtree(tmp_path, ignore_errors=True), order=100)
     with pytest.raises(FileNotFoundError):

@@ -12,7 +12,7 @@ from trainer.callbacks.steps import GradClip, ParamScheduler
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import constant, one_cycle
+from trainer.optim.schedule import one_cycle
 
 # --- ParamScheduler ---
 
@@ -59,31 +59,6 @@ def test_a_resumed_schedule_continues_where_it_was(limit: int | None) -> None:
         second = scheduled(epochs=3, limit_batches=limit)
         found = rates(first) + rates(second, second.restore(first.state()))
         assert found == pytest.approx(golden, abs=1e-12)
-
-
-def test_a_step_that_is_left_out_still_counts() -> None:
-    learner = scheduled(on("before_batch", lambda learner: seen.append(learner.optimizer.param_groups[0]["lr"])))
-    seen: list[float] = []
-    learner.fit()
-    in_training = [seen[i] for i in (0, 1, 2, 5, 6, 7)]
-    assert in_training == pytest.approx([golden_one_cycle(step, 6) for step in range(6)])
-    assert seen[3:5] == [seen[2]] * 2  # validation changes nothing
-
-
-def test_any_parameter_and_every_group() -> None:
-    def two_groups(model: nn.Module) -> torch.optim.Optimizer:
-        first, *others = model.parameters()
-        groups: list[dict[str, Any]] = [{"params": [first]}, {"params": others, "momentum": 0.5}]
-        return torch.optim.SGD(groups, 0.1, momentum=0.9)
-
-    def learner() -> Learner:
-        schedules = {"momentum": lin(0.9, 0.3), "weight_decay": constant(0.01)}
-        return make_learner(ParamScheduler(schedules), optimizer=two_groups)
-
-    momenta = [0.9 - 0.6 * step / 6 for step in range(6)]
-    assert rates(learner(), key="momentum") == pytest.approx([value for value in momenta for _ in range(2)])
-    assert rates(learner(), key="weight_decay") == [0.01] * 12
-    assert rates(learner(), key="lr") == [0.1] * 12
 
 
 def test_each_group_has_its_share_of_the_learning_rate_and_adam_its_momentum_in_betas() -> None:

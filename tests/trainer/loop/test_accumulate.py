@@ -49,22 +49,6 @@ def test_each_image_of_a_step_counts_the_same_in_smaller_batches_too(samples: in
     torch.testing.assert_close(weights(samples, 16, accumulate, constant(0.1)), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_each_batch_has_its_share_of_the_gradient_but_its_own_loss() -> None:
-    gradients: list[Tensor] = []
-    losses: list[tuple[Tensor, Tensor]] = []
-
-    def note(learner: Learner) -> None:
-        if learner.training:
-            losses.append((learner.loss.detach(), nn.functional.cross_entropy(learner.output, learner.batch.targets)))
-            if learner.loss.requires_grad:
-                gradient = learner.model[1].bias.grad  # type: ignore[index, union-attr]
-                gradients.append(torch.zeros(8) if gradient is None else gradient.clone())  # type: ignore[operator]
-
-    learner_of(10, 2, on("after_batch", note), accumulate=3, epochs=1).fit()
-    assert all(torch.equal(reported, own) for reported, own in losses)
-    assert [bool(gradient.any()) for gradient in gradients] == [True, True, False, True, False]
-
-
 @pytest.mark.parametrize("batch", range(10))
 def test_a_fit_interrupted_in_any_batch_of_a_group_equals_one_that_was_not(batch: int) -> None:
     def learner(*callbacks: Any) -> Learner:

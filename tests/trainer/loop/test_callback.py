@@ -69,12 +69,6 @@ def test_an_unknown_event_is_refused_with_the_nearest(given: str, meant: str | N
     assert all(event in str(caught.value) for event in EVENTS)
 
 
-def test_callbacks_are_sorted_by_order_and_equal_ones_stay_as_given() -> None:
-    orders = [5, 0, -3, 0, 5, -3, 0]
-    given = [on("before_fit", print, order) for order in orders]
-    assert in_order(given) == (given[2], given[5], given[1], given[3], given[6], given[0], given[4])
-
-
 def test_callbacks_run_in_phases_and_an_integer_lies_between_them() -> None:
     between = on("before_fit", print, 70)
     given = [EMA(), Recorder(), GradClip(), Checkpoint(), Plots(), between, ProgressBar(), Interrupt()]

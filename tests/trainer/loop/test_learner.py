@@ -14,25 +14,17 @@ from fakes import (
     noise_loader,
     on,
     raises,
-    sgd,
     small_learner,
     tiny_model,
 )
 from torch import Tensor, nn
 
-from augment.pipeline.batch import Batch
-from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import GradClip
 from trainer.loop.callback import (
     EVENTS,
     Callback,
     CancelStep,
 )
 from trainer.loop.learner import Learner
-
-# --- one place for each attribute ---
-
 
 # --- counting ---
 
@@ -146,31 +138,6 @@ def test_cancel_step_adds_gradients_up() -> None:
     torch.testing.assert_close(weights(True, mean), weights(False, lambda o, t: total(o, t) / 2))
 
 
-def test_the_batch_the_output_and_the_loss_are_there_after_a_batch() -> None:
-    def check(learner: Learner) -> None:
-        assert isinstance(learner.batch, Batch)
-        assert learner.output.shape == (len(learner.batch), 3)
-        expected = nn.functional.cross_entropy(learner.output, learner.batch.targets)
-        assert torch.equal(learner.loss, expected)
-        seen.append(len(learner.batch))
-
-    seen: list[int] = []
-    make_learner(on("after_batch", check), epochs=1).fit()
-    assert seen == [2, 2, 1, 2, 1]
-
-
-def test_the_model_is_moved_before_the_optimizer_is_made() -> None:
-    model = nn.Conv2d(3, 4, 3)
-    made: list[bool] = []
-
-    def optimizer(model: nn.Module) -> torch.optim.Optimizer:
-        made.extend(p.is_contiguous(memory_format=torch.channels_last) for p in model.parameters() if p.dim() == 4)
-        return sgd(model)
-
-    make_learner(model=model, optimizer=optimizer)
-    assert made == [True]
-
-
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
 def test_bf16_is_autocast_of_the_forward_pass_alone(precision: str, dtype: torch.dtype) -> None:
     seen: list[tuple[torch.dtype, torch.dtype]] = []
@@ -198,12 +165,3 @@ def test_validation_may_have_a_loss_of_its_own() -> None:
 
     small_learner(look, val_loss_function=nine, epochs=1).fit()
     assert [(training, loss == 9) for training, loss in seen] == [(True, False), (True, False), (False, True)]
-
-
-def test_find() -> None:
-    recorder, clips = Recorder(), [GradClip(), GradClip()]
-    learner = make_learner(*clips, recorder)
-    assert learner.find(Recorder) is recorder
-    assert learner.find(GradClip) is clips[0]
-    with pytest.raises(LookupError, match="the learner has no Checkpoint"):
-        learner.find(Checkpoint)

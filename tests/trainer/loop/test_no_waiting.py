@@ -167,14 +167,3 @@ def test_between_looks_nothing_waits_for_the_gpu(optimizer: Any, precision: str)
     learner.fit()
     assert guard.watched == 2 * (3 + 3)
     assert all(math.isfinite(row["val_loss"]) for row in learner.find(Recorder).rows)
-
-
-@needs_gpu
-@pytest.mark.parametrize("training", [True, False])
-def test_the_guard_on_the_gpu_sees_what_waits(training: bool) -> None:
-    def look(learner: Learner) -> None:
-        if learner.training == training:
-            learner.loss.item()
-
-    with pytest.raises(RuntimeError, match="synchronizing"):
-        watched_learner(NoWaiting(refuse_waiting), on("after_batch", look), device=torch.device("cuda")).fit()

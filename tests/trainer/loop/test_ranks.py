@@ -9,7 +9,6 @@ import pytest
 import torch
 from fakes import journal, make_learner, noise_loader, on, raises
 from torch import Tensor
-from torch import distributed as dist
 
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
@@ -50,24 +49,6 @@ def test_a_repeated_image_has_no_weight() -> None:
     learner.runner.drop()
     learner.runner.train(replace(batch, share=0.0), 1.0)
     assert not any(p.grad.any() for p in learner.model.parameters() if p.grad is not None)
-
-
-def test_all_tensors_of_a_type_are_added_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    exchanged: list[int] = []
-
-    def all_reduce(tensor: Tensor) -> None:
-        exchanged.append(len(tensor))
-        tensor *= 2
-
-    monkeypatch.setattr(dist, "all_reduce", all_reduce)
-    group = Ranks()
-    group.size = 2
-    large = torch.rand(4, 5, 3, 2).to(memory_format=torch.channels_last)
-    given = [torch.rand(3), large, torch.arange(4), torch.rand(2, 2)]
-    expected = [2 * tensor for tensor in given]
-    group.add_up(given)
-    torch.testing.assert_close(given, expected)
-    assert exchanged == [127, 4]
 
 
 def test_a_loss_that_is_not_finite_on_another_rank_ends_the_fit() -> None:
@@ -131,13 +112,8 @@ def set_variables(monkeypatch: pytest.MonkeyPatch, changes: dict[str, str | None
             RuntimeError("address already in use\nat 0x1"),
             "cannot connect to the other processes: address already in use. ",
         ),
-        (
-            {"MASTER_PORT": "x"},
-            ValueError("invalid literal"),
-            "cannot connect to the other processes: invalid literal. ",
-        ),
     ],
-    ids=["missing", "port", "address"],
+    ids=["missing", "port"],
 )
 def test_why_ranks_do_not_meet(
     changes: dict[str, str | None], error: Exception | None, message: str, monkeypatch: pytest.MonkeyPatch
@@ -158,12 +134,10 @@ def test_why_ranks_do_not_meet(
     ("said", "kind", "message"),
     [
         ("[pair.cc:547] Connection closed by peer [::1]:3", LostRankError, "another of the 2 processes .* has ended"),
-        ("[pair.cc:9] Socket closed [::1]:3", LostRankError, "another of the 2 processes .* has ended"),
         ("NCCL error\nncclRemoteError: A call failed", LostRankError, "another of the 2 processes .* has ended"),
         ("NCCL error in: x.cpp\nLast error:\nDuplicate GPU\n", UserError, "cannot exchange data: Duplicate GPU\\.$"),
-        ("Tensors must be contiguous\nat 0x1", UserError, "cannot exchange data: Tensors must be contiguous\\.$"),
     ],
-    ids=["gloo", "gloo before", "nccl", "mistake of nccl", "mistake"],
+    ids=["gloo", "nccl", "mistake"],
 )
 def test_why_an_exchange_fails(said: str, kind: type[UserError], message: str) -> None:
     def fail() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from fakes import CLASSES, frozen, lin, on, tiny_model
+from fakes import CLASSES, frozen, on, tiny_model
 from nvidia.dali.pipeline import Pipeline
 from rich.console import Console
 from stages import SIZES, config_of, staged, wait_for_threads
@@ -17,8 +16,8 @@ from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import ParamScheduler, Prepare
-from trainer.loop.callback import Callback, CancelFit, RunDescription
+from trainer.callbacks.steps import Prepare
+from trainer.loop.callback import RunDescription
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 from trainer.run import train as run
@@ -55,38 +54,6 @@ def test_steps_count_the_batches_of_all_stages(limit: int | None, batches: list[
     sizes = [(count, size) for size, counts in SIZES for count in counts[:limit]]
     assert [(count, size) for training, _, count, size in notes if training] == sizes
     assert {size for training, *_, size in notes if not training} == {12}
-
-
-def test_the_schedule_spans_all_stages(data: Split) -> None:
-    rates: list[float] = []
-    read = on(
-        "after_batch", lambda learner: rates.append(learner.optimizer.param_groups[0]["lr"]) if learner.training else 0
-    )
-    learner_of(data, ParamScheduler({"lr": lin(1.0, 0.0)}), read).fit()
-    assert rates == pytest.approx([1 - step / 12 for step in range(12)])
-
-
-@pytest.mark.parametrize("cut", [3, 5, 6, 7, 9])
-def test_a_fit_that_was_cut_continues(cut: int, data: Split) -> None:
-    def stop(learner: Learner) -> None:
-        if learner.training and learner.step == cut:
-            raise CancelFit
-
-    whole: list[torch.Tensor] = []
-    parts: list[torch.Tensor] = []
-    learner_of(data, keep(whole)).fit()
-    first = learner_of(data, keep(parts), on("after_step", stop))
-    first.fit()
-    second = learner_of(data, keep(parts))
-    position = second.restore(first.state())
-    assert position == first.position
-    second.fit(position)
-    assert len(parts) == len(whole)
-    assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
-
-
-def keep(images: list[torch.Tensor]) -> Callback:
-    return on("before_batch", lambda learner: images.append(learner.batch.images.clone()))
 
 
 def test_the_table_says_where_a_stage_begins(data: Split, capsys: pytest.CaptureFixture[str]) -> None:

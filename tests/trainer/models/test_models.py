@@ -10,8 +10,7 @@ from torch import nn
 
 from augment.support.errors import UserError
 from trainer.models import pretrained
-from trainer.models import registry as models
-from trainer.models.registry import Cnn, Model, Timm, check_model, model, parse_model
+from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
 
 # --- cnn ---
 
@@ -64,22 +63,6 @@ def test_a_model_is_parsed(given: object, expected: Model) -> None:
 def test_mistakes_are_named(given: object, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         parse_model(given)
-
-
-def test_a_model_of_ones_own_is_registered_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "_MODELS", {})
-
-    @model("linear")
-    @dataclass(frozen=True, kw_only=True)
-    class Linear(Model):
-        def build(self, classes: int, size: int) -> nn.Module:
-            return nn.Sequential(nn.Flatten(), nn.Linear(3 * size * size, classes))
-
-    parsed = parse_model({"kind": "linear"})
-    assert parsed == Linear()
-    assert parsed.normalization() is None
-    assert parsed.untrained() == parsed
-    check_model(parsed, classes=3, size=8)
 
 
 # --- timm ---

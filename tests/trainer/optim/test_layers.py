@@ -5,7 +5,7 @@ from fakes import tiny_model
 from torch import nn
 
 from trainer.models.registry import Cnn
-from trainer.optim.layers import layer_of, matches
+from trainer.optim.layers import layer_of
 
 
 class Split(nn.Module):
@@ -40,18 +40,3 @@ def test_a_model_of_timm_says_it_itself() -> None:
     assert {*fine} == {*coarse} == {name for name, _ in network.named_parameters()}
     assert (fine["conv1.weight"], fine["layer1.1.conv1.weight"], fine["fc.weight"]) == (0, 2, 9)
     assert (coarse["conv1.weight"], coarse["layer1.1.conv1.weight"], coarse["fc.weight"]) == (0, 1, 5)
-
-
-def test_a_shared_weight_is_in_one_layer() -> None:
-    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
-    network[1].weight = network[0].weight
-    layers = layer_of(network)
-    numbers = [layers[name] for name, _ in network.named_parameters()]
-    assert numbers == sorted(numbers)
-    assert layers["2.weight"] == max(layers.values())
-
-
-def test_patterns() -> None:
-    assert matches("layer1.0.weight", ["fc.*", "layer1.*"])
-    assert not matches("layer10.0.weight", ["layer1.*"])
-    assert not matches("fc.weight", [])

@@ -10,11 +10,7 @@ import pytest
 import torch
 from fakes import (
     CPU,
-    Logits,
-    MemoryLoader,
     assert_same,
-    frozen,
-    logits_loader,
     make_learner,
     needs_gpu,
     refuse_waiting,
@@ -221,19 +217,6 @@ def test_mixed_targets_count_as_the_class_with_the_largest_share() -> None:
     assert (samples.target.tolist(), samples.index.tolist()) == ([0, 0, 2, 2], [-1] * 4)
 
 
-def test_a_fit_with_mixed_targets() -> None:
-    logits = torch.tensor([[2.0, 0, 0], [0, 1, 0], [0, 0, 3]])
-    targets = torch.tensor([[0.8, 0.2, 0], [0.5, 0.25, 0.25], [0, 0.6, 0.4]])
-    train = MemoryLoader(logits[:, :, None, None], targets, batch_size=3, shuffle=False)
-    val, recorder = logits_loader(logits.tolist(), [0, 1, 2]), Recorder()
-    make_learner(recorder, train=train, val=val, model=Logits(), optimizer=frozen, epochs=1).fit()
-    (row,) = recorder.rows
-    by_hand = -(targets * logits.log_softmax(dim=1)).sum(dim=1).mean()
-    assert row["train_loss"] == pytest.approx(float(by_hand))
-    # The largest shares are those of classes 0, 0 and 1.
-    assert (row["train_accuracy"], row["val_accuracy"]) == (pytest.approx(1 / 3), 1)
-
-
 def test_mixed_batches_train_a_model(varied: Split, device: torch.device) -> None:
     either = {"op": "one_of", "p": 0.9, "steps": {"mixup": {"weight": 2}, "cutmix": {}}}
     aug = parse_aug({"size": 32, "train": {"random_resized_crop": {}, "mix": either}})
@@ -244,17 +227,6 @@ def test_mixed_batches_train_a_model(varied: Split, device: torch.device) -> Non
     make_learner(recorder, train=train, val=val, model=model, device=device).fit()  # type: ignore[arg-type]
     assert all((a.cpu() != b.cpu()).any() for a, b in zip(before, model.parameters(), strict=True))
     assert [np.isfinite(row["train_loss"]) for row in recorder.rows] == [True, True]
-
-
-def test_the_predictions_for_each_sample_by_hand() -> None:
-    """Logarithms of probabilities come back as these."""
-    shares = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.6, 0.3, 0.1]])
-    samples = fill(meter_of("classify", 3), shares.log().requires_grad_(), torch.tensor([0, 1, 1]), 2).kept()
-    assert samples is not None
-    assert samples.prediction.tolist() == [0, 2, 0]
-    assert samples.confidence.tolist() == pytest.approx([0.5, 0.7, 0.6])
-    assert samples.target_confidence.tolist() == pytest.approx([0.5, 0.2, 0.3])
-    assert not any(value.requires_grad for value in vars(samples).values())
 
 
 def test_labels_by_hand() -> None:
