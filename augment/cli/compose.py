@@ -56,32 +56,20 @@ register_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace
 
 
 class Composed:
-    """What Hydra composed of the overrides of one run, once.
-
-    Attributes:
-        hydra: Hydra's own section, interpolations unresolved.
-    """
+    """What Hydra composed of the overrides of one run, once."""
 
     def __init__(self, tree: DictConfig) -> None:
         self._tree = tree
-        self.hydra: DictConfig = tree.hydra
+        self.hydra: DictConfig = tree.hydra  # Hydra's own section, interpolations unresolved
 
     @cached_property
     def plain(self) -> dict[str, Any]:
-        """The sections and the keys at the top, as plain values, interpolations resolved; not checked yet.
-
-        Raises:
-            UserError: an interpolation cannot be resolved.
-        """
+        """The sections and the keys at the top, as plain values, interpolations resolved; not checked yet."""
         return plain_values(OmegaConf.masked_copy(self._tree, [str(key) for key in self._tree if key != "hydra"]))
 
 
 def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Composed:
-    """Compose a run from its normalized overrides; nothing is written.
-
-    Args:
-        tokens: the overrides, each with one value.
-        config_name: file of conf/ to start from.
+    """Compose a run from its normalized overrides, each with one value, and a file of conf/ to start from.
 
     Raises:
         UserError: what Hydra cannot compose, such as an unknown config file; or see `_check_choices`.
@@ -97,9 +85,10 @@ def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Compos
             section, _, name = missing[1].rpartition(".")
             there = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
             there = OmegaConf.select(there, section) if section else there
+            why = "nothing to remove. Allowed: a key that a file in conf/ sets."
             if isinstance(there, DictConfig) and there:
-                raise UserError(f"~{missing[1]}: there is no such key.{suggest(name, map(str, there))}") from error
-            raise UserError(f"~{missing[1]}: nothing to remove. Allowed: a key that a file in conf/ sets.") from error
+                why = f"there is no such key.{suggest(name, map(str, there))}"
+            raise UserError(f"~{missing[1]}: {why}") from error
 
 
 def _check_choices(tokens: Sequence[str]) -> None:
@@ -170,11 +159,7 @@ def _hydra() -> Iterator[None]:
 
 
 def plain_values(composed: DictConfig) -> dict[str, Any]:
-    """Return what Hydra composed as plain values, interpolations resolved; see `augment.support.secrets`.
-
-    Raises:
-        UserError: an interpolation cannot be resolved.
-    """
+    """Return what Hydra composed as plain values, interpolations resolved; see `augment.support.secrets`."""
     raw: Any = OmegaConf.to_container(composed)
     with explained(raw):
         plain: Any = resolved(OmegaConf.to_container(composed, resolve=True), raw)
@@ -182,14 +167,11 @@ def plain_values(composed: DictConfig) -> dict[str, Any]:
 
 
 def check_keys(given: Mapping[str, Any], inner: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Check the keys at the top of the configuration.
+    """Check the keys at the top of the configuration; the message about an unknown one suggests the nearest.
 
     Args:
         given: the configuration.
         inner: key paths in the sections by what is given at the top in their place.
-
-    Raises:
-        UserError: a key is unknown; the message suggests the nearest one.
     """
     known = {**TOP, **dict.fromkeys(SECTIONS)}
     if known.keys() >= given.keys():
@@ -213,10 +195,7 @@ def keys_of(section: str, classes: Iterable[type]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parts of a configuration that `augment` uses.
-
-    The sections model, fit, callbacks and run may be given, so that a command line of the trainer works here too; they
-    are ignored.
+    """The parts of a configuration that `augment` uses; a command line of the trainer works here, too.
 
     Attributes:
         aug: the augmentation of both splits, plugins loaded.

@@ -24,11 +24,7 @@ _given: list[Path] = []
 
 
 def set_config_dir(folder: str | None) -> None:
-    """Also search a folder for config files in this process, or with None only the default ones.
-
-    Raises:
-        UserError: there is no such folder.
-    """
+    """Also search a folder for config files in this process, or with None only the default ones."""
     if folder is not None and not Path(folder).is_dir():
         what = "is a file" if Path(folder).is_file() else "there is no such folder"
         raise UserError(
@@ -81,21 +77,13 @@ def default_groups() -> dict[str, str | None]:
 
 
 def register_folders() -> None:
-    """Make Hydra search the user's folders wherever it searches the project's.
-
-    Raises:
-        UserError: two folders have different files of one name.
-    """
+    """Make Hydra search the user's folders wherever it searches the project's."""
     own_files()
     Plugins.instance().register(_Folders)
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """Read a config file.
-
-    Raises:
-        UserError: it cannot be read, or does not hold a mapping.
-    """
+    """Read a config file, which has to hold a mapping."""
     given = read_yaml(file)
     if not isinstance(given, Mapping):
         raise UserError(f"{file}: holds {given!r}. Allowed: a mapping, written as lines of key: value without dashes.")

@@ -33,11 +33,7 @@ _SPACES = {"log": _LOG, "loguniform": _LOG, "log_uniform": _LOG, "uniform": "int
 
 
 def parse(token: str) -> Override:
-    """Parse one override.
-
-    Raises:
-        UserError: Hydra cannot parse it.
-    """
+    """Parse one override; a UserError says why Hydra cannot."""
     try:
         return OverridesParser.create().parse_override(_readable(token))
     except HydraException as error:
@@ -89,10 +85,7 @@ def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> st
 
 
 def _readable(token: str) -> str:
-    """Return an override as Hydra's grammar can read it: umlauts and the like in quotes, ~ expanded.
-
-    The shell leaves the ~ of a folder alone behind a key, and Hydra's grammar does not know it.
-    """
+    """Return an override as Hydra's grammar can read it: umlauts and the like in quotes, ~ expanded."""
     key, equals, value = _HOME.sub(lambda _: f"{Path.home()}/", token).partition("=")
     return f'{key}="{value}"' if equals and _TO_QUOTE.fullmatch(value) else f"{key}{equals}{value}"
 
@@ -112,10 +105,6 @@ def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
 
     Args:
         tokens: normalized overrides, of which some have several values: `a,b`, `range(3)`, `glob(a*)`.
-
-    Raises:
-        UserError: an override that cannot be parsed, an interval, or one without values, such as a glob that no file
-            matches.
     """
     values: dict[str, list[str]] = {}
     for token in tokens:
@@ -148,11 +137,7 @@ def _values(override: Override) -> list[str]:
 
 
 def refuse_words(tokens: Iterable[str]) -> None:
-    """Check that all arguments are overrides, not flags or bare names.
-
-    Raises:
-        UserError: one is not; the message suggests an override.
-    """
+    """Check that all arguments are overrides, not flags or bare names; the message suggests one."""
     for token in tokens:
         if not isinstance(token, str):
             raise UserError(f'{token!r} is not an override. Allowed: text, such as "aug.size=160".')
@@ -182,25 +167,13 @@ def _meant(token: str) -> str:
 
 
 def refuse_keywords(given: Mapping[str, object], keys: Mapping[str, str]) -> None:
-    """Refuse keyword arguments that should be overrides.
-
-    Args:
-        given: the arguments by name.
-        keys: key paths by the name that each may be given.
-
-    Raises:
-        UserError: there is one; the message shows it as an override.
-    """
+    """Refuse keyword arguments that should be overrides, with key paths by the name that each may be given."""
     for name, value in given.items():
         raise UserError(f'{name}={value!r}: overrides are text. Did you mean "{keys.get(name, name)}={value}"?')
 
 
 def refuse_sweeps(tokens: Sequence[str]) -> None:
-    """Check that no override has several values, which make a sweep.
-
-    Raises:
-        UserError: one does; if they may be a decimal number, as in p=0,5, the message says how that is written.
-    """
+    """Check that no override has several values, which make a sweep, or are a decimal number as in p=0,5."""
     for token in tokens:
         if parse(token).is_sweep_override():
             shown = token.removeprefix("++")

@@ -101,12 +101,7 @@ class Parser(ArgumentParser):
         raise UserError(f"{message.rstrip('.')}.")
 
     def meant(self, flag: str, after: str) -> str:
-        """Return a " Did you mean ...?" about an unknown flag, or nothing.
-
-        Args:
-            flag: the flag, perhaps with its value.
-            after: the argument behind it, or nothing.
-        """
+        """Return a " Did you mean ...?" about an unknown flag, perhaps with its value, and the argument `after` it."""
         # Without the dashes, which make all flags resemble each other.
         near = nearest(flag.partition("=")[0].lstrip("-"), [name[2:] for name in self._flags])
         return near.replace("'", "'--", 1)
@@ -127,11 +122,7 @@ class Parser(ArgumentParser):
         return options, rest
 
     def split_paths(self, arguments: Sequence[str]) -> tuple[Namespace, list[Path], list[str]]:
-        """Return the values of the flags, the paths, and the overrides: what has an = in it and does not exist.
-
-        Raises:
-            UserError: see `split`.
-        """
+        """Return the values of the flags, the paths, and the overrides: what has an = in it and does not exist."""
         options, rest = self.split(arguments)
         paths = [token for token in rest if "=" not in token or Path(token).exists()]
         return options, [Path(token) for token in paths], [token for token in rest if token not in paths]
@@ -151,11 +142,7 @@ def table_console() -> "Console":
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Turn errors of writing into a UserError that names `what`: a flag with its file, or a file.
-
-    Raises:
-        UserError: raised in place of an OSError.
-    """
+    """Turn errors of writing into a UserError that names `what`: a flag with its file, or a file."""
     try:
         yield
     except OSError as error:

@@ -72,13 +72,7 @@ def list_tools(package: str) -> str:
 def refuse_tool(word: str, package: str, *, surely: bool = True) -> None:
     """Refuse a word that is no tool of a package; name the tool that is meant, which may be of the other package.
 
-    Args:
-        word: the first argument of the command line.
-        package: the package.
-        surely: whether it can be nothing else; otherwise one that resembles no tool is not refused.
-
-    Raises:
-        UserError: see above.
+    One that resembles no tool is refused only if it is `surely` meant as one.
     """
     own = find_tools(package)
     tools = {name: f"python -m {other} {name}" for other in ("trainer", "augment") for name in find_tools(other)}
@@ -101,11 +95,7 @@ def list_own_files() -> str:
 
 
 def run_tool(package: str, arguments: Sequence[str]) -> int:
-    """Run the tool that the first argument names; print the list of tools for --help or without an argument.
-
-    Returns:
-        The exit code.
-    """
+    """Run the tool that the first argument names, or list the tools; return the exit code."""
     name, *rest = arguments or ["--help"]
     with readable_errors():
         if name in ("-h", "--help"):

@@ -61,21 +61,13 @@ class Gate:
     every: bool = True
 
     def check_overrides(self, overrides: Sequence[str]) -> None:
-        """Check that no override has an interpolation, which would be resolved.
-
-        Raises:
-            UntrustedError: one has.
-        """
+        """Check that no override has an interpolation, which would be resolved."""
         for override in overrides:
             key, _, value = override.lstrip("+").partition("=")
             self._check_texts({key: value})
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Check that a configuration sets nothing that only the command line may set.
-
-        Raises:
-            UntrustedError: it does; the message says what the command line must name.
-        """
+        """Check that a configuration sets nothing that only the command line may set, which the message names."""
         self._check_texts({name: value for name, value in config.items() if name != "data" or "data" in self.sections})
         for key, reach, value in _reaching(config, self.sections):
             theirs: Any = self.named()
@@ -120,10 +112,6 @@ def with_overrides(
         where: the file, for messages.
         trust: whether the folder may decide everything.
         data: whether the images of the run will be loaded.
-
-    Raises:
-        UntrustedError: see `Gate.check`.
-        UserError: what cannot be merged or resolved.
     """
     merged = dict(config)
     for override in overrides:
@@ -157,11 +145,8 @@ def sweep_gate(where: Path, config_name: str, *, named: bool) -> Gate:
 
     Args:
         where: the file that decides on them, for messages.
-        config_name: file of conf/ that jobs start from.
-        named: whether the command line names that file.
-
-    Raises:
-        UntrustedError: the folder names a file elsewhere.
+        config_name: file of conf/ that jobs start from; if it is elsewhere, the command line has to name it.
+        named: whether it does.
     """
     if Path(config_name).name != config_name and not named:
         raise UntrustedError(
@@ -172,16 +157,10 @@ def sweep_gate(where: Path, config_name: str, *, named: bool) -> Gate:
 
 
 def compose_job(overrides: Sequence[str], config_name: str = "config", gate: Gate | None = None) -> Composed:
-    """Compose a job from its normalized overrides; one that a folder decides on is checked.
-
-    Args:
-        overrides: the overrides.
-        config_name: file of conf/ to start from.
-        gate: the gate to pass; None: that of `gated`, if there is one.
+    """Compose a job as `compose_run` does; one that a folder decides on has to pass a gate, by default that of `gated`.
 
     Raises:
         UntrustedError: the folder sets something that only the command line may set.
-        UserError: see `augment.cli.compose.compose_run`.
     """
     gate = gate or _gate
     if gate is not None and gate.every:

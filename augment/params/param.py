@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import Generic, TypeVar
 
 from augment.support.errors import UserError
@@ -12,6 +12,7 @@ T = TypeVar("T")
 
 Interval = tuple[float, float]
 
+_TOO_LARGE = 2**1023  # of numbers, so that each is finite as a float
 _SHOWN = 200  # characters of a value that is not allowed, in the message
 
 # What the values of some parameters decide; see `Param.reach`.
@@ -54,15 +55,7 @@ class Param(Generic[T]):
             object.__setattr__(self, "default", default)
 
     def parse(self, value: object, key: str) -> T | None:
-        """Validate a configured value and return it as T.
-
-        Args:
-            value: the value that the configuration holds at `key`.
-            key: full key path, for the message.
-
-        Raises:
-            UserError: `value` is of the wrong type or out of range.
-        """
+        """Validate the value that the configuration holds at a key path, and return it as T."""
         if value is None and self.optional:
             return None
         parsed = self._convert(value)
@@ -126,13 +119,9 @@ def _readings(value: object) -> Iterator[object]:
 
 def number_in(value: object, within: Interval) -> float | None:
     """Return `value` as a float if it is a finite number within closed bounds, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _TOO_LARGE:
         return None
-    try:
-        number = float(value)
-    except OverflowError:  # an integer too large for a float
-        return None
-    return number if isfinite(number) and within[0] <= number <= within[1] else None
+    return float(value) if within[0] <= value <= within[1] else None
 
 
 def bounds(within: Interval, above: float = -inf) -> str:

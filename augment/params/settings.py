@@ -21,11 +21,7 @@ def setting(param: Param[T]) -> T:
 
 
 def settings(cls: type) -> dict[str, Param[Any]]:
-    """Return the parameters of a dataclass whose fields were made by `setting`, by name, in order.
-
-    Raises:
-        UserError: `@dataclass` was forgotten.
-    """
+    """Return the parameters of a dataclass whose fields were made by `setting`, by name, in order."""
     if not is_dataclass(cls) or any(isinstance(value, Field) for value in vars(cls).values()):
         raise UserError(f"{cls.__module__}.{cls.__name__}: not a dataclass. Allowed: a class with @dataclass.")
     return {f.name: f.metadata["param"] for f in fields(cls) if "param" in f.metadata}
@@ -37,16 +33,13 @@ def check_known(
     key: str,
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Check the keys of a mapping.
+    """Check the keys of a mapping; the message about an unknown one suggests the nearest.
 
     Args:
         given: the mapping found at `key`.
         known: the allowed keys with their parameters; None for a key that is not a parameter.
         key: full key path of the mapping; empty at the top.
         others: names that are known elsewhere, each with what to write here.
-
-    Raises:
-        UserError: a key is unknown; the message suggests the nearest one.
     """
     for name, value in given.items():
         if name not in known:
@@ -61,9 +54,6 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
         params: the allowed keys and their parameters.
         given: the mapping found at `key`; null counts as empty.
         key: full key path of the mapping; empty at the top.
-
-    Raises:
-        UserError: it is not a mapping, has an unknown key, lacks a required one, or holds a value that is not allowed.
     """
     if given is None:
         given = {}
@@ -90,9 +80,6 @@ def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector:
         given: the mapping found at `key`.
         key: full key path of the mapping.
         selector: the key that holds the name, for example "source"; messages call a dataclass by it, too.
-
-    Raises:
-        UserError: a name or setting is unknown or missing, or a value is not allowed.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get(selector), str):
         raise UserError(f"{key}.{selector}: missing. Allowed: {', '.join(kinds)}.")

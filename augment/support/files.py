@@ -100,13 +100,9 @@ def require_file(path: Path) -> Path:
     """Return a path, whether or not there is a file, unless reading it might never end.
 
     Raises:
-        OSError: it is a named pipe, a socket or a device; or no file can have such a name.
+        OSError: it is a named pipe, a socket or a device.
     """
-    try:
-        kind = special_kind(path.stat().st_mode) if path.exists() else ""
-    except ValueError:
-        raise OSError(errno.EINVAL, "its name has a NUL character", str(path)) from None
-    if kind:
+    if path.exists() and (kind := special_kind(path.stat().st_mode)):
         raise OSError(errno.EINVAL, f"it is a {kind}", str(path))
     return path
 

@@ -1,20 +1,133 @@
-"""Training from Python, with the overrides of the command line."""
+"""Single runs: composed once, also where `fit.resume=auto` stands for a run that began before; and `trainer.train`.
 
-from collections.abc import Sequence
+With `auto`, one command line starts a run, resumes it, and leaves it alone once it has finished.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from augment.cli.overrides import refuse_keywords, refuse_sweeps, refuse_words
-from augment.cli.trust import Gate
+from omegaconf import DictConfig, OmegaConf
+
+from augment.cli.overrides import key_of, parse, refuse_keywords, refuse_sweeps, refuse_words
+from augment.cli.trust import Gate, compose_job
 from augment.data.sources import LOADED
 from augment.support.errors import UserError
+from augment.support.files import shown
 from trainer.cli import ranks
-from trainer.cli.auto import prepare
-from trainer.run.config import inner_keys, new_folder
+from trainer.cli.ranks import with_resume
+from trainer.loop.checkpoint import LAST
+from trainer.run.config import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
+from trainer.run.folder import named_folder, reserve, user_of
+from trainer.run.identity import identity, identity_text
 from trainer.run.jobs import check_configs, run_job
-from trainer.run.overrides import with_resumed
-from trainer.run.summary import Summary
+from trainer.run.overrides import AUTO, resumed_in, with_resumed
+from trainer.run.summary import Summary, read_summary
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A single run that has been composed.
+
+    Attributes:
+        config: its configuration, not checked yet.
+        tokens: its overrides, without those of Hydra itself.
+        template: Hydra's section `run`, whose `dir` is the run's folder.
+        done: how it has ended if it is not repeated.
+    """
+
+    config: Config
+    tokens: Sequence[str]
+    template: DictConfig
+    done: Summary | None = None
+
+
+def prepare(
+    tokens: Sequence[str], config_name: str = "config", gate: Gate | None = None, folder: Path | None = None
+) -> Prepared:
+    """Compose a run from its normalized overrides, once, and find the run that `fit.resume=auto` stands for.
+
+    Runs of the same configuration are those of the same `trainer.run.identity.identity`. The newest decides: one
+    that finished is not repeated, one that left a checkpoint is resumed, one without any is ignored. If the command
+    line names the folder of the run, only this one is looked at, and the run continues or starts again there.
+
+    Args:
+        tokens: the overrides.
+        config_name: file of conf/ to start from.
+        gate: see `augment.cli.trust.compose_job`.
+        folder: the run's folder; None: the one that hydra.run.dir names.
+
+    Raises:
+        UserError: a mistake in the configuration; or with `auto`, the run is in progress, or the folder holds a run of
+            another configuration.
+    """
+    composed = compose_job(tokens, config_name, gate)
+    own, template = [token for token in tokens if not key_of(parse(token)).startswith("hydra")], composed.hydra.run
+    if resumed_in(tokens) != AUTO:
+        return Prepared(parse_config(composed.plain), own, template)
+    own = [token for token in own if key_of(parse(token)) != "fit.resume"]
+    config = with_resume(composed.plain, None)
+    run, done = _find(config, template, folder)
+    if run is not None:
+        quoted = str(run).replace('"', r"\"")
+        own.append(f'++fit.resume="{quoted}"')
+        config = with_resume(composed.plain, str(run))
+    return Prepared(config, own, template, done)
+
+
+def _find(config: Config, template: DictConfig, folder: Path | None) -> tuple[Path | None, Summary | None]:
+    """Return the folder of the run to resume, or how the run ended; neither: a new one starts. See `prepare`."""
+    key, own, pattern = "folder", folder, Path()
+    if folder is None:
+        key, (own, pattern) = "hydra.run.dir", _where(template)
+    for run in _same_runs(config, pattern) if own is None else [own]:
+        if user := user_of(run):
+            raise UserError(
+                f"fit.resume=auto: a run of this configuration is in progress in {shown(run)} ({user}). Allowed: to "
+                "wait until it has ended; or to leave out fit.resume, which starts a second one."
+            )
+        if own is not None and (run / CONFIG_FILE).is_file() and not _is_same(config, run):
+            raise UserError(
+                f"{key}={shown(run)}: holds a run of another configuration. Allowed: another folder; or "
+                f"fit.resume={shown(run)} in place of auto, if that run can resume with this configuration."
+            )
+        ending = read_summary(run)
+        if ending is not None and ending.status == "finished":
+            return None, ending
+        if (run / LAST).is_file():
+            return run, None
+    if own is not None:
+        reserve(own, key=key, again=True)
+    return None, None
+
+
+def _where(template: DictConfig) -> tuple[Path | None, Path]:
+    """Return the folder of the run if it is always the same, else None; and a pattern that all such folders match."""
+    unresolved: Any = OmegaConf.to_container(template)
+    if "${now:" not in unresolved["dir"] and "${run_suffix:" not in unresolved["dir"]:
+        return named_folder(template.dir, "hydra.run.dir"), Path()
+    return None, Path(*("*" if "${" in part else part for part in Path(unresolved["dir"]).parts))
+
+
+def _same_runs(config: Config, pattern: Path) -> Iterator[Path]:
+    """Yield the runs of a configuration in the folders that match a pattern, the one that began last first."""
+    top = Path(pattern.anchor)
+    files = top.glob(str((pattern / CONFIG_FILE).relative_to(pattern.anchor)))
+    for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file), reverse=True):
+        if _is_same(config, file.parent):
+            yield file.parent
+
+
+def _is_same(config: Config, run: Path) -> bool:
+    try:
+        one, other = identity(load_config(run)), identity(config)
+        if one["fit"].get("auto_batch_size") and other["fit"]["auto_batch_size"]:
+            one["fit"]["batch_size"] = other["fit"]["batch_size"]  # the run has the one that it found
+        return identity_text(one) == identity_text(other)
+    except UserError:  # not a configuration that can be read
+        return False
 
 
 def train(*overrides: str, folder: Path | str | None = None, trust: bool = False, **misspelled: object) -> Summary:

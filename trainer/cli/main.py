@@ -25,7 +25,7 @@ from augment.support.process import BEGAN, launched
 from augment.support.signals import StopSignals
 from augment.support.text import printable
 from trainer.cli import ranks
-from trainer.cli.auto import Prepared, prepare
+from trainer.cli.jobs import Prepared, prepare
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import inner_keys
 from trainer.run.folder import named_folder, release, reserve

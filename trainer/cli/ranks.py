@@ -12,10 +12,10 @@ from augment.cli.parser import INTERRUPTED
 from augment.cli.trust import Gate, compose_job
 from augment.support.errors import UserError, describe_error
 from augment.support.nested import leaves as leaves_of
+from augment.support.nested import section_of
 from augment.support.process import end_with_parent, launched
 from augment.support.text import list_some
-from trainer.cli.auto import with_resume
-from trainer.run.config import Config
+from trainer.run.config import Config, parse_config
 
 T = TypeVar("T")
 
@@ -110,6 +110,11 @@ def follow(given: Callable[[], tuple[Sequence[str], str, Gate | None]], *, leave
             raise UserError(message) from error
         raise
     return INTERRUPTED if status == "interrupted" else 0
+
+
+def with_resume(plain: Mapping[str, Any], run: str | None) -> Config:
+    """Check a composed configuration with the folder of a run as `fit.resume`."""
+    return parse_config({**plain, "fit": {**section_of(plain, "fit"), "resume": run}})
 
 
 def send(config: Config | None) -> None:

@@ -15,7 +15,7 @@ from augment.support.text import as_bytes
 from augment.support.yaml_files import read_list
 from trainer.loop.checkpoint import LAST
 
-# Value of fit.resume, see `trainer.cli.auto`.
+# Value of fit.resume, see `trainer.cli.jobs`.
 AUTO = "auto"
 
 # Of a run's folder.

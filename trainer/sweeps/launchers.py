@@ -303,26 +303,21 @@ class Ray(RaySettings, Cluster):
     def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:
         """Start the workers as tasks, and cancel them at the end of the context."""
         ray = self.import_package("ray")
-        begun = not ray.is_initialized()
-        if begun:
-            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        run = ray.remote(num_cpus=self.cpus_per_job, num_gpus=self.gpus_per_job, max_retries=3)(Command.__call__)
+        tasks = [run.remote(command) for _ in range(count)]
+
+        def ended() -> bool:
+            done, left = ray.wait(tasks, num_returns=count, timeout=0)
+            ray.get(done)  # raises what a task raised
+            return not left
+
         try:
-            run = ray.remote(num_cpus=self.cpus_per_job, num_gpus=self.gpus_per_job, max_retries=3)(Command.__call__)
-            tasks = [run.remote(command) for _ in range(count)]
-
-            def ended() -> bool:
-                done, left = ray.wait(tasks, num_returns=count, timeout=0)
-                ray.get(done)  # raises what a task raised
-                return not left
-
-            try:
-                yield ended
-            finally:
-                for task in tasks:
-                    ray.cancel(task, recursive=True)
+            yield ended
         finally:
-            if begun:
-                ray.shutdown()
+            for task in tasks:
+                ray.cancel(task, recursive=True)
+            ray.shutdown()
 
 
 LAUNCHERS: Mapping[str, type[Launcher]] = {cls.name: cls for cls in (Local, Slurm, Ray)}

@@ -68,6 +68,14 @@ class Dimension:
         assert isinstance(values, FloatDistribution | IntDistribution)
         return values.low, values.high
 
+    @property
+    def samples(self) -> Sequence[Any]:
+        """All choices, or both ends of an interval and, if it is one of numbers that are not whole, one in between."""
+        low, high = self.ends[0], self.ends[-1]
+        return (
+            [*self.ends, low + 0.382 * (high - low)] if isinstance(self.distribution, FloatDistribution) else self.ends
+        )
+
     def allows(self, value: object) -> bool:
         """Return whether a value is one of them."""
         if isinstance(self.distribution, CategoricalDistribution):
@@ -239,7 +247,7 @@ class Plan:
             swept: those with several.
             folder: the sweep's folder.
             config_name: file of conf/ to start from.
-            check: whether to check each choice and both ends of each interval.
+            check: whether to check values of the space, too.
         """
         given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
         settings, space = parse_settings(SearchSettings, given, "hydra.sweeper"), parse_space(swept)
@@ -262,20 +270,8 @@ class Plan:
         search = Search(settings, folder, metrics, base.fit.epochs)
         search.check()
         for one in space if check else ():
-            _check_values(one, fixed, config_name)
+            check_jobs([[*fixed, one.override(value)] for value in one.samples], config_name=config_name)
         return cls(search, tuple(space), tuple(fixed), base, config_name)
-
-
-def _check_values(one: Dimension, fixed: Sequence[str], config_name: str) -> None:
-    """Check configurations with each choice of a dimension, or both ends of its interval and a value in between."""
-    for value in one.ends:
-        check_jobs([[*fixed, one.override(value)]], config_name=config_name)
-    if isinstance(one.distribution, FloatDistribution):
-        low, high = one.distribution.low, one.distribution.high
-        try:
-            check_jobs([[*fixed, one.override(low + 0.382 * (high - low))]], config_name=config_name)
-        except UserError as error:  # though its ends are allowed
-            raise UserError(f"{error} For whole numbers write int(interval({low:g},{high:g})).") from error
 
 
 def _check_enqueued(where: str, params: object, space: Mapping[str, Dimension]) -> None:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from augment.cli.compose import compose_run
 from augment.cli.overrides import key_of, normalize, parse, split_sweep
-from augment.cli.parser import table_console
+from augment.cli.parser import table_console, writing
 from augment.cli.trust import Gate, compose_job
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
@@ -114,7 +114,7 @@ def sweep(request: Request, signals: StopSignals) -> int:
     launcher.check(configs)
     signals.check()
     signals.hold()  # from here on there are folders, whose runs handle them
-    with _writing(folder):
+    with writing(f"hydra.sweep.dir={shown(folder)}"):
         jobs = plan_jobs(folder, zip(configs, overrides, strict=True), fixed)
         write_request(folder, request)
     if len(jobs) < len(overrides):
@@ -157,7 +157,7 @@ def search(
     launcher.check([planned.base])
     worker.signals.check()
     worker.signals.hold()
-    with _writing(folder):
+    with writing(f"hydra.sweep.dir={shown(folder)}"):
         planning.begin(planned)
         write_request(folder, request)
         searching.retry(planned, retried)
@@ -180,16 +180,6 @@ def is_search(sweeper: Mapping[str, Any]) -> bool:
     if "kind" not in sweeper and "basic_sweeper" not in str(sweeper.get("_target_")):
         raise UserError(f"hydra/sweeper: {sweeper.get('_target_')} is not supported. Allowed: basic, optuna.")
     return sweeper.get("kind") == "optuna"
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"hydra.sweep.dir={shown(folder)}: cannot be written: {error.strerror}. Allowed: a folder that is writable."
-        ) from error
 
 
 @contextmanager

@@ -176,12 +176,12 @@ class Search:
                 return TPESampler(seed=seed, multivariate=True, group=True)
             if self.settings.sampler == "cmaes":
                 return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+            drawn = RandomSampler(seed=seed)
             if self.settings.sampler == "qmc":  # one seed makes its points; what the first trial lacks is drawn
-                drawn = RandomSampler(seed=seed)
                 return QMCSampler(
                     scramble=True, seed=self.settings.seed, independent_sampler=drawn, warn_independent_sampling=False
                 )
-            return RandomSampler(seed=seed)
+            return drawn
 
 
 @dataclass(eq=False)

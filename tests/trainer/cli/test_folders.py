@@ -190,5 +190,5 @@ def test_a_sweep_is_refused_with_auto_and_where_it_cannot_write(call: Call, tmp_
     (tmp_path / "file").touch()
     assert call("-m", "seed=0,1", "hydra.sweep.dir=file/sweep") == (
         2,
-        "error: hydra.sweep.dir=file/sweep: cannot be written: Not a directory. Allowed: a folder that is writable.\n",
+        "error: hydra.sweep.dir=file/sweep: cannot be written: Not a directory.\n",
     )

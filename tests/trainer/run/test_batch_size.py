@@ -14,7 +14,7 @@ from augment.cli.compose import compose
 from augment.cli.overrides import normalize
 from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
-from trainer.cli.auto import prepare
+from trainer.cli.jobs import prepare
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.runner import Pass, Runner
 from trainer.run.batch_size import _candidates
