@@ -71,10 +71,9 @@ class Dimension:
     @property
     def samples(self) -> Sequence[Any]:
         """All choices, or both ends of an interval and, if it is one of numbers that are not whole, one in between."""
-        low, high = self.ends[0], self.ends[-1]
-        return (
-            [*self.ends, low + 0.382 * (high - low)] if isinstance(self.distribution, FloatDistribution) else self.ends
-        )
+        values = self.distribution
+        between = [values.low + 0.382 * (values.high - values.low)] if isinstance(values, FloatDistribution) else []
+        return [*self.ends, *between]
 
     def allows(self, value: object) -> bool:
         """Return whether a value is one of them."""

@@ -1,7 +1,6 @@
 """Flags next to overrides, readable errors, exit codes."""
 
 import os
-import re
 from argparse import ArgumentTypeError
 from pathlib import Path
 
@@ -55,33 +54,6 @@ def test_a_flag_of_several_values_ends_at_the_next_flag(parser: Parser) -> None:
     options, overrides = parser.split(["+aug=a", "--against", "+aug=b", "~aug.c", "--plain", "d=1"])
     assert options.against == ["+aug=b", "~aug.c"]
     assert overrides == ["+aug=a", "d=1"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--spilt", "val"],
-            "--spilt: unknown flag. Did you mean '--split'? Allowed: --against, --config-dir, --help,",
-        ),
-        (["--spl=val"], "--spl: unknown flag. Did you mean '--split'?"),
-        (["+aug=a", "-m"], "-m: unknown flag. Allowed: --against,"),
-        (["--split", "tain"], "argument --split: unknown name 'tain'. Did you mean 'train'? Allowed: train, val."),
-        (["--op"], "argument --op: expected one argument"),
-    ],
-)
-def test_mistakes_in_flags(parser: Parser, arguments: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        parser.split(arguments)
-
-
-def test_help(parser: Parser, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        parser.split(["--help"])
-    assert stopped.value.code == 0
-    printed = capsys.readouterr().out
-    for part in ("python -m augment.tool [+aug=NAME] [key=value ...] [flags]", "--out FILE", "augment.tool +aug=none"):
-        assert part in printed
 
 
 @pytest.mark.parametrize("error", [UserError("a: b."), HydraException("a: b."), OmegaConfBaseException("a: b.")])

@@ -42,11 +42,6 @@ IN_FILES = [
 # What Hydra itself says of such a file.
 IN_DEFAULTS = [
     ("defaults: [slip, _self_]", "defaults: config files build on each other in a circle. Allowed: defaults without"),
-    ("defaults: none", "Invalid defaults list in 'aug/slip', defaults must be a list (got str)"),
-    ("defaults: [[none]]", "Unsupported type in defaults : ListConfig"),
-    ("defaults: [_self_, none, _self_]", "Duplicate _self_ defined in aug/slip"),
-    ("defaults: [{/aug: none, /fit: article}]", "In aug/slip: Too many keys in default item"),
-    ("defaults: [override /aug: none, imagenette]", "In aug/slip: Override 'aug@aug.aug : none' is defined before"),
     ("size: ${aug.size", "size: no viable alternative at input '${aug.size'. Allowed: numbers and text of YAML, "),
 ]
 
@@ -109,22 +104,6 @@ def test_a_slip_in_a_value_is_named_with_its_key(text: str, message: str, mine: 
             augment.load_recipe(recipe)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("defaults: [confg, _self_]", "{file}: defaults: unknown name 'confg'. Did you mean 'config'?"),
-        ("defaults: [config, override aug: nune]", "aug: unknown name 'nune'. Did you mean 'none'? Allowed: "),
-        ("defaults: [config, aug: none, _self_]", "Multiple values for aug. To override a value use 'override aug"),
-        ("defaults: [config, _self_]\nfit:\n  - epochs: 3", "In 'main': ConfigTypeError raised while composing config"),
-    ],
-)
-def test_slips_in_a_file_that_the_command_line_names(text: str, message: str, mine: Path) -> None:
-    file = mine / "main.yaml"
-    file.write_text(text + "\n")
-    with pytest.raises(UserError, match=f"^{re.escape(message.format(file=file))}[^\n]*$"):
-        compose_run([], config_name="main")
-
-
 def test_a_missing_main_file(mine: Path) -> None:
     (mine / "main.yaml").write_text("defaults: [config, _self_]\n")
     expected = r"^--config-name mian: there is no such file\. Did you mean 'main'\? Allowed: config, main\.$"
@@ -148,25 +127,6 @@ def test_slips_in_an_experiment(text: str, message: str, mine: Path) -> None:
     file.write_text(text + "\n")
     with pytest.raises(UserError, match=f"^{re.escape(message.format(file=file))}[^\n]*$"):
         compose(["+experiment=slip"])
-
-
-def test_files_that_build_on_each_other_in_a_circle(mine: Path) -> None:
-    for one, other in ("ab", "ba"):
-        (mine / "aug" / f"{one}.yaml").write_text(f"defaults: [{other}, _self_]\n")
-    with pytest.raises(UserError, match=r"^defaults: config files build on each other in a circle\. Allowed: "):
-        compose(["+aug=a"])
-
-
-@pytest.mark.parametrize(
-    ("token", "hint"),
-    [
-        ("data=photos/mine", "data=folder data.root=photos/mine if it is a folder of images."),
-        ("callbacks=early_stopping", "callbacks.early_stopping={} if it is a callback."),
-    ],
-)
-def test_what_is_no_file_may_be_something_else(token: str, hint: str, mine: Path) -> None:
-    with pytest.raises(UserError, match=f": unknown name .* Allowed: .* {re.escape(hint)}$"):
-        compose([token])
 
 
 def test_valid_files_stay_valid(mine: Path) -> None:

@@ -160,21 +160,6 @@ def test_slips_of_the_pen_are_understood(param: Param[Any], value: object, meant
 
 @pytest.mark.parametrize(
     ("param", "value"),
-    [
-        (SHARE, "half"),
-        (SHARE, [0.2, 0.5]),
-        (COUNT, "auto"),
-        (RANGE, [1, 2, 3]),
-        (CHANNELS, [0.1, 0.2]),
-    ],
-)
-def test_what_means_nothing_has_no_hint(param: Param[Any], value: object) -> None:
-    with pytest.raises(UserError, match=r"is not allowed\. Allowed: "):
-        param.parse(value, KEY)
-
-
-@pytest.mark.parametrize(
-    ("param", "value"),
     [(NUMBER, HUGE), (SHARE, -HUGE), (RANGE, [0, HUGE]), (CHANNELS, [0, 0, HUGE])],
     ids=["number", "share", "range", "channels"],
 )
@@ -225,18 +210,6 @@ def test_null_only_where_optional(param: Param[Any]) -> None:
 def test_show(param: Param[Any], value: object, shown: str) -> None:
     assert param.show(value) == shown
     assert param.show(None) == "null"
-
-
-@pytest.mark.parametrize(
-    ("param", "default"),
-    [
-        (Number(default=2, doc=""), 2.0),
-        (Channels(default=(0, 0, 1), within=(0, 1), doc=""), (0.0, 0.0, 1.0)),
-        (Number(doc=""), None),
-    ],
-)
-def test_default_is_converted_like_a_configured_value(param: Param[Any], default: object) -> None:
-    assert repr(param.default) == repr(default)
 
 
 def test_invalid_default_is_refused_at_declaration() -> None:

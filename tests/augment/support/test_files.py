@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from augment.support.files import atomic_path, digest, expanded, remove_parts, shown, write_atomically, write_json
+from augment.support.files import atomic_path, remove_parts, shown, write_atomically, write_json
 
 
 def test_a_pipe_is_written_to_but_not_replaced(tmp_path: Path) -> None:
@@ -31,13 +31,6 @@ def test_a_symbolic_link_stays_a_link(tmp_path: Path) -> None:
     write_atomically(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "there" / "file").read_text() == "new"
-
-
-def test_what_is_made_at_an_atomic_path_is_renamed(tmp_path: Path) -> None:
-    with atomic_path(tmp_path / "new" / "file") as part:
-        part.write_text("text")
-    assert (tmp_path / "new" / "file").read_text() == "text"
-    assert [file.name for file in (tmp_path / "new").iterdir()] == ["file"]
 
 
 def test_a_failure_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -96,22 +89,8 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["set"]
 
 
-def test_digests_differ_with_any_part() -> None:
-    assert digest("a", Path("b")) == digest("a", "b")
-    assert len({digest("a", "b"), digest("ab"), digest("a b"), digest("b", "a")}) == 4
-
-
 def test_paths_in_the_current_folder_are_shown_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert shown(tmp_path / "a" / "b") == Path("a/b")
     for other in (tmp_path, tmp_path.parent / "c", Path("d/e"), Path("../f")):
         assert shown(other) == other
-
-
-def test_homes_of_unknown_users_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    assert [str(expanded(path)) for path in ("~/a", "~nobody-of-this-name/a", Path("b"))] == [
-        "/home/me/a",
-        "~nobody-of-this-name/a",
-        "b",
-    ]

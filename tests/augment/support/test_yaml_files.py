@@ -64,28 +64,6 @@ def test_what_is_not_utf_8_is_found(file: Path) -> None:
         read_yaml(file)
 
 
-def test_values_are_those_of_hydra_and_interpolations_stay_text(file: Path) -> None:
-    file.write_text("lr: 1e-3\nday: 2020-01-01\nhome: ${oc.env:HOME}\nbase: &b {x: 1}\nmine: {<<: *b, y: null}\n")
-    assert read_yaml(file) == {
-        "lr": 0.001,
-        "day": "2020-01-01",
-        "home": "${oc.env:HOME}",
-        "base": {"x": 1},
-        "mine": {"x": 1, "y": None},
-    }
-
-
-@pytest.mark.parametrize(("text", "expected"), [("", {}), ("[1, 2]", [1, 2]), ("x", "x")])
-def test_a_file_need_not_hold_a_mapping(file: Path, text: str, expected: object) -> None:
-    file.write_text(text)
-    assert read_yaml(file) == expected
-
-
-def test_a_missing_file_is_named(file: Path) -> None:
-    with pytest.raises(UserError, match=r"x\.yaml: cannot be read: .*No such file"):
-        read_yaml(file)
-
-
 def test_lists(file: Path) -> None:
     file.write_text("")
     assert read_list(file, file.parent) == []

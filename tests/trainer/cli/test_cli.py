@@ -58,18 +58,6 @@ def test_mistakes_have_a_sentence(arguments: list[str], message: str, capsys: py
     assert not Path("outputs").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("outputs").touch()
-    monkeypatch.setattr("trainer.cli.main.check_configs", lambda *_: None)
-    with pytest.raises(SystemExit, match="2"):
-        main([])
-    assert re.match(
-        r"error: hydra\.\w+\.dir=outputs/\S+: cannot be written: Not a directory\. Allowed:", capsys.readouterr().err
-    )
-
-
 def test_hydra_shows_what_it_composes(capsys: pytest.CaptureFixture[str]) -> None:
     """Flags may stand anywhere, and nothing is written."""
     assert main(["fit.epochs=3", "-c", "job", "+aug=none"]) == 0

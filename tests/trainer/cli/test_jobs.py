@@ -87,27 +87,6 @@ def test_it_trains_as_the_command_line_does(tmp_path: Path, monkeypatch: pytest.
         train(*SMALL, folder="one")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["fit.epoch=3"], "fit.epoch: unknown key. Did you mean 'epochs'?"),
-        (["+aug=imagenet"], "aug: unknown name 'imagenet'. Did you mean 'imagenette'?"),
-        (["seed=1,2"], "seed"),
-        (["--multirun"], "'--multirun' is not an override."),
-        (["fit.resume=nowhere"], "fit.resume=nowhere: there is no such folder."),
-        (["fit.lr=${nothing}"], "fit.lr: ${nothing}: Interpolation key 'nothing' not found."),
-    ],
-)
-def test_mistakes_are_errors_of_the_user_before_anything_is_written(
-    overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError) as caught:
-        train(*overrides)
-    assert str(caught.value).startswith(message)
-    assert not list(tmp_path.iterdir())
-
-
 def test_data_that_have_changed_are_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = {"train": "x.npy", "val": "x.npy", "train_targets": "y.npy", "val_targets": "y.npy"}

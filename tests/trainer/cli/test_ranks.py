@@ -1,14 +1,12 @@
 """Several processes that train one model: the same as one process with the same batches, and exact when resumed."""
 
 import json
-import logging
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,13 +14,10 @@ from fakes import assert_same
 from rank_runs import PARTS, STOP, SUPPORT, WHOLE, command, draw_images, environment, settings_of, state_of
 from runs import read_metrics, rows_of
 
-from augment.cli.compose import compose
 from augment.cli.overrides import normalize
-from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError
-from augment.support.nested import leaves
 from trainer.cli import ranks
-from trainer.run.config import load_config, parse_config
+from trainer.run.config import load_config
 from trainer.run.jobs import check_jobs
 
 SPOILED = [*WHOLE, "fit.skip_nonfinite=3", "++callbacks.trouble.when=spoil/others/1"]
@@ -202,40 +197,6 @@ def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch:
     error.hint = "fit.resume=run continues."
     short = "rank 1 failed; its message says why. fit.resume=run continues."
     assert str(ranks.once(error)) == (str(error) if first else short)
-
-
-def nothing() -> tuple[Sequence[str], str, None]:
-    """What a rank was given."""
-    return (), "config", None
-
-
-def test_only_the_first_rank_says_that_a_signal_stopped_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("trainer.loop.ranks.current", stopped)
-    assert ranks.follow(nothing) == INTERRUPTED
-    with pytest.raises(KeyboardInterrupt):
-        ranks.follow(nothing, leaves=False)
-
-
-def test_only_the_first_rank_logs_what_it_finds_in_the_data(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def check(configs: object) -> None:
-        logging.getLogger("augment").warning("1 of 3 classes has no image in val: cat.")
-
-    def train(config: object) -> str:
-        logging.getLogger("augment").warning("an image turned bad")
-        return "finished"
-
-    sent = dict(leaves({k: v for k, v in parse_config(compose([])).resolved.items() if k != "run"}))
-    others = SimpleNamespace(broadcast=lambda _: sent, gather=lambda value: [value])
-    monkeypatch.setattr("trainer.loop.ranks.current", lambda: others)
-    monkeypatch.setattr("trainer.run.jobs.check_configs", check)
-    monkeypatch.setattr("trainer.run.train.follow", train)
-    assert ranks.follow(nothing, leaves=False) == 0
-    assert caplog.messages == ["an image turned bad"]
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ import pytest
 from augment.support.errors import UserError
 from trainer.run.config import Config, parse_config
 from trainer.run.summary import Summary
-from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
+from trainer.sweeps.ledger import job_id, plan_jobs, read_ledger, unfinished
 
 ROOT = Path(__file__).parents[3]
 
@@ -142,8 +142,3 @@ def test_a_damaged_job_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "one" / "job.json").write_text(text)
     with pytest.raises(UserError, match=r"one/job\.json: not a job of a sweep"):
         read_ledger(tmp_path)
-
-
-def test_titles() -> None:
-    assert Job(Path("x/0123456789"), 0, ("++a=1",)).title == "0123456789"
-    assert Job(Path("x/0123456789"), 0, ("++a=1",), ("++a=1", "b=2")).title == "a=1 b=2"

@@ -294,11 +294,6 @@ def test_an_interval_of_whole_numbers(tmp_path: Path) -> None:
     Plan.of(sweeper, FIXED, ["++fit.epochs=int(interval(1,3))"], tmp_path, "config")
 
 
-def test_nothing_to_search(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="hydra/sweeper=optuna: nothing to search"):
-        make(tmp_path, [])
-
-
 def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: Path) -> None:
     """Scores of other configurations cannot be compared, and Optuna refuses other choices."""
     plan = make(tmp_path, n_trials=1)

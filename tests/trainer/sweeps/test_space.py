@@ -61,13 +61,6 @@ def test_a_step_that_is_left_out_has_no_range() -> None:
         assert suggest_from(study.ask(), space).keys() == keys
 
 
-def test_nothing_below_a_mapping_that_is_null_counts() -> None:
-    space = parse_space(["++aug.train.warp.magnitude_range=interval(0,1)", "++aug.train.warp=null,{p:0.5}"])
-    assert space[1].active({"aug.train.warp": "{p:0.5}"})
-    assert not space[1].active({"aug.train.warp": None})
-    assert space[1].active({})
-
-
 def test_overrides() -> None:
     space = parse_space(["++fit.lr=interval(0,1)", "++fit.nesterov=true,false", "aug=strong,none", "++fit.eps=null,1"])
     chosen = {"fit.lr": 0.123456789, "fit.nesterov": True, "aug": "none", "fit.eps": None}

@@ -298,12 +298,6 @@ def test_what_would_have_no_effect_or_no_folder(call: Call, given: str, message:
     assert not any(Path().iterdir())
 
 
-def test_settings_of_the_launcher_are_checked_before_anything_is_written(call: Call) -> None:
-    for wrong in ("hydra.launcher.n_job=2", "hydra.launcher.gpus=a,b", "hydra/launcher=joblib"):
-        assert call("-m", "seed=0,1", "hydra.sweep.dir=S", wrong)[0] == 2
-        assert not Path("S").exists()
-
-
 def test_the_last_of_several_values_counts(call: Call, runs: FakeRuns) -> None:
     command = ("-m", "fit.lr=0.1,0.2", "seed=0", "hydra.sweep.dir=T", "hydra.sweep.dir=S", "fit.lr=0.3")
     assert call(*command)[0] == 0
@@ -311,22 +305,10 @@ def test_the_last_of_several_values_counts(call: Call, runs: FakeRuns) -> None:
     assert not Path("T").exists()
 
 
-def test_a_long_check_is_announced(call: Call, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.sweeps.start._MANY", 3)
-    assert "checking" not in call("-m", "seed=0,1", "hydra.sweep.dir=S")[1]
-    assert call("-m", "seed=0,1,2", "hydra.sweep.dir=S")[1].startswith("checking 3 jobs\n")
-
-
 def test_combinations_that_are_the_same_job_are_reported(call: Call, runs: FakeRuns) -> None:
     code, text = call("-m", "run.name=a,b", "hydra.sweep.dir=S")
     assert (code, len(runs.runs)) == (0, 1)
     assert "2 combinations, but 1 different job: run.name, tags and trackers change no result" in text
-
-
-def test_a_long_title_is_not_cut(call: Call, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "50")
-    text = call("-m", "fit.lr=0.123456", "fit.weight_decay=0.0123456,0.0123457", "hydra.sweep.dir=S")[1]
-    assert ": fit.weight_decay=0.0123457\n" in text
 
 
 def test_a_full_disk_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
