@@ -66,12 +66,7 @@ def refuse_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
 
 
 def warn_of_ranks(*, rank: int, world_size: int | None = None) -> None:
-    """Warn if processes that train together would all read the same images, or draw the same.
-
-    Args:
-        rank: the rank that is given.
-        world_size: the number of ranks that is given; None: nothing is shared.
-    """
+    """Warn if processes that train together would all read the same images, or (no world_size) draw the same."""
     own, ranks = int(os.environ.get("RANK") or 0) if launched() > 1 else 0, launched()
     if dist.is_available() and dist.is_initialized():
         own, ranks = dist.get_rank(), dist.get_world_size()

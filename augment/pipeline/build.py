@@ -159,17 +159,10 @@ class _LoaderSource(GraphSource):
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
         plan, reading = self._plans[view], self._reading
         sampler = Sampler(replace(plan, stages=tuple(stages)), reading.seed, reading.shard.rank, view)
-        options: dict[str, Any] = {
-            "batch_size": reading.batch_size,
-            "batches": reading.batches,
-            "epoch": reading.epoch,
-            "fixed": plan.split == "val",
-            "neutral": self.placement.device == "gpu",
-        }
         if self.program is not None:
-            (fed,) = _external(ProgramFeed(self.program, sampler, **options))
+            (fed,) = _external(ProgramFeed(self.program, sampler, reading))
             self.programs.append(fed["program"])
-        return _external(Feed(sampler, **options))
+        return _external(Feed(sampler, reading, neutral=self.placement.device == "gpu"))
 
     def dali(self, view: int, stage: Stage) -> Dali:
         plan, step = self._plans[view], stage.steps[0]

@@ -25,12 +25,7 @@ _RECENT = 256  # files that changed last, among which one that turned bad is mos
 
 
 class UnreadableError(UserError):
-    """An image that can no longer be read.
-
-    Args:
-        image: the image.
-        error: the error of the system, or of a user's own code.
-    """
+    """An image that can no longer be read, by an error of the system or of a user's own code."""
 
     def __init__(self, image: ImageRef, error: OSError | UserError) -> None:
         if isinstance(error, UserError):
@@ -131,11 +126,9 @@ class BadImages:
 
 
 def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> list[Problem]:
-    """Find the images that a DALI error is about, checking likely ones first; return none if all are good.
+    """Find the images that an error of DALI is about; return none if all are good.
 
-    Args:
-        error: the error of a pipeline that reads or decodes.
-        images: the images that it reads. All are checked, unless one that changed lately or is gone is bad.
+    All that the pipeline reads are checked, unless one that changed lately or is gone is bad.
     """
     text = str(error)
     if not _OF_FILES.search(text) or _NOT_OF_FILES.search(text):

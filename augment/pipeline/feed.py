@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.pipeline.reading import Reading
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws, Stage
 from augment.support.background import Background
@@ -27,24 +28,15 @@ class Feed:
 
     Args:
         sampler: draws the parameters of the plan's steps.
-        batch_size: samples in a batch.
-        batches: batches in an epoch, the padded last one included.
-        epoch: epoch of batch 0.
-        fixed: repeat that epoch, as validation does.
+        reading: the batches. Validation repeats its first epoch.
         neutral: feed neutral values to samples that a step leaves out, where its op has some, in place of a mask: on
             the GPU an operator for the whole batch is cheaper than one more operator.
     """
 
-    def __init__(
-        self, sampler: Sampler, *, batch_size: int, batches: int, epoch: int, fixed: bool, neutral: bool = False
-    ) -> None:
-        self._sampler = sampler
-        self._batch_size = batch_size
-        self._batches = batches
-        self._epoch = epoch
-        self._fixed = fixed
-        self._neutral = neutral
-        self._together = max(1, BLOCK // batch_size)
+    def __init__(self, sampler: Sampler, reading: Reading, *, neutral: bool = False) -> None:
+        self._sampler, self._reading, self._neutral = sampler, reading, neutral
+        self._batches, self._fixed = reading.batches, sampler.plan.split == "val"
+        self._together = max(1, BLOCK // reading.batch_size)
         self._block: tuple[_Block, list[Values]] | None = None
         self._coming: tuple[_Block, Background[list[Values]]] | None = None
 
@@ -59,7 +51,7 @@ class Feed:
     def values(self, iteration: int) -> list[Values]:
         """Return (batch_size, ...) float32, or the type that an op wants, of the batch of that number."""
         passed, batch = divmod(iteration, self._batches)
-        epoch = self._epoch + (0 if self._fixed else passed)
+        epoch, size = self._reading.epoch + (0 if self._fixed else passed), self._reading.batch_size
         number, offset = divmod(batch, self._together)
         wanted, begun = (epoch, number), self._block is not None
         if self._block is None or self._block[0] != wanted:
@@ -74,13 +66,14 @@ class Feed:
         if begun and self._coming is None and following != wanted:
             # In the background: at its first batch, the pipeline would wait for it.
             self._coming = following, Background(partial(self._draw, following))
-        rows = slice(offset * self._batch_size, (offset + 1) * self._batch_size)
+        rows = slice(offset * size, (offset + 1) * size)
         return [values[rows] for values in self._block[1]]
 
     def _draw(self, block: _Block) -> list[Values]:
         epoch, batch = block[0], block[1] * self._together
-        count = min(self._together, self._batches - batch) * self._batch_size
-        fed = self._stage_values((epoch, batch * self._batch_size, count))
+        size = self._reading.batch_size
+        count = min(self._together, self._batches - batch) * size
+        fed = self._stage_values((epoch, batch * size, count))
         return [values for stage in fed for values in stage.values()]
 
     def _stage_values(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:

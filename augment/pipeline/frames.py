@@ -30,13 +30,7 @@ UPRIGHT = 1
 
 
 class Frames:
-    """Makes the frames of a plan's views, batch by batch.
-
-    Args:
-        plan: the plan.
-        seed: the run's seed.
-        rank: the rank of this process.
-    """
+    """Makes the frames of a plan's views, batch by batch, of what a seed and a rank draw."""
 
     def __init__(self, plan: Plan, seed: int, rank: int) -> None:
         self._samplers = [Sampler(own.only("geometry"), seed, rank, view) for view, own in enumerate(plan.per_view)]
@@ -65,12 +59,7 @@ class Frames:
 
 
 def resizes(windows: Array, size: int) -> Array:
-    """Return the matrices that map windows to the square, from pixels to pixels, (N, 3, 3).
-
-    Args:
-        windows: (N, 6), see `GraphImage`.
-        size: side of the square in pixels.
-    """
+    """Return the matrices that map windows, (N, 6) as of `GraphImage`, to the square, in pixels, (N, 3, 3)."""
     start, end = windows[:, 2:4], windows[:, 4:6]
     scale = size / (end - start)
     matrix = np.tile(np.eye(3), (len(windows), 1, 1))
@@ -98,11 +87,7 @@ def turns(orientations: NDArray[np.int64], sides: Array) -> Array:
 
 
 class Orientations:
-    """The EXIF orientations of images, each read when it is first asked for.
-
-    Args:
-        files: the images.
-    """
+    """The EXIF orientations of images, each read when it is first asked for."""
 
     def __init__(self, files: Sequence[ImageRef]) -> None:
         self._files = files

@@ -16,6 +16,7 @@ from augment.pipeline.kernel_local import (
     erase,
     gaussian_blur,
     gaussian_noise,
+    load,
     mean_color,
     store,
     within,
@@ -146,9 +147,10 @@ def _warp(source, target, m, size, block: tl.constexpr):
             share = across * tl.where(corner // 2 == 1, lower_share, 1 - lower_share)
             shown = (border != 0) | ((u >= 0) & (u < size) & (v >= 0) & (v < size))
             there = source + 3 * (within(v, size, border) * size + within(u, size, border))
-            red += share * tl.where(shown, tl.load(there, mask=kept, other=0).to(tl.float32), fill)
-            green += share * tl.where(shown, tl.load(there + 1, mask=kept, other=0).to(tl.float32), fill)
-            blue += share * tl.where(shown, tl.load(there + 2, mask=kept, other=0).to(tl.float32), fill)
+            level_r, level_g, level_b = load(there, kept)
+            red += share * tl.where(shown, level_r, fill)
+            green += share * tl.where(shown, level_g, fill)
+            blue += share * tl.where(shown, level_b, fill)
         store(target + 3 * pixel, red, green, blue, kept)
 
 
@@ -175,9 +177,7 @@ def _color(source, target, m, of_mean, area, block: tl.constexpr):
     for start in range(0, area, block):
         pixel = start + tl.arange(0, block)
         inside = pixel < area
-        r = tl.load(source + 3 * pixel, mask=inside, other=0).to(tl.float32)
-        g = tl.load(source + 3 * pixel + 1, mask=inside, other=0).to(tl.float32)
-        b = tl.load(source + 3 * pixel + 2, mask=inside, other=0).to(tl.float32)
+        r, g, b = load(source + 3 * pixel, inside)
         red = tl.load(m) * r + tl.load(m + 1) * g + tl.load(m + 2) * b + add_r
         green = tl.load(m + row) * r + tl.load(m + row + 1) * g + tl.load(m + row + 2) * b + add_g
         blue = tl.load(m + 2 * row) * r + tl.load(m + 2 * row + 1) * g + tl.load(m + 2 * row + 2) * b + add_b

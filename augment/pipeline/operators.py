@@ -126,12 +126,7 @@ def _same(result: Any, given: Any, function: Callable[..., Any]) -> Any:
 
 
 class GraphSource(ABC):
-    """What is drawn for the views of a plan, as nodes of a graph.
-
-    Args:
-        placement: where the graph runs.
-        program: what a kernel runs after the graph, in place of stages.
-    """
+    """What is drawn for the views of a plan, as nodes of a graph; a kernel may run a program after it."""
 
     def __init__(self, placement: Placement, program: Program | None) -> None:
         self.placement, self.program = placement, program

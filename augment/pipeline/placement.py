@@ -75,13 +75,7 @@ def gpu_number(device: torch.device) -> int:
 
 
 def cache_size(cache: int | str, files: Sequence[dataset.ImageRef], device: torch.device | None = None) -> int:
-    """Return the MiB of GPU memory for decoded images.
-
-    Args:
-        cache: "off", "gpu" or MiB.
-        files: the images that are to be kept.
-        device: the GPU; None: PyTorch's current one.
-    """
+    """Return the MiB of GPU memory for decoded images, of `aug.cache`: "off", "gpu" or MiB."""
     if isinstance(cache, int):
         return cache
     if cache == "off":

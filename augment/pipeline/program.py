@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from logging import getLogger
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from augment.pipeline.feed import Feed, Values, stage_values
 from augment.pipeline.graph import Form, Placement
+from augment.pipeline.reading import Reading
 from augment.pipeline.routines import BORDERS, CODES, OF_POLICIES, ROUTINES
 from augment.recipe.layout import positions_of
 from augment.recipe.plan import Plan
@@ -154,16 +154,10 @@ def program_of(plan: Plan, placement: Placement) -> Program | None:
 
 
 class ProgramFeed(Feed):
-    """Feeds the programs of each batch, (batch_size, numbers), in place of the values of each stage.
+    """Feeds the programs of each batch, (batch_size, numbers), in place of the values of each stage."""
 
-    Args:
-        program: makes the programs.
-        sampler: see `Feed`.
-        options: see `Feed`.
-    """
-
-    def __init__(self, program: Program, sampler: Sampler, **options: Any) -> None:
-        super().__init__(sampler, **options)
+    def __init__(self, program: Program, sampler: Sampler, reading: Reading) -> None:
+        super().__init__(sampler, reading)
         self._program = program
 
     def _stage_values(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:

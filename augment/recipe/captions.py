@@ -72,13 +72,7 @@ def chance_of(step: Step) -> list[str]:
 
 
 def applied_steps(plan: Plan, draws: Mapping[str, Draws], sample: int) -> list[str]:
-    """Describe what was done to a sample, one phrase per step: "rotate -5.2 deg", "warp (u 0.03, v -0.08)".
-
-    Args:
-        plan: the plan; its crop is not described.
-        draws: what the plan's sampler drew.
-        sample: index into the draws.
-    """
+    """Describe what was done to a sample, one phrase per step: "rotate -5.2 deg", "warp (u 0.03, v -0.08)"."""
     return [drawn_step(step, draws[step.key], sample) for step in plan.steps if draws[step.key]["applied"][sample]]
 
 

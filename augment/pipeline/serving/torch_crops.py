@@ -33,9 +33,6 @@ class Grid:
 class Crop(nn.Module):
     """A plan that consists of a crop that is not random: images of any size to the input of a model.
 
-    Args:
-        plan: the plan.
-
     Raises:
         UserError: the plan is random, has steps besides the crop, or a crop that is not available here.
     """

@@ -75,11 +75,7 @@ def _comment(plan: Plan) -> str:
 
 
 def require_fixed(plan: Plan, forms: Mapping[str, object] | None = None) -> None:
-    """Check that a plan consists of a crop only and draws nothing.
-
-    Args:
-        plan: the plan to check.
-        forms: names of allowed crop ops; by default all that are not random.
+    """Check that a plan consists of a crop only, one of `forms` if they are given, and draws nothing.
 
     Raises:
         UserError: the plan cannot be exported; the message has the key path of each offending step.

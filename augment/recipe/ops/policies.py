@@ -25,10 +25,7 @@ def _one_of(weights: Array) -> list[dict[int, float]]:
 def _in_order(weights: Array, order: str, shares: list[float]) -> list[dict[int, float]]:
     """Lay out steps in slots: in listed order each step has its own slot, in random order it may run in any.
 
-    Args:
-        weights: (steps,) weights, of which only the number counts.
-        order: listed or random.
-        shares: (steps,), for each slot the share of samples that use it.
+    Of the weights only the number counts; `shares` are those of the samples that use each slot.
     """
     count = len(weights)
     if order == "listed":

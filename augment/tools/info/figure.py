@@ -105,14 +105,7 @@ def _draw_sizes(part: SubFigure, info: Info) -> None:
 
 
 def _draw_shares(axes: Axes, info: Info, values: NDArray[np.float64], limits: tuple[float, float]) -> None:
-    """Draw a histogram of the usable images of each split, as shares of the split.
-
-    Args:
-        axes: the axes to draw on.
-        info: the data set.
-        values: (N,) values.
-        limits: ends of the histogram.
-    """
+    """Draw a histogram of the values, (N,), of the usable images of each split, as shares of the split."""
     train = len(info.data.train)
     splits = [values[part][info.good[part]] for part in (slice(train), slice(train, None))]
     bins = int(np.clip(2 * min(map(len, splits)) ** 0.5, 12, 40))

@@ -139,15 +139,7 @@ def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tup
 
 
 def read_luma(image: Image.Image, orientation: int = 1) -> Luma:
-    """Return an opened image as (32, 32) gray levels in 0..255, upright.
-
-    Args:
-        image: an image of any mode; an alpha channel is ignored, as in training.
-        orientation: its EXIF orientation.
-
-    Raises:
-        OSError: the image cannot be decoded; Pillow's decoders may raise other errors, too.
-    """
+    """Return an opened image as (32, 32) gray levels in 0..255, upright; alpha is ignored, as in training."""
     image.draft("L", (_DRAFT, _DRAFT))
     if image.mode.startswith("I"):  # I;16, or I for PGM
         # Pillow's conversion would clip 16-bit levels.
@@ -164,15 +156,9 @@ def perceptual_hash(luma: Luma) -> int:
 
 
 def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Facts]:
-    """Cut val from train if the source says so, with copies on one side.
+    """Cut val from train if the source says so, with copies on one side; return the images, and facts in their order.
 
-    Args:
-        source: the source.
-        data: its images; if they are too few to be cut, this becomes a problem.
-        facts: those of the images, train first.
-
-    Returns:
-        The images, and the facts in their order.
+    If they are too few to be cut, this becomes a problem.
     """
     if not source.cuts_val:
         return data, facts

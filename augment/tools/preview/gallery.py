@@ -100,15 +100,7 @@ def _captioned(what: str, phrases: Sequence[str]) -> tuple[str, ...]:
 def recipe_blocks(
     aug: Aug, split: SplitName, files: Sequence[ImageRef], progress: Progress, *, seed: int
 ) -> list[SheetBlock]:
-    """Show each step of a recipe that mixes no images alone on the first photo, then the whole recipe on all photos.
-
-    Args:
-        aug: the recipe.
-        split: the split whose steps are shown.
-        files: the photos.
-        progress: shows the progress.
-        seed: seed of the draws.
-    """
+    """Show each step of a recipe that mixes no images alone on the first photo, then the whole recipe on all photos."""
     plan = build_plan(aug, split)
     studio = Studio(aug, tuple(files[:1]), seed)
     shown: list[tuple[Step, str]] = []  # with the view, unless an earlier one has the same step
@@ -152,15 +144,7 @@ def _view_names(plan: Plan) -> list[str]:
 def ops_blocks(
     aug: Aug, names: Sequence[str], files: Sequence[ImageRef], progress: Progress, *, seed: int
 ) -> list[SheetBlock]:
-    """Show ops with their default parameters on the first photo, in one block for each kind.
-
-    Args:
-        aug: provides the image size and other settings.
-        names: names of registered ops, without duplicates.
-        files: the photos, at least two if images are to be mixed.
-        progress: shows the progress.
-        seed: seed of the draws.
-    """
+    """Show ops with their default parameters on the first photo, a block for each kind; mixing takes two photos."""
     studio = Studio(aug, tuple(files), seed)
     kinds: dict[str, list[SheetRow]] = {kind: [] for kind in get_args(Kind)}
     for name in progress.track(names, description="Drawing"):

@@ -1,6 +1,7 @@
 """The values that DALI is fed: of which batch, and what is left out."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,13 @@ import pytest
 from pipelines import SEED, SIZE, plan_of
 
 from augment.pipeline.feed import Feed
+from augment.pipeline.reading import Reading
 from augment.recipe.op import OPS
 from augment.recipe.sampler import Sampler
 
 
-def feed_of(sampler: Sampler, **options: Any) -> Feed:
-    return Feed(sampler, **({"batch_size": 4, "batches": 3, "epoch": 2, "fixed": False, "neutral": True} | options))
+def feed_of(sampler: Sampler, *, epoch: int = 2, batch_size: int = 4, batches: int = 3) -> Feed:
+    return Feed(sampler, Reading([Path()] * batch_size * batches, batch_size, SEED, epoch), neutral=True)
 
 
 def test_feed_takes_an_epoch_after_the_other() -> None:
@@ -33,7 +35,7 @@ def test_feed_takes_an_epoch_after_the_other() -> None:
 
 def test_feed_of_validation_stays_in_its_epoch() -> None:
     sampler = Sampler(plan_of({"rotate": {}}), SEED)
-    feed = feed_of(sampler, epoch=0, fixed=True)
+    feed = feed_of(sampler, epoch=0)
     first = [feed.values(i)[0].copy() for i in range(3)]
     for i in range(9):
         np.testing.assert_array_equal(feed.values(i)[0], first[i % 3])
