@@ -196,13 +196,3 @@ def _product(matrices: Array) -> Array:
     for number in range(1, squares.shape[1]):
         total = squares[:, number] @ total
     return np.asarray(total[:, :3])
-
-
-def step_matrix(step: Step, drawn: Draws, size: int) -> Array:
-    """Return a step's matrix for each sample, exactly the identity where the step does not apply.
-
-    Returns:
-        geometry: (N, 3, 3); color: (N, 4, 4) or (N, 7, 7), with the rows that make the matrices composable.
-    """
-    side = 3 if step.op.kind == "geometry" else _shape(step)[-1]
-    return _total((step,), {step.key: drawn}, size, side)

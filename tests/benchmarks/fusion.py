@@ -23,7 +23,7 @@ from augment.drawing.text import DPI
 from augment.pipeline.build import render
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
-from augment.recipe.stage import step_matrix
+from augment.recipe.stage import Stage
 from augment.recipe.steps import Aug, parse_steps
 from augment.support.console import PlainConsole
 from augment.tools._photos import find_photos
@@ -82,7 +82,7 @@ def always_inside(steps: int, count: int) -> Mask:
     points = np.broadcast_to(np.stack([x, y, np.ones_like(x)]).reshape(3, -1), (count, 3, SIZE * SIZE))
     inside = np.ones((count, SIZE * SIZE), dtype=bool)
     for step in reversed(plan.steps):
-        points = np.linalg.inv(step_matrix(step, draws[step.key], SIZE)) @ points
+        points = np.linalg.inv(Stage("geometry", ((step,),)).matrix(draws, SIZE)) @ points
         inside &= (np.abs(points[:, :2]) <= middle - 1).all(axis=1)
     return inside.reshape(count, SIZE, SIZE)
 

@@ -17,8 +17,8 @@ from augment.pipeline.graph import Form, Placement
 from augment.pipeline.reading import Reading
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
-from augment.recipe.stage import Draws
-from augment.recipe.steps import SplitName, parse_aug
+from augment.recipe.stage import Draws, Stage
+from augment.recipe.steps import SplitName, Step, parse_aug
 
 SIZE = 64
 COUNT = 24  # images of a test of an op
@@ -28,6 +28,14 @@ Pixels = NDArray[Any]
 
 def plan_of(steps: dict[str, Any], split: SplitName = "val", size: int = SIZE, **aug: object) -> Plan:
     return build_plan(parse_aug({"size": size, split: steps, **aug}), split)
+
+
+def step_matrix(step: Step, drawn: Draws, size: int) -> Pixels:
+    """Return a step's matrix for each sample, square, the identity where the step does not apply."""
+    stage = Stage("geometry" if step.op.kind == "geometry" else "color", ((step,),))
+    matrix = stage.matrix({step.key: drawn}, size)
+    columns = matrix.shape[-1]
+    return np.concatenate([matrix, np.broadcast_to(np.eye(columns)[3:], (len(matrix), columns - 3, columns))], axis=1)
 
 
 def render(plan: Plan, files: Sequence[ImageRef], device: torch.device) -> Pixels:

@@ -12,13 +12,11 @@ import torch
 from photos import draw_photo
 from PIL import Image
 from red_and_blue import COUNTS, CPU, SIZE, loader_of
-from timm.utils import AverageMeter
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
 import augment
-from augment import Batch, Recipe, Transform, UserError
+from augment import Recipe, Transform, UserError
 from augment.data.sources.registry import _SOURCES
 
 ROOT = Path(__file__).parents[3]
@@ -156,75 +154,6 @@ def test_a_plain_loop(recipe: Recipe, folder: Path, split: str) -> None:
         assert sorted(indices) == list(range(total))
         epochs.append(indices)
     assert (epochs[0] != epochs[1]) == (epochs[1] != epochs[2]) == (split == "train")
-
-
-def test_a_timm_loop(recipe: Recipe, folder: Path) -> None:
-    losses, accuracy, model = AverageMeter(), AverageMeter(), Model()
-    loader = loader_of(recipe, folder, "val")
-    last = len(loader) - 1
-    for number, (input, target) in enumerate(loader):
-        output = model(input)
-        losses.update(cross_entropy(output, target).item(), input.size(0))
-        accuracy.update((output.argmax(1) == target).float().mean().item(), input.size(0))
-        assert (number == last) == (len(target) == 2)
-    assert losses.count == accuracy.count == 10
-
-
-# --- Lightning ---
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("how", ["loader", "transform"])
-def test_lightning(recipe: Recipe, folder: Path, tmp_path: Path, how: str) -> None:
-    import lightning
-
-    class Module(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Model()
-            self.seen: dict[str, list[int]] = {"train": [], "val": []}
-            self.first: list[torch.Tensor] = []
-
-        def setup(self, stage: str) -> None:
-            device, rank = self.trainer.strategy.root_device, self.global_rank
-            self.transform = Transform(recipe, device=device, rank=rank, seed=3)
-
-        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-            if how == "transform" and self.trainer.training:
-                images, targets = batch
-                return self.transform(images, targets)
-            return batch
-
-        def training_step(self, batch: Batch, number: int) -> torch.Tensor:
-            images, targets = batch
-            self.seen["train"].append(len(targets))
-            self.first += [images.clone()] if number == 0 else []
-            return cross_entropy(self.model(images), targets)
-
-        def validation_step(self, batch: Batch, number: int) -> None:
-            images, targets = batch
-            self.seen["val"].append(len(targets))
-            self.log("val_loss", cross_entropy(self.model(images), targets), batch_size=len(targets))
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    photos = torch.from_numpy(np.stack([draw_photo(24, 24, seed) for seed in range(20)]))
-    loaders: dict[str, Any] = {
-        "loader": loader_of(recipe, folder),
-        "transform": DataLoader(TensorDataset(photos, torch.arange(20) % 2), batch_size=4),
-    }
-    trainer = lightning.Trainer(
-        accelerator="cpu", max_epochs=2, num_sanity_val_steps=0, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-    )  # fmt: skip
-    module = Module()
-    trainer.fit(module, train_dataloaders=loaders[how], val_dataloaders=loader_of(recipe, folder, "val"))
-    assert trainer.num_training_batches == 5
-    assert module.seen == {"train": [4] * 10, "val": [4, 4, 2] * 2}
-    assert "val_loss" in trainer.callback_metrics
-    assert not torch.equal(*module.first)  # each epoch draws anew
-    assert module.transform.position == (10 if how == "transform" else 0)
 
 
 # --- plugins ---

@@ -6,11 +6,9 @@ import pytest
 import torch
 from fakes import needs_gpu
 from passes import (
-    DRAWN,
     RECIPE,
     assert_complete,
     first,
-    indices,
     make,
     plan_of,
     same,
@@ -142,17 +140,6 @@ def test_end_pass_after_loading(grays: Split, device: torch.device) -> None:
             loader.load_state_dict(saved(source.state_dict()))
             loader.end_pass()
             assert_complete(take(loader), 13, epoch + 1)
-
-
-def test_validation_resumes_too(grays: Split, device: torch.device) -> None:
-    loader = make(first(grays, 13), device, plan=plan_of(DRAWN, "val"))
-    take(loader)
-    begun = take(loader, 2)
-    resumed = make(first(grays, 13), device, plan=plan_of(DRAWN, "val"))
-    resumed.load_state_dict(saved(loader.state_dict()))
-    rest = take(resumed)
-    assert indices(begun + rest) == list(range(13))
-    assert_complete(begun + rest, 13, epoch=0, split="val")
 
 
 def test_state_is_small_and_holds_no_image(varied: Split, device: torch.device) -> None:

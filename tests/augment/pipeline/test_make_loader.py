@@ -170,15 +170,6 @@ def test_val_alone_needs_no_train(
             augment.make_loader(recipe, **CPU | given | further)
 
 
-def test_images_need_no_classes(recipe: Recipe, folder: Path) -> None:
-    root = folder / "train" / "blue"
-    loader = loader_of(recipe, root)
-    assert (len(loader.split), loader.classes) == (10, ("blue",))
-    for options in ({"split": "val"}, {"val_fraction": 0.2}):
-        with pytest.raises(UserError, match="there is no folder train"):
-            loader_of(recipe, root, **options)  # type: ignore[arg-type]
-
-
 def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) -> None:
     recipe = augment.load_recipe("none", f"aug.size={SIZE}", "data=folder", f"data.root={folder}")
     loader = augment.make_loader(recipe, **CPU)

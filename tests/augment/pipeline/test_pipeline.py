@@ -50,15 +50,6 @@ RECIPE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 4}, {"prefetch": 1}, {"prefetch": 5, "threads": 3}])
-def test_threads_and_prefetch_change_nothing(image_files: Split, device: torch.device, options: dict[str, Any]) -> None:
-    plan = plan_of(RECIPE, "train", size=16)
-    images, indices = run(plan, image_files.files, device, batch_size=3, epochs=2)
-    again, same = run(plan, image_files.files, device, batch_size=3, epochs=2, **options)
-    np.testing.assert_array_equal(same, indices)
-    np.testing.assert_array_equal(again, images)
-
-
 # --- geometry ---
 
 

@@ -5,34 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.params import Range, Values
-from augment.recipe.captions import drawn_step, pin, pinned_values, value_at
+from augment.recipe.captions import drawn_step, pinned_values
 from augment.recipe.steps import parse_steps
 
 
 def step(name: str, **params: object) -> Any:
     (parsed,) = parse_steps({name: params}, "test")
     return parsed
-
-
-@pytest.mark.parametrize(
-    ("given", "whole", "expected"),
-    [
-        ((-7.0, 7.0), False, (-7, 0, 7)),
-        ((0.5, 2.0), False, (0.5, 1.25, 2)),
-        ((0.0, 3.0), True, (0, 2, 3)),
-        (Values((30.0, -30.0, 0.0, 30.0)), False, (-30, 0, 30)),
-        (Values((8.0,)), True, (8, 8, 8)),
-    ],
-)
-def test_levels_of_a_range(given: Any, whole: bool, expected: tuple[float, ...]) -> None:
-    param = Range(doc="", whole=whole)
-    assert tuple(value_at(param, given, level) for level in ("low", "middle", "high")) == expected
-
-
-def test_pinned_steps_keep_everything_but_p() -> None:
-    pinned = pin(step("rotate", p=0.2, angle_range=[-9, 5], border="wrap"), "high")
-    assert (pinned.p, pinned.params["angle_range"], pinned.params["border"]) == (1, (5, 5), "wrap")
 
 
 def test_pinned_values_have_units_and_names_if_there_are_several() -> None:

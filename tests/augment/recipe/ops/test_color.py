@@ -128,18 +128,6 @@ def test_color_jitter_is_four_steps(order: str, aug: dict[str, Any], vivid: list
         np.testing.assert_array_equal(made[same], apart[same])
 
 
-def test_samples_that_skip_a_chain_are_unchanged(vivid: list[Path], device: torch.device) -> None:
-    steps = {name: {"p": 0.3} for name in ("brightness", "saturation", "invert")} | {"color_jitter": {"p": 0.3}}
-    plan = plan_of(steps, clip="each")
-    assert [stage.chained for stage in plan.stages] == [True]
-    made, drawn = render(plan, vivid, device), draws_of(plan, COUNT)
-    skipped = ~plan.stages[0].applied(drawn).astype(bool)
-    assert 0 < skipped.sum() < COUNT
-    np.testing.assert_array_equal(made[skipped], read(vivid)[skipped])
-    lone = drawn["invert"]["applied"] & ~np.any([drawn[n]["applied"] for n in steps if n != "invert"], axis=0)
-    np.testing.assert_array_equal(made[lone], 255 - read(vivid)[lone])
-
-
 MANY = 300
 
 

@@ -121,13 +121,3 @@ def test_random_crop_is_a_uniformly_drawn_window_of_the_padded_image(
     assert chi_square(np.bincount(found[:, 0], minlength=5).tolist(), [1] * 5) > 1e-3
     assert chi_square(np.bincount(found[:, 1], minlength=9).tolist(), [1] * 9) > 1e-3
     assert abs(np.corrcoef(found.T)[0, 1]) < 0.1
-
-
-def test_scale_of_random_crop(tmp_path: Path, device: torch.device) -> None:
-    (file,) = save(tmp_path, [draw_photo(48, 64, 1)])
-    made = squares({"scale": 0.5, "padding": 0, "border": "constant", "fill": 0}, file, device)
-    # Twice the size of the square, along the short side: 64 x 85.
-    larger = np.asarray(Image.open(file).resize((64, 85), Image.Resampling.BILINEAR)).astype(int)
-    windows = np.lib.stride_tricks.sliding_window_view(larger, (SIDE, SIDE), (0, 1)).transpose(0, 1, 3, 4, 2)
-    for image in made[:20]:
-        assert np.abs(windows - image).mean(axis=(2, 3, 4)).min() <= 0.6

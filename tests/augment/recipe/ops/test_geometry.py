@@ -47,20 +47,6 @@ def test_shear_about_the_corner_adds_a_shift(x: float, y: float) -> None:
     np.testing.assert_allclose(difference, np.broadcast_to(difference[0], (4, 2)), atol=1e-9)
 
 
-def test_perspective_moves_corners_to_the_drawn_positions() -> None:
-    names = ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3")
-    rng = np.random.default_rng(0)
-    for distortion in (0.0, 0.25, 0.9):
-        drawn = dict(zip(names, rng.random(8), strict=True))
-        moved = land("perspective", CORNERS, distortion=distortion, **drawn)
-        for i, (x, y) in enumerate(CORNERS):
-            inwards = (1 - distortion * drawn[f"x{i}"], 1 - distortion * drawn[f"y{i}"])
-            np.testing.assert_allclose(moved[i], (x * inwards[0], y * inwards[1]), atol=1e-9)
-    same: dict[str, Any] = dict.fromkeys(names, 0.7)
-    plain = land("perspective", [(3, 4)], distortion=0, **same)
-    np.testing.assert_allclose(plain, [(3, 4)], atol=1e-9)
-
-
 def test_perspective_matrices_match_opencv() -> None:
     names = ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3")
     drawn = {name: np.random.default_rng(i).random(5) for i, name in enumerate(names)}

@@ -91,18 +91,6 @@ def test_erase(fill: str, vivid: list[Path], device: torch.device) -> None:
         assert first != second
 
 
-def test_erase_reaches_every_position_and_the_whole_image(grays: list[Path], device: torch.device) -> None:
-    params = {"area_range": [0.5, 0.5], "aspect_range": [1, 1]}
-    made, where, _ = holes(params, grays * 12, device)
-    np.testing.assert_array_equal(made[..., 0] == 0, where)
-    assert where.any(axis=(0, 1)).all()
-    assert where.any(axis=(0, 2)).all()
-    whole = render(plan_of({"erase": {"area_range": [1, 1], "aspect_range": [1, 1]}}), grays, device)
-    np.testing.assert_array_equal(whole, 0)
-    nothing = render(plan_of({"erase": {"area_range": [0, 0]}}), grays, device)
-    np.testing.assert_array_equal(nothing, 100)
-
-
 def test_grid_mask(grays: list[Path], device: torch.device) -> None:
     tiles, ratios = (0.125, 0.25), (0.25, 0.5, 0.75)
     plan = plan_of({"grid_mask": {"tile_range": one_of_values(*tiles), "ratio_range": one_of_values(*ratios)}})

@@ -149,24 +149,3 @@ def test_hue_is_the_textbook_rotation_in_yiq(angle: float, expected: list[list[f
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
 def test_factor_one_is_the_identity(name: str) -> None:
     np.testing.assert_array_equal(color_matrix(name, factor=np.ones(2)), [np.eye(3, 4)] * 2)
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "expected"),
-    [
-        ("brightness", {"factor": 0.5}, (100, 50, 25)),
-        ("contrast", {"factor": 0.6}, (171, 111, 81)),
-        ("saturation", {"factor": 0.8}, (185, 105, 65)),
-        ("hue", {"angle": 36}, (161, 133, 0)),
-    ],
-)
-def test_colors_of_an_orange(name: str, values: dict[str, Any], expected: tuple[int, int, int]) -> None:
-    np.testing.assert_allclose(np.clip(colored(name, **values), 0, 255), expected, atol=1)
-
-
-def test_hue_keeps_the_luma_and_rotates_from_red_to_yellow() -> None:
-    luma = np.array([0.299, 0.587, 0.114])
-    for angle in (-170.0, -18.0, 36.0, 90.0):
-        assert luma @ colored("hue", angle=angle) == pytest.approx(luma @ ORANGE)
-    red = np.array([200.0, 0.0, 0.0])
-    assert colored("hue", red, angle=30)[1] > 10 > -10 > colored("hue", red, angle=-30)[1]

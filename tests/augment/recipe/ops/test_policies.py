@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from rendering import SIZE, Pixels, chi_square, draws_of, plan_of, read, render, save
+from rendering import SIZE, Pixels, chi_square, draws_of, plan_of, read, render, save, step_matrix
 
 from augment.recipe.plan import Plan
-from augment.recipe.stage import Draws, step_matrix
 
 N = 6000
 Mask = NDArray[np.bool_]
@@ -164,22 +163,6 @@ def test_probability_of_a_nested_step_matches_the_plan(steps: dict[str, Any]) ->
 
 
 # --- streams ---
-
-
-def assert_same_draws(one: dict[str, Draws], other: dict[str, Draws]) -> None:
-    for path, drawn in one.items():
-        for name, values in drawn.items():
-            np.testing.assert_array_equal(values, other[path][name], err_msg=f"{path} {name}")
-
-
-def test_adding_steps_changes_no_draw() -> None:
-    alone = draws_of(plan_of(NESTED), 50)
-    assert_same_draws(alone, draws_of(plan_of({"hue": {}, **NESTED, "one_of": policy("one_of")}), 50))
-    # Nor does a change of p of a nested step, or a further step in another policy.
-    changed = plan_of({"outer": NESTED["outer"] | {"p": 1.0}})
-    for path, drawn in draws_of(changed, 50).items():
-        assert (drawn["applied"] >= alone[path]["applied"]).all()
-        assert_same_draws({path: {n: v for n, v in alone[path].items() if n != "applied"}}, {path: drawn})
 
 
 # --- pixels ---
