@@ -40,7 +40,7 @@ def make_step(config: Config) -> Callable[[Tensor, Tensor], None]:
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, fused=cuda)
 
     def step(images: Tensor, targets: Tensor) -> None:
-        with fit.autocast(device.type, cache=not cuda):
+        with fit.autocast(device):
             outputs = model(images)
         cross_entropy(outputs.float(), targets).backward()
         optimizer.step()

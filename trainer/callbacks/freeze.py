@@ -95,10 +95,11 @@ class Freeze(Callback):
         else:
             frozen = {name: number for name, number in known.items() if matches(name, [self.layers])}
         if not frozen or len(frozen) == len(known):
+            children = dict.fromkeys(f"{name.split('.')[0]}.*" for name in known if "." in name)
             what, given = "all parameters" if frozen else "no parameter", self.layers or "null"
             raise UserError(
                 f"callbacks.freeze.layers: {given} freezes {what}. Allowed: a number of layers from 1 to {head}, "
-                f"or a pattern of names such as {', '.join(_examples(known))}."
+                f"or a pattern of names such as {', '.join([*children][:5])}."
             )
         return frozen
 
@@ -117,8 +118,3 @@ def keep_statistics(model: nn.Module, frozen: Collection[str]) -> None:
             keeps = all(name in frozen for name in own)
         if keeps and hasattr(module, "running_mean"):
             module.eval()
-
-
-def _examples(names: dict[str, int]) -> list[str]:
-    """Return a pattern for each of the first few children."""
-    return list(dict.fromkeys(f"{name.split('.')[0]}.*" for name in names if "." in name))[:5]

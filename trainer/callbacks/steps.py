@@ -124,8 +124,9 @@ class FreshStatistics(Callback):
 
 def _norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield the batch norms that gather a moving average, with their names."""
-    from torch.nn.modules.batchnorm import _BatchNorm
+    from torch import nn
 
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and module.training and module.momentum and module.running_mean is not None:
+        if isinstance(module, kinds) and module.training and module.momentum and module.running_mean is not None:
             yield name, module

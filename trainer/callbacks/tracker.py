@@ -139,7 +139,12 @@ class Tracker(Callback):
 
     def check(self, model: nn.Module) -> None:
         """Check that the package is installed."""
-        if not _is_installed(self.package):
+        try:
+            spec = find_spec(self.package)
+            found = spec is not None and spec.origin is not None  # a folder of that name, such as a run's, is none
+        except ValueError:  # imported, but not from a file
+            found = True
+        if not found:
             raise missing_package(self._key, self.package, self.package)
 
     def before_fit(self, learner: Learner) -> None:
@@ -256,15 +261,6 @@ class Tracker(Callback):
             self._warned = True
             log.warning("%s: %s", self._key, text)
             sys.stderr.write(printable(f"warning: {self._key}: {text}.\n"))
-
-
-def _is_installed(package: str) -> bool:
-    """Return whether a package can be imported; a folder of that name, such as a run's, is none."""
-    try:
-        spec = find_spec(package)
-    except ValueError:  # imported, but not from a file
-        return True
-    return spec is not None and spec.origin is not None
 
 
 def _running(row: StepRow) -> dict[str, float]:

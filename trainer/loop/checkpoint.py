@@ -117,7 +117,11 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
             if (newer := _older(path, number - 1)).is_file():
                 os.replace(newer, _older(path, number))
         if keep and path.is_file():
-            _copy(path, _older(path, 1))
+            with atomic_path(_older(path, 1)) as second:
+                try:
+                    os.link(path, second)
+                except OSError:  # a file system without hard links
+                    second.write_bytes(path.read_bytes())
 
 
 def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
@@ -151,15 +155,6 @@ def _newest_whole(path: Path) -> Path | None:
             return older
         number += 1
     return None
-
-
-def _copy(path: Path, to: Path) -> None:
-    """Give a file a second name, replacing the file that has that name now."""
-    with atomic_path(to) as part:
-        try:
-            os.link(path, part)
-        except OSError:  # a file system without hard links
-            part.write_bytes(path.read_bytes())
 
 
 def _load(path: Path, kind: type[S], device: torch.device | None) -> S:

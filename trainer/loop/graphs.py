@@ -144,7 +144,8 @@ class Graphs:
 
     def run(self, kind: str, work: Work, *inputs: Tensor) -> Tensors:
         """Run a piece of work: eagerly, recorded, or replayed."""
-        key = kind, _signature(inputs)
+        shapes = tuple((value.shape, value.stride(), value.dtype, value.device) for value in inputs)
+        key = kind, (shapes, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
         shape = self._shapes.setdefault(key, _Shape())
         if shape.replay is None and not self._recorded(key, work, inputs, shape):
             shape.seen += 1
@@ -193,11 +194,6 @@ class Graphs:
             return False
         shape.inputs = own
         return True
-
-
-def _signature(inputs: Tensors) -> Hashable:
-    shapes = tuple((value.shape, value.stride(), value.dtype, value.device) for value in inputs)
-    return shapes, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
 
 def _identity(model: nn.Module) -> Hashable:

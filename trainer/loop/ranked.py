@@ -25,7 +25,10 @@ class Ranked(Runner):
     def enter(self, kind: str) -> None:
         """Begin a pass."""
         super().enter(kind)
-        self._statistics = running_statistics(self._model)
+        # What norms gather in training, which differs between ranks until it is averaged.
+        names, modules = ("running_mean", "running_var"), [m for m in self._model.modules() if m.training]
+        found = (getattr(module, name, None) for module in modules for name in names)
+        self._statistics = [value for value in found if isinstance(value, Tensor)]
 
     def train(self, batch: Batch, share: float) -> Pass:
         """Run this rank's part of a batch; its loss counts by images, or by the weights of their classes."""
@@ -71,13 +74,6 @@ class Ranked(Runner):
 
 class RankedRecorded(Ranked, Recorded):
     """Records what each rank does; the exchanges in between are not recorded."""
-
-
-def running_statistics(model: torch.nn.Module) -> list[Tensor]:
-    """Return the statistics that norms gather in training, which differ between ranks until they are averaged."""
-    names = ("running_mean", "running_var")
-    found = (getattr(module, name, None) for module in model.modules() if module.training for name in names)
-    return [value for value in found if isinstance(value, Tensor)]
 
 
 def make_runner(learner: "Learner") -> Runner:

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
 from augment.support.errors import UserError, first_line
@@ -258,7 +257,8 @@ def _connect(backend: str) -> None:
     global _store
     store, rank, size = next(rendezvous("env://"))
     # torchrun restarts ranks with the store of those that have ended.
-    _store = distributed_c10d.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    start = f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
+    _store = dist.PrefixStore(start, store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=_store, rank=rank, world_size=size)
     current()
 

@@ -94,10 +94,6 @@ class Recorded(Runner):
         if gradients := self._gradients():
             torch._foreach_zero_(gradients)  # one launch for all
 
-    def _autocast(self) -> torch.autocast:
-        # The recording of one pass must not use what autocast cached in another.
-        return self._learner.settings.autocast(self._learner.device.type, cache=False)
-
     def _step_and_zero(self) -> Tensors:
         complete_momentum(self._optimizer)
         self._optimizer.step()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
+from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
 from augment.pipeline.batch import Batch
@@ -148,7 +148,13 @@ class Runner:
             self.scaler.load_state_dict(state["scaler"])
         self._bad.copy_(state.get("bad", self._bad))
         kept = {name: value for name, value in state.items() if name not in ("scaler", "bad")}
-        self._optimizer.load_state_dict(kept | {"state": _on_host(kept["state"])})
+        # PyTorch moves counts of steps from the host to where the optimizer expects them; an eager step would wait for
+        # one on a GPU.
+        states = {k: dict(values) if isinstance(values, dict) else values for k, values in kept["state"].items()}
+        for values in states.values():
+            if isinstance(values, dict) and isinstance(count := values.get("step"), Tensor):
+                values["step"] = count.cpu()
+        self._optimizer.load_state_dict(kept | {"state": states})
         factor = 1.0 if self.scaler is None else self.scaler.factor
         for name, parameter in self._model.named_parameters():
             gradient = gradients.get(name)
@@ -160,7 +166,7 @@ class Runner:
         return work(*inputs)
 
     def _forward(self, images: Tensor, targets: Tensor, loss_function: LossFunction, views: str) -> Tensors:
-        with self._autocast():
+        with self._learner.settings.autocast(self._learner.device):
             output = average(self._model, images, views, self._learner.task)
         check_outputs(output, loss_function, self._learner.train_loader)
         return output, loss_function(output.float(), targets)
@@ -201,18 +207,6 @@ class Runner:
 
     def _zero(self) -> None:
         self._optimizer.zero_grad()
-
-    def _autocast(self) -> torch.autocast:
-        return self._learner.settings.autocast(self._learner.device.type)
-
-
-def _on_host(states: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return states of parameters with their counts of steps on the host.
-
-    From there, PyTorch moves them to where the optimizer expects them. An eager step would wait for one on a GPU.
-    """
-    counts = {key: state["step"] for key, state in states.items() if isinstance(state, dict) and "step" in state}
-    return {**states, **{k: {**states[k], "step": n.cpu()} for k, n in counts.items() if isinstance(n, Tensor)}}
 
 
 class Scaler:

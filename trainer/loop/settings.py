@@ -141,17 +141,13 @@ class LoopSettings:
         """Whether the loss is scaled, see `trainer.loop.runner.Scaler`."""
         return self.precision == "fp16"
 
-    def autocast(self, device_type: str, *, cache: bool = True) -> "torch.autocast":
-        """Return the context of the forward pass.
-
-        Args:
-            device_type: "cpu" or "cuda".
-            cache: whether autocast keeps the weights that it converted until the end of the context.
-        """
+    def autocast(self, device: "torch.device") -> "torch.autocast":
+        """Return the context of the forward pass."""
         import torch
 
-        kind = torch.float16 if self.precision == "fp16" else torch.bfloat16
-        return torch.autocast(device_type, kind, enabled=self.half, cache_enabled=cache)
+        kind = torch.float16 if self.scaled else torch.bfloat16
+        # The recording of one pass must not use the converted weights of another.
+        return torch.autocast(device.type, kind, enabled=self.half, cache_enabled=False)
 
     def set_precision(self, device: "torch.device") -> None:
         """Set how exact PyTorch's matrix products in float32 are on a GPU."""

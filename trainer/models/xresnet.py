@@ -115,12 +115,6 @@ def conv(inputs: int, outputs: int, side: int, stride: int = 1, groups: int = 1,
     return nn.Sequential(nn.Conv2d(inputs, outputs, side, stride, padding=side // 2, groups=groups, bias=False), norm)
 
 
-def _attention(name: str, channels: int, activation: Make) -> nn.Module:
-    if name == "se":
-        return SqueezeExcite(channels, activation)
-    return EfficientChannels(channels) if name == "eca" else nn.Identity()
-
-
 class Block(nn.Module):
     """A residual block, basic or bottleneck; its shortcut pools before it changes the channels (ResNet-D)."""
 
@@ -133,7 +127,11 @@ class Block(nn.Module):
         else:
             layers = [conv(inputs, middle, 3, stride), activation()]
         layers.append(conv(middle, outputs, 1 if bottleneck else 3, gain=0.0 if settings.zero_init else 1.0))
-        self.layers = nn.Sequential(*layers, _attention(settings.attention, outputs, activation))
+        attention: nn.Module = nn.Identity()
+        if settings.attention != "none":
+            se = settings.attention == "se"
+            attention = SqueezeExcite(outputs, activation) if se else EfficientChannels(outputs)
+        self.layers = nn.Sequential(*layers, attention)
         shortcut = [POOLS[settings.pool]()] if stride > 1 else []
         shortcut += [conv(inputs, outputs, 1)] if inputs != outputs else []
         self.shortcut = nn.Sequential(*shortcut)
