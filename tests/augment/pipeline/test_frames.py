@@ -117,7 +117,7 @@ def check(images: torch.Tensor, frames: torch.Tensor, indices: torch.Tensor) -> 
     off = np.concatenate(errors)
     # Of roundings of up to half a level each, in the resize and in two warps.
     assert np.abs(off).max() < 2
-    assert abs(off.mean()) < 0.1
+    assert abs(off.mean()) < 0.2
     return checked
 
 
