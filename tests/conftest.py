@@ -55,8 +55,25 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+# What `pytest -m quick` runs, in a minute on two cores: rooms whose tests neither train nor run the command line.
+QUICK = ("augment/cli", "augment/params", "augment/recipe", "augment/support", "trainer/models", "trainer/optim")
+QUICK_FILES = ("test_docs.py", "test_layers.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no tests that -m quick leaves out: most of the minute."""
+    path = collection_path.relative_to(Path(__file__).parent)
+    if config.option.markexpr != "quick" or path.suffix != ".py" or path.name == "conftest.py":
+        return None
+    return None if str(path).startswith(QUICK) or str(path) in QUICK_FILES else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the fault harness, and what else takes long, unless -m names it."""
+    """Mark what is quick; deselect the fault harness, and what else takes long, unless -m names it."""
+    for item in items:
+        path = str(item.path.relative_to(Path(__file__).parent))
+        if (path.startswith(QUICK) or path in QUICK_FILES) and not item.get_closest_marker("slow"):
+            item.add_marker("quick")
     unasked = [marker for marker in ("faults", "long") if marker not in config.option.markexpr]
     left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     config.hook.pytest_deselected(items=left_out)

@@ -167,7 +167,7 @@ def test_dali_stays_in_its_rooms() -> None:
 
 
 def test_the_top_level_holds_nothing_else() -> None:
-    known = {"pyproject.toml", "README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE"}
+    known = {"pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"}
     known |= {"conf", "trainer", "augment", "tests", "docs", "outputs"}
     there = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
     assert there - known <= {"build", "dali_trainer.egg-info"}, "these are left behind by pip"
