@@ -17,6 +17,8 @@ from trainer.report.findings import findings
 from trainer.report.record import Record
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, parse_config
 from trainer.run.environment import ENVIRONMENT_FILE
+from trainer.run.facts import Facts, write_facts
+from trainer.run.run_folder import RunFolder
 from trainer.run.summary import SUMMARY_FILE, Summary
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.display import MetricsRow
@@ -91,6 +93,19 @@ def folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         | {"fit": {"epochs": 4, "batch_size": 2}, "callbacks": {"checkpoint": {}, "report": {"mistakes": 2}}}
     )
     (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(dict(config.resolved)))
+    places = [i / 400 for i in range(401)]
+    facts = Facts(
+        task="classify",
+        classes=(NAMES[0].replace("/", "_"), NAMES[1]),
+        images=(6, 6, 6),
+        source="folder",
+        model="cnn",
+        parameters=1234,
+        device="CPU",
+        batches=(3, 3, 3, 3),
+        schedules={name: tuple(map(schedule, places)) for name, schedule in config.fit.schedules().items()},
+    )
+    write_facts(facts, folder)
     (folder / PLAN_FILE).write_text("train: 128 x 128 px <b>\n")
     environment = {"git": {"revision": "abc123", "modified": True}, "python": "3.11.7"}
     packages = {"packages": {"torch": "2.15.0", "wandb": None}, "gpus": []}
@@ -111,8 +126,14 @@ def folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record(rows: list[MetricsRow], folder: Path = Path("x"), ending: Summary = DONE, **more: Any) -> Record:
-    best = max(rows, key=lambda r: r["val_accuracy"], default={})
-    return Record(folder, ending, rows=rows, best=best, **more)
+    """A record in memory; `more` are attributes of it, of its facts, or its `config`."""
+    run, known = RunFolder(folder), vars(Facts()).keys()
+    run.facts = Facts(
+        task="classify", **{name: more.pop(name) for name in [*more] if name in known - {"classes", "task"}}
+    )
+    run.config = more.pop("config", {})
+    best = more.pop("best", max(rows, key=lambda r: r.get("val_accuracy", -1), default={}))
+    return Record(run, ending, rows=rows, best=best, **more)
 
 
 def said(record: Record) -> str:

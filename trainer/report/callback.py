@@ -6,22 +6,19 @@ import logging
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from augment.params import Count, setting
-from augment.support.background import Background, Refresher
+from augment.support.background import Refresher
 from augment.support.errors import UserError, first_line
 from augment.support.text import printable
 from trainer.callbacks.checkpoint import best_model, best_of
-from trainer.callbacks.plots import BATCH
 from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
-from trainer.models.registry import count_parameters
-from trainer.report.record import MISTAKES, REPORT_FILE, Record, read_record
+from trainer.report.record import MISTAKES, REPORT_FILE, Record, read_record, write_mistakes
 from trainer.run.summary import RUNNING, Summary, summarize
 from trainer.tasks.display import MetricsRow
 
@@ -43,20 +40,14 @@ class Report(Callback):
     main_only = True
     order = Phase.SHOW
     _refresher: Refresher | None = field(default=None, init=False)
-    _parameters: int = field(default=0, init=False)
-    _read: Background[Record] | None = field(default=None, init=False)  # what does not change during the fit
-    _batch: Background[None] | None = field(default=None, init=False)  # reads the image of the first batch
 
     def before_fit(self, learner: Learner) -> None:
         """Forget the fit before."""
-        self._refresher, self._read, self._batch = Refresher(REPORT_FILE), None, None
-        self._parameters = count_parameters(learner.model)
+        self._refresher = Refresher(REPORT_FILE)
 
     def after_batch(self, learner: Learner) -> None:
         """Write the report of the run so far in the background, if the last one is old."""
         refresher, folder = self._refresher, learner.folder
-        if folder is not None and self._read is None:
-            self._read = Background(partial(self._read_folder, learner, folder))
         if refresher is not None and folder is not None and learner.training and refresher.due:
             left = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
             if left is not None and left < _NEAR:
@@ -68,31 +59,26 @@ class Report(Callback):
                 tags=learner.run.tags,
             )
             rows, steps = list(recorder.rows), list(recorder.steps)
-            refresher.start(partial(self._write, ending, rows, steps, left))
-
-    def after_train(self, learner: Learner) -> None:
-        """Read the image of the first batch in the background, so that the end of the fit need not wait for it."""
-        if self._batch is None and learner.folder is not None and (learner.folder / BATCH).is_file():
-            self._batch = Background(partial(_read_image, learner.folder / BATCH))
+            refresher.start(partial(_write, learner, ending, rows, steps, left))
 
     def after_fit(self, learner: Learner) -> None:
         """Write the report, also for an interrupted or failed fit, unless Ctrl-C was pressed a second time."""
         if self._refresher is not None:
             self._refresher.finish()
-        if self._batch is not None:
-            self._batch.drop()
         if learner.folder is None or not learner.folder.is_dir() or isinstance(learner.error, KeyboardInterrupt):
-            if self._read is not None:
-                self._read.drop()
             return
+        from trainer.report.images import mistakes
         from trainer.report.page import write_record
 
         try:
-            read = self._read_folder(learner, learner.folder) if self._read is None else self._read.result()
             ending = summarize(learner, learner.folder, monotonic() - learner.run.began)
             recorder = learner.find(Recorder)
-            record = _complete(read, ending, recorder.rows, recorder.steps)
+            record = _record(learner, ending, recorder.rows, recorder.steps)
             record.add_best(partial(best_model, learner))
+            if record.samples is not None:
+                record.mistakes = mistakes(record, learner.run.val_files, self.mistakes)
+            if record.mistakes is not None:
+                write_mistakes(record)
             write_record(record)
         except (OSError, UserError) as error:
             # A report that cannot be written must not fail the run.
@@ -101,36 +87,18 @@ class Report(Callback):
                 why = getattr(error, "strerror", None) or first_line(error)
                 sys.stderr.write(printable(f"warning: no {REPORT_FILE}: {why}.\n"))
 
-    def _write(self, ending: Summary, rows: list[MetricsRow], steps: list[StepRow], left: float | None) -> None:
-        """Write the report of a run in progress."""
-        from trainer.report.page import write_record
 
-        if self._read is None or not ending.folder.is_dir():  # it was deleted
-            return
-        try:
-            read = self._read.result()
-        except BaseException:
-            self._read = None  # it is read again: an error is raised only once
-            raise
-        write_record(replace(_complete(read, ending, rows, steps), left=left))
+def _write(learner: Learner, ending: Summary, rows: list[MetricsRow], steps: list[StepRow], left: float | None) -> None:
+    """Write the report of a run in progress, unless its folder was deleted."""
+    from trainer.report.page import write_record
 
-    def _read_folder(self, learner: Learner, folder: Path) -> Record:
-        """Read what does not change during the fit; neither the model nor the device is touched."""
-        from trainer.report.page import template
-
-        template()  # which takes a while, as do the imports
-        read = read_record(folder, trust=True, model=False)  # of this process, which has imported what there is
-        return replace(read, task=learner.task, classes=learner.classes, parameters=self._parameters)
+    if ending.folder.is_dir():
+        write_record(replace(_record(learner, ending, rows, steps), left=left))
 
 
-def _read_image(file: Path) -> None:
-    """Read an image of the page, which remembers it."""
-    from trainer.report.images import inline_image
-
-    inline_image(file)
-
-
-def _complete(read: Record, ending: Summary, rows: list[MetricsRow], steps: list[StepRow]) -> Record:
-    """Return a record with the measurements of the fit."""
+def _record(learner: Learner, ending: Summary, rows: list[MetricsRow], steps: list[StepRow]) -> Record:
+    """Return a record with the measurements of the fit; neither the model nor the device is touched."""
     running: list[MetricsRow] = [step._asdict() for step in steps]
-    return replace(read, ending=ending, rows=list(rows), steps=running, best=ending.best, notes=dict(read.notes))
+    read = read_record(ending.folder, best=False)
+    read = replace(read, ending=ending, rows=list(rows), steps=running, best=ending.best)
+    return replace(read, task=learner.task, classes=learner.classes)

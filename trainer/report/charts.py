@@ -17,7 +17,6 @@ from augment.drawing.style import BLUE
 from augment.support.text import amount
 from trainer.figures.curves import column, draw_series, draw_splits
 from trainer.figures.style import LOCK, SPLITS, frame, set_epochs
-from trainer.optim.schedule import Schedule
 from trainer.report.record import Record
 from trainer.tasks.display import MetricsRow
 
@@ -98,22 +97,19 @@ def _set_range(axes: Axes, rows: Sequence[MetricsRow]) -> None:
 
 
 def _schedules(record: Record) -> list[Chart]:
-    if record.config is None:
+    titles, before = {"lr": "Learning rate"}, record.batches_before
+    if before is None:
         return []
-    fit, titles = record.config.fit, {"lr": "Learning rate"}
     return [
-        _schedule(record, titles.get(name, name.capitalize()), schedule, fit.epochs)
-        for name, schedule in fit.schedules().items()
+        _schedule(record, titles.get(name, name.capitalize()), np.array(values), before)
+        for name, values in record.run.facts.schedules.items()
     ]
 
 
-def _schedule(record: Record, title: str, schedule: Schedule, epochs: int) -> Chart:
+def _schedule(record: Record, title: str, values: NDArray[np.float64], before: NDArray[np.int64]) -> Chart:
     figure, axes = _axes()
-    position = np.linspace(0, 1, 401)
-    values = np.array([schedule(float(p)) for p in position])
-    before = record.batches_before
     # A schedule is defined over batches, and epochs may differ in their number of batches.
-    x = position * epochs if before is None else np.interp(position * before[-1], before, np.arange(epochs + 1))
+    x = np.interp(np.linspace(0, 1, len(values)) * before[-1], before, np.arange(len(before)))
     done = x <= len(record.rows)
     axes.plot(x, values, color=_FAINT, linewidth=1.6, linestyle=":")
     axes.plot(x[done], values[done], color=BLUE, linewidth=1.8)
@@ -124,7 +120,7 @@ def _schedule(record: Record, title: str, schedule: Schedule, epochs: int) -> Ch
     # The turning point, highest or lowest; an end where there is none.
     ends = (values[0], values[-1])
     peak = int(values.argmax() if values.max() > max(ends) else values.argmin())
-    steps = "" if before is None else f"{amount(int(before[-1]), 'training batch')}. "
+    steps = f"{amount(int(before[-1]), 'training batch')}. "
     course = f"from {values[0]:.3g} via {values[peak]:.3g} to {values[-1]:.3g}"
     if len(set(values.tolist())) == 1:
         course = f"{values[0]:.3g} throughout"

@@ -10,6 +10,7 @@ from augment.support.text import plural
 from trainer.figures.curves import column
 from trainer.loop.checkpoint import LAST
 from trainer.report.record import Record
+from trainer.run.facts import FACTS_FILE
 from trainer.run.summary import KILLED, RUNNING
 from trainer.tasks.display import Finding, MetricsRow, percent
 from trainer.tasks.registry import smaller_is_better
@@ -33,15 +34,17 @@ def _end(record: Record) -> Iterator[Finding]:
     elif ending.status == KILLED:
         on = "; fit.resume continues it" if (record.folder / LAST).is_file() else ""
         yield Finding(f"The run was killed after {epochs}{on}.", warning=True)
-    elif ending.status == "not ended":
-        yield Finding(f"The run has not ended, or was killed: {epochs} recorded so far.", warning=True)
     elif ending.status != RUNNING and record.epochs and done < record.epochs:
         why = f": {ending.stopped}" if ending.stopped else ""
         yield Finding(f"The run ended early, after {epochs}{why}.")
 
 
 def _data(record: Record) -> Iterator[Finding]:
-    for text in record.warnings:
+    if not record.run.facts.task:
+        yield Finding(
+            f"Without {FACTS_FILE}, this page has no schedules, no device, and no sizes of the data and the model."
+        )
+    for text in record.run.facts.warnings:
         yield Finding(text if text.endswith(".") else f"{text}.", warning=True)
 
 
@@ -106,15 +109,14 @@ def _waiting(record: Record) -> Iterator[Finding]:
     if not shares:
         return
     share = median(shares)
-    waiting, cache = ("GPU", "aug.cache, ") if record.gpu else ("model", "")  # the cache is in the GPU's memory
     if share >= 0.1:
         yield Finding(
-            f"The {waiting} waited {percent(share)} of the training time for data: {cache}more fit.threads or "
+            f"The model waited {percent(share)} of the training time for data: more fit.threads or "
             "smaller files may help.",
             warning=True,
         )
     else:
-        yield Finding(f"The {waiting} waited {percent(share)} of the training time for data.")
+        yield Finding(f"The model waited {percent(share)} of the training time for data.")
 
 
 def _slow(record: Record) -> Iterator[Finding]:

@@ -1,18 +1,18 @@
 """Images in the page: figures of the run, and thumbnails of the samples that the model gets most wrong."""
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from augment.data.dataset import ImageRef, same_outputs
+from augment.data.dataset import ImageRef
+from augment.data.images import name_of
 from augment.support.background import in_threads
 from trainer.figures.images import data_uri, read_png, thumbnail
-from trainer.report.record import Record
-from trainer.tasks.display import WrongSample
+from trainer.report.record import Mistake, Record
 
 _THREADS = 4
 _MOST_PIXELS = 2**26  # of a figure; those of a run have a tenth
@@ -22,43 +22,26 @@ _WIDEST = 1600
 _jpeg = partial(data_uri, form="JPEG", subsampling=0, optimize=True)
 
 
-class Mistake(NamedTuple):
-    """A sample that the model gets wrong, with its image.
+def mistakes(record: Record, files: Sequence[ImageRef], count: int) -> list[Mistake] | None:
+    """Return the images that the model gets most wrong, the worst first; None if nobody knows which they are.
 
-    Attributes:
-        file: the image.
-        sample: what is true and what was predicted.
-        uri: the thumbnail, as a data URI; empty if the file cannot be read.
+    Args:
+        record: a run with the predictions of its best epoch.
+        files: the validation images in the order of their indices.
+        count: the most to return.
     """
-
-    file: ImageRef
-    sample: WrongSample
-    uri: str
-
-
-def mistakes(record: Record, count: int) -> tuple[list[Mistake], str]:
-    """Return the validation images that the model gets most wrong, the worst first; or none, and why they are unknown.
-
-    They are unknown if the run did not keep its predictions, or if its images are gone.
-    """
-    samples, dataset = record.samples, record.dataset
-    if samples is None:
-        return [], "best.pt has no predictions of single images."
-    if dataset is None:
-        why = record.notes.get("data", "no configuration")
-        return [], f"The validation images are not available: {why}"
-    files, targets = dataset.val.files, np.array(dataset.val.targets)
-    index, target = np.asarray(samples.index), np.asarray(samples.target)
-    if index.min(initial=0) < 0:
-        return [], "The run did not keep which prediction belongs to which image."
-    same = same_outputs(dataset.classes, record.classes) and dataset.task == record.task.name
-    same = same and index.max(initial=-1) < len(files)
-    if not same or (targets[index].astype(target.dtype) != target).any():
-        return [], "The validation images are no longer those of this run."
+    samples = record.samples
+    assert samples is not None
+    index = np.asarray(samples.index)
+    if index.min(initial=0) < 0 or index.max(initial=-1) >= len(files):
+        return None
     wrong = list(islice(record.task.mistakes(samples, record.classes), count))
     chosen = [files[index[sample.position]] for sample in wrong]
     with in_threads(_thumbnail, chosen, _THREADS) as uris:
-        return [Mistake(*found) for found in zip(chosen, wrong, uris, strict=True)], ""
+        return [
+            Mistake(name_of(file), sample.true, sample.predicted, sample.confidence, uri)
+            for file, sample, uri in zip(chosen, wrong, uris, strict=True)
+        ]
 
 
 def _thumbnail(file: ImageRef) -> str:

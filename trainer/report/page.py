@@ -2,7 +2,7 @@
 
 import shlex
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from math import isfinite, nan, sqrt
 from pathlib import Path
 from statistics import median
@@ -10,17 +10,15 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from augment.data.images import file_name, name_of
-from augment.support.background import Background
 from augment.support.files import write_atomically
-from augment.support.secrets import as_written
+from augment.support.nested import section_of
 from augment.support.text import amount, duration
 from trainer.callbacks.plots import BATCH
 from trainer.figures.outputs import plot_outputs
 from trainer.loop.checkpoint import LAST
 from trainer.report.charts import charts
 from trainer.report.findings import findings
-from trainer.report.images import inline_image, mistakes
+from trainer.report.images import inline_image
 from trainer.report.record import MISTAKES, REPORT_FILE, Record
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.environment import describe_environment
@@ -47,11 +45,6 @@ def write_record(record: Record) -> Path:
 
 def render(record: Record) -> str:
     """Return the page of a run: HTML without scripts that refers to nothing outside itself."""
-    photos = Background(partial(_mistakes, record))  # which are decoded while the curves are drawn
-    try:
-        drawn = charts(record)
-    finally:
-        wrong = photos.result()
     return template().render(
         name=_name(record),
         reload=RELOAD if record.ending.status == RUNNING else 0,
@@ -59,19 +52,20 @@ def render(record: Record) -> str:
         ending=record.ending,
         headline=_headline(record),
         findings=findings(record),
-        charts=drawn,
+        charts=charts(record),
         task=record.task,
         section=_section(record),
         predictions=record.samples is not None,
-        **wrong,
+        mistakes=record.mistakes,
+        no_mistakes=_no_mistakes(record),
         batch=inline_image(record.folder / BATCH),
-        plan=record.texts.get(PLAN_FILE, ""),
-        config=record.texts.get(CONFIG_FILE, ""),
-        command=shlex.join(["python", "-m", "trainer", *record.overrides]),
+        plan=record.run.text(PLAN_FILE),
+        config=record.run.text(CONFIG_FILE),
+        command=shlex.join(["python", "-m", "trainer", *record.run.overrides]),
         resume=_resume(record),
         facts=_facts(record),
         table=_table(record),
-        notes=record.notes,
+        notes=record.run.notes,
     )
 
 
@@ -85,7 +79,7 @@ def template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "cells": _cells, "name_of": name_of, "file_name": file_name}
+    environment.filters |= {"percent": percent, "cells": _cells}
     return environment.get_template("page.html.jinja")
 
 
@@ -106,17 +100,19 @@ def _headline(record: Record) -> dict[str, Any]:
             value = _shown(record, record.best[column.key])
             tiles.append((column.title.replace("val ", "validation "), value, "of the best epoch"))
     if isfinite(record.ending.seconds):
-        notes = ["since resuming"] if record.config is not None and record.config.fit.resume else []
+        notes = ["since resuming"] if section_of(record.run.config, "fit").get("resume") else []
         notes += [] if record.left is None else [f"about {duration(record.left)} left"]
         tiles.append(("time", duration(record.ending.seconds), ", ".join(notes)))
     rates = [row["images_per_second"] for row in record.rows if isfinite(row.get("images_per_second", nan))]
     if rates:
         tail = rates[1:] or rates
         tiles.append(("training speed", f"{median(tail):,.0f} img/s", "median after epoch 1" if rates[1:] else ""))
-    parameters = "" if record.parameters is None else f"{_count(record.parameters)} parameters"
-    tiles.append(("model", record.config.model_name if record.config else "unknown", parameters))
-    tiles.append(("data", record.config.source_name if record.config else "unknown", _sizes(record)))
-    tiles.append(("device", record.gpu or "CPU", ""))
+    facts, config = record.run.facts, record.run.config
+    model, source = section_of(config, "model"), section_of(config, "data").get("source")
+    parameters = f"{_count(facts.parameters)} parameters" if facts.parameters else ""
+    tiles.append(("model", facts.model or str(model.get("name", model.get("kind", "unknown"))), parameters))
+    tiles.append(("data", facts.source or str(source or "unknown"), _sizes(record)))
+    tiles.append(("device", facts.device or "unknown", ""))
     key = f"val_{record.task.score}"
     score, interval, total = record.best.get(key), None, 0
     if record.samples is not None and (counts := record.task.right_of(record.samples)):
@@ -140,8 +136,8 @@ def _shown(record: Record, score: float) -> str:
 
 
 def _monitor(record: Record) -> str:
-    given = record.config.resolved["callbacks"].get("checkpoint") if record.config else None
-    return monitored(str(given["monitor"]) if given else AUTO, record.task)
+    given = section_of(section_of(record.run.config, "callbacks"), "checkpoint")
+    return monitored(str(given.get("monitor", AUTO)), record.task)
 
 
 def _last(record: Record) -> str:
@@ -155,11 +151,11 @@ def _last(record: Record) -> str:
 
 def _sizes(record: Record) -> str:
     classes = record.task.count(len(record.classes)) if record.classes else ""
-    if record.dataset is None:
+    if not record.run.facts.images:
         return classes
-    train, val = record.dataset.train, record.dataset.val
-    samples = f" (repeated to {len(train):,})" if train.repeated else ""
-    return f"{train.images:,}{samples} + {len(val):,} images, {classes}"
+    images, samples, val = record.run.facts.images
+    repeated = f" (repeated to {samples:,})" if samples > images else ""
+    return f"{images:,}{repeated} + {val:,} images, {classes}"
 
 
 def _section(record: Record) -> dict[str, Any]:
@@ -190,11 +186,14 @@ def _cells(matrix: Matrix) -> list[tuple[str, list[dict[str, Any]]]]:
     return rows
 
 
-def _mistakes(record: Record) -> dict[str, Any]:
-    settings = record.config.resolved["callbacks"].get("report") if record.config else None
-    count = MISTAKES if settings is None else settings["mistakes"]
-    wrong, why = mistakes(record, count)
-    return {"mistakes": wrong, "no_mistakes": why or ("" if wrong or not count else "None: every image is right.")}
+def _no_mistakes(record: Record) -> str:
+    """Return why no mistakes are shown; empty if nobody wanted them."""
+    if record.samples is None:
+        return "best.pt has no predictions of single images."
+    if record.mistakes is None:
+        return "They are drawn at the end of a run by callbacks.report, and this run has not kept them."
+    wanted = section_of(section_of(record.run.config, "callbacks"), "report").get("mistakes", MISTAKES)
+    return "None: every image is right." if wanted else ""
 
 
 def _resume(record: Record) -> str:
@@ -205,11 +204,11 @@ def _resume(record: Record) -> str:
 
 def _facts(record: Record) -> list[tuple[str, str]]:
     """Return what one needs to run it again, besides the command."""
-    config = record.config
+    config = record.run.config
     facts = {
-        **describe_environment(record.environment),
-        "seed": config.seed if config else "",
-        "images": as_written(config.resolved["data"]).get("root") if config else "",
+        **describe_environment(record.run.environment),
+        "seed": config.get("seed"),
+        "images": section_of(config, "data").get("root"),
         "folder": record.folder.resolve(),
     }
     return [(name, str(value)) for name, value in facts.items() if value not in ("", None)]

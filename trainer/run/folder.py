@@ -16,7 +16,7 @@ from augment.support.writing import check_folder
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import BEST, LAST
 from trainer.run.config import CONFIG_FILE
-from trainer.run.summary import KILLED, RUNNING, SUMMARY_FILE
+from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING, SUMMARY_FILE, Summary
 
 # The system releases the lock when the process ends, however it ends; the file stays.
 LOCK_FILE = ".lock"
@@ -156,6 +156,14 @@ def running_status(folder: Path) -> str:
     except (OSError, UserError):
         return KILLED
     return RUNNING if user_of(folder) or (on and host != socket.gethostname()) else KILLED
+
+
+def status_of(folder: Path, summary: Summary | None) -> str:
+    """Return the status of a run, given what its summary.json says, if it says anything."""
+    if summary is not None and summary.status in (FINISHED, FAILED, INTERRUPTED):
+        return PRUNED if summary.stopped.startswith(PRUNED) else summary.status
+    begun = any(os.path.lexists(folder / name) for name in (SUMMARY_FILE, METRICS_FILE, CONFIG_FILE))
+    return running_status(folder) if begun or user_of(folder) else PLANNED
 
 
 def _refuse_used(folder: Path, key: str, *, locked: bool = False) -> None:

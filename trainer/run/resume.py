@@ -17,14 +17,15 @@ from augment.support.reading import contents, regular
 from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.checkpoint import BEST, LAST, FitState, load
+from trainer.loop.checkpoint import BEST, LAST
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 from trainer.loop.ranks import current
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.build import Loaders, make_train_loader
-from trainer.run.config import Config, load_config
-from trainer.run.summary import read_summary
+from trainer.run.config import Config
+from trainer.run.run_folder import RunFolder
+from trainer.run.summary import FINISHED
 from trainer.tasks.registry import task_named
 from trainer.tasks.standardize import check_same
 
@@ -41,10 +42,11 @@ def check_resume(config: Config) -> None:
     if config.fit.resume is None:
         return
     run = Path(config.fit.resume)
-    state, saved = load(run / LAST, FitState).on(current().rank), load_config(run)
-    epoch, ending = state.position[0], read_summary(run)
+    folder = RunFolder(run)
+    state, saved = folder.load_last().on(current().rank), folder.load_config()
+    epoch = state.position[0]
     # After the last epoch, figures, the report and the summary may still have to be written.
-    ended = ending is not None and ending.status == "finished"
+    ended = folder.summary.status == FINISHED
     if epoch >= config.fit.epochs and (
         ended or not epoch == config.fit.epochs == section_of(saved, "fit").get("epochs")
     ):
@@ -99,7 +101,7 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
     """
     assert config.fit.resume is not None
     run = Path(config.fit.resume)
-    state = load(run / LAST, FitState, learner.device)
+    state = RunFolder(run).load_last(learner.device)
     with contents(run / LAST):
         check_same(learner.model, state.model)
         position = learner.restore(state)

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 SUMMARY_FILE = "summary.json"
 
-# Status of a run that has not ended; `trainer.run.folder.running_status` tells whether it was killed.
-RUNNING, KILLED = "running", "killed"
+# Statuses of runs; `trainer.run.folder.status_of` tells them apart.
+PLANNED, RUNNING, KILLED = "planned", "running", "killed"
+FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
+PRUNED = "pruned"  # finished early, as it was behind other trials of a search
 
 # Bytes that are reserved for what a summary says in the end; most say it in fewer.
 _ROOM = 4096

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-import torch
 from rich.console import Console
 
 from augment.data.balance import describe_balance
@@ -32,12 +31,12 @@ from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.models.registry import count_parameters
 from trainer.optim.schedule import Schedule
 from trainer.run.batch_size import find_batch_size
 from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory, using
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, write_left_out
 from trainer.run.environment import ENVIRONMENT_FILE, environment
+from trainer.run.facts import facts_of, write_facts
 from trainer.run.failures import explain
 from trainer.run.folder import clean
 from trainer.run.labels import run_name
@@ -232,8 +231,9 @@ def _write_description(config: Config, folder: Path) -> str:
 def _announce(
     config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console, notes: Sequence[str] = ()
 ) -> None:
-    """Print a description before the first epoch: stages, decoding, settings without effect, data and model."""
-    dataset = config.dataset
+    """Write what the run knows of itself, and print a part of it: stages, decoding, settings without effect, data."""
+    dataset, facts = config.dataset, facts_of(config, learner)
+    write_facts(facts, folder)
     lines = []
     if stages := learner.run.stages:
         lines.append("stages: " + "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in stages))
@@ -251,13 +251,10 @@ def _announce(
     lines += learner.run.notes
     if config.fit.resume is not None:
         lines.append(f"resumes {config.fit.resume}")
-    device = torch.cuda.get_device_name(learner.device) if learner.device.type == "cuda" else "CPU"
     lines.append(
-        f"{config.source_name}: "
-        f"{dataset.train.images:,} + {len(dataset.val):,} images, "
-        f"{learner.task.count(len(dataset.classes))}; "
-        f"{config.model_name}: "
-        f"{count_parameters(learner.model) / 1e6:.2f} M parameters; {device}; {shown(folder)}"
+        f"{facts.source}: {dataset.train.images:,} + {len(dataset.val):,} images, "
+        f"{learner.task.count(len(dataset.classes))}; {facts.model}: "
+        f"{facts.parameters / 1e6:.2f} M parameters; {facts.device}; {shown(folder)}"
     )
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)

@@ -8,8 +8,8 @@ from typing import Any
 from augment.support.errors import UserError, nearest
 from augment.support.nested import section_of
 from augment.support.text import list_some
+from trainer.run.run_folder import RunFolder
 from trainer.sweeps.groups import OF_LOSSES, Group, group_runs, scored, settings_of
-from trainer.sweeps.runs import Run
 from trainer.sweeps.show import Table
 from trainer.sweeps.verdict import compare
 from trainer.sweeps.words import left_out, p_value, score, signed, verdict
@@ -75,7 +75,7 @@ class Comparison:
 
 
 def compare_runs(
-    runs: Sequence[Run], baseline: str | None = None, key: str | None = None, detect: float | None = None
+    runs: Sequence[RunFolder], baseline: str | None = None, key: str | None = None, detect: float | None = None
 ) -> tuple[Comparison | None, str]:
     """Compare runs, those of the same configuration as replicates of it.
 

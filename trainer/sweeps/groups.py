@@ -10,9 +10,8 @@ from statistics import mean
 from augment.support.nested import leaves, section_of
 from augment.support.text import list_some
 from trainer.run.identity import identity, identity_text
-from trainer.run.summary import KILLED, RUNNING
-from trainer.sweeps.ledger import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED
-from trainer.sweeps.runs import Run
+from trainer.run.run_folder import RunFolder
+from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.sweeps.verdict import Difference, Key, Metric, Replicates, resolution_of
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 
@@ -60,7 +59,7 @@ class Group:
 
     replicates: Replicates
     metric: Metric
-    runs: tuple[Run, ...]
+    runs: tuple[RunFolder, ...]
     basis: Settings
     difference: Difference | None = None
     verdict: str = ""
@@ -76,7 +75,7 @@ class Group:
         return self.replicates.mean
 
 
-def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[tuple[Run, str]]]:
+def group_runs(runs: Sequence[RunFolder]) -> tuple[list[Group], list[tuple[RunFolder, str]]]:
     """Group the runs that count by their configurations; also return those that do not count, with the reasons.
 
     A run that a callback stopped early does not count, as its last epoch is an earlier one than that of others, unless
@@ -85,7 +84,7 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[tuple[Run, str]]]
     Args:
         runs: the runs, in the order of `trainer.sweeps.runs.find_runs`, with the scores that `scored` returns.
     """
-    groups, left = list[list[Run]](), []
+    groups, left = list[list[RunFolder]](), []
     configured = any(run.config for run in runs)
     for same in same_configuration(runs):
         early, kept = all(run.summary.stopped for run in same if run.status == FINISHED), []
@@ -106,7 +105,7 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[tuple[Run, str]]]
     return [_make_group(name, same) for name, same in zip(name_groups(groups), groups, strict=True)], left
 
 
-def _make_group(name: str, runs: Sequence[Run]) -> Group:
+def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
     key = runs[0].score
     found: defaultdict[Key, list[float]] = defaultdict(list)
     for run in runs:
@@ -125,7 +124,7 @@ def _make_group(name: str, runs: Sequence[Run]) -> Group:
     return Group(Replicates(name, scores), metric, tuple(runs), basis)
 
 
-def scored(runs: Sequence[Run], key: str | None = None) -> list[Run]:
+def scored(runs: Sequence[RunFolder], key: str | None = None) -> list[RunFolder]:
     """Return runs with the score to compare them by.
 
     Args:
@@ -133,27 +132,27 @@ def scored(runs: Sequence[Run], key: str | None = None) -> list[Run]:
         key: the score; None: that of each run's task, but errors in place of losses of several kinds.
     """
     if key is not None:
-        return [replace(run, score=key) for run in runs]
+        return [run.scored_by(key) for run in runs]
     kinds = {tuple(value_of(run, name) for name in OF_LOSSES) for run in runs if "val_loss" in run.last}
     several = [run.score == "val_loss" and len(kinds) > 1 for run in runs]
     return [
-        replace(run, score=f"val_{task_of([run.last, run.summary.best]).score}") if other else run
+        run.scored_by(f"val_{task_of([run.last, run.summary.best]).score}") if other else run
         for run, other in zip(runs, several, strict=True)
     ]
 
 
-def same_configuration(runs: Sequence[Run]) -> list[list[Run]]:
+def same_configuration(runs: Sequence[RunFolder]) -> list[list[RunFolder]]:
     """Group runs whose scores are the same, and whose configurations are without seed and fold, in their order.
 
     Runs without a configuration are grouped by their overrides.
     """
-    groups: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[RunFolder]] = defaultdict(list)
     for run in runs:
         groups[_identity(run), run.score].append(run)
     return list(groups.values())
 
 
-def name_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
+def name_groups(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
     """Return what sets each group apart: the overrides in which they differ, or their settings if those are fewer.
 
     A section that some lack is written as on the command line: `~aug.train.rotate` where it is missing, and
@@ -178,7 +177,7 @@ def name_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
     ]
 
 
-def settings_of(run: Run) -> Settings:
+def settings_of(run: RunFolder) -> Settings:
     """Return a run's settings by their key paths, without what repeats an experiment or changes no result."""
     if not run.config:
         return {key: value for key, _, value in (override.partition("=") for override in _counted(run.overrides))}
@@ -187,7 +186,7 @@ def settings_of(run: Run) -> Settings:
     return {key: value for key, value in found.items() if key not in (FOLD, "fit.resume")}
 
 
-def value_of(run: Run, key: str) -> str:
+def value_of(run: RunFolder, key: str) -> str:
     """Return the value of a setting as text, of the configuration or, without one, of the overrides; "" if unknown."""
     if run.config:
         section, _, name = key.rpartition(".")
@@ -196,7 +195,7 @@ def value_of(run: Run, key: str) -> str:
     return next((o.partition("=")[2] for o in run.overrides if o.startswith(f"{key}=")), "")
 
 
-def _identity(run: Run) -> str:
+def _identity(run: RunFolder) -> str:
     if not run.config:
         return json.dumps(_counted(run.overrides))
     plain = identity(run.config)
@@ -211,7 +210,7 @@ def _counted(overrides: Iterable[str]) -> list[str]:
     return [override for override in overrides if not override.startswith(ignored)]
 
 
-def _differing_overrides(groups: Sequence[Sequence[Run]]) -> list[list[str]]:
+def _differing_overrides(groups: Sequence[Sequence[RunFolder]]) -> list[list[str]]:
     """Return the overrides that all runs of a group have, but not all groups."""
     shared = [set(runs[0].overrides).intersection(*(run.overrides for run in runs)) for runs in groups]
     everywhere = shared[0].intersection(*shared)

@@ -1,6 +1,5 @@
 """The ledger of a sweep: which jobs it has, what became of each, and who works on it."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,22 +8,27 @@ from pathlib import Path
 
 from augment.support.errors import UserError
 from augment.support.files import shown, write_atomically, write_json
-from augment.support.reading import UnreadableError, contents, read_object, read_text
-from trainer.callbacks.recorder import METRICS_FILE
+from augment.support.reading import UnreadableError, read_text
 from trainer.loop.checkpoint import LAST
-from trainer.run.config import CONFIG_FILE, Config
-from trainer.run.folder import claimed, running_status, user_of
+from trainer.run.config import Config
+from trainer.run.folder import claimed, status_of, user_of
 from trainer.run.identity import identity, identity_text
-from trainer.run.summary import KILLED, RUNNING, SUMMARY_FILE, Summary, read_summary
-
-JOB_FILE = "job.json"
+from trainer.run.run_folder import JOB_FILE, load_job
+from trainer.run.summary import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    KILLED,
+    PRUNED,
+    RUNNING,
+    SUMMARY_FILE,
+    Summary,
+    read_summary,
+)
 
 # The progress of a job at each of its beginnings, a line each; a process that ends as it should removes it.
 _ATTEMPTS_FILE = ".attempts"
 
-# Statuses of runs, besides those of `trainer.run.summary`.
-PLANNED, FINISHED, FAILED, INTERRUPTED = "planned", "finished", "failed", "interrupted"
-PRUNED = "pruned"  # finished early, as it was behind other trials of a search
 DELETED = "deleted"  # that of a job whose folder somebody has deleted
 
 # Statuses of jobs that nobody will work on.
@@ -73,7 +77,7 @@ class Job:
         return read_summary(self.folder)
 
     def status(self) -> str:
-        """Return its status, see `trainer.sweeps.runs.Run`; or `DELETED`."""
+        """Return its status, see `trainer.run.run_folder.RunFolder`; or `DELETED`."""
         if not (self.folder / JOB_FILE).exists():
             return DELETED
         status = status_of(self.folder, self.ending)
@@ -108,14 +112,6 @@ class Job:
         """Let a failed job be resumed, or begin again if it has no checkpoint."""
         if (ending := self.ending) is not None and ending.status == FAILED:
             write_json(self.folder / SUMMARY_FILE, vars(ending) | {"folder": str(ending.folder), "status": INTERRUPTED})
-
-
-def status_of(folder: Path, summary: Summary | None) -> str:
-    """Return the status of a run, see `Run`, given what its summary.json says."""
-    if summary is not None and summary.status in (FINISHED, FAILED, INTERRUPTED):
-        return PRUNED if summary.stopped.startswith(PRUNED) else summary.status
-    begun = any(os.path.lexists(folder / name) for name in (SUMMARY_FILE, METRICS_FILE, CONFIG_FILE))
-    return running_status(folder) if begun or user_of(folder) else PLANNED
 
 
 def job_id(config: Config) -> str:
@@ -176,9 +172,5 @@ def unfinished(jobs: Iterable[Job]) -> list[Job]:
 
 
 def read_job(file: Path) -> Job:
-    """Read the file of a job; see `augment.support.reading.read_object`."""
-    found = read_object(file, file.parent.parent)
-    with contents(file):
-        overrides, varied = tuple(map(str, found["overrides"])), tuple(map(str, found.get("varied", ())))
-        trial = None if found.get("trial") is None else int(found["trial"])
-        return Job(file.parent, int(found["order"]), overrides, varied, trial, bool(found.get("finalist")))
+    """Read the file of a job; see `trainer.run.run_folder.load_job`."""
+    return Job(file.parent, **load_job(file))

@@ -15,13 +15,13 @@ from augment.support.files import shown, write_atomically, write_json
 from augment.support.text import amount
 from trainer.loop.callback import Callback
 from trainer.run.jobs import check_jobs
-from trainer.run.summary import RUNNING
+from trainer.run.run_folder import RunFolder
+from trainer.run.summary import FAILED, FINISHED, PRUNED, RUNNING
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.groups import group_runs, scored
 from trainer.sweeps.launchers import Launcher
-from trainer.sweeps.ledger import DELETED, ENDED, FAILED, FINISHED, PRUNED, Job, plan_jobs, read_ledger, unfinished
+from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan, grid, overrides_of, suggest_from
-from trainer.sweeps.runs import read_run
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, importances, job_of, repeat
 from trainer.sweeps.verdict import Metric
@@ -150,7 +150,7 @@ def _tell(plan: Plan) -> list[Job]:
 
 def _scores(plan: Plan, job: Job) -> list[float] | None:
     """Return the scores of a job that has finished; None if one of them is no number."""
-    last = read_run(job.folder).last
+    last = RunFolder(job.folder).last
     if missing := next((metric for metric in plan.search.metrics if metric not in last), None):
         raise UserError(f"hydra.sweeper.metrics: {shown(job.folder)} has no {missing}.{suggest(missing, last)}")
     scores = [last[metric] for metric in plan.search.metrics]
@@ -181,7 +181,9 @@ def _finals(
     jobs = []
     if len(finalists) > 1:
         jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + settings.seeds), launcher, worker)
-    runs = [replace(read_run(job.folder), job=None) for group in jobs for job in group]
+    runs = [RunFolder(job.folder) for group in jobs for job in group]
+    for run in runs:
+        run.chooses = False  # this is the choice
     chosen, _ = compare_runs(runs, key=metric)
     winner = finalists[0]
     if chosen is not None:
@@ -190,7 +192,7 @@ def _finals(
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
-    base, others = ([read_run(job.folder) for job in group] for group in pair)
+    base, others = ([RunFolder(job.folder) for job in group] for group in pair)
     kept, _ = group_runs(scored(base, metric))
     if not kept:
         return winner, None

@@ -24,8 +24,10 @@ from augment.support.yaml_files import read_yaml
 from trainer.run.config import CONFIG_FILE
 from trainer.run.folder import SWEEP_FILE, named_folder
 from trainer.run.jobs import check_jobs
+from trainer.run.run_folder import JOB_FILE
+from trainer.run.summary import FAILED
 from trainer.sweeps.launchers import Launcher, parse_launcher
-from trainer.sweeps.ledger import FAILED, JOB_FILE, Job, job_id, plan_jobs, read_ledger, unfinished
+from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
 

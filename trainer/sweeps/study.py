@@ -28,8 +28,8 @@ from augment.support.reading import open_regular
 from augment.support.seeds import derive_seed
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, Phase
+from trainer.run.summary import PRUNED
 from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
-from trainer.sweeps.ledger import PRUNED
 from trainer.tasks.registry import smaller_is_better
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from rich.console import Console
 from augment.cli.parser import writing
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount, list_some
+from trainer.run.run_folder import RunFolder, find_runs
+from trainer.run.summary import FINISHED, PRUNED
 from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
 from trainer.sweeps.groups import REPEATED, Group, group_runs, scored
-from trainer.sweeps.ledger import FINISHED, PRUNED
-from trainer.sweeps.runs import Run, find_runs
 from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import left_out, score
@@ -51,7 +51,7 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     return all(run.status in (FINISHED, PRUNED) for run in runs)
 
 
-def _place(run: Run) -> tuple[bool, str, float]:
+def _place(run: RunFolder) -> tuple[bool, str, float]:
     """Return the sort key of a job: the best score of the last epoch first, those without a score last."""
     value = _value(run.last, run.score)
     return value is None, *rank(run.score, value or 0.0)
@@ -62,7 +62,7 @@ def _value(row: Mapping[str, float], key: str) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def _plain(run: Run) -> dict[str, Any]:
+def _plain(run: RunFolder) -> dict[str, Any]:
     return {
         "name": run.folder.name,
         "overrides": run.overrides,
@@ -75,7 +75,7 @@ def _plain(run: Run) -> dict[str, Any]:
     }
 
 
-def _varied(runs: Sequence[Run]) -> dict[Path, list[str]]:
+def _varied(runs: Sequence[RunFolder]) -> dict[Path, list[str]]:
     """Return the overrides of each run that not all runs have, by its folder."""
     everywhere = set.intersection(*(set(run.overrides) for run in runs)) if runs else set()
     return {run.folder: [override for override in run.overrides if override not in everywhere] for run in runs}
@@ -87,7 +87,7 @@ def _repeated(varied: Mapping[Path, Sequence[str]]) -> list[str]:
     return [name for key, name in REPEATED.items() if any(one.startswith(f"{key}=") for one in overrides)]
 
 
-def _job_table(jobs: Sequence[Run], varied: Mapping[Path, Sequence[str]]) -> Table:
+def _job_table(jobs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]]) -> Table:
     shown = one_of(
         {run.score for run in jobs if _value(run.last, run.score) is not None} or {task_named(DEFAULT).monitor}
     )
@@ -107,7 +107,7 @@ def _mean_table(means: Sequence[Group], varied: Mapping[Path, Sequence[str]], *,
     return title, rows if named else [cells[1:] for cells in rows]
 
 
-def _errors(runs: Sequence[Run]) -> list[str]:
+def _errors(runs: Sequence[RunFolder]) -> list[str]:
     """Return each error once, with the jobs that it ended."""
     names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for run in runs:
@@ -116,7 +116,7 @@ def _errors(runs: Sequence[Run]) -> list[str]:
     return [f"{status} ({list_some(some)}): {error}" for (status, error), some in names.items()]
 
 
-def _advice(runs: Sequence[Run], varied: Mapping[Path, Sequence[str]]) -> list[str]:
+def _advice(runs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]]) -> list[str]:
     """Return what to do if a sweep has no replicates; a search makes its own."""
     finished = sum(run.status == FINISHED for run in runs)
     settings = any(not override.startswith(_REPEATED) for own in varied.values() for override in own)

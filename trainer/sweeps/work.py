@@ -27,19 +27,8 @@ from trainer.loop.checkpoint import LAST
 from trainer.loop.plain import DamagedError
 from trainer.run.config import Config
 from trainer.run.jobs import check_jobs, run_job
-from trainer.run.summary import RUNNING, Summary
-from trainer.sweeps.ledger import (
-    ENDED,
-    FAILED,
-    FINISHED,
-    INTERRUPTED,
-    PLANNED,
-    PRUNED,
-    Job,
-    job_id,
-    read_ledger,
-    unfinished,
-)  # fmt: skip
+from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING, Summary
+from trainer.sweeps.ledger import ENDED, Job, job_id, read_ledger, unfinished
 
 NO_FURTHER_JOB = "stopped; no further job was started"
 

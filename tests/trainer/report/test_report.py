@@ -8,31 +8,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import lin
-from omegaconf import OmegaConf
 from PIL import Image
 from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: F401  (a fixture)
 
-from augment.data.dataset import Dataset, Split
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.figures.images import SIDE
 from trainer.loop.checkpoint import BEST, BestModel, load, save
-from trainer.optim.schedule import one_cycle
 from trainer.report import page
 from trainer.report.charts import charts
 from trainer.report.images import mistakes
 from trainer.report.page import render, write_record
-from trainer.report.record import REPORT_FILE, read_record
+from trainer.report.record import MISTAKES_FILE, REPORT_FILE, read_record, write_mistakes
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.environment import ENVIRONMENT_FILE
+from trainer.run.facts import FACTS_FILE
 from trainer.run.folder import owned
 from trainer.run.summary import SUMMARY_FILE, reserve_summary
 from trainer.tasks.metrics.classification import wilson_interval
 
 
 def test_repeated_images_are_counted_once() -> None:
-    train, val = Split((Path("a"), Path("b"), Path("b")), (0, 1, 1), repeated=1), Split((Path("c"),), (0,))
-    shown = record([], classes=("ant", "bee"), dataset=Dataset(("ant", "bee"), train, val))
+    shown = record([], classes=("ant", "bee"), images=(2, 3, 1))
     assert page._sizes(shown) == "2 (repeated to 3) + 1 images, 2 classes"
 
 
@@ -111,9 +107,10 @@ def test_many_classes_are_folded_away(tmp_path: Path) -> None:
     assert "15 more, which are better" in text
 
 
-@pytest.mark.parametrize(
-    "missing", [BEST, CONFIG_FILE, PLAN_FILE, ENVIRONMENT_FILE, METRICS_FILE, SUMMARY_FILE, "batch.png", ".hydra"]
-)
+FILES = (BEST, FACTS_FILE, CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, SUMMARY_FILE, "batch.png")
+
+
+@pytest.mark.parametrize("missing", [*FILES, PLAN_FILE, ".hydra"])
 def test_every_file_may_be_missing(run: Path, missing: str) -> None:
     if missing == ".hydra":
         (run / ".hydra" / "overrides.yaml").unlink()
@@ -122,10 +119,11 @@ def test_every_file_may_be_missing(run: Path, missing: str) -> None:
     text = Page(render(read_record(run))).text
     assert "nan" not in text.lower()
     assert ("best.pt has no" in text) is (missing == BEST)
-    assert ("not ended" in text) is (missing == SUMMARY_FILE)
+    assert ("was killed" in text) is (missing == SUMMARY_FILE)
+    assert ("Without run.json, this page has no schedules" in text) is (missing == FACTS_FILE)
 
 
-@pytest.mark.parametrize("broken", [BEST, CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, SUMMARY_FILE, "batch.png"])
+@pytest.mark.parametrize("broken", [*FILES, MISTAKES_FILE])
 def test_every_file_may_be_broken(run: Path, broken: str) -> None:
     (run / broken).write_bytes(b"[what is this")
     assert "Run it again" in Page(render(read_record(run))).text
@@ -147,7 +145,7 @@ def test_a_run_in_progress_is_told_from_a_killed_one(run: Path) -> None:
 def test_an_empty_folder_has_a_page(tmp_path: Path) -> None:
     text = Page(render(read_record(tmp_path))).text
     assert "no epoch was scored" in text
-    assert "not ended" in text
+    assert "planned" in text
 
 
 # --- curves ---
@@ -173,24 +171,16 @@ def test_batches_of_stages_are_counted(run: Path) -> None:
     read = read_record(run)
     assert read.batches_before is not None
     assert read.batches_before.tolist() == [0, 3, 6, 9, 12]  # six images in batches of two
-    config = OmegaConf.load(run / CONFIG_FILE)
-    stages = {"small": {"epochs": 1, "size": 64, "batch_size": 4}, "large": {}}
-    OmegaConf.save(OmegaConf.merge(config, {"fit": {"stages": stages, "drop_last": True}}), run / CONFIG_FILE)
-    read = read_record(run)
-    assert read.batches_before is not None
-    assert read.batches_before.tolist() == [0, 1, 4, 7, 10]
 
 
-def test_every_schedule_has_a_curve(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("values", "course"), [((0.95, 0.9, 0.85), "From 0.95 to 0.85."), ((0.95, 0.85, 0.95), "From 0.95 via 0.85 to")]
+)
+def test_every_schedule_has_a_curve(run: Path, values: tuple[float, ...], course: str) -> None:
     read = read_record(run)
-    assert read.config is not None
-    both = {"lr": lin(1, 0), "momentum": lin(0.95, 0.85)}
-    monkeypatch.setattr(type(read.config.fit), "schedules", lambda self: both)
+    read.run.facts = replace(read.run.facts, schedules={"lr": (1, 0), "momentum": values})
     captions = {chart.title: chart.caption for chart in charts(read)}
-    assert captions["Momentum"].endswith("From 0.95 to 0.85.")
-    both["momentum"] = one_cycle(0.85, start=0.95, end=0.95)
-    captions = {chart.title: chart.caption for chart in charts(read)}
-    assert captions["Momentum"].endswith("From 0.95 via 0.85 to 0.95.")
+    assert course in captions["Momentum"]
 
 
 def test_steps_make_finer_curves(run: Path) -> None:
@@ -207,32 +197,48 @@ def test_steps_make_finer_curves(run: Path) -> None:
 # --- the worst mistakes ---
 
 
+def files(run: Path) -> list[Path]:
+    return sorted((run.parents[1] / "data" / "val").glob("*/*.jpg"))
+
+
 def test_the_most_confident_mistakes_come_first(run: Path) -> None:
-    wrong, _ = mistakes(read_record(run), 2)
-    found = [(round(mistake.sample.confidence or 0, 2), mistake.file.name) for mistake in wrong]
+    read = read_record(run)
+    wrong = read.mistakes = mistakes(read, files(run), 2)
+    assert wrong
+    found = [(round(mistake.confidence or 0, 2), Path(mistake.name).name) for mistake in wrong]
     assert found == [(0.8, "1.jpg"), (0.7, "0.jpg")]
-    assert wrong[0].sample.true == NAMES[1]
-    assert wrong[0].sample.predicted.startswith("<script>")
+    assert wrong[0].true == NAMES[1]
+    assert wrong[0].predicted.startswith("<script>")
     (run / "thumbnail.jpg").write_bytes(base64.b64decode(wrong[0].uri.split(",")[1]))
     with Image.open(run / "thumbnail.jpg") as image:
         assert image.size == (SIDE, round(SIDE * 2 / 3))
-    assert Page(render(read_record(run))).text.count("true: bee") == 2  # callbacks.report.mistakes=2
+    write_mistakes(read)
+    assert Page(render(read_record(run))).text.count("true: bee") == 2
 
 
 def test_a_deleted_image_is_reported(run: Path) -> None:
-    read = read_record(run)
-    mistakes(read, 1)[0][0].file.unlink()
+    read, listed = read_record(run), files(run)
+    listed[4].unlink()
+    read.mistakes = mistakes(read, listed, 1)
     assert "cannot be read" in Page(render(read)).text
 
 
-def test_other_images_than_those_of_the_run_are_not_shown(run: Path) -> None:
-    best = load(run / BEST, BestModel)
-    best.samples["target"][0] = 1
-    save(best, run / BEST)
-    assert mistakes(read_record(run), 2) == ([], "The validation images are no longer those of this run.")
-    best.samples["index"][0] = -1
-    save(best, run / BEST)
-    why = "The run did not keep which prediction belongs to which image."
-    assert mistakes(read_record(run), 2) == ([], why)
-    save(replace(best, samples=None), run / BEST)
+def test_without_images_or_predictions_no_mistakes_are_shown(run: Path) -> None:
+    read = read_record(run)
+    assert "this run has not kept them" in Page(render(read)).text
+    assert mistakes(read, files(run)[:5], 2) is None  # other images than those of the run
+    read.mistakes = mistakes(read, files(run), 2)
+    read.best["epoch"] = 2.0  # the best epoch is another one now
+    write_mistakes(read)
+    assert read_record(run).mistakes is None
+    save(replace(load(run / BEST, BestModel), samples=None), run / BEST)
     assert "best.pt has no predictions of single images" in Page(render(read_record(run))).text
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1/spy.png", "javascript:alert(1)", 1])
+def test_images_from_elsewhere_are_not_shown(run: Path, uri: object) -> None:
+    image = {"name": "a", "true": "b", "predicted": "c", "confidence": 0.5, "uri": uri}
+    (run / MISTAKES_FILE).write_text(json.dumps({"epoch": 3, "images": [image]}))
+    read = read_record(run)
+    assert read.mistakes is None
+    assert MISTAKES_FILE in read.run.notes

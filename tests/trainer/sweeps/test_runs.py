@@ -10,8 +10,8 @@ from sweeps import write_run
 
 from augment.support.errors import UserError
 from trainer.run.folder import LOCK_FILE, release, reserve
+from trainer.run.run_folder import RunFolder, find_runs
 from trainer.run.summary import SUMMARY_FILE
-from trainer.sweeps.runs import find_runs, read_run
 
 
 def plan(folder: Path, order: int, *overrides: str) -> Path:
@@ -24,7 +24,7 @@ def plan(folder: Path, order: int, *overrides: str) -> Path:
 def test_a_run_is_read(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "one", 0.5, {"fit.lr": 0.2})
     (folder / "environment.json").write_text('{"python": "3.11"}')
-    run = read_run(folder)
+    run = RunFolder(folder)
     assert (run.name, run.status, run.score, run.sweep) == ("one", "finished", "val_accuracy", None)
     assert (run.last["val_accuracy"], run.summary.best["val_accuracy"], len(run.rows)) == (0.5, 0.52, 2)
     assert run.config["fit"]["lr"] == 0.2
@@ -43,7 +43,7 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
     (tmp_path / "config" / "config.yaml").touch()
     (tmp_path / "day" / "linked").symlink_to(single)
     runs = find_runs([tmp_path])
-    assert [(run.name, run.job and run.job.order, run.status) for run in runs] == [
+    assert [(run.name, run.job and run.job["order"], run.status) for run in runs] == [
         ("90", 9, "planned"),
         ("a0", 10, "planned"),
         ("mine", None, "finished"),
@@ -52,7 +52,7 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
     assert runs[0].overrides == ("seed=1",)
     job = {"id": "90", "order": 9, "overrides": ["++fit.lr=1", "++seed=1"], "varied": ["++fit.lr=1", "++seed=1"]}
     (sweep / "90" / "job.json").write_text(json.dumps(job))
-    assert read_run(sweep / "90").name == "lr=1 seed=1"
+    assert RunFolder(sweep / "90").name == "lr=1 seed=1"
     twice = find_runs([single, sweep / "a0", tmp_path, tmp_path / "day" / "linked"])
     assert [run.folder.name for run in twice] == ["zebra", "a0", "90"]
 
@@ -69,19 +69,19 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
     ],
 )
 def test_statuses(summary: dict[str, object], status: str, tmp_path: Path) -> None:
-    assert read_run(write_run(tmp_path / "run", 0.5, **summary)).status == status
+    assert RunFolder(write_run(tmp_path / "run", 0.5, **summary)).status == status
 
 
 def test_a_run_that_somebody_works_on_is_running(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", 0.5, status="running")
     reserve(folder, again=True)
     try:
-        assert read_run(folder).status == "running"
+        assert RunFolder(folder).status == "running"
     finally:
         release()
-    assert read_run(folder).status == "killed"
+    assert RunFolder(folder).status == "killed"
     (folder / LOCK_FILE).write_text("process 17 on another-host\n")
-    assert read_run(folder).status == "running"
+    assert RunFolder(folder).status == "running"
 
 
 @pytest.mark.parametrize(
@@ -108,18 +108,18 @@ def test_links_and_pipes_are_not_read(tmp_path: Path) -> None:
     (folder / "summary.json").unlink()
     os.mkfifo(folder / "summary.json")
     os.mkfifo(folder / ".lock")
-    run = read_run(folder)
-    assert run.config == {}
+    run = RunFolder(folder)
+    assert (run.config, run.summary.status) == ({}, "")
     assert set(run.notes) == {"config.yaml", "summary.json"}
 
 
 def test_a_score_of_a_task_that_is_not_known_here(tmp_path: Path) -> None:
     row = {"epoch": 0, "val_loss": 0.5, "val_iou": 0.7, "val_x": None}
     folder = write_run(tmp_path / "run", None, last=row, best=row, monitor="val_iou")
-    assert read_run(folder).score == "val_iou"
-    assert math.isnan(read_run(folder).last["val_x"])
+    assert RunFolder(folder).score == "val_iou"
+    assert math.isnan(RunFolder(folder).last["val_x"])
     write_run(tmp_path / "other", None, last=row, best=row)
-    assert read_run(tmp_path / "other").score == "val_loss"
+    assert RunFolder(tmp_path / "other").score == "val_loss"
 
 
 def test_a_path_that_is_no_folder_is_named(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from trainer.run.run_folder import find_runs
 from trainer.run.summary import Summary
 from trainer.sweeps.comparison import compare_runs
-from trainer.sweeps.runs import find_runs
 from trainer.sweeps.table import report_sweep
 
 BETTER = 0.0625  # by how much the best epoch of a job is better than its last one

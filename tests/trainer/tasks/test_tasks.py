@@ -161,7 +161,7 @@ def test_the_evaluation_and_the_report(
     with pytest.raises(UserError, match=r"folders hold one class for each image.*data.val=FILE"):
         evaluate.evaluate(run, lists)
     record = read_record(run)
-    assert not record.notes
+    assert not record.run.notes
     page = render(record)
     for part in (*said, f"{100 * row[key]:.1f}%" if name == "labels" else f"{row[key]:.4g}"):
         assert part in page

@@ -8,8 +8,8 @@ from augment.cli.parser import USAGE, Parser, output, positive_number, readable_
 from augment.support.errors import UserError, suggest
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
+from trainer.run.run_folder import find_runs
 from trainer.sweeps.comparison import compare_runs
-from trainer.sweeps.runs import find_runs
 from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 
 _EXAMPLES = """\

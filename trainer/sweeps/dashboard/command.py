@@ -9,10 +9,10 @@ from augment.support.errors import UserError
 from augment.support.files import shown, write_atomically
 from augment.support.text import amount, printable
 from augment.support.writing import check_path
+from trainer.run.run_folder import find_runs
 from trainer.sweeps.dashboard.content import collect
 from trainer.sweeps.dashboard.page import render
 from trainer.sweeps.dashboard.server import Server, Watched
-from trainer.sweeps.runs import find_runs
 
 DASHBOARD_FILE = "dashboard.html"
 PORT = 8321

@@ -12,12 +12,12 @@ import numpy as np
 
 from augment.support.text import clip
 from trainer.run.environment import describe_environment
+from trainer.run.run_folder import RunFolder
+from trainer.run.summary import FINISHED
 from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.dashboard.importance import importance
 from trainer.sweeps.dashboard.previews import Previews, href
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups
-from trainer.sweeps.ledger import FINISHED
-from trainer.sweeps.runs import Run
 from trainer.tasks.display import SHARE
 from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
 
@@ -30,7 +30,7 @@ _CURVE_BYTES, _POINT_BYTES = 1_800_000, 7
 _MOST_POINTS, _FEWEST_POINTS = 200, 8  # of a curve
 
 
-def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
+def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, Any]:
     """Return the data of the page.
 
     Args:
@@ -43,6 +43,7 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
     settings, metrics, previews = Settings(runs), _metrics(runs), Previews(base)
     names, group_of = groups(runs)
     environments: dict[tuple[tuple[str, str], ...], int] = {}
+    environment_of = [environments.setdefault(_environment(run), len(environments)) for run in runs]
     epochs: dict[tuple[int, ...], int] = {}
     points = _points(runs, metrics)
     # The best runs of each sweep first: there is no room for the images of many recipes.
@@ -58,7 +59,7 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
             "last": [rounded(run.last.get(key)) for key in metrics],
             "best": [rounded(run.summary.best.get(key)) for key in metrics],
             "curves": [_curve(run, key, points, epochs) for key in metrics],
-            "environment": environments.setdefault(_environment(run), len(environments)),
+            "environment": environment_of[i],
             "image": images[i],
         }
         for i, (run, group) in enumerate(zip(runs, group_of, strict=True))
@@ -78,7 +79,7 @@ def collect(runs: Sequence[Run], folder: Path, base: Path) -> dict[str, Any]:
     }
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _facts(run: RunFolder) -> dict[str, Any]:
     """Return what a run says of itself, without its metrics."""
     return {
         "name": clip(run.name, KEY),
@@ -109,7 +110,7 @@ def rounded(value: object, digits: int = 5) -> float | int | None:
     return int(short) if short.is_integer() and abs(short) < 10**digits else short
 
 
-def _sweep(sweep: Path, runs: Sequence[Run], settings: Settings, folder: Path) -> dict[str, Any]:
+def _sweep(sweep: Path, runs: Sequence[RunFolder], settings: Settings, folder: Path) -> dict[str, Any]:
     name = os.path.relpath(sweep, folder)
     jobs = [i for i, run in enumerate(runs) if run.sweep == sweep and run.status == FINISHED]
     score = next((runs[i].score for i in jobs), "")
@@ -125,7 +126,7 @@ def _sweep(sweep: Path, runs: Sequence[Run], settings: Settings, folder: Path) -
     }
 
 
-def _verdict(runs: Sequence[Run]) -> dict[str, Any] | None:
+def _verdict(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
     """Return what `python -m trainer compare` says of a sweep; None if there is nothing to compare."""
     comparison, _ = compare_runs(runs)
     if comparison is None or len(comparison.rows) < 2:
@@ -138,7 +139,7 @@ def _verdict(runs: Sequence[Run]) -> dict[str, Any] | None:
     return {"title": title, "lines": [clip(line, _MOST_TEXT) for line in lines], "head": head, "rows": shown}
 
 
-def _best_first(runs: Sequence[Run]) -> list[int]:
+def _best_first(runs: Sequence[RunFolder]) -> list[int]:
     """Return the positions of runs: the best of each sweep and of the single runs, then the second best, and so on."""
     of_sweep: defaultdict[Path | None, list[tuple[float, int]]] = defaultdict(list)
     for i, run in enumerate(runs):
@@ -148,7 +149,7 @@ def _best_first(runs: Sequence[Run]) -> list[int]:
     return [i for _, i in sorted(ranked)]
 
 
-def _metrics(runs: Sequence[Run]) -> list[str]:
+def _metrics(runs: Sequence[RunFolder]) -> list[str]:
     """Return the keys of all metrics, the scores first; long ones, which no run of ours has, are left out."""
     scores = dict.fromkeys(run.score for run in runs)
     known = [column.key for task in known_tasks().values() for column in task.columns]
@@ -157,13 +158,13 @@ def _metrics(runs: Sequence[Run]) -> list[str]:
     return list(keys)[: max(_MOST_METRICS, len(scores))]
 
 
-def _points(runs: Sequence[Run], metrics: Sequence[str]) -> int:
+def _points(runs: Sequence[RunFolder], metrics: Sequence[str]) -> int:
     """Return how many points a curve may have, so that the page stays small."""
     curves = sum(len(run.rows) > _FEWEST_POINTS for run in runs) * len(metrics)
     return max(_FEWEST_POINTS, min(_MOST_POINTS, _CURVE_BYTES // _POINT_BYTES // max(1, curves)))
 
 
-def _curve(run: Run, key: str, points: int, epochs: dict[tuple[int, ...], int]) -> list[Any] | None:
+def _curve(run: RunFolder, key: str, points: int, epochs: dict[tuple[int, ...], int]) -> list[Any] | None:
     """Return the position of a curve's epochs, which count from 1, and its values, of which the last one is kept."""
     rows = [row for row in run.rows if all(math.isfinite(row.get(name, math.nan)) for name in (key, "epoch"))]
     if not rows:
@@ -173,6 +174,6 @@ def _curve(run: Run, key: str, points: int, epochs: dict[tuple[int, ...], int]) 
     return [epochs.setdefault(at, len(epochs)), [rounded(rows[i][key], 4) for i in kept]]
 
 
-def _environment(run: Run) -> tuple[tuple[str, str], ...]:
+def _environment(run: RunFolder) -> tuple[tuple[str, str], ...]:
     facts = [*describe_environment(run.environment, digits=12).items()]
     return tuple((clip(name, KEY), clip(text, VALUE)) for name, text in facts[:40])

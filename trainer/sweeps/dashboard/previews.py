@@ -12,7 +12,7 @@ from PIL import Image
 from augment.support.text import as_bytes
 from trainer.callbacks.plots import BATCH
 from trainer.figures.images import data_uri, read_png
-from trainer.sweeps.runs import Run
+from trainer.run.run_folder import RunFolder
 
 _WIDTH, _QUALITY = 480, 70
 _MOST_BYTES = 1_200_000  # of all images together; further ones are linked only
@@ -36,7 +36,7 @@ class Previews:
         self._bytes = 0
         self._known: dict[Hashable, int] = {}
 
-    def index(self, run: Run, recipe: Hashable) -> int:
+    def index(self, run: RunFolder, recipe: Hashable) -> int:
         """Return the position of the preview of a run's recipe; -1 if there is none.
 
         Args:

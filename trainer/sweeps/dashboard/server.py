@@ -18,11 +18,10 @@ from trainer.callbacks.plots import BATCH
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.run.config import CONFIG_FILE
 from trainer.run.environment import ENVIRONMENT_FILE
+from trainer.run.run_folder import JOB_FILE, RunFolder, find_runs
 from trainer.run.summary import RUNNING, SUMMARY_FILE
 from trainer.sweeps.dashboard.content import REPORT, collect
 from trainer.sweeps.dashboard.page import embedded_json, render
-from trainer.sweeps.ledger import JOB_FILE
-from trainer.sweeps.runs import Run, find_runs, read_run
 
 HOST = "127.0.0.1"
 EVERY = 5.0  # seconds between looks at the folders, at least
@@ -49,8 +48,8 @@ class Watched:
         self.folder, self._file = folder, file
         self._lock = Lock()
         self._next = -math.inf
-        self._known: dict[Path, tuple[object, Run]] = {}
-        self._runs: list[Run] = []
+        self._known: dict[Path, tuple[object, RunFolder]] = {}
+        self._runs: list[RunFolder] = []
         self._version = self._page = self._json = ""
 
     def latest(self) -> tuple[str, str, str]:
@@ -69,16 +68,16 @@ class Watched:
                 self._next = time.monotonic() + max(EVERY, _SHARE * (time.monotonic() - begun))
             return self._version, self._page, self._json
 
-    def _read(self, folder: Path) -> Run:
+    def _read(self, folder: Path) -> RunFolder:
         """Read a run, unless it has not changed; one whose process dies stops running without a change of its files."""
         stamp = _stamp(folder)
         known, run = self._known.get(folder, (None, None))
         if run is None or known != stamp or run.status == RUNNING:
-            run = read_run(folder)
+            run = RunFolder(folder)
             self._known[folder] = stamp, run
         return run
 
-    def _make(self, runs: Sequence[Run]) -> None:
+    def _make(self, runs: Sequence[RunFolder]) -> None:
         """Make the page and the data again, unless nothing in them has changed."""
         data = collect(runs, self.folder, self.folder)
         version = digest(embedded_json(data | {"made": ""}))

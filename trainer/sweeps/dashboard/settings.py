@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from augment.support.text import clip
+from trainer.run.run_folder import RunFolder
 from trainer.sweeps.groups import REPEATED, flat, name_groups, same_configuration
-from trainer.sweeps.runs import Run
 
 MOST_SETTINGS = 300
 KEY, VALUE = 120, 200  # characters
@@ -29,7 +29,7 @@ class Settings:
             left out. At most `MOST_SETTINGS`, those that were given first.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[RunFolder]) -> None:
         self._overrides = [_split(run.overrides) for run in runs]
         self._configs = [_values(run.config) for run in runs]
         self.given = {key for overrides in self._overrides for key in overrides}
@@ -71,9 +71,9 @@ class Settings:
         return encoded
 
 
-def groups(runs: Sequence[Run]) -> tuple[list[str], list[int]]:
+def groups(runs: Sequence[RunFolder]) -> tuple[list[str], list[int]]:
     """Return the names of groups of runs that repeat each other, in a sweep or outside, and the group of each run."""
-    of_sweep: defaultdict[tuple[Path | None, bool], list[Run]] = defaultdict(list)
+    of_sweep: defaultdict[tuple[Path | None, bool], list[RunFolder]] = defaultdict(list)
     for run in runs:
         of_sweep[run.sweep, bool(run.config)].append(run)
     names: list[tuple[str, Path | None]] = []

@@ -20,8 +20,9 @@ from augment.support.text import amount
 from augment.support.writing import check_folder
 from trainer.loop.callback import Callback
 from trainer.run.folder import SWEEP_FILE
+from trainer.run.summary import FAILED
 from trainer.sweeps.launchers import Launcher, parse_launcher
-from trainer.sweeps.ledger import FAILED, Job, read_ledger, unfinished
+from trainer.sweeps.ledger import Job, read_ledger, unfinished
 from trainer.sweeps.start import Request, continued, is_search, read_request, run, search
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NAMED_LATER, WITH_PARENT, Worker

@@ -52,4 +52,4 @@ def test_every_job_of_a_sweep_has_them_once_in_its_log_and_its_report(
         assert log.count(missing) == 1
         assert missing in (job / "report.html").read_text()
     assert "Traceback" not in capsys.readouterr().err
-    assert missing in render(read_record(jobs[1].parent, trust=True))
+    assert missing in render(read_record(jobs[1].parent))

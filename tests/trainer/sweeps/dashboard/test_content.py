@@ -11,12 +11,12 @@ import pytest
 from many_runs import HOSTILE, config_of, write_few, write_run
 from PIL import Image
 
+from trainer.run.run_folder import find_runs
 from trainer.sweeps.dashboard.command import main
 from trainer.sweeps.dashboard.content import collect, rounded
 from trainer.sweeps.dashboard.importance import importance
 from trainer.sweeps.dashboard.page import render
 from trainer.sweeps.dashboard.server import Watched
-from trainer.sweeps.runs import find_runs
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from browser import dump, found, run_script, with_script
 from many_runs import HOSTILE, config_of, write_few, write_run
 
+from trainer.run.run_folder import find_runs
 from trainer.sweeps.dashboard.content import collect
 from trainer.sweeps.dashboard.page import render
 from trainer.sweeps.dashboard.server import Server, Watched
-from trainer.sweeps.runs import find_runs
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from workers import command
 
-from trainer.sweeps.ledger import JOB_FILE, Job, read_ledger
+from trainer.run.run_folder import JOB_FILE
+from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.work import Command
 
 

@@ -1,0 +1,108 @@
+"""What a run knows of itself at its start, written down so that pages need neither its images nor its model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from augment.support.files import json_line, write_atomically
+from augment.support.reading import contents, read_object
+from trainer.models.registry import count_parameters
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
+    from trainer.run.config import Config
+
+FACTS_FILE = "run.json"
+
+_POINTS = 401  # of a schedule
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a run knows at its start.
+
+    Attributes:
+        task: name of its task; empty: unknown, as are all others that are empty.
+        classes: names of classes, labels or numbers.
+        images: number of different training images, of training samples in an epoch, and of validation images.
+        source: the source of the images, and the part of it that is used.
+        model: the model's name.
+        parameters: number of the model's parameters.
+        device: name of the GPU that it trains on, or CPU.
+        batches: number of training batches of each epoch.
+        schedules: values of each schedule over the whole fit, at equal distances.
+        warnings: warnings from loading the images.
+    """
+
+    task: str = ""
+    classes: tuple[str, ...] = ()
+    images: tuple[int, ...] = ()
+    source: str = ""
+    model: str = ""
+    parameters: int = 0
+    device: str = ""
+    batches: tuple[int, ...] = ()
+    schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def facts_of(config: Config, learner: Learner) -> Facts:
+    """Return the facts of a run that is about to begin."""
+    import torch
+
+    dataset, device = config.dataset, learner.device
+    positions = [i / (_POINTS - 1) for i in range(_POINTS)]
+    return Facts(
+        task=learner.task.name,
+        classes=dataset.classes,
+        images=(dataset.train.images, len(dataset.train), len(dataset.val)),
+        source=config.source_name,
+        model=config.model_name,
+        parameters=count_parameters(learner.model),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        batches=tuple(map(learner.batches_in, range(learner.epochs))),
+        schedules={name: tuple(map(schedule, positions)) for name, schedule in config.fit.schedules().items()},
+        warnings=dataset.notices,
+    )
+
+
+def write_facts(facts: Facts, folder: Path) -> None:
+    """Write the facts into the folder of the run.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    write_atomically(folder / FACTS_FILE, json_line(vars(facts)))
+
+
+def load_facts(file: Path) -> Facts:
+    """Read facts, which may come from a stranger.
+
+    Raises:
+        UserError: they are damaged, or a link.
+        OSError: there are none.
+    """
+    found = read_object(file)
+    with contents(file):
+        images, batches, parameters = found["images"], found["batches"], found["parameters"]
+        schedules = {str(name): tuple(map(float, values)) for name, values in found["schedules"].items()}
+        counts = [*images, *batches, parameters]
+        finite = all(math.isfinite(value) for values in schedules.values() for value in values)
+        if len(images) != 3 or not finite or not all(isinstance(n, int) and 0 <= n < 2**40 for n in counts):
+            raise ValueError("other numbers than those of a run")
+        return Facts(
+            task=str(found["task"]),
+            classes=tuple(map(str, found["classes"])),
+            images=tuple(images),
+            source=str(found["source"]),
+            model=str(found["model"]),
+            parameters=parameters,
+            device=str(found["device"]),
+            batches=tuple(batches),
+            schedules={name: values for name, values in schedules.items() if values},
+            warnings=tuple(map(str, found["warnings"])),
+        )

@@ -1,0 +1,257 @@
+"""Read the folders of runs, which may come from strangers: nothing in them is run, imported or followed."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from augment.support.errors import UserError, first_line
+from augment.support.files import near_file
+from augment.support.nested import section_of
+from augment.support.reading import contents, read_object, read_text, regular
+from augment.support.yaml_files import MAX_BYTES, read_list
+from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE, read_rows
+from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
+from trainer.run.config import CONFIG_FILE, load_config
+from trainer.run.environment import ENVIRONMENT_FILE
+from trainer.run.facts import FACTS_FILE, Facts, load_facts
+from trainer.run.folder import status_of
+from trainer.run.labels import varied_name
+from trainer.run.overrides import OVERRIDES_FILE
+from trainer.run.summary import SUMMARY_FILE, Summary, load_summary
+from trainer.tasks.display import MetricsRow
+from trainer.tasks.registry import learn_metrics, task_of
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+
+JOB_FILE = "job.json"
+
+# A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
+_MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
+
+
+class RunFolder:
+    """A run, or a job of a sweep, as its folder shows it; each file is read when it is first asked for.
+
+    What is missing stays empty; so does what is damaged, a link, or larger than what a run writes, with a note.
+
+    Args:
+        folder: the folder, as it was given or found.
+
+    Attributes:
+        notes: what could not be read so far, by file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.notes: dict[str, str] = {}
+
+    def attempt(self, name: Path | str, read: Callable[[Path], T], otherwise: T) -> T:
+        """Return what a function reads of a file; if there is none, or with a note if that fails, something else."""
+        file = self.folder / name
+        try:
+            with contents(regular(file, self.folder)):
+                return read(file)
+        except FileNotFoundError:
+            return otherwise
+        except (OSError, UserError) as error:
+            self.notes[str(name)] = first_line(error)
+            return otherwise
+
+    def load_config(self) -> dict[str, Any]:
+        """Return the configuration as plain values, interpolations as text.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        return load_config(self.folder)
+
+    def load_best(self) -> BestModel:
+        """Return the best model; see `trainer.loop.checkpoint.load` for errors."""
+        return load(self.folder / BEST, BestModel)
+
+    def load_last(self, device: "torch.device | None" = None) -> FitState:
+        """Return the state of the fit, with its tensors on a device; see `trainer.loop.checkpoint.load` for errors."""
+        return load(self.folder / LAST, FitState, device)
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """What `load_config` returns; empty if there is none."""
+        return self.attempt(CONFIG_FILE, lambda file: load_config(file.parent), {})
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What run.json says."""
+        return self.attempt(FACTS_FILE, load_facts, Facts())
+
+    @cached_property
+    def summary(self) -> Summary:
+        """What summary.json says; its status is empty if it is missing or damaged."""
+        summary = self.attempt(SUMMARY_FILE, load_summary, Summary("", self.folder, 0, {}, {}, 0.0))
+        learn_metrics(summary.metrics)
+        return summary
+
+    @cached_property
+    def rows(self) -> list[MetricsRow]:
+        """The rows of metrics.jsonl; only numbers."""
+        return self.attempt(METRICS_FILE, _number_rows, [])
+
+    @cached_property
+    def steps(self) -> list[MetricsRow]:
+        """The running values of steps.jsonl; only numbers."""
+        return self.attempt(STEPS_FILE, _number_rows, [])
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        """The plain values of environment.json."""
+        return self.attempt(ENVIRONMENT_FILE, read_object, {})
+
+    @cached_property
+    def job(self) -> Mapping[str, Any] | None:
+        """The job of a sweep that it is, see `load_job`; None: a single run."""
+        return self.attempt(JOB_FILE, load_job, None)
+
+    @cached_property
+    def overrides(self) -> tuple[str, ...]:
+        """What it was started with, without leading plus signs."""
+        if self.job:
+            given: Iterable[object] = self.job["overrides"]
+        else:
+            given = self.attempt(OVERRIDES_FILE, lambda file: read_list(file, self.folder), list[object]())
+        return tuple(str(override).lstrip("+") for override in given)
+
+    def text(self, name: str) -> str:
+        """Return the text of a file; empty if there is none."""
+        return self.attempt(name, lambda file: read_text(file, most=MAX_BYTES), "")
+
+    @cached_property
+    def name(self) -> str:
+        """What people call it: its configured name, what its sweep varies, or the name of its folder."""
+        name = self.summary.name or section_of(self.config, "run").get("name")
+        name = name or (varied_name(self.job["varied"]) if self.job else "")
+        return str(name or self.folder.name or self.folder.resolve().name)
+
+    @cached_property
+    def status(self) -> str:
+        """Planned, running, finished, failed, interrupted or killed; or pruned: ended by a search."""
+        return status_of(self.folder, self.summary)
+
+    @cached_property
+    def score(self) -> str:
+        """The key of the score in the rows, such as val_accuracy: that of the task, if it was measured."""
+        measured = [row for row in (*self.rows, self.summary.last) if row]
+        own = task_of(measured).monitor
+        # The task of a plugin, which is not imported here, may have none of the known keys.
+        keys = (own, self.summary.monitor, "val_loss")
+        return next((key for key in keys if any(key in row for row in measured)), own)
+
+    def scored_by(self, score: str) -> "RunFolder":
+        """Return the run with another score."""
+        run = copy(self)
+        run.score = score
+        return run
+
+    @property
+    def last(self) -> MetricsRow:
+        """The row of the last epoch; empty if there is none."""
+        return self.summary.last or dict(self.rows[-1] if self.rows else {})
+
+    @property
+    def sweep(self) -> Path | None:
+        """Folder of the sweep that it is a job of; None: a single run."""
+        return None if self.job is None else self.folder.parent
+
+    @property
+    def trial(self) -> bool:
+        """Whether it is a trial of a search."""
+        return self.job is not None and self.job["trial"] is not None
+
+    @cached_property
+    def chooses(self) -> bool:
+        """Whether a search chose by its score, which is therefore too good to be compared."""
+        return self.trial or bool(self.job and self.job["finalist"])
+
+    @property
+    def started(self) -> str:
+        """When the configuration was written, in local time; empty if it has not begun."""
+        file = self.folder / CONFIG_FILE
+        try:
+            return datetime.fromtimestamp(file.lstat().st_mtime).strftime("%Y-%m-%d %H:%M")
+        except (OSError, ValueError, OverflowError):
+            return ""
+
+
+def find_runs(paths: Iterable[Path], read: Callable[[Path], RunFolder] = RunFolder) -> list[RunFolder]:
+    """Return all runs in some folders, planned jobs included.
+
+    Symbolic links are followed where they are given, not where they are found.
+
+    Args:
+        paths: folders of runs, of sweeps, or above such.
+        read: reads the folder of a run.
+
+    Returns:
+        Each run once, in the order of the paths; those of a path by folder, which for the default names is the order
+        in which they began, and the jobs of a sweep in their order.
+
+    Raises:
+        UserError: a path is not a folder.
+    """
+    runs: dict[Path, RunFolder] = {}
+    for path in paths:
+        if not path.is_dir():
+            what, near = ("a file", "") if path.is_file() else ("no such folder", near_file(path, folder=True))
+            raise UserError(f"{path}: {what}. Allowed: folders of runs or sweeps, or above them.{near}")
+        for run in sorted(map(read, _folders(path)), key=_place):
+            runs.setdefault(run.folder.resolve(), run)
+    return list(runs.values())
+
+
+def load_job(file: Path) -> dict[str, Any]:
+    """Return what the file of a job says: its overrides, what of them the sweep varies, order, trial and finalist.
+
+    Raises:
+        UserError: it is damaged, or a link.
+        OSError: there is none.
+    """
+    found = read_object(file, file.parent.parent)
+    with contents(file):
+        return {
+            "order": int(found["order"]),
+            "overrides": tuple(map(str, found["overrides"])),
+            "varied": tuple(map(str, found.get("varied", ()))),
+            "trial": None if found.get("trial") is None else int(found["trial"]),
+            "finalist": bool(found.get("finalist")),
+        }
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    """Yield the folders of runs from a folder on; runs are not searched for further ones, as trackers write there."""
+    for folder, names, _ in os.walk(path):
+        if any(os.path.lexists(Path(folder) / mark) for mark in _MARKS):
+            yield Path(folder)
+            names.clear()
+        names[:] = [name for name in names if not name.startswith(".")]
+
+
+def _place(run: RunFolder) -> tuple[Path, int, str]:
+    return run.sweep or run.folder, run.job["order"] if run.job else 0, run.folder.name
+
+
+def _number_rows(file: Path) -> list[MetricsRow]:
+    """Return the values of rows that are numbers, but for those that no float can hold."""
+    rows: list[dict[str, Any]] = [*read_rows(file)]
+    return [
+        {
+            key: value
+            for key, value in row.items()
+            if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53)
+        }
+        for row in rows
+    ]
