@@ -121,6 +121,8 @@ def test_a_run_writes_everything(finished):
         "config.yaml",
         "plan.txt",
         "environment.json",
+        "run.json",
+        "mistakes.json",
         "left_out.json",
         "metrics.jsonl",
         "steps.jsonl",
