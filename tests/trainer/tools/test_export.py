@@ -12,12 +12,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from photos import draw_photo
 from PIL import Image
 
 from augment.data.dataset import Split
-from augment.pipeline.serving.serialized import deserialize
 from augment.pipeline.serving.torch_crops import Crop
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
@@ -30,8 +28,7 @@ from trainer.tools.evaluate import evaluate
 from trainer.tools.export.check import compare
 from trainer.tools.export.command import main
 from trainer.tools.export.served import Served, torch_bytes
-from trainer.tools.export.texts import predict_source, repository
-from trainer.tools.export.write import export
+from trainer.tools.export.write import export, predict_source
 from trainer.tools.predict import predict
 
 COLORS = ("blue", "green", "red")
@@ -174,120 +171,6 @@ def test_a_model_that_cannot_be_exported_gives_one_sentence() -> None:
     assert "\n" not in str(caught.value)
 
 
-# --- Triton ---
-
-# What is used of Triton's model_config.proto: message -> fields, by name: (number, type, repeated).
-TEXT, WHOLE, ENUM = "string", "int", "enum"
-PROTO: dict[str, dict[str, tuple[int, str, bool]]] = {
-    "ModelConfig": {
-        "name": (1, TEXT, False),
-        "platform": (2, TEXT, False),
-        "max_batch_size": (4, WHOLE, False),
-        "input": (5, "ModelInput", True),
-        "output": (6, "ModelOutput", True),
-        "instance_group": (7, "ModelInstanceGroup", True),
-        "dynamic_batching": (11, "ModelDynamicBatching", False),
-        "parameters": (14, "ParametersEntry", True),
-        "ensemble_scheduling": (15, "ModelEnsembling", False),
-        "backend": (17, TEXT, False),
-    },
-    "ModelInput": {"name": (1, TEXT, False), "data_type": (2, "DataType", False), "dims": (4, WHOLE, True)},
-    "ModelOutput": {
-        "name": (1, TEXT, False), "data_type": (2, "DataType", False), "dims": (3, WHOLE, True),
-        "label_filename": (4, TEXT, False),
-    },
-    "ModelInstanceGroup": {"kind": (4, "Kind", False)},
-    "ModelDynamicBatching": {},
-    "ModelParameter": {"string_value": (1, TEXT, False)},
-    "ParametersEntry": {"key": (1, TEXT, False), "value": (2, "ModelParameter", False)},
-    "MapEntry": {"key": (1, TEXT, False), "value": (2, TEXT, False)},
-    "Step": {
-        "model_name": (1, TEXT, False), "model_version": (2, WHOLE, False),
-        "input_map": (3, "MapEntry", True), "output_map": (4, "MapEntry", True),
-    },
-    "ModelEnsembling": {"step": (1, "Step", True)},
-}  # fmt: skip
-ENUMS = {
-    "DataType": {"TYPE_INVALID": 0, "TYPE_UINT8": 2, "TYPE_FP32": 11},
-    "Kind": {"KIND_AUTO": 0, "KIND_GPU": 1, "KIND_CPU": 2},
-}
-
-
-def model_config(text: str) -> Any:
-    """Parse a config.pbtxt; fields and names that Triton does not have are errors."""
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="config.proto", package="triton", syntax="proto3")
-    for name, values in ENUMS.items():
-        made = file.enum_type.add(name=name)
-        for value, number in values.items():
-            made.value.add(name=value, number=number)
-    for name, fields in PROTO.items():
-        message = file.message_type.add(name=name)
-        for field, (number, kind, many) in fields.items():
-            label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
-            plain = {TEXT: kinds.TYPE_STRING, WHOLE: kinds.TYPE_INT64}.get(kind)
-            other = kinds.TYPE_ENUM if kind in ENUMS else kinds.TYPE_MESSAGE
-            made_field = message.field.add(name=field, number=number, label=label, type=plain or other)
-            if plain is None:
-                made_field.type_name = f".triton.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    cls = message_factory.GetMessageClass(pool.FindMessageTypeByName("triton.ModelConfig"))
-    return text_format.Parse(text, cls())
-
-
-def test_a_model_repository_of_triton(finished_run: Path, images: Path, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    trained = load_trained(finished_run, data=False)
-    run = export(trained, "triton", tmp_path, device="cpu", name="colors")
-    found = compare(trained, outputs(trained, images), run)
-    assert found.differing == ()
-    assert found.largest < 1e-5  # DALI preprocesses for both
-    folders = {"colors", "colors_model", "colors_preprocessing"}
-    assert {path.name for path in tmp_path.iterdir()} == folders
-    configs = {name: model_config((tmp_path / name / "config.pbtxt").read_text()) for name in folders}
-    assert {name: config.name for name, config in configs.items()} == {name: name for name in folders}
-    first, second = configs["colors"].ensemble_scheduling.step
-    wires = {"encoded": "encoded"}
-    for step, model in ((first, "colors_preprocessing"), (second, "colors_model")):
-        config = configs[model]
-        assert step.model_name == model
-        assert config.instance_group[0].kind == ENUMS["Kind"]["KIND_CPU"]
-        assert {i.key for i in step.input_map} == {i.name for i in config.input}
-        assert {o.key for o in step.output_map} <= {o.name for o in config.output}
-        assert {i.value for i in step.input_map} <= wires.keys()
-        wires |= {o.value: o.key for o in step.output_map}
-    ensemble = configs["colors"]
-    assert [o.name for o in ensemble.output] == ["probabilities"]
-    assert list(ensemble.output[0].dims) == [3]
-    assert (tmp_path / "colors" / ensemble.output[0].label_filename).read_text() == "blue\ngreen\nred\n"
-    # What the files take and return is what their configurations say.
-    session = onnxruntime.InferenceSession(tmp_path / "colors_model/1/model.onnx")
-    model = configs["colors_model"]
-    (given,) = session.get_inputs()
-    assert (given.name, given.shape, given.type) == (
-        model.input[0].name,
-        ["batch", *model.input[0].dims],
-        "tensor(float)",
-    )
-    assert [(o.name, o.shape[1:]) for o in session.get_outputs()] == [(o.name, list(o.dims)) for o in model.output]
-    photo = next(images.glob("*/*.jpg")).read_bytes()
-    preprocessed = deserialize((tmp_path / "colors_preprocessing/1/model.dali").read_bytes(), "cpu", 1)([photo])
-    assert preprocessed.shape[1:] == tuple(configs["colors_preprocessing"].output[0].dims)
-    # A file that is padded, as Triton's batches need it, gives the same.
-    padded = deserialize((tmp_path / "colors_preprocessing/1/model.dali").read_bytes(), "cpu", 1)([photo + bytes(999)])
-    np.testing.assert_array_equal(padded, preprocessed)
-
-
-def test_labels_of_strangers_are_lines() -> None:
-    files = repository(
-        "it", onnx=b"", dali=b"", device="gpu", size=8, outputs=("numbers",), classes=("a\nb", "c\u2028\x1b[2Jd")
-    )
-    assert files["it/labels.txt"] == "a b\nc ?[2Jd\n"
-    assert "KIND_GPU" in str(files["it_model/config.pbtxt"])
-
-
 # --- mistakes ---
 
 
@@ -295,14 +178,11 @@ def test_labels_of_strangers_are_lines() -> None:
     ("arguments", "message"),
     [
         (["--to", "onx"], "Did you mean 'onnx'?"),
-        ([], "error: --to: missing. Allowed: onnx, torch, triton."),
-        (["--to", "torch", "--name", "../it"], "letters, digits"),
+        ([], "error: --to: missing. Allowed: onnx, torch."),
         (["--to", "torch", "aug.val.flip.p=0.5"], "aug.val.flip: is random"),
         (["--to", "torch", "--out", "out/there"], "out/there/model.pt2: cannot be written: it is a link"),
         (["--to", "torch", "--unchecked", "--limit", "0"], "--limit"),
         (["--to", "torch", "--limit", "9"], "--limit: not used with --unchecked. Allowed: one of the two."),
-        (["--to", "torch", "--device", "cpu"], "--device: not used with --to torch. Allowed: with --to triton."),
-        (["--to=triton", "--preprocessing=inside"], "not used with --to triton. Allowed: with --to onnx or torch."),
         (["--to", "torch", "data.root=nowhere"], "nowhere"),
     ],
 )

@@ -1,23 +1,18 @@
 """Export a run's best model for serving, with its preprocessing, and compare it with PyTorch on the validation data."""
 
-import re
-from argparse import ArgumentTypeError
 from collections.abc import Sequence
 
-from augment.cli.parser import Parser, flags_in, one_of, output, readable_errors, whole_number
+from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number
 from augment.cli.trust import add_trust_flag
 from augment.support.errors import UserError
 from trainer.tools.evaluate import run_and_images
 
-FORMS = ("onnx", "torch", "triton")
+FORMS = ("onnx", "torch")
 PLACES = ("inside", "beside")
-# The forms that a flag is for.
-_USED = {"--preprocessing": ("onnx", "torch"), "--device": ("triton",), "--name": ("triton",)}
 _EXAMPLES = """\
   RUN --to onnx                           model.onnx, which takes images of any size, uint8 RGB
   RUN --to onnx --preprocessing beside    model.onnx, which takes preprocessed images, and transform.py
   RUN --to torch                          model.pt2, for torch.export.load
-  RUN --to triton --name flowers          a model repository: DALI, the model in ONNX, and both as an ensemble
   RUN DIR --to onnx                       compared on the images of DIR/<class>/* or DIR/val/<class>/*
 
 RUN is the folder of a run. Files are written to RUN/export-onnx and so on, or to --out: the model, predict.py, which
@@ -27,21 +22,12 @@ The comparison runs the export, with its own preprocessing, on every validation 
 does."""
 
 
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", text):
-        raise ArgumentTypeError(f"'{text}' is not allowed. Allowed: letters, digits, _ and -")
-    return text
-
-
 def _parser() -> Parser:
     description = "Export the best model of a run for serving, and compare it with PyTorch on its validation data."
     parser = Parser("trainer export", description, _EXAMPLES, arguments="RUN [DIR] --to FORM [key=value ...]")
     parser.add_argument("--to", type=one_of(*FORMS), metavar="|".join(FORMS), help="what to write")
     parser.add_argument("--preprocessing", type=one_of(*PLACES), default="inside", metavar="|".join(PLACES),
-                        help="whether onnx and torch contain the preprocessing (default: inside)")  # fmt: skip
-    parser.add_argument("--device", type=one_of("gpu", "cpu"), default="gpu", metavar="gpu|cpu",
-                        help="where triton decodes images and runs the model (default: gpu)")  # fmt: skip
-    parser.add_argument("--name", type=_name, default="model", help="name of triton's ensemble (default: model)")
+                        help="whether the model contains its preprocessing (default: inside)")  # fmt: skip
     parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to (default: RUN/export-FORM)")
     parser.add_argument("--limit", type=whole_number(1), metavar="N", help="compare on at most N images (default: all)")
     parser.add_argument("--unchecked", action="store_true", help="write without comparing, where there are no images")
@@ -55,10 +41,6 @@ def main(arguments: Sequence[str]) -> int:
         options, run, images, overrides = run_and_images(_parser(), arguments)
         if options.to is None:
             raise UserError(f"--to: missing. Allowed: {', '.join(FORMS)}.")
-        given = flags_in(arguments)
-        for flag, forms in _USED.items():
-            if flag in given and options.to not in forms:
-                raise UserError(f"{flag}: not used with --to {options.to}. Allowed: with --to {' or '.join(forms)}.")
         if options.unchecked and (images or options.limit):
             raise UserError(f"{images or '--limit'}: not used with --unchecked. Allowed: one of the two.")
         from trainer.tools.export.write import export_run  # PyTorch and DALI take seconds to import

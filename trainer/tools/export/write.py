@@ -1,5 +1,6 @@
 """Write a run's best model in a form for serving, and compare it with PyTorch."""
 
+import inspect
 import runpy
 import sys
 from argparse import Namespace
@@ -10,17 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 from PIL import Image
 from rich.table import Table
 
 from augment.cli.parser import table_console, writing
 from augment.data.dataset import ImageRef
-from augment.data.images import open_image, read_encoded, to_rgb
+from augment.data.images import open_image, to_rgb
 from augment.data.selection import take_some
-from augment.pipeline.graph import Device
 from augment.pipeline.serving.pillow import CROPS
-from augment.pipeline.serving.serialized import deserialize, serialize
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import build_plan
 from augment.support.files import installed_version, write_atomically, write_json
@@ -30,24 +30,19 @@ from trainer.run.trained import Trained, load_trained
 from trainer.tools.evaluate import evaluated_split
 from trainer.tools.export.check import Check, Run, compare
 from trainer.tools.export.served import INPUT, Served, onnx_bytes, require_onnx, torch_bytes
-from trainer.tools.export.texts import predict_source, repository
 
 _FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
-_PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "nvidia-dali-cuda120", "pillow", "numpy")
+_PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "pillow", "numpy")
 
 
-def export(
-    trained: Trained, form: str, folder: Path, *, inside: bool = True, device: Device = "gpu", name: str = "model"
-) -> Run:
+def export(trained: Trained, form: str, folder: Path, *, inside: bool = True) -> Run:
     """Write a model in one form; return what runs it.
 
     Args:
         trained: the model.
         form: one of `FORMS`.
         folder: the folder to write to; created if it is missing.
-        inside: whether the model contains its preprocessing; without meaning for triton.
-        device: where Triton runs the model.
-        name: name of Triton's ensemble.
+        inside: whether the model contains its preprocessing; otherwise transform.py does it.
 
     Raises:
         UserError: the model or its preprocessing cannot be exported, or the files cannot be written.
@@ -56,35 +51,35 @@ def export(
     require_fixed(plan, forms=CROPS)
     if form != "torch":
         require_onnx()
-    inside = inside and form != "triton"
     served = Served(trained, plan if inside else None)
     program = served.export()
     metadata = {"classes": trained.classes, "outputs": served.outputs, "plan": str(plan)}
     model = torch_bytes(program, metadata) if form == "torch" else onnx_bytes(program, served, metadata)
-    files: dict[str, bytes | str]
-    if form == "triton":
-        files = repository(
-            name, onnx=model, dali=serialize(plan, device), device=device, size=plan.size,
-            outputs=served.outputs, classes=trained.classes,
-        )  # fmt: skip
-    else:
-        files = {_FILES[form]: model, "predict.py": predict_source(_FILES[form], inside=inside)}
-        if not inside:
-            files["transform.py"] = python_source(plan)
-    _write(folder, files)
-    if form == "triton":
-        preprocess = deserialize(serialize(plan, "cpu"), "cpu", 1)  # where there may be no GPU
-        return _runner(form, model, lambda image: preprocess([read_encoded(image)]))
+    files: dict[str, bytes | str] = {_FILES[form]: model, "predict.py": predict_source(_FILES[form], inside=inside)}
+    if not inside:
+        files["transform.py"] = python_source(plan)
+    with writing(f"--out {folder}"):
+        for name, content in files.items():
+            write_atomically(folder / name, content)
     if inside:
         return _runner(form, model, lambda image: _opened(image, lambda it: np.array(to_rgb(it))))
     transform = runpy.run_path(str(folder / "transform.py"))["transform"]
     return _runner(form, model, lambda image: _opened(image, transform))
 
 
-def _write(folder: Path, files: Mapping[str, bytes | str]) -> None:
-    with writing(f"--out {folder}"):
-        for name, content in files.items():
-            write_atomically(folder / name, content)
+def predict_source(file: str, *, inside: bool) -> str:
+    """Return predict.py, which runs an exported model without this project.
+
+    Args:
+        file: model.onnx or model.pt2.
+        inside: whether the model preprocesses images itself; otherwise transform.py does.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    source = inspect.getsource(to_rgb) if inside else ""
+    template = environment.get_template("predict.jinja")
+    return template.render(file=file, torch=file == "model.pt2", to_rgb=source).rstrip() + "\n"
 
 
 def _opened(image: ImageRef, prepare: Callable[[Image.Image], NDArray[Any]]) -> NDArray[Any]:
@@ -143,10 +138,10 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
         split = take_some(split, options.limit, trained.config.data.split_seed)
     folder = options.out or run / f"export-{options.to}"
     inside = options.preprocessing == "inside"
-    runner = export(trained, options.to, folder, inside=inside, device=options.device, name=options.name)
+    runner = export(trained, options.to, folder, inside=inside)
     facts = {
         "to": options.to,
-        "preprocessing": options.preprocessing if options.to != "triton" else "DALI",
+        "preprocessing": options.preprocessing,
         "classes": trained.classes,
         "versions": {name: installed_version(name) for name in _PACKAGES},
     }
