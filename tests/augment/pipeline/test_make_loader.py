@@ -187,10 +187,8 @@ def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) ->
         ("folder", {"rot": "x"}, "data.rot: unknown key. Did you mean 'root'?"),
         ("folder", {"batchsize": 4}, "batchsize: unknown argument. Did you mean 'batch_size'?"),
         ("folder", {"return_index": True}, "data.return_index: unknown key."),
-        ("folder", {"root": "x", "fraction": 2}, "data.fraction: 2 is not allowed."),
         ("folder", {"root": Path("/none/at/all")}, "data.root=/none/at/all: there is no such folder"),
         (None, {"split": "vall"}, "split=vall: unknown name. Did you mean 'val'? Allowed: train, val."),
-        (None, {"device": "tpu"}, "device: 'tpu' is not allowed. Allowed: cpu, cuda, cuda:N."),
     ],
 )
 def test_loaders_that_are_not_allowed(recipe: Recipe, data: str | None, options: dict[str, Any], message: str) -> None:

@@ -74,7 +74,6 @@ def test_plain_steps_round_trip() -> None:
     [
         ({"rotate": {"p": 0.075}}, "rotate  p 0.075  angle -7..7 deg"),
         ({"again": {"op": "rotate"}}, "again (rotate)  p 1  angle -7..7 deg"),
-        ({"warp": {"magnitude_range": [0, 0.12345]}}, "warp  p 1  magnitude 0..0.1235"),
         ({"rotate": {"angle_range": {"values": [-3, 3]}}}, "rotate  p 1  angle +-3 deg"),
         ({"one_of": {"p": 0.5, "steps": {"flip": {}}}}, "one_of  p 0.5"),
     ],
@@ -95,7 +94,6 @@ def test_step_as_text(given: dict[str, Any], text: str) -> None:
             "aug.trian: unknown key. Did you mean 'train'? Allowed: cache, clip, decode, fuse, hw_decoder_load, mean, "
             "plugins, prefetch, size, std, train, val, views.",
         ),
-        ("imagenette", "aug: 'imagenette' is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug."),
         (
             {"plugins": "mine"},
             "aug.plugins: 'mine' is not allowed. Allowed: a list of names, such as aug.plugins=[mine].",
@@ -103,10 +101,6 @@ def test_step_as_text(given: dict[str, Any], text: str) -> None:
         (
             {"train": ["rotate"]},
             "aug.train: ['rotate'] is not allowed. Allowed: a mapping of steps, such as rotate: {p: 0.5}, without ",
-        ),
-        (
-            {"val": {"rotate": 0.5}},
-            "aug.val.rotate: 0.5 is not allowed. Allowed: a mapping of parameters, such as {p: 0.5}.",
         ),
         (
             {"train": {"flip": None, "p": 0.5}},
@@ -117,10 +111,6 @@ def test_step_as_text(given: dict[str, Any], text: str) -> None:
         (
             {"val": {"RandomHorizontalFlip": {}}},
             "aug.val.RandomHorizontalFlip: unknown op 'RandomHorizontalFlip'. Did you mean 'flip'?",
-        ),
-        (
-            {"val": {"a": {"op": "gauss_noise"}}},
-            "aug.val.a.op: unknown op 'gauss_noise'. Did you mean 'gaussian_noise'? Allowed",
         ),
     ],
 )
@@ -143,17 +133,12 @@ def test_mistakes_in_the_section(given: object, message: str) -> None:
             {"p=0.5": None},
             "p=0.5: unknown key. Did you mean 'p: 0.5'? A key is followed by a colon and a space. Allowed: ",
         ),
-        ({"p": 0, 5: None}, "5: unknown key. In { }, a comma ends a value: write decimals with a point, and lists "),
         ({"angle_range": "(-7", "7)": None}, "7): unknown key. In { }, a comma ends a value: "),
-        ({"border": "reflect"}, "border: unknown name 'reflect'. Did you mean 'reflect_101'? Allowed: constant, "),
         ({"op": "rotat"}, "op: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, "),
     ],
 )
 def test_mistakes_in_a_step(params: dict[str, Any], message: str) -> None:
     assert step_refusal(rotate=params).startswith(f"aug.train.rotate.{message}")
-    # A second use of an op is reported with its own key.
-    again = {"op": "rotate", **params}
-    assert step_refusal(rotate={}, rotate_2=again).startswith(f"aug.train.rotate_2.{message}")
 
 
 # --- the rest of the section ---
@@ -180,22 +165,10 @@ def test_mistakes_with_decoding_and_views(given: object, message: str) -> None:
             "center_crop: 'flip' comes before it. Allowed: at most one crop, as the first step.",
         ),
         (
-            {"resize": {}, "center_crop": {}},
-            "center_crop: 'resize' is the crop. Allowed: at most one crop, as the first step.",
-        ),
-        (
             {"center_crop": {}, "flip": {}, "zoom": {"op": "center_crop", "scale": 0.5}},
             "zoom: 'center_crop' is the crop. Allowed: at most one crop, as the first step.",
         ),
         ({"center_crop": {"p": 0.5}}, "center_crop.p: a crop applies to every image. Allowed: scale."),
-        ({"resize": {"p": 1}}, "resize.p: a crop applies to every image. Allowed: side."),
-        ({"center_crop": {"scale": 0}}, "center_crop.scale: 0 is not allowed. Allowed: a number above 0 up to 1."),
-        ({"center_crop": {"size": 9}}, "center_crop.size: unknown key. "),
-        (
-            {"random_resized_crop": {"area_range": [0, 1]}},
-            "random_resized_crop.area_range: [0, 1] is not allowed. Allowed: [low, high] with low <= high, numbers "
-            "above 0 up to 1.",
-        ),
     ],
 )
 def test_mistakes_with_crops(steps: dict[str, Any], message: str) -> None:

@@ -34,12 +34,6 @@ def setup(aug: Aug, files: Sequence[ImageRef]) -> Setup:
     [
         (["--rows", "decode,fussed"], "unknown row 'fussed'. Did you mean 'fused'?"),
         (["--transform", "--rows", "fused"], "--rows: unknown row 'fused'"),
-        (["--rounds", "0"], "--rounds"),
-        (["--seconds", "never"], "--seconds"),
-        (["--thread", "2"], "--thread"),
-        (["imagenette"], "imagenette"),
-        (["--photos", "/nowhere/at/all"], "no such folder"),
-        (["+aug=imagenett"], "imagenett"),
         (["+aug=imagenette", "--also", "rand_augmet"], "--also: aug: unknown name 'rand_augmet'"),
         (["--ops", "rotat"], "Did you mean 'rotate'"),
         (["--ops", "one_of"], "no op 'one_of' that has an effect"),
