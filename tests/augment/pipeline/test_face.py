@@ -11,25 +11,13 @@ import pytest
 import torch
 from photos import draw_photo
 from PIL import Image
-from red_and_blue import COUNTS, CPU, SIZE, loader_of
-from torch import nn
-from torch.nn.functional import cross_entropy
+from red_and_blue import CPU, SIZE
 
 import augment
 from augment import Recipe, Transform, UserError
 from augment.data.sources.registry import _SOURCES
 
 ROOT = Path(__file__).parents[3]
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 2))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.layers(images)
-        return logits
 
 
 # --- the package ---
@@ -127,33 +115,6 @@ def test_arguments_of_a_loader_that_are_not_allowed(
 ) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         augment.make_loader(**{"recipe": recipe, "data": "folder", "root": folder, "device": "cpu"} | given)
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_a_plain_loop(recipe: Recipe, folder: Path, split: str) -> None:
-    loader = loader_of(recipe, folder, split)
-    model = Model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    transform = Transform(recipe, split, device="cpu")  # type: ignore[arg-type]
-    total = 2 * COUNTS[split]
-    epochs = []
-    for _ in range(3):
-        indices, batches = [], 0
-        for batch in loader:
-            images, targets = batch
-            assert images.shape == (len(targets), 3, SIZE, SIZE)
-            loss = cross_entropy(model(images), targets)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            indices += batch.indices.tolist()
-            batches += 1
-            photos = [draw_photo(30, 20, seed) for seed in range(len(targets))]
-            assert transform(photos, targets).images.shape == images.shape
-        assert batches == len(loader) == -(-total // 4)
-        assert sorted(indices) == list(range(total))
-        epochs.append(indices)
-    assert (epochs[0] != epochs[1]) == (epochs[1] != epochs[2]) == (split == "train")
 
 
 # --- plugins ---

@@ -4,9 +4,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from time import sleep
 
 import pytest
 import torch
@@ -15,9 +14,7 @@ from photos import draw_photo
 from PIL import Image
 from stores import FIXED, epochs
 
-from augment.data.check import Problem
-from augment.data.dataset import ImageRef, Split
-from augment.pipeline.failures import find_bad
+from augment.data.dataset import Split
 from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
 
@@ -91,28 +88,6 @@ def test_a_file_of_its_own_is_named(damage: Damage, message: str) -> None:
     file = Path(str(split.files[4]))
     text = said(split, lambda: damage(file))
     assert re.match(rf"data: an image turned out bad: {file} {message}", text)
-
-
-def test_files_are_looked_at_only_where_they_may_be_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a million that would take minutes; those that changed last are the first."""
-    looked: list[Sequence[ImageRef]] = []
-
-    def look(files: Sequence[ImageRef]) -> list[Problem]:
-        looked.append(files)
-        return []
-
-    monkeypatch.setattr("augment.pipeline.failures.check_files", look)
-    monkeypatch.setattr("augment.pipeline.failures._RECENT", 1)
-    a, b = files = (tmp_path / "a.jpg", tmp_path / "b.jpg")
-    for file in files:
-        file.touch()
-        sleep(0.02)  # a tick of the file system's clock
-    decoder = "Error in MIXED operator `nvidia.dali.fn.decoders.image`"
-    for text in ("Error in GPU operator `nvidia.dali.fn.warp_affine`", f"{decoder}\nCUDA allocation failed", "no"):
-        assert find_bad(RuntimeError(text), files) == []
-    assert not looked
-    find_bad(RuntimeError(decoder), (*files, a))
-    assert looked == [[b], [a, b]]
 
 
 OVERWRITTEN = """

@@ -197,21 +197,15 @@ def test_loaders_that_are_not_allowed(recipe: Recipe, data: str | None, options:
 
 
 @pytest.mark.parametrize("given", [{}, {"rank": 1, "world_size": 2}], ids=["alone", "shared"])
-@pytest.mark.parametrize("how", ["launched", "joined"])
 def test_ranks_that_share_nothing_cause_a_warning(
-    how: str,
     given: dict[str, int],
     recipe: Recipe,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    if how == "launched":
-        monkeypatch.setenv("RANK", "1")
-        monkeypatch.setenv("WORLD_SIZE", "2")
-    else:
-        for name, value in {"is_initialized": True, "get_rank": 1, "get_world_size": 2}.items():
-            monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     for split in ("train", "val"):
         loader_of(recipe, folder, split, **given)
         augment.Transform(recipe, split, device="cpu", rank=given.get("rank", 0))

@@ -156,14 +156,6 @@ def test_mixing_never_waits_for_the_gpu() -> None:
             mixer.mix(given, targets, epoch=0, start=7)
 
 
-def test_the_only_sample_of_a_batch_is_mixed_with_itself(varied: Split, device: torch.device) -> None:
-    for steps in (MIXUP, CUTMIX):
-        *_, (plain, mixed) = both(steps, varied, device, batch_size=3)
-        assert len(plain) == len(mixed) == 1
-        torch.testing.assert_close(mixed.images, plain.images, rtol=0, atol=1e-6)
-        np.testing.assert_allclose(numbers(mixed.targets), one_hot(plain.targets), atol=1e-6)
-
-
 # --- the loader ---
 
 

@@ -14,18 +14,6 @@ from pipelines import SIZE, Pixels, assert_close, pixels, plan_of, read, run
 from augment.data.dataset import Split
 from augment.recipe.kinds import BORDERS
 
-# --- the graph's outputs ---
-
-
-def test_outputs(image_files: Split, device: torch.device) -> None:
-    plan = plan_of({}, size=16)
-    raw, index = run(plan, image_files.files, device)
-    full, _ = run(plan, image_files.files, device, raw=False)
-    half, _ = run(plan, image_files.files, device, raw=False, half=True)
-    assert raw.shape == full.shape == half.shape == (7, 16, 16, 3)
-    assert [str(a.dtype) for a in (raw, full, half, index)] == ["uint8", "float32", "float16", "int32"]
-    assert index.tolist() == list(range(7))
-
 
 @pytest.mark.parametrize(
     ("mean", "std"), [(None, None), ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), ((0.1, 0.5, 0.9), (0.5, 0.25, 2.0))]
@@ -39,15 +27,6 @@ def test_normalization(image_files: Split, device: torch.device, mean: Any, std:
     np.testing.assert_allclose(full, expected, rtol=1e-5, atol=1e-5)
     # Ten bits of mantissa.
     np.testing.assert_allclose(half, expected, rtol=2**-10, atol=2**-10)
-
-
-RECIPE: dict[str, Any] = {
-    "random_resized_crop": {},
-    "flip": {"p": 0.5},
-    "rotate": {"p": 0.5},
-    "hue": {"p": 0.5},
-    "warp": {"p": 0.5, "border": "wrap"},
-}
 
 
 # --- geometry ---
@@ -183,7 +162,3 @@ def test_fused_colors_against_step_by_step(count: int, large_photos: tuple[Path,
     assert max(fused.max(), apart.max()) < 255
     # A rounding a step.
     assert_close(fused, apart, most=count, mean=0.3 * count)
-
-
-# --- CPU and GPU beside each other: the same draws, so nearly the same pixels of files that decode alike ---
-# --- (op by op: test_every_op.py) ---

@@ -105,24 +105,6 @@ def test_a_resumed_loader_keeps_those_that_stand_in() -> None:
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(resumed, rest, strict=True))
 
 
-def test_an_image_that_stands_in_may_turn_bad_itself() -> None:
-    """Which images stand in does not depend on the order in which the bad ones were found."""
-    loader, split = replaceable(False, 9)
-    list(loader)
-    spoil(split.files[5])
-    epochs(loader, 3)
-    first = loader._bad.stand_ins[5]
-    spoil(split.files[first])
-    epochs(loader, 3)
-    found = dict(loader._bad.stand_ins)
-    assert set(found) == {5, first}
-    assert not {5, first} & set(found.values())
-    assert {split.targets[index] for index in (5, first, *found.values())} == {split.targets[5]}
-    other = Loader(FIXED, split, batch_size=4, seed=0, device=torch.device("cpu"))
-    list(other)
-    assert other._bad.stand_ins == found
-
-
 def test_more_bad_images_than_allowed_end_the_run() -> None:
     loader, split = replaceable(False, 1)
     list(loader)

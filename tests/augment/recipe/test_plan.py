@@ -64,26 +64,6 @@ def test_matrix_of_a_stage_is_the_product_in_order(steps: tuple[dict[str, Any], 
     np.testing.assert_allclose(composed(*steps), [expected] * 3, atol=1e-6, rtol=0)
 
 
-def test_each_sample_composes_the_steps_that_apply_to_it() -> None:
-    plan = plan_of(quarter=QUARTER | {"p": 0.5}, shift=SHIFT | {"p": 0.5})
-    draws = {
-        "quarter": {"applied": np.array([True, True, False, False]), "angle": np.full(4, 90.0)},
-        "shift": {
-            "applied": np.array([True, False, True, False]),
-            "translate_x": np.full(4, 0.25),
-            "translate_y": np.full(4, 0.5),
-            "scale": np.ones(4),
-            "shear_x": np.zeros(4),
-            "shear_y": np.zeros(4),
-        },
-    }
-    both, turned, shifted, neither = plan.stages[0].matrix(draws, SIZE)
-    np.testing.assert_allclose(both, [[0, 1, 16], [-1, 0, 32], [0, 0, 1]], atol=1e-6)
-    np.testing.assert_allclose(turned, [[0, 1, 0], [-1, 0, 0], [0, 0, 1]], atol=1e-6)
-    np.testing.assert_array_equal(shifted, [[1, 0, 16], [0, 1, 32], [0, 0, 1]])
-    np.testing.assert_array_equal(neither, np.eye(3))
-
-
 # --- grouping ---
 
 

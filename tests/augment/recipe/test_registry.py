@@ -17,7 +17,6 @@ from augment.recipe.op import (
     color,
     combinator,
     crop,
-    find_op,
     geometry,
     local,
     numpy_op,
@@ -26,7 +25,6 @@ from augment.recipe.op import (
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug, parse_steps, plain_steps
-from augment.support.errors import UserError
 from trainer.tools.reference import op_table
 
 SIZE = 64
@@ -113,17 +111,6 @@ def test_geometry_matrices_are_invertible_at_all_extremes_of_the_allowed_ranges(
     assert (np.linalg.det(matrix) != 0).all()
 
 
-@pytest.mark.parametrize(
-    ("given", "near"), [("rotat", "rotate"), ("random_resize_crop", "random_resized_crop"), ("Flip", "flip")]
-)
-def test_unknown_op_suggests_the_closest(given: str, near: str) -> None:
-    with pytest.raises(UserError) as caught:
-        find_op(given, "aug.train.step")
-    message = str(caught.value)
-    assert message.startswith(f"aug.train.step: unknown op '{given}'. Did you mean '{near}'? Allowed: affine, ")
-    assert all(name in message for name in OPS)
-
-
 # --- declarations ---
 
 
@@ -195,23 +182,6 @@ def test_a_function_that_does_not_take_its_values_is_refused(declare: Any, call:
     if declare in (batch, local):
         with pytest.raises(ValueError, match=re.escape("op 'mine' must take (size, amount, level): ")):
             declare(prepare=prepare, **params)(mine)
-
-
-@pytest.mark.usefixtures("clean_registry")
-def test_draws_follow_the_declaration() -> None:
-    @color(
-        low_range=Range(default=(0.0, 1.0), doc="one draw, named after the parameter"),
-        pair_range=Range(default=(0.0, 1.0), draws=("left", "right"), doc="two draws"),
-        level=Number(default=3.0, doc="fixed"),
-    )
-    def mine(low: Any, left: Any, right: Any, level: float) -> None:
-        """Do something."""
-
-    op = OPS["mine"]
-    assert op.draws == {"low": "low_range", "left": "pair_range", "right": "pair_range"}
-    drawn = {"low": np.zeros(2), "left": np.ones(2), "right": np.ones(2)}
-    params = {"low_range": (0.0, 1.0), "pair_range": (0.0, 1.0), "level": 4.0}
-    assert op.values(params, drawn) == drawn | {"level": 4.0}
 
 
 @EVERY_OP
