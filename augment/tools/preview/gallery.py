@@ -7,24 +7,100 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+import torch
 from rich.progress import Progress
 
-from augment.data.dataset import ImageRef
+from augment.data.dataset import ImageRef, Split
 from augment.pipeline.build import render
-from augment.recipe.captions import LEVELS, chance_of, is_fixed, pin, pinned_values, ranges_of, settings_of
+from augment.pipeline.loader import Loader
+from augment.recipe.captions import (
+    LEVELS,
+    applied_steps,
+    chance_of,
+    is_fixed,
+    pin,
+    pinned_values,
+    ranges_of,
+    settings_of,
+)
 from augment.recipe.kinds import Kind, Op
 from augment.recipe.op import OPS
 from augment.recipe.ops.crops import letterbox, resize
 from augment.recipe.plan import Plan, build_plan
+from augment.recipe.sampler import Sampler
 from augment.recipe.steps import Aug, SplitName, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError
 from augment.tools.preview.sheet import Pixels, SheetBlock, SheetRow, Tile
-from augment.tools.preview.shots import Images, shoot
 
 # Draws shown of a whole recipe, and of an op without ranges.
 DRAWS = 4
 OP_DRAWS = 3
+
+
+# --- images as fed to the model ---
+
+
+@dataclass(frozen=True)
+class Shot:
+    """An image as fed to the model.
+
+    Attributes:
+        epoch: the epoch in which it occurs.
+        view: index of the view.
+        photo: index of the file.
+        image: (size, size, 3) RGB.
+        done: what was done to it, as phrases.
+    """
+
+    epoch: int
+    view: int
+    photo: int
+    image: Pixels
+    done: tuple[str, ...]
+
+
+def shoot(plan: Plan, files: Sequence[ImageRef], *, seed: int, epochs: int) -> list[Shot]:
+    """Run files through a plan and describe what was done to each, from the sampler's draws for these samples.
+
+    Args:
+        plan: the plan.
+        files: the images of an epoch, which form one batch.
+        seed: seed of the draws.
+        epochs: number of epochs.
+
+    Returns:
+        One shot for each epoch, view and file.
+    """
+    split = Split(tuple(files), tuple(range(len(files))))
+    mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
+    # Mixing happens after normalization; targets then tell the shares.
+    loader = Loader(plan, split, batch_size=len(files), seed=seed, device=torch.device("cpu"), raw=not mixing,
+                    classes=[str(number) for number in split.targets])  # fmt: skip
+    shots = []
+    for epoch in range(epochs):
+        (batch,) = loader
+        for view, own in enumerate(plan.per_view):
+            sampler = Sampler(own, seed, view=view)
+            draws = sampler.draw(epoch, 0, len(batch))
+            first = replace(sampler, view=0).draw(epoch, 0, len(batch))  # all views are mixed as the first one
+            draws |= {key: first[key] for key in mixing}
+            images = _pixels(batch.views[view], own)
+            for sample, photo in enumerate(batch.indices.tolist()):
+                done = applied_steps(own, draws, sample)
+                if any(draws[key]["applied"][sample] for key in mixing):
+                    done.append(f"share {float(batch.targets[sample, photo]):.2f}")
+                shots.append(Shot(epoch, view, photo, images[sample], tuple(done)))
+    loader.close()
+    return shots
+
+
+def _pixels(images: torch.Tensor, plan: Plan) -> Pixels:
+    """Convert images as returned by the loader to (N, size, size, 3) uint8."""
+    if images.dtype != torch.uint8:
+        mean, std = (images.new_tensor(v).view(3, 1, 1) for v in (plan.mean, plan.std))
+        images = ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
+    return images.permute(0, 2, 3, 1).contiguous().numpy()
 
 
 # --- single steps ---
@@ -79,7 +155,7 @@ class Studio:
         return image
 
 
-def render_whole(aug: Aug, files: Sequence[ImageRef]) -> Images:
+def render_whole(aug: Aug, files: Sequence[ImageRef]) -> Pixels:
     """Return whole images on a white background: (N, size, size, 3)."""
     return render(build_plan(replace(aug, val=(_step(letterbox, fill=255),)), "val"), files, 0)
 

@@ -20,8 +20,7 @@ from augment.pipeline.serving.serialized import serialize
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.tools.export.parity import load_dali, parity
-from augment.tools.preview.gallery import render_whole
-from augment.tools.preview.shots import shoot
+from augment.tools.preview.gallery import render_whole, shoot
 
 CPU = torch.device("cpu")
 Images = tuple[ImageRef, ...]

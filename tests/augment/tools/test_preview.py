@@ -13,9 +13,8 @@ from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug, parse_steps
 from augment.support.console import progress_bar
-from augment.tools.preview.gallery import DRAWS, Studio, ops_blocks, recipe_blocks
+from augment.tools.preview.gallery import DRAWS, Studio, ops_blocks, recipe_blocks, shoot
 from augment.tools.preview.sheet import SheetBlock, Tile
-from augment.tools.preview.shots import shoot
 
 SIZE = 16
 Photos = tuple[Path, ...]
