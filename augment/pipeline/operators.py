@@ -48,23 +48,18 @@ class Dali:
         """What an operator that draws takes: `dali.fn.noise.gaussian(images, stddev=std, **dali.random)`.
 
         It is something else each time, so that operators draw independently.
-        """
-        number, self._taken = self._taken, self._taken + 1
-        if self._state is None:
-            return {"seed": self.seed + number}
-        return {"_random_state": self._state ^ types.Constant(number, dtype=types.UINT32) if number else self._state}
-
-    @property
-    def seed(self) -> int:
-        """The seed of an operator that draws; `random` also works in `augment.Transform`.
 
         Raises:
-            UserError: the op does not declare that it draws; or in a `Transform`, whose calls have random states.
+            UserError: the op does not declare that it draws.
         """
+        number, self._taken = self._taken, self._taken + 1
+        if self._state is not None:
+            state = self._state ^ types.Constant(number, dtype=types.UINT32) if number else self._state
+            return {"_random_state": state}
         if self._seed is None:
             allowed = "**dali.random, in an op that declares random=True"
             raise UserError(f"{self._key}: its random draws in DALI cannot be repeated. Allowed: {allowed}.")
-        return self._seed
+        return {"seed": self._seed + number}
 
     def with_state(self, state: Node) -> "Dali":
         """Return the same with a random state that is fed for each batch, (words,) uint32, in place of the seed."""
