@@ -14,8 +14,6 @@ from augment.cli.conf import CONF
 from augment.data.sources import Folder
 from augment.params import settings
 from trainer.callbacks import registry as callbacks
-from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.steps import GradClip
 from trainer.loop.callback import Callback
 from trainer.models.registry import Timm
 from trainer.run.config import parse_config
@@ -75,15 +73,6 @@ def test_the_sections() -> None:
 @pytest.mark.parametrize("fit", [None, {}])
 def test_an_empty_section_has_its_defaults(fit: object) -> None:
     assert config_of(fit=fit, aug=None, callbacks=None).fit == Fit()
-
-
-def test_callbacks_are_made_again_for_each_run() -> None:
-    parsed = parse_config(FULL)
-    checkpoint, clip = (make() for make in parsed.callbacks)
-    assert isinstance(checkpoint, Checkpoint)
-    assert isinstance(clip, GradClip)
-    assert (checkpoint.monitor, clip.max_norm) == ("val_loss", 0.5)
-    assert parsed.callbacks[0]() is not checkpoint
 
 
 @pytest.mark.parametrize("callbacks", [None, {}, {"plots": None}, {"plots": None, "checkpoint": None}])

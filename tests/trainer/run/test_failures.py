@@ -21,8 +21,6 @@ from trainer.loop.learner import Learner
 from trainer.run.config import Config, parse_config
 from trainer.run.failures import explain, explain_memory, is_out_of_memory
 from trainer.run.train import follow, train
-from trainer.tools.evaluate import main as evaluate
-from trainer.tools.find_lr import main as find_lr
 
 
 @pytest.fixture
@@ -157,23 +155,6 @@ def test_a_rank_that_finds_too_little_memory_says_so(config: Config, monkeypatch
     monkeypatch.setattr(Learner, "fit", no_memory)
     with pytest.raises(UserError, match=r"^out of memory on the host .* Allowed: "):
         follow(config)
-
-
-@pytest.mark.parametrize("tool", [evaluate, find_lr])
-def test_tools_that_find_too_little_memory_end_in_one_sentence(
-    tool: Callable[[list[str]], int],
-    finished_run: Path,
-    config: Config,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("trainer.run.failures.too_large", lambda *_, **__: UserError("too little."))
-    monkeypatch.setattr(Learner, "validate" if tool is evaluate else "fit", no_memory)
-    own = ["data=folder", "data.root=data", "fit.device=cpu"]
-    with pytest.raises(SystemExit) as stopped:
-        tool([str(finished_run), *own] if tool is evaluate else own)
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err == "error: too little.\n"
 
 
 def no_memory(*_: object) -> None:

@@ -150,13 +150,5 @@ def test_the_summary_fits_into_the_room_that_was_reserved_for_it(
     assert found.error.startswith("no room. no room. ")
 
 
-def test_a_summary_without_reserved_room_says_that_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(summary, "write_json", full_disk)
-    with pytest.raises(OSError, match="No space left on device"):
-        Summary("failed", tmp_path, 0, {}, {}, 0.0, "no room.").write()
-
-
 def full_disk(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -183,16 +183,6 @@ def test_a_run_without_validation_has_no_best_epoch(photo_root: Path, tmp_path: 
     assert "best val_accuracy 0.5000 in epoch 2" in str(summarize(learner, tmp_path, 3.0))
 
 
-def first_weights(photo_root: Path, folder: Path, seed: int) -> torch.Tensor:
-    return next(prepared(photo_root, folder, f"seed={seed}").model.parameters()).detach()
-
-
-def test_the_seed_decides_about_the_first_weights(photo_root: Path, tmp_path: Path) -> None:
-    one, same, other = (first_weights(photo_root, tmp_path, seed) for seed in (1, 1, 2))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-
-
 def test_only_training_leaves_out_a_smaller_last_batch(photo_root: Path, tmp_path: Path) -> None:
     learner = prepared(photo_root, tmp_path, "fit.batch_size=4", "fit.drop_last=true")
     assert (learner.batches_in(0), learner.batches(learner.val_loader)) == (1, 2)

@@ -240,18 +240,6 @@ def test_long_names_leave_out_what_most_have(tmp_path: Path) -> None:
     ]
 
 
-def test_a_name_of_what_most_have_is_kept(tmp_path: Path) -> None:
-    """Of the configuration that others start from; a folder would say less."""
-    for name, settings in (("a", {}), ("b", {"fit.lr": 0.2}), ("c", {"aug.size": 32})):
-        write_run(tmp_path / name, 0.5, settings)
-    write_run(tmp_path / "d", 0.5, {f"fit.{name}": 1 for name in "abcdefgh"})
-    assert names(tmp_path)[:3] == [
-        "aug.size=64 fit.lr=0.1 ~fit.a ~fit.b ~fit.c ~fit.d and 4 more",
-        "fit.lr=0.2",
-        "aug.size=32",
-    ]
-
-
 @pytest.mark.parametrize("key", ["train", "views"])
 def test_the_order_of_steps_and_views_counts(key: str, tmp_path: Path) -> None:
     views = {"aug.views": {"strong": {"steps": {"rotate": {"p": 1}}}, "weak": {"steps": {}}}}

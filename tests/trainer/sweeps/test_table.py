@@ -97,12 +97,6 @@ def test_the_best_comes_first_and_those_without_a_score_last(tmp_path: Path) -> 
     assert jobs[-2]["error"] == "ValueError: bad"
 
 
-def test_a_score_that_is_no_number_is_no_score(tmp_path: Path) -> None:
-    for name, accuracy in [("0", math.nan), ("1", 0.1), ("2", math.nan), ("3", 0.9)]:
-        write_job(tmp_path, name, [f"++fit.lr={name}"], accuracy)
-    assert [job["name"] for job in jobs_in(tmp_path)] == ["3", "1", "0", "2"]
-
-
 def test_a_score_that_is_no_number_is_none(tmp_path: Path) -> None:
     row = {"epoch": 0, "val_accuracy": math.nan}
     write_job(tmp_path, "0", [], 0.5)
@@ -179,31 +173,6 @@ def test_means_over_seeds_by_hand(tmp_path: Path) -> None:
     assert "- aug.train.rotate.p=0.2: no difference beyond chance" in (tmp_path / "sweep.md").read_text()
 
 
-def test_seeds_alone(tmp_path: Path) -> None:
-    for seed, accuracy in enumerate([0.5, 0.6]):
-        write_job(tmp_path, str(seed), ["++fit.lr=1", f"++seed={seed}"], accuracy)
-    lines, _ = printed(tmp_path)
-    assert lines[-3:-1] == ["n | mean | std | 95% interval of the mean", "2 | 0.5500 | 0.0707 | 0.1261..0.9119"]
-
-
-def test_jobs_without_a_score_are_not_in_the_mean(tmp_path: Path) -> None:
-    for seed, accuracy in enumerate([0.5, None, 0.7]):
-        summary: dict[str, Any] = {} if accuracy else {"status": "failed", "error": "boom"}
-        write_job(tmp_path, str(seed), [f"++seed={seed}", "++fit.lr=1"], accuracy, **summary)
-    assert "2 | 0.6000 | 0.1414 | 0.0476..0.9783" in printed(tmp_path)[0]
-
-
-def test_a_job_that_was_interrupted_is_not_in_the_mean(tmp_path: Path) -> None:
-    """It has a last epoch, which is not that of the others."""
-    for seed, accuracy in enumerate([0.5, 0.7]):
-        write_job(tmp_path, str(seed), [f"++seed={seed}"], accuracy)
-    write_job(tmp_path, "2", ["++seed=2"], 0.1, status="interrupted")
-    lines, _ = printed(tmp_path)
-    assert "2 | seed=2 | 0.1000 | 0.1625 | 3 | interrupted" in lines
-    assert lines[-3].startswith("2 | 0.6000 | 0.1414 |")
-    assert lines[-2] == "Left out: interrupted (2)."
-
-
 def test_folds_are_grouped_as_seeds_are(tmp_path: Path) -> None:
     scores = {("0.1", 0, 0): 0.5, ("0.1", 1, 0): 0.7, ("0.1", 0, 1): 0.5, ("0.1", 1, 1): 0.7, ("1", 0, 0): 0.9}
     for number, ((fraction, fold, seed), accuracy) in enumerate(scores.items()):
@@ -224,30 +193,11 @@ def test_seeds_of_a_fold_count_as_one(tmp_path: Path) -> None:
     assert lines[-2] == "6 in 2 folds | 0.5500 | 0.0555 | 0.1261..0.9119"  # as of 0.5 and 0.6
 
 
-def test_folds_alone(tmp_path: Path) -> None:
-    for fold, accuracy in enumerate([0.5, 0.6]):
-        write_job(tmp_path, str(fold), ["++seed=3", "++data.folds=2", f"++data.fold={fold}"], accuracy)
-    lines, _ = printed(tmp_path)
-    assert lines[-4] == "last val_accuracy over folds"
-    assert lines[-2] == "2 | 0.5500 | 0.0707 | 0.1261..0.9119"
-
-
-def test_there_is_no_mean_of_single_seeds(tmp_path: Path) -> None:
-    for number in range(3):
-        write_job(tmp_path, str(number), [f"++fit.lr={number}"], 0.5)
-    assert "over seeds" not in printed(tmp_path)[0]
-
-
 def test_one_job_is_one_and_the_same_job_twice_is_no_mean_over_seeds(tmp_path: Path) -> None:
     write_job(tmp_path, "0", ["++fit.lr=0.1"], 0.5)
     assert printed(tmp_path)[0][0] == "1 job by val_accuracy of the last epoch, the best first"
     write_job(tmp_path, "1", ["++fit.lr=0.1"], 0.5)
     assert not [line for line in printed(tmp_path)[0] if line.startswith("last val_accuracy over")]
-
-
-def test_no_jobs(tmp_path: Path) -> None:
-    lines, _ = printed(tmp_path)
-    assert lines[0] == "0 jobs by val_accuracy of the last epoch, the best first"
 
 
 def test_the_tables_are_written_down(tmp_path: Path) -> None:
@@ -309,20 +259,6 @@ def test_means_of_losses_begin_with_the_smallest(tmp_path: Path) -> None:
         ["fit.lr=1", "2", "0.6000", "0.1414"],
     ]
     assert "fit.lr=2: better by 0.3 in each of 2 seeds, without any spread" in lines[start + 5]
-
-
-@pytest.mark.parametrize("setting", ["fit.regression_loss", "fit.standardize"])
-def test_losses_of_different_kinds_are_not_compared(setting: str, tmp_path: Path) -> None:
-    for name, loss, error in (("0", 9.0, 1.0), ("1", 0.1, 3.0), ("2", 4.0, 2.0)):
-        row = {"epoch": 1, "val_loss": loss, "val_mae": error}
-        write_job(tmp_path, name, [f"++{setting}={name != '1'}"], best=row, last=row)
-    lines, _ = printed(tmp_path)
-    assert lines[0] == "3 jobs by val_mae of the last epoch, the best first"
-    assert [line.split(" | ")[0::2] for line in lines[2:5]] == [
-        ["0", "1.0000", "3"],
-        ["2", "2.0000", "3"],
-        ["1", "3.0000", "3"],
-    ]
 
 
 def test_jobs_of_several_tasks_are_not_compared(tmp_path: Path) -> None:
