@@ -54,6 +54,7 @@ class Mlflow(Tracker):
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # no lines of its own in the table of epochs
         from mlflow import MlflowClient
+        from mlflow.entities import Param
 
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
         local = _LOCAL.resolve()
@@ -70,7 +71,9 @@ class Mlflow(Tracker):
         texts = {"group": run.group or "", "tags": ", ".join(run.tags)}
         tags = {_ID: run.id, **{name: text[:_TEXT] for name, text in texts.items() if text}}
         self._run = self._client.create_run(experiment, run_name=run.name[:_TEXT] or None, tags=tags).info.run_id
-        self._log_config(run.config)
+        params = [Param(key, str(value)[:_TEXT]) for key, value in leaves(run.config)]
+        for first in range(0, len(params), _PARAMS):
+            self._client.log_batch(self._run, params=params[first : first + _PARAMS])
         return -1
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
@@ -107,13 +110,6 @@ class Mlflow(Tracker):
     def finish(self, status: str) -> None:
         """End the run."""
         self._client.set_terminated(self._run, _STATUSES[status])
-
-    def _log_config(self, config: Mapping[str, Any]) -> None:
-        from mlflow.entities import Param
-
-        params = [Param(key, str(value)[:_TEXT]) for key, value in leaves(config)]
-        for first in range(0, len(params), _PARAMS):
-            self._client.log_batch(self._run, params=params[first : first + _PARAMS])
 
 
 @contextmanager

@@ -123,11 +123,7 @@ class Ranks:
         Raises:
             LostRankError: another rank has ended.
         """
-        if self.size == 1:
-            return value
-        values = [value]
-        self._exchange(lambda: dist.broadcast_object_list(values, src=0, group=self._control))
-        return values[0]
+        return self.gather(value)[0]
 
     def agree(self, name: str, wish: bool) -> bool:
         """Return whether any rank wishes for something; all get the same answer.

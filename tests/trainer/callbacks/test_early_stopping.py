@@ -67,12 +67,6 @@ def test_with_rare_validation_the_epochs_in_between_count() -> None:
         assert len(learner.find(Recorder).rows) == epochs
 
 
-def test_without_a_value_it_does_not_stop() -> None:
-    callback = EarlyStopping(patience=2)
-    make_learner(Recorder(), on("after_epoch", drop, 1), callback, epochs=5).fit()
-    assert not callback.reason
-
-
 def drop(learner: Learner) -> None:
     del learner.find(Recorder).rows[-1]["val_accuracy"]
 

@@ -10,14 +10,13 @@ import pytest
 from fakes import (
     make_learner,
     on,
-    raises,
 )
 
 from augment.support.signals import STOP_SIGNALS, StopSignals
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.stopping import Interrupt
-from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
 from trainer.run.summary import summarize
@@ -112,19 +111,4 @@ def test_a_second_ctrl_c_stops_at_once(sigint: Any) -> None:
     assert events == ["once"]
     assert interrupt.pressed
     assert isinstance(learner.error, KeyboardInterrupt)
-    assert signal.getsignal(signal.SIGINT) is sigint
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_without_ctrl_c_the_handler_is_given_back(fails: bool, sigint: Any) -> None:
-    interrupt, during = Interrupt(), []
-    callbacks = [interrupt, on("before_batch", lambda learner: during.append(signal.getsignal(signal.SIGINT)))]
-    learner = make_learner(*callbacks, on("after_epoch", raises(RuntimeError("boom") if fails else CancelFit)))
-    if fails:
-        with pytest.raises(RuntimeError, match="boom"):
-            learner.fit()
-    else:
-        learner.fit()
-    assert not interrupt.pressed
-    assert during[0] not in (sigint, None)
     assert signal.getsignal(signal.SIGINT) is sigint

@@ -7,13 +7,12 @@ import pytest
 import torch
 from fakes import CLASSES, MemoryLoader, lin, make_learner, on, raises
 
-from augment.support import background
 from trainer.callbacks import plots
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import ParamScheduler
-from trainer.figures import batch, curves
+from trainer.figures import batch
 from trainer.loop.callback import CancelFit
 
 
@@ -50,15 +49,6 @@ def test_the_figures_of_a_fit(tmp_path: Path) -> None:
     make_learner(Recorder(), schedule, Checkpoint(), Plots(), folder=tmp_path).fit()
     drawn = {plots.BATCH, plots.HISTORY, plots.SCHEDULE, "confusion.png"}
     assert {file.name for file in tmp_path.glob("*.png")} == drawn
-
-
-def test_curves_are_not_drawn_twice_after_the_last_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "_EVERY", 0.0)
-    monkeypatch.setattr(background, "_SHARE", 1e9)
-    rows: list[int] = []
-    monkeypatch.setattr(curves, "plot_history", lambda given, path: rows.append(len(given)))
-    make_learner(Recorder(), Plots(), folder=tmp_path, epochs=3).fit()
-    assert rows == [1, 2, 3]
 
 
 def test_a_folder_that_is_deleted_before_its_first_drawing_is_not_made_again(tmp_path: Path) -> None:

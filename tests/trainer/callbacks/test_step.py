@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import lin, make_learner, noise_loader, on, raises
+from fakes import lin, make_learner, noise_loader, on
 from torch import nn
 
 from trainer.callbacks.steps import GradClip, ParamScheduler
-from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.callback import Callback
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 from trainer.optim.schedule import one_cycle
@@ -47,18 +47,6 @@ def test_the_schedule_runs_over_exact_steps(samples: int, limit: int | None) -> 
     total = epochs * min(limit or 99, math.ceil(samples / 2))
     found = rates(scheduled(train=noise_loader(samples), epochs=epochs, limit_batches=limit))
     assert found == pytest.approx([golden_one_cycle(step, total) for step in range(total)], abs=1e-12)
-
-
-@pytest.mark.parametrize("limit", [None, 2])
-def test_a_resumed_schedule_continues_where_it_was(limit: int | None) -> None:
-    total = 3 * (limit or 3)
-    golden = [golden_one_cycle(step, total) for step in range(total)]
-    for done in range(1, total):
-        stop = on("after_step", raises(CancelFit, done - 1))
-        first = scheduled(stop, epochs=3, limit_batches=limit)
-        second = scheduled(epochs=3, limit_batches=limit)
-        found = rates(first) + rates(second, second.restore(first.state()))
-        assert found == pytest.approx(golden, abs=1e-12)
 
 
 def test_each_group_has_its_share_of_the_learning_rate_and_adam_its_momentum_in_betas() -> None:

@@ -81,13 +81,6 @@ def test_a_batch_that_is_not_finite_leaves_no_trace(name: str, runner: How) -> N
     assert ours["val_loss"] == theirs["val_loss"]
 
 
-def test_the_first_step_of_all_may_be_skipped() -> None:
-    first = learner_of((0,), limit_batches=1, more=())
-    before = {name: value.clone() for name, value in first.model.state_dict().items()}
-    first.fit()
-    assert_same(first.model.state_dict(), before)
-
-
 def test_a_batch_takes_its_whole_step_along_where_gradients_add_up() -> None:
     skipped = learner_of((2,), accumulate=2)
     skipped.fit()

@@ -161,14 +161,6 @@ def test_a_fit_killed_after_any_save_within_an_epoch_equals_one_that_was_not(tmp
         assert_same(outcome(second) | {"late": late.count}, expected)
 
 
-@pytest.mark.parametrize("limit", [1, 2])
-def test_a_smaller_limit_than_the_batches_done_ends_that_epoch(limit: int, tmp_path: Path) -> None:
-    interrupt(tmp_path / "first", "after_batch", 1)
-    learner = resume(tmp_path / "first", tmp_path / "second", limit_batches=limit)
-    expected = [(epoch, number) for epoch in (1, 2) for number in range(limit)]
-    assert learner.train_loader.fetched == expected  # type: ignore[attr-defined]
-
-
 def test_a_limited_fit_interrupted_at_its_limit_continues_with_the_next_epoch(tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     first = resumable(tmp_path / "first", on("after_batch", raises(CancelFit, 1)), limit_batches=2)

@@ -10,7 +10,7 @@ from graphed import recorded
 from torch import nn
 
 from augment.support.errors import UserError
-from trainer.models.registry import Cnn, Xresnet, count_parameters, parse_model
+from trainer.models.registry import Xresnet, count_parameters, parse_model
 from trainer.models.xresnet import (
     ACTIVATIONS,
     POOLS,
@@ -75,25 +75,6 @@ def test_blur_pool_by_hand() -> None:
     # The largest of 3x3 makes a square of it, three pixels from 3 to 5; at 2, 4 and 6 the filter takes 1/4, 4/4, 1/4.
     line = torch.tensor([0, 0.25, 1, 0.25])
     torch.testing.assert_close(BlurPool()(point)[0, 0], torch.outer(line, line))
-
-
-def test_every_setting_reaches_the_network() -> None:
-    """Each changes the structure of the network, or what it is initialized with."""
-    default = str(Xresnet(depth="26").build(10, 64))
-    changed: dict[str, Any] = {
-        "width": 0.5,
-        "groups": 2,
-        "base_width": 32,
-        "activation": "mish",
-        "attention": "eca",
-        "self_attention": True,
-        "pool": "max",
-        "stem_pool": False,
-        "dropout": 0.1,
-    }
-    assert {*changed, "depth", "zero_init"} == set(vars(Xresnet())) - set(vars(Cnn()))
-    for name, value in changed.items():
-        assert str(Xresnet(depth="26", **{name: value}).build(10, 64)) != default, name
 
 
 @pytest.mark.parametrize("given", [{"groups": 32}, {"base_width": 4}])

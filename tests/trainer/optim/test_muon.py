@@ -124,16 +124,6 @@ def test_the_matrices_are_those_between_stem_and_head() -> None:
     assert names == {f"blocks.0.{n}.weight" for n in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
 
 
-def test_what_the_model_leaves_out_of_weight_decay_is_no_matrix_of_muon() -> None:
-    class Sparing(nn.Sequential):
-        def no_weight_decay(self) -> set[str]:
-            return {"2.weight"}
-
-    layers = [nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.Linear(4, 2)]
-    assert hidden_matrices(nn.Sequential(*layers)) == {"1.weight", "2.weight"}
-    assert hidden_matrices(Sparing(*layers)) == {"1.weight"}
-
-
 def test_it_continues_from_its_state_as_if_never_stopped() -> None:
     network = deep_model().to(memory_format=LAST)
     optimizer = Muon(cnn_groups(network), lr=0.05)

@@ -11,21 +11,14 @@ import torch
 from fakes import (
     CPU,
     assert_same,
-    make_learner,
     needs_gpu,
     refuse_waiting,
-    tiny_model,
 )
 from sklearn import metrics as sklearn
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_confusion_matrix
 
-from augment.data.dataset import Split
-from augment.pipeline.loader import Loader
-from augment.recipe.plan import build_plan
-from augment.recipe.steps import parse_aug
-from trainer.callbacks.recorder import Recorder
 from trainer.tasks.meter import Meter
 from trainer.tasks.metrics.labels import average_precisions, best_threshold, mean_of_known
 from trainer.tasks.metrics.regression import number_scores
@@ -215,18 +208,6 @@ def test_mixed_targets_count_as_the_class_with_the_largest_share() -> None:
     samples = meter.kept()
     assert samples is not None
     assert (samples.target.tolist(), samples.index.tolist()) == ([0, 0, 2, 2], [-1] * 4)
-
-
-def test_mixed_batches_train_a_model(varied: Split, device: torch.device) -> None:
-    either = {"op": "one_of", "p": 0.9, "steps": {"mixup": {"weight": 2}, "cutmix": {}}}
-    aug = parse_aug({"size": 32, "train": {"random_resized_crop": {}, "mix": either}})
-    train = Loader(build_plan(aug, "train"), varied, batch_size=3, seed=3, device=device, classes="abc")
-    val = Loader(build_plan(aug, "val"), varied, batch_size=7, seed=0, device=device)
-    model, recorder = tiny_model(), Recorder()
-    before = [parameter.clone() for parameter in model.parameters()]
-    make_learner(recorder, train=train, val=val, model=model, device=device).fit()  # type: ignore[arg-type]
-    assert all((a.cpu() != b.cpu()).any() for a, b in zip(before, model.parameters(), strict=True))
-    assert [np.isfinite(row["train_loss"]) for row in recorder.rows] == [True, True]
 
 
 def test_labels_by_hand() -> None:
