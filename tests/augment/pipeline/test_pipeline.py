@@ -141,7 +141,6 @@ WARPS: dict[str, Any] = {
     "warp": {"magnitude_range": [-0.05, 0.05]},
     "rotate_2": {"op": "rotate"},
 }
-COLORS: dict[str, Any] = {"contrast": {}, "hue": {}, "brightness": {}, "saturation": {}}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
@@ -152,13 +151,3 @@ def test_fused_warps_against_step_by_step(count: int, large_photos: tuple[Path, 
     middle = np.s_[:, 32:96, 32:96]
     assert_close(fused[middle], apart[middle], most=8, mean=1)
     assert np.abs(fused - pixels({}, large_photos, device, size=128)).mean() > 1
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_fused_colors_against_step_by_step(count: int, large_photos: tuple[Path, ...], device: torch.device) -> None:
-    steps = dict(list(COLORS.items())[:count])
-    fused, apart = (pixels(steps, large_photos, device, size=128, fuse=fuse) for fuse in (True, False))
-    assert min(fused.min(), apart.min()) > 0
-    assert max(fused.max(), apart.max()) < 255
-    # A rounding a step.
-    assert_close(fused, apart, most=count, mean=0.3 * count)

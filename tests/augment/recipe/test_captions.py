@@ -5,20 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.recipe.captions import drawn_step, pinned_values
+from augment.recipe.captions import drawn_step
 from augment.recipe.steps import parse_steps
 
 
 def step(name: str, **params: object) -> Any:
     (parsed,) = parse_steps({name: params}, "test")
     return parsed
-
-
-def test_pinned_values_have_units_and_names_if_there_are_several() -> None:
-    assert pinned_values(step("rotate"), "low") == ["-7 deg"]
-    assert pinned_values(step("affine"), "high") == ["translate 0.1", "scale 1.1", "shear 5 deg"]
-    assert pinned_values(step("shear"), "low") == ["x -10 deg"]  # y_range is [0, 0]
-    assert pinned_values(step("flip"), "low") == []
 
 
 @pytest.mark.parametrize(

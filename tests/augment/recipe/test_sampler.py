@@ -189,21 +189,6 @@ def test_values_drawn_once_are_those_of_the_seed_and_the_path() -> None:
     assert len(others | {fixed_values(draws[0]["warp"], "u", "v")}) == 3
 
 
-def test_a_step_drawn_once_has_the_same_values_in_every_slot_of_a_policy() -> None:
-    steps = {
-        "turn": {"op": "rotate", "draw": "once"},
-        "tilt": {"op": "shear"},
-        "look": {"op": "perspective", "draw": "once"},
-    }
-    drawn = sampler({"some_of": {"count_range": [2, 3], "order": "random", "steps": steps}}).draw(0, 0, 30)
-    turns = [path for path in drawn if path.endswith(".turn")]
-    assert len(turns) == 3
-    assert len({fixed_values(drawn[path], "angle") for path in turns}) == 1
-    corners = [fixed_values(drawn[path], "x0", "y0", "x1") for path in drawn if path.endswith(".look")]
-    assert len(set(corners)) == 1
-    assert len(set(corners[0])) == 3
-
-
 # --- statistics: with a fixed seed, so never by chance; bounds that 9,999 of 10,000 fair draws keep
 
 
