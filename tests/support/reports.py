@@ -14,7 +14,7 @@ from PIL import Image
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import BEST, BestModel, save
 from trainer.report.findings import findings
-from trainer.report.record import Record
+from trainer.report.record import RunRecord
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, parse_config
 from trainer.run.environment import ENVIRONMENT_FILE
 from trainer.run.facts import Facts, write_facts
@@ -125,7 +125,7 @@ def folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def record(rows: list[MetricsRow], folder: Path = Path("x"), ending: Summary = DONE, **more: Any) -> Record:
+def record(rows: list[MetricsRow], folder: Path = Path("x"), ending: Summary = DONE, **more: Any) -> RunRecord:
     """A record in memory; `more` are attributes of it, of its facts, or its `config`."""
     run, known = RunFolder(folder), vars(Facts()).keys()
     run.facts = Facts(
@@ -133,8 +133,8 @@ def record(rows: list[MetricsRow], folder: Path = Path("x"), ending: Summary = D
     )
     run.config = more.pop("config", {})
     best = more.pop("best", max(rows, key=lambda r: r.get("val_accuracy", -1), default={}))
-    return Record(run, ending, rows=rows, best=best, **more)
+    return RunRecord(run, ending, rows=rows, best=best, **more)
 
 
-def said(record: Record) -> str:
+def said(record: RunRecord) -> str:
     return " | ".join(("! " if finding.warning else "") + finding.text for finding in findings(record))

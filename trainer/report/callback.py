@@ -18,7 +18,7 @@ from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
-from trainer.report.record import MISTAKES, REPORT_FILE, Record, read_record, write_mistakes
+from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord, read_record, write_mistakes
 from trainer.run.summary import RUNNING, Summary, summarize
 from trainer.tasks.display import MetricsRow
 
@@ -96,7 +96,7 @@ def _write(learner: Learner, ending: Summary, rows: list[MetricsRow], steps: lis
         write_record(replace(_record(learner, ending, rows, steps), left=left))
 
 
-def _record(learner: Learner, ending: Summary, rows: list[MetricsRow], steps: list[StepRow]) -> Record:
+def _record(learner: Learner, ending: Summary, rows: list[MetricsRow], steps: list[StepRow]) -> RunRecord:
     """Return a record with the measurements of the fit; neither the model nor the device is touched."""
     running: list[MetricsRow] = [step._asdict() for step in steps]
     read = read_record(ending.folder, best=False)

@@ -17,7 +17,7 @@ from augment.drawing.style import BLUE
 from augment.support.text import amount
 from trainer.figures.curves import column, draw_series, draw_splits
 from trainer.figures.style import LOCK, SPLITS, frame, set_epochs
-from trainer.report.record import Record
+from trainer.report.record import RunRecord
 from trainer.tasks.display import MetricsRow
 
 _FAINT = "0.75"
@@ -41,14 +41,14 @@ class Chart:
     caption: str = ""
 
 
-def charts(record: Record) -> list[Chart]:
+def charts(record: RunRecord) -> list[Chart]:
     """Draw all curves that have data."""
     with LOCK:
         made = [_loss(record), _score(record), *_schedules(record), _speed(record)]
     return [chart for chart in made if chart is not None]
 
 
-def _loss(record: Record) -> Chart | None:
+def _loss(record: RunRecord) -> Chart | None:
     figure, axes = _axes()
     steps = [step for step in record.steps if {"step", "loss"} <= step.keys()]
     if steps and (before := record.batches_before) is not None:
@@ -61,7 +61,7 @@ def _loss(record: Record) -> Chart | None:
     return Chart("Loss", _svg(figure), _course(record.rows, "loss", "{:.3g}"))
 
 
-def _score(record: Record) -> Chart | None:
+def _score(record: RunRecord) -> Chart | None:
     figure, axes = _axes()
     task = record.task
     if not _draw_score(axes, record, task.score):
@@ -75,7 +75,7 @@ def _score(record: Record) -> Chart | None:
     return Chart(task.score_title, _svg(figure), alt)
 
 
-def _draw_score(axes: Axes, record: Record, quantity: str) -> bool:
+def _draw_score(axes: Axes, record: RunRecord, quantity: str) -> bool:
     """Draw a quantity of both passes with a legend, and mark the best epoch; return whether any row has a value."""
     drawn = draw_splits(axes, record.rows, quantity)
     if record.best:
@@ -96,7 +96,7 @@ def _set_range(axes: Axes, rows: Sequence[MetricsRow]) -> None:
     axes.set_ylim(min(low - margin, axes.get_ylim()[1]), high + margin)
 
 
-def _schedules(record: Record) -> list[Chart]:
+def _schedules(record: RunRecord) -> list[Chart]:
     titles, before = {"lr": "Learning rate"}, record.batches_before
     if before is None:
         return []
@@ -106,7 +106,7 @@ def _schedules(record: Record) -> list[Chart]:
     ]
 
 
-def _schedule(record: Record, title: str, values: NDArray[np.float64], before: NDArray[np.int64]) -> Chart:
+def _schedule(record: RunRecord, title: str, values: NDArray[np.float64], before: NDArray[np.int64]) -> Chart:
     figure, axes = _axes()
     # A schedule is defined over batches, and epochs may differ in their number of batches.
     x = np.interp(np.linspace(0, 1, len(values)) * before[-1], before, np.arange(len(before)))
@@ -130,7 +130,7 @@ def _schedule(record: Record, title: str, values: NDArray[np.float64], before: N
     return Chart(title, _svg(figure), f"{title}: {course}.", f"{steps}{course[0].upper()}{course[1:]}.{rest}")
 
 
-def _speed(record: Record) -> Chart | None:
+def _speed(record: RunRecord) -> Chart | None:
     steps = [step for step in record.steps if {"seconds", "images_per_second"} <= step.keys()]
     figure, axes = _axes()
     if steps:

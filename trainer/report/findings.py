@@ -9,21 +9,21 @@ import numpy as np
 from augment.support.text import plural
 from trainer.figures.curves import column
 from trainer.loop.checkpoint import LAST
-from trainer.report.record import Record
+from trainer.report.record import RunRecord
 from trainer.run.facts import FACTS_FILE
 from trainer.run.summary import KILLED, RUNNING
 from trainer.tasks.display import Finding, MetricsRow, percent
 from trainer.tasks.registry import smaller_is_better
 
 
-def findings(record: Record) -> list[Finding]:
+def findings(record: RunRecord) -> list[Finding]:
     """Return all findings about a run, warnings first."""
     rules = (_end, _data, _not_finite, _of_task, _overfitting, _still_improving, _gap, _waiting, _slow)
     found = [finding for rule in rules for finding in rule(record)]
     return sorted(found, key=lambda finding: not finding.warning)
 
 
-def _end(record: Record) -> Iterator[Finding]:
+def _end(record: RunRecord) -> Iterator[Finding]:
     done, ending = len(record.rows), record.ending
     of = f" of {record.epochs}" if record.epochs else ""
     epochs = f"{done}{of} {plural(record.epochs or done, 'epoch')}"
@@ -39,7 +39,7 @@ def _end(record: Record) -> Iterator[Finding]:
         yield Finding(f"The run ended early, after {epochs}{why}.")
 
 
-def _data(record: Record) -> Iterator[Finding]:
+def _data(record: RunRecord) -> Iterator[Finding]:
     if not record.run.facts.task:
         yield Finding(
             f"Without {FACTS_FILE}, this page has no schedules, no device, and no sizes of the data and the model."
@@ -48,18 +48,18 @@ def _data(record: Record) -> Iterator[Finding]:
         yield Finding(text if text.endswith(".") else f"{text}.", warning=True)
 
 
-def _not_finite(record: Record) -> Iterator[Finding]:
+def _not_finite(record: RunRecord) -> Iterator[Finding]:
     for key, name in (("train_loss", "training"), ("val_loss", "validation")):
         epochs = [row for row in record.rows if key in row and not math.isfinite(row[key])]
         if epochs:
             yield Finding(f"The {name} loss is not finite in epoch {_epoch(epochs[0])}.", warning=True)
 
 
-def _of_task(record: Record) -> Iterator[Finding]:
+def _of_task(record: RunRecord) -> Iterator[Finding]:
     return iter(()) if record.samples is None else record.task.findings(record.samples, record.classes)
 
 
-def _overfitting(record: Record) -> Iterator[Finding]:
+def _overfitting(record: RunRecord) -> Iterator[Finding]:
     if found := _overfits(record.rows):
         lowest, last = found
         yield Finding(
@@ -85,7 +85,7 @@ def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | Non
     return (lowest, since[-1]) if falls and end > 1.05 * lowest["val_loss"] else None
 
 
-def _still_improving(record: Record) -> Iterator[Finding]:
+def _still_improving(record: RunRecord) -> Iterator[Finding]:
     key = f"val_{record.task.score}"
     score = column([row for row in record.rows if key in row], key) * (-1 if smaller_is_better(key) else 1)
     if record.ending.status != "finished" or len(score) < 3 or np.isnan(score).any() or _overfits(record.rows):
@@ -96,14 +96,14 @@ def _still_improving(record: Record) -> Iterator[Finding]:
         yield Finding(f"Validation {title} was {which} in the last epoch: more epochs may help.")
 
 
-def _gap(record: Record) -> Iterator[Finding]:
+def _gap(record: RunRecord) -> Iterator[Finding]:
     train, val = (record.best.get(f"{split}_{record.task.score}", math.nan) for split in ("train", "val"))
     if record.task.share and train - val > 0.1 and not _overfits(record.rows):
         score, points = record.task.score_title.lower(), f"{100 * (train - val):.0f} points"
         yield Finding(f"In the best epoch, {score} is {points} higher in training than in validation.")
 
 
-def _waiting(record: Record) -> Iterator[Finding]:
+def _waiting(record: RunRecord) -> Iterator[Finding]:
     # The first epoch warms up.
     shares = [row["waiting"] for row in record.rows[1:] or record.rows if math.isfinite(row.get("waiting", math.nan))]
     if not shares:
@@ -119,7 +119,7 @@ def _waiting(record: Record) -> Iterator[Finding]:
         yield Finding(f"The model waited {percent(share)} of the training time for data.")
 
 
-def _slow(record: Record) -> Iterator[Finding]:
+def _slow(record: RunRecord) -> Iterator[Finding]:
     rates = column(record.rows, "images_per_second")[1:]
     if len(rates) < 3 or np.isnan(rates).any():
         return

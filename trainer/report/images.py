@@ -12,7 +12,7 @@ from augment.data.dataset import ImageRef
 from augment.data.images import name_of
 from augment.support.background import in_threads
 from trainer.figures.images import data_uri, read_png, thumbnail
-from trainer.report.record import Mistake, Record
+from trainer.report.record import Mistake, RunRecord
 
 _THREADS = 4
 _MOST_PIXELS = 2**26  # of a figure; those of a run have a tenth
@@ -22,7 +22,7 @@ _WIDEST = 1600
 _jpeg = partial(data_uri, form="JPEG", subsampling=0, optimize=True)
 
 
-def mistakes(record: Record, files: Sequence[ImageRef], count: int) -> list[Mistake] | None:
+def mistakes(record: RunRecord, files: Sequence[ImageRef], count: int) -> list[Mistake] | None:
     """Return the images that the model gets most wrong, the worst first; None if nobody knows which they are.
 
     Args:

@@ -19,7 +19,7 @@ from trainer.loop.checkpoint import LAST
 from trainer.report.charts import charts
 from trainer.report.findings import findings
 from trainer.report.images import inline_image
-from trainer.report.record import MISTAKES, REPORT_FILE, Record
+from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.environment import describe_environment
 from trainer.run.summary import RUNNING
@@ -31,7 +31,7 @@ from trainer.tasks.task import AUTO
 RELOAD = 30  # seconds after which the page of a run in progress loads itself again
 
 
-def write_record(record: Record) -> Path:
+def write_record(record: RunRecord) -> Path:
     """Write the page of a record into its folder, in place of an old one only when it is complete; return the file.
 
     Raises:
@@ -43,7 +43,7 @@ def write_record(record: Record) -> Path:
     return file
 
 
-def render(record: Record) -> str:
+def render(record: RunRecord) -> str:
     """Return the page of a run: HTML without scripts that refers to nothing outside itself."""
     return template().render(
         name=_name(record),
@@ -83,13 +83,13 @@ def template() -> Template:
     return environment.get_template("page.html.jinja")
 
 
-def _name(record: Record) -> str:
+def _name(record: RunRecord) -> str:
     """Return the run's name; a run that has only that of its folder is shown with the folder above it."""
     folder = record.folder.resolve()
     return record.ending.name if record.ending.name not in ("", folder.name) else "/".join(folder.parts[-2:])
 
 
-def _headline(record: Record) -> dict[str, Any]:
+def _headline(record: RunRecord) -> dict[str, Any]:
     """Return the top of the page; unknown values are None or left out."""
     tiles = []
     if record.best:
@@ -131,16 +131,16 @@ def _headline(record: Record) -> dict[str, Any]:
     }
 
 
-def _shown(record: Record, score: float) -> str:
+def _shown(record: RunRecord, score: float) -> str:
     return percent(score, 1) if record.task.share else f"{score:.4g}"
 
 
-def _monitor(record: Record) -> str:
+def _monitor(record: RunRecord) -> str:
     given = section_of(section_of(record.run.config, "callbacks"), "checkpoint")
     return monitored(str(given.get("monitor", AUTO)), record.task)
 
 
-def _last(record: Record) -> str:
+def _last(record: RunRecord) -> str:
     """Return the score of the last epoch, which was not chosen by a score."""
     last = record.rows[-1] if record.rows else record.best
     score = last.get(f"val_{record.task.score}", nan)
@@ -149,7 +149,7 @@ def _last(record: Record) -> str:
     return f"; last epoch: {_shown(record, score)}"
 
 
-def _sizes(record: Record) -> str:
+def _sizes(record: RunRecord) -> str:
     classes = record.task.count(len(record.classes)) if record.classes else ""
     if not record.run.facts.images:
         return classes
@@ -158,7 +158,7 @@ def _sizes(record: Record) -> str:
     return f"{images:,}{repeated} + {val:,} images, {classes}"
 
 
-def _section(record: Record) -> dict[str, Any]:
+def _section(record: RunRecord) -> dict[str, Any]:
     """Return the blocks about single classes, and the task's figure if they show it, drawn if the run did not."""
     if record.samples is None:
         return Section()._asdict() | {"figure": ""}
@@ -186,7 +186,7 @@ def _cells(matrix: Matrix) -> list[tuple[str, list[dict[str, Any]]]]:
     return rows
 
 
-def _no_mistakes(record: Record) -> str:
+def _no_mistakes(record: RunRecord) -> str:
     """Return why no mistakes are shown; empty if nobody wanted them."""
     if record.samples is None:
         return "best.pt has no predictions of single images."
@@ -196,13 +196,13 @@ def _no_mistakes(record: Record) -> str:
     return "None: every image is right." if wanted else ""
 
 
-def _resume(record: Record) -> str:
+def _resume(record: RunRecord) -> str:
     if record.ending.status in ("finished", RUNNING) or not (record.folder / LAST).is_file():
         return ""
     return shlex.join(["python", "-m", "trainer", f"fit.resume={record.folder}"])
 
 
-def _facts(record: Record) -> list[tuple[str, str]]:
+def _facts(record: RunRecord) -> list[tuple[str, str]]:
     """Return what one needs to run it again, besides the command."""
     config = record.run.config
     facts = {
@@ -214,7 +214,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in facts.items() if value not in ("", None)]
 
 
-def _table(record: Record) -> dict[str, Any]:
+def _table(record: RunRecord) -> dict[str, Any]:
     """Return head and lines of the table of all epochs."""
     columns = [column for column in record.task.columns if any(column.key in row for row in record.rows)]
     lines = []

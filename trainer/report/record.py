@@ -46,7 +46,7 @@ class Mistake:
 
 
 @dataclass
-class Record:
+class RunRecord:
     """A run, and how far it has come.
 
     Attributes:
@@ -102,7 +102,7 @@ class Record:
             self.run.notes[BEST] = first_line(error)
 
 
-def read_record(folder: Path, *, best: bool = True) -> Record:
+def read_record(folder: Path, *, best: bool = True) -> RunRecord:
     """Read the folder of a run.
 
     Args:
@@ -117,7 +117,7 @@ def read_record(folder: Path, *, best: bool = True) -> Record:
         [row for row in found if math.isfinite(row.get(counter, math.nan))]
         for found, counter in ((run.rows, "epoch"), (run.steps, "step"))
     )
-    record = Record(run, ending, rows, classes=run.facts.classes, task=task_of(rows), steps=steps)
+    record = RunRecord(run, ending, rows, classes=run.facts.classes, task=task_of(rows), steps=steps)
     if run.facts.task:
         record.task = run.attempt(FACTS_FILE, lambda _: task_named(run.facts.task), record.task)
     if best and (folder / BEST).is_file():
@@ -129,7 +129,7 @@ def read_record(folder: Path, *, best: bool = True) -> Record:
     return record
 
 
-def write_mistakes(record: Record) -> None:
+def write_mistakes(record: RunRecord) -> None:
     """Keep the mistakes of a record for pages that are written later.
 
     Raises:

@@ -21,7 +21,7 @@ from trainer.loop.checkpoint import LAST
 from trainer.report import page
 from trainer.report.callback import Report
 from trainer.report.command import main
-from trainer.report.record import REPORT_FILE, Record, read_record
+from trainer.report.record import REPORT_FILE, RunRecord, read_record
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 
 # --- the callback ---
@@ -43,7 +43,7 @@ def test_the_callback_writes_it(tmp_path: Path) -> None:
 def test_it_is_the_report_that_the_folder_gives(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (CONFIG_FILE, PLAN_FILE):
         shutil.copy(run / name, tmp_path / name)
-    written: list[Record] = []
+    written: list[RunRecord] = []
     monkeypatch.setattr(page, "write_record", written.append)
     learner = make_learner(Recorder(interval=0), Checkpoint(), Report(), folder=tmp_path)
     learner.fit()

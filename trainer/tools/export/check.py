@@ -15,7 +15,7 @@ from trainer.run.trained import KeptOutputs, Trained
 from trainer.tasks.meter import Meter
 
 # The outputs of an export for an image, (K,) each: what the model returns, and its activation.
-Run = Callable[[ImageRef], Sequence[NDArray[np.float32]]]
+RunExport = Callable[[ImageRef], Sequence[NDArray[np.float32]]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Check:
     margin: float
 
 
-def compare(trained: Trained, split: Split, run: Run) -> Check:
+def compare(trained: Trained, split: Split, run: RunExport) -> Check:
     """Compare an export with the model in PyTorch, image by image.
 
     Args:

@@ -28,14 +28,14 @@ from augment.support.text import amount, list_some, plural
 from augment.support.writing import check_folder
 from trainer.run.trained import Trained, load_trained
 from trainer.tools.evaluate import evaluated_split
-from trainer.tools.export.check import Check, Run, compare
+from trainer.tools.export.check import Check, RunExport, compare
 from trainer.tools.export.served import INPUT, Served, onnx_bytes, require_onnx, torch_bytes
 
 _FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 _PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "pillow", "numpy")
 
 
-def export(trained: Trained, form: str, folder: Path, *, inside: bool = True) -> Run:
+def export(trained: Trained, form: str, folder: Path, *, inside: bool = True) -> RunExport:
     """Write a model in one form; return what runs it.
 
     Args:
@@ -88,7 +88,7 @@ def _opened(image: ImageRef, prepare: Callable[[Image.Image], NDArray[Any]]) -> 
         return prepare(opened)[None]
 
 
-def _runner(form: str, model: bytes, prepare: Callable[[ImageRef], NDArray[Any]]) -> Run:
+def _runner(form: str, model: bytes, prepare: Callable[[ImageRef], NDArray[Any]]) -> RunExport:
     """Return a function that runs an exported model on an image."""
     if form == "torch":
         loaded = torch.export.load(BytesIO(model)).module()
