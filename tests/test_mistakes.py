@@ -299,7 +299,3 @@ def test_a_call(call: Callable[[], object], given: str, remedy: str) -> None:
         call()
     assert given in str(caught.value)
     assert remedy in str(caught.value)
-
-
-def test_there_are_enough() -> None:
-    assert len({line for line, _, _ in COMMANDS}) + len(CALLS) >= 120

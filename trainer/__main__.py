@@ -3,7 +3,7 @@
 import atexit
 import sys
 
-from augment.support.signals import exit_on_stop, hide_discarded_interrupts, ignore_stop_signals
+from augment.support.signals import exit_on_stop, ignore_stop_signals
 from augment.support.text import keep_names
 from trainer.run import NOTHING_TO_RESUME
 
@@ -12,7 +12,6 @@ def main() -> int:
     """Run the command line; return the exit code."""
     atexit.register(ignore_stop_signals)  # registered first, it runs last
     exit_on_stop(130, f"{NOTHING_TO_RESUME}\n")
-    hide_discarded_interrupts()
     keep_names()
     from trainer.cli.main import main as run  # takes a while, in which signals are handled already
 

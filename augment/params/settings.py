@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from augment.params.param import Param
 from augment.support.errors import UserError, suggest, unknown_key
-from augment.support.text import plural
+from augment.support.text import list_some, plural
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -91,11 +91,6 @@ def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector:
         others = [f"{key}={other}" for other, cls in kinds.items() if stray in settings(cls)]
         if others and not any(stray in (own, *param.aliases) for own, param in settings(kinds[name]).items()):
             own = ", ".join(sorted(settings(kinds[name]))) or "(none)"
-            raise UserError(f"{key}.{stray}: unknown key of {key}={name}; {_listed(others)}. Allowed: {own}.")
+            have = f"{list_some(others, 3)} {plural(len(others), 'has', 'have')} it"
+            raise UserError(f"{key}.{stray}: unknown key of {key}={name}; {have}. Allowed: {own}.")
     return parse_settings(kinds[name], values, key)
-
-
-def _listed(kinds: list[str]) -> str:
-    """Return which sections have a key, at most three of them."""
-    shown = ", ".join(kinds[:3]) + (", ..." if len(kinds) > 3 else "")
-    return f"{shown} {plural(len(kinds), 'has', 'have')} it"

@@ -144,16 +144,6 @@ def ignore_stop_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def hide_discarded_interrupts() -> None:
-    """Print no traceback of a KeyboardInterrupt that Python discards; `StopSignals.check` raises it again."""
-
-    def report(discarded: "sys.UnraisableHookArgs") -> None:
-        if not issubclass(discarded.exc_type, KeyboardInterrupt):
-            sys.__unraisablehook__(discarded)
-
-    sys.unraisablehook = report
-
-
 @contextmanager
 def shield_children() -> Iterator[None]:
     """Keep signals that ask to stop from processes started inside, until those call `ignore_in_worker`."""

@@ -37,7 +37,7 @@ _MODES = ("multirun", "cfg", "info", "hydra_help")
 
 # Keys of Hydra's own that have an effect, for a single run and for a sweep.
 _OF_RUNS = ("hydra.run.dir", "hydra.searchpath")
-_OF_SWEEPS = ("hydra.sweep.*", "hydra.searchpath", "hydra?launcher*", "hydra?sweeper*")
+_OF_SWEEPS = ("hydra.sweep.dir", "hydra.searchpath", "hydra?launcher*", "hydra?sweeper*")
 
 
 class _Parser(Parser):

@@ -6,7 +6,6 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -26,9 +25,6 @@ from trainer.sweeps.ledger import ENDED, Job, unfinished
 from trainer.sweeps.work import ATTEMPTS, NAMED_LATER, Command, Worker, watch
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-# Seconds between two looks at processes that are about to end.
-_LOOK = 0.02
 
 
 class Launcher:
@@ -208,8 +204,8 @@ class WorkerPool(Launcher):
         for process in processes if stop else ():
             process.send_signal(signal.SIGTERM)
         try:
-            while any(process.poll() is None for process in processes):
-                time.sleep(_LOOK)  # a signal that comes just before `wait` would not be noticed until it returns
+            for process in processes:
+                process.wait()
         except KeyboardInterrupt:
             self._signals.hold()
             self._end(stop=True)  # at their own second signal, they end at once

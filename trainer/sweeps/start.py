@@ -38,9 +38,6 @@ _MANY = 50
 # Keys of Hydra's own sweeper, which plain sweeps have.
 _OF_GRIDS = ("_target_", "max_batch_size", "params")
 
-# Hydra's default for the folder of a job.
-_SUBDIR = "${hydra.job.num}"
-
 _PLUGINS = re.compile(r"hydra\.(launcher|sweeper)\.")
 
 
@@ -79,9 +76,6 @@ class Request:
         """Return Hydra's own section of the configuration as plain values, those of the folder resolved."""
         composed = compose_run([*self.fixed, *self.hydra], config_name=self.config_name).hydra
         parts = {name: OmegaConf.to_container(composed[name], resolve=False) for name in ("launcher", "sweeper")}
-        unresolved: Any = OmegaConf.to_container(composed.sweep)
-        if unresolved["subdir"] != _SUBDIR:
-            raise UserError("hydra.sweep.subdir: jobs name their folders themselves. Allowed: hydra.sweep.dir.")
         return {"folder": named_folder(composed.sweep.dir, "hydra.sweep.dir"), **parts}
 
     def params(self, sweeper: Mapping[str, Any]) -> list[str]:

@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import optuna
-from optuna.exceptions import ExperimentalWarning
-from optuna.pruners import BasePruner, SuccessiveHalvingPruner
-from optuna.samplers import BaseSampler, CmaEsSampler, QMCSampler, RandomSampler, TPESampler
-from optuna.storages import BaseStorage, JournalStorage
+from optuna import pruners, samplers, storages
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -151,7 +148,7 @@ class Search:
             )
         return study
 
-    def storage(self) -> BaseStorage:
+    def storage(self) -> storages.BaseStorage:
         """Return the storage of the study."""
         url = self.settings.storage
         if url is None:
@@ -159,26 +156,26 @@ class Search:
             with _locked(file):  # before Optuna opens what may be a link
                 pass
             lock: Any = _JournalLock(file)
-            return JournalStorage(JournalFileBackend(str(file), lock))
-        return optuna.storages.get_storage(url)
+            return storages.JournalStorage(JournalFileBackend(str(file), lock))
+        return storages.get_storage(url)
 
-    def pruner(self) -> BasePruner:
+    def pruner(self) -> pruners.BasePruner:
         """Return what decides whether a trial with a single score ends early."""
         least = self.settings.min_epochs or max(1, self.epochs // 9)
-        return SuccessiveHalvingPruner(min_resource=least, reduction_factor=self.settings.reduction)
+        return pruners.SuccessiveHalvingPruner(min_resource=least, reduction_factor=self.settings.reduction)
 
-    def sampler(self, number: int) -> BaseSampler:
+    def sampler(self, number: int) -> samplers.BaseSampler:
         """Return the sampler of a trial; each has a seed of its own, whichever process asks."""
         seed = derive_seed("search", self.settings.seed, number) % 2**32
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             if self.settings.sampler == "tpe":
-                return TPESampler(seed=seed, multivariate=True, group=True)
+                return samplers.TPESampler(seed=seed, multivariate=True, group=True)
             if self.settings.sampler == "cmaes":
-                return CmaEsSampler(seed=seed, warn_independent_sampling=False)
-            drawn = RandomSampler(seed=seed)
+                return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+            drawn = samplers.RandomSampler(seed=seed)
             if self.settings.sampler == "qmc":  # one seed makes its points; what the first trial lacks is drawn
-                return QMCSampler(
+                return samplers.QMCSampler(
                     scramble=True, seed=self.settings.seed, independent_sampler=drawn, warn_independent_sampling=False
                 )
             return drawn

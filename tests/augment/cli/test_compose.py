@@ -10,7 +10,6 @@ import augment.recipe.op
 from augment.cli.compose import compose, compose_recipe, compose_run
 from augment.cli.overrides import normalize
 from augment.data.sources import Folder
-from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from augment.support.secrets import as_written
 
@@ -46,18 +45,6 @@ def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
 # --- composing ---
 
 
-def test_compose_gives_plain_values_of_every_section_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    config = compose(["+aug=imagenette", "aug.size=64", "fit.lr=2", "seed=3", "aug.train.rotate.angle_range=[-1,1]"])
-    assert set(config) == {"data", "model", "aug", "fit", "callbacks", "seed"}
-    assert (config["aug"]["size"], config["fit"]["lr"], config["seed"]) == (64, 2, 3)
-    assert type(config["aug"]["train"]["rotate"]) is dict
-    assert config["aug"]["train"]["rotate"]["angle_range"] == [-1, 1]
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("token", "message"),
     [
@@ -91,12 +78,6 @@ def test_a_list_and_a_mapping_do_not_merge() -> None:
     assert cleared["aug"]["train"]["rotate"]["angle_range"] == {"values": [1]}
 
 
-def test_hydras_own_search_path(tmp_path: Path) -> None:
-    (tmp_path / "aug").mkdir()
-    (tmp_path / "aug" / "mine.yaml").write_text("size: 40\n")
-    assert compose(["aug=mine", f"hydra.searchpath=['file://{tmp_path}']"])["aug"] == {"size": 40}
-
-
 # --- what the programs of this package take from it ---
 
 
@@ -106,12 +87,6 @@ def test_a_recipe_has_typed_augmentation_seed_and_source() -> None:
     assert recipe.aug.val[0].params["scale"] == 0.5
     assert recipe.seed == 7
     assert recipe.source() == Folder(root="d")
-
-
-def test_keys_that_concern_training_only_are_taken() -> None:
-    plan = build_plan(compose_recipe(["+aug=none"]).aug, "train")
-    given = ["fit.batch_size=8", "model=timm", "callbacks=[default,wandb]", "fit=article", "~callbacks.plots"]
-    assert build_plan(compose_recipe(["+aug=none", *given]).aug, "train") == plan
 
 
 def test_plugins_are_loaded_for_what_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

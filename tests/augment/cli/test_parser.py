@@ -50,12 +50,6 @@ def test_flags_and_overrides_may_be_mixed(parser: Parser, arguments: list[str]) 
     assert overrides == ["+aug=a", "~aug.b", "c=[1,2]"]
 
 
-def test_a_flag_of_several_values_ends_at_the_next_flag(parser: Parser) -> None:
-    options, overrides = parser.split(["+aug=a", "--against", "+aug=b", "~aug.c", "--plain", "d=1"])
-    assert options.against == ["+aug=b", "~aug.c"]
-    assert overrides == ["+aug=a", "d=1"]
-
-
 @pytest.mark.parametrize("error", [UserError("a: b."), HydraException("a: b."), OmegaConfBaseException("a: b.")])
 def test_a_mistake_costs_one_line_and_exit_code_2(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped, readable_errors():

@@ -29,13 +29,6 @@ def test_several_calls_run_at_once_and_return_in_order() -> None:
         assert list(results) == [0, 10, 20, 30]
 
 
-def test_an_error_of_a_call_is_raised_in_its_turn() -> None:
-    with in_threads(lambda item: 1 // item, (1, 0, 1), 2) as results:
-        assert next(results) == 1
-        with pytest.raises(ZeroDivisionError):
-            next(results)
-
-
 def test_whoever_leaves_early_waits_for_what_has_begun_and_for_no_more() -> None:
     begun, proceed, ended = threading.Event(), threading.Event(), []
 
@@ -59,10 +52,6 @@ def test_some_items_are_called_ahead_of_their_results() -> None:
             assert begun.get(timeout=10) == number
         with pytest.raises(Empty):
             begun.get(timeout=0.05)
-
-
-def test_it_runs_in_another_thread() -> None:
-    assert Background(threading.current_thread).result() is not threading.current_thread()
 
 
 def test_ctrl_c_ends_waiting_but_not_the_work() -> None:

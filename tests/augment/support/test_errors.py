@@ -1,16 +1,11 @@
 """Errors that are written for people."""
 
-from augment.support.errors import first_line, nearest, suggest
+from augment.support.errors import nearest, suggest
 
 
 def test_the_nearest_name_is_suggested() -> None:
     assert nearest("lable", ["label", "image"]) == " Did you mean 'label'?"
     assert nearest("x", ["label", "image"]) == ""
-
-
-def test_first_line_of_an_error() -> None:
-    assert first_line(ValueError("what\nand where")) == "what"
-    assert first_line(KeyError()) == "KeyError"
 
 
 def test_suggest_sorts_names_and_accepts_none() -> None:

@@ -231,17 +231,3 @@ def test_a_run_is_resumed_only_as_it_was(finished, arguments, message, monkeypat
         main([f"fit.resume={folder}", "fit.epochs=5", *arguments])
     assert message in capsys.readouterr().err
     assert len(runs(folder.parents[2])) == before
-
-
-def test_an_overridden_parameter_that_the_yaml_leaves_at_its_default(tmp_path, photos, call):
-    result = call(tmp_path, *LEAN, *data(photos), "fit.epochs=1", "aug.val.center_crop.scale=0.9", "~aug.train.rotate")
-    assert result.returncode == 0, result.stderr
-    assert "center_crop  scale 0.9" in result.stdout
-    assert "rotate" not in result.stdout
-
-
-def test_help_needs_no_folder(tmp_path, call):
-    result = call(tmp_path, "--help")
-    assert result.returncode == 0
-    assert "aug.train.<step>" in result.stdout
-    assert not list(tmp_path.iterdir())

@@ -61,13 +61,6 @@ def test_a_sweep_runs_each_job_once_however_often_it_is_asked(call: Call, runs: 
     assert len(json.loads(Path("S/sweep.json").read_text())["jobs"]) == 7
 
 
-def test_jobs_are_named_by_what_the_sweep_varies(call: Call, runs: FakeRuns) -> None:
-    """However the other settings are written."""
-    fixed = ("fit.lr=1e-3", "aug.train.rotate.angle_range=[-9, 9]", "run.tags=['a b']", "+aug=imagenette")
-    call("-m", *fixed, "seed=0,1", "hydra.sweep.dir=S")
-    assert [job.title for job in ledger()] == ["seed=0", "seed=1"]
-
-
 @pytest.mark.parametrize("kind", ["basic", "optuna"])
 def test_a_configuration_can_say_what_varies(call: Call, runs: FakeRuns, kind: str) -> None:
     params = {"model": "cnn,xresnet18", "fit.lr": "0.1,0.2"}
@@ -124,14 +117,6 @@ def test_where_no_job_can_run_none_is_begun(
     failed = ("--job", ledger()[0].id) if action == "retry" else ()
     assert call("sweep", action, "S", *failed) == (2, "error: data.root=photos: there is no such folder.\n")
     assert ([job.status() for job in ledger()], len(runs.runs)) == (before, 2)
-
-
-def test_one_job_can_be_named(call: Call, runs: FakeRuns) -> None:
-    runs.fail = lambda config: ValueError("no luck")
-    call("-m", "seed=0,1", "hydra.sweep.dir=S")
-    runs.fail = lambda config: None
-    assert call("sweep", "retry", "S", "--job", ledger()[1].id)[0] == 0
-    assert [job.status() for job in ledger()] == ["failed", "finished"]
 
 
 def test_a_search_is_run_and_resumed(call: Call, runs: FakeRuns) -> None:
@@ -290,7 +275,11 @@ def test_a_finished_search_of_somebody_else_is_shown(call: Call, runs: FakeRuns)
     [
         ("hydra.sweeper.n_trials=9", "hydra.sweeper.n_trials: needs a search. Allowed: hydra/sweeper=optuna as well."),
         ("hydra.sweep.dir=", "hydra.sweep.dir: a folder is missing. Allowed: such as outputs/mine."),
-        ("hydra.sweep.subdir=x", "hydra.sweep.subdir: jobs name their folders themselves. Allowed: hydra.sweep.dir."),
+        (
+            "hydra.sweep.subdir=x",
+            "hydra.sweep.subdir: unknown key. Allowed: hydra.sweep.dir, hydra.searchpath, hydra.launcher*, "
+            "hydra.sweeper*.",
+        ),
     ],
 )
 def test_what_would_have_no_effect_or_no_folder(call: Call, given: str, message: str) -> None:

@@ -12,8 +12,6 @@ import pytest
 from jobs import FakeRuns, runs
 from rich.console import Console
 
-from augment.support.errors import UserError
-from augment.support.files import write_json
 from augment.support.signals import StopSignals
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.run.config import Config, load_config
@@ -21,7 +19,7 @@ from trainer.run.jobs import check_jobs
 from trainer.run.run_folder import JOB_FILE
 from trainer.run.summary import Summary, read_summary
 from trainer.sweeps.ledger import Job, plan_jobs
-from trainer.sweeps.work import Command, Worker, time_left, watch
+from trainer.sweeps.work import Command, Worker, watch
 
 __all__ = ["runs"]
 
@@ -62,26 +60,6 @@ def test_an_interrupted_job_is_resumed_in_its_folder(runs: FakeRuns, jobs: list[
     runs.worker().work(jobs[:2])
     assert runs.runs == [(jobs[0].id, True), (jobs[1].id, False)]
     assert load_config(jobs[0].folder)["fit"]["resume"] == str(jobs[0].folder)
-
-
-def test_a_check_names_the_first_mistake_if_no_job_can_run_that_no_other_process_runs(
-    runs: FakeRuns, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (jobs[0].folder / LAST).touch()
-    checked = []
-
-    def config(self: Worker, job: Job, resumed: bool) -> None:
-        checked.append((job.id, resumed))
-        if job not in jobs[2:]:
-            raise UserError(f"seed {job.order} cannot run.")
-
-    monkeypatch.setattr(Worker, "_config", config)
-    runs.worker().check(jobs)
-    assert checked == [(job.id, job is jobs[0]) for job in jobs[:3]]
-    with pytest.raises(UserError, match="seed 0 cannot run"):
-        runs.worker().check(jobs[:2])
-    monkeypatch.setattr(Job, "worker", lambda self: "process 17 on HOST")
-    runs.worker().check(jobs[:2])
 
 
 def test_a_job_whose_folder_was_deleted_is_not_waited_for(runs: FakeRuns, jobs: list[Job]) -> None:
@@ -184,14 +162,6 @@ def test_before_slurm_queues_a_worker_again_its_job_is_saved(tmp_path: Path) -> 
     finally:
         signal.signal(signal.SIGALRM, before)
     assert [type(one) for one in handed] == [submitit.helpers.DelayedSubmission]
-
-
-def test_the_last_job_takes_as_long_with_any_number_of_workers(tmp_path: Path) -> None:
-    jobs = [Job(tmp_path / str(order), order, ()) for order in range(2)]
-    for job in jobs:
-        write_json(job.folder / JOB_FILE, {})
-    Summary("finished", jobs[0].folder, 2, {}, {}, 60.0).write()
-    assert time_left(jobs, 1) == time_left(jobs, 4) == "1 job left, about 1 min 0 s"
 
 
 def test_what_becomes_of_jobs_is_printed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
