@@ -226,11 +226,7 @@ class Recipe:
 
 
 def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> Recipe:
-    """Compose overrides and check what concerns augmentation; the source of images is checked when asked for.
-
-    Args:
-        arguments: overrides as on the command line, without flags.
-        aug: see `compose`.
+    """Compose overrides as `compose` does, and check what concerns augmentation; the source is checked when asked for.
 
     Raises:
         UserError: a mistake in the sections aug, seed or plugins; see also `compose`.
@@ -241,16 +237,7 @@ def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = Non
 
 
 def with_data(recipe: Recipe, name: str | None, settings: Mapping[str, Any]) -> Recipe:
-    """Return a recipe with other data.
-
-    Args:
-        recipe: the recipe, whose data are kept if no name is given.
-        name: name of a source, or of a file of conf/data.
-        settings: settings of the source.
-
-    Raises:
-        UserError: a name that Hydra cannot read.
-    """
+    """Return a recipe with other data: a source, or a file of conf/data, and settings; without a name, its own."""
     data = recipe.plain.get("data")
     if name is not None:
         data = compose([f"data={name}"])["data"] if name in config_files("data") else {"source": name}

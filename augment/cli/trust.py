@@ -46,19 +46,12 @@ _SELECTORS = {"data": "source", "model": "kind"}
 
 @dataclass(frozen=True)
 class Gate:
-    """A file of a folder, which may be a stranger's, that decides on jobs.
-
-    Attributes:
-        where: the file.
-        named: returns what the command line alone would make of a job.
-        sections: those of `KINDS` that will be used.
-        every: whether it decides on all overrides of a job.
-    """
+    """A file of a folder, which may be a stranger's, that decides on jobs."""
 
     where: Path
-    named: Callable[[], Mapping[str, Any]]
-    sections: Collection[str] = tuple(KINDS)
-    every: bool = True
+    named: Callable[[], Mapping[str, Any]]  # returns what the command line alone would make of a job
+    sections: Collection[str] = tuple(KINDS)  # those that will be used
+    every: bool = True  # whether it decides on all overrides of a job
 
     def check_overrides(self, overrides: Sequence[str]) -> None:
         """Check that no override has an interpolation, which would be resolved."""

@@ -149,11 +149,7 @@ def near_file(path: Path, *, folder: bool = False) -> str:
 def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
     """Check that there are files of some names in a folder.
 
-    Args:
-        folder: the folder.
-        names: the names.
-        key: what named the folder, such as "fit.resume=".
-        allowed: what is allowed, for the message.
+    The message says what named the folder, such as "fit.resume=", and what is allowed.
     """
     if all((folder / name).is_file() for name in names):
         return

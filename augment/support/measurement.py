@@ -20,25 +20,15 @@ class LeftOutError(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a benchmark.
+    """A row of a benchmark."""
 
-    Attributes:
-        name: its name on the command line and in files.
-        title: its name in tables and charts.
-        start: prepares it and returns what runs it; either may raise `LeftOutError`.
-        is_bound: whether it does less work than others, and so is an upper bound.
-        ours: whether it is this project's own way.
-        ahead: batches that may be ready before they are requested, and so are not timed.
-        stride: batches that are finished at the same time, as each worker process works on one.
-    """
-
-    name: str
-    title: str
-    start: Callable[[], Run]
-    is_bound: bool = False
-    ours: bool = False
-    ahead: int = 5
-    stride: int = 1
+    name: str  # on the command line and in files
+    title: str  # in tables and charts
+    start: Callable[[], Run]  # prepares it and returns what runs it; either may raise `LeftOutError`
+    is_bound: bool = False  # whether it does less work than others, and so is an upper bound
+    ours: bool = False  # whether it is this project's own way
+    ahead: int = 5  # batches that may be ready before they are requested, and so are not timed
+    stride: int = 1  # batches that are finished at the same time, as each worker process works on one
 
 
 @dataclass(frozen=True)
@@ -53,17 +43,11 @@ class Timing:
 
 @dataclass
 class Result:
-    """What was measured of a row.
-
-    Attributes:
-        row: the row.
-        timings: one per round.
-        left_out: why there are none, "" if there are.
-    """
+    """What was measured of a row."""
 
     row: Row
-    timings: list[Timing] = field(default_factory=list)
-    left_out: str = ""
+    timings: list[Timing] = field(default_factory=list)  # one per round
+    left_out: str = ""  # why there are none
 
     @property
     def speeds(self) -> list[float]:

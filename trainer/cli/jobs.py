@@ -29,19 +29,12 @@ from trainer.run.summary import Summary, read_summary
 
 @dataclass(frozen=True)
 class Prepared:
-    """A single run that has been composed.
+    """A single run that has been composed."""
 
-    Attributes:
-        config: its configuration, not checked yet.
-        tokens: its overrides, without those of Hydra itself.
-        template: Hydra's section `run`, whose `dir` is the run's folder.
-        done: how it has ended if it is not repeated.
-    """
-
-    config: Config
-    tokens: Sequence[str]
-    template: DictConfig
-    done: Summary | None = None
+    config: Config  # not checked yet
+    tokens: Sequence[str]  # its overrides, without those of Hydra itself
+    template: DictConfig  # Hydra's section `run`, whose `dir` is the run's folder
+    done: Summary | None = None  # how it has ended if it is not repeated
 
 
 def prepare(

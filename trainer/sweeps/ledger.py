@@ -37,23 +37,14 @@ ENDED = (FINISHED, PRUNED, FAILED, DELETED)
 
 @dataclass(frozen=True)
 class Job:
-    """A job of a sweep.
+    """A job of a sweep."""
 
-    Attributes:
-        folder: its run folder, named by its id.
-        order: its position among the jobs of the sweep.
-        overrides: the normalized overrides of its configuration.
-        varied: those of them that the sweep varies.
-        trial: the number of the trial of a search that it is; None: of none.
-        finalist: whether it helps a search to choose among its finalists.
-    """
-
-    folder: Path
-    order: int
-    overrides: tuple[str, ...]
-    varied: tuple[str, ...] = ()
-    trial: int | None = None
-    finalist: bool = False
+    folder: Path  # its run folder, named by its id
+    order: int  # its position among the jobs of the sweep
+    overrides: tuple[str, ...]  # of its configuration, normalized
+    varied: tuple[str, ...] = ()  # those of them that the sweep varies
+    trial: int | None = None  # the number of the trial of a search that it is
+    finalist: bool = False  # whether it helps a search to choose among its finalists
 
     @property
     def id(self) -> str:

@@ -211,21 +211,13 @@ def _written(values: BaseDistribution) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a search is about.
-
-    Attributes:
-        search: its study.
-        space: what it varies.
-        fixed: the normalized overrides that it does not vary.
-        base: the configuration that they make.
-        config_name: file of conf/ to start from.
-    """
+    """What a search is about: its study, what it varies, and the configuration that it starts from."""
 
     search: Search
     space: tuple[Dimension, ...]
-    fixed: tuple[str, ...]
-    base: Config
-    config_name: str
+    fixed: tuple[str, ...]  # the normalized overrides that it does not vary
+    base: Config  # which they make
+    config_name: str  # file of conf/ to start from
 
     @classmethod
     def of(

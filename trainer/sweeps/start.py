@@ -43,18 +43,11 @@ _PLUGINS = re.compile(r"hydra\.(launcher|sweeper)\.")
 
 @dataclass(frozen=True)
 class Request:
-    """What a command asks of a sweep.
+    """What a command asks of a sweep: normalized overrides, and the file of conf/ to start from."""
 
-    Attributes:
-        fixed: normalized overrides with one value, without Hydra's own.
-        swept: those with several values.
-        hydra: Hydra's own, such as `hydra.sweep.dir`.
-        config_name: file of conf/ to start from.
-    """
-
-    fixed: tuple[str, ...]
-    swept: tuple[str, ...]
-    hydra: tuple[str, ...]
+    fixed: tuple[str, ...]  # those with one value, without Hydra's own
+    swept: tuple[str, ...]  # those with several values
+    hydra: tuple[str, ...]  # Hydra's own, such as `hydra.sweep.dir`
     config_name: str = "config"
 
     @classmethod

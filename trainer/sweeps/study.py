@@ -76,19 +76,12 @@ def _locked(file: Path) -> Iterator[FileIO]:
 
 @dataclass(frozen=True)
 class Search:
-    """A study in a sweep's folder.
-
-    Attributes:
-        settings: its settings.
-        folder: the sweep's folder.
-        metrics: the scores to improve.
-        epochs: the epochs of a trial that is not pruned.
-    """
+    """A study in a sweep's folder."""
 
     settings: SearchSettings
     folder: Path
-    metrics: tuple[str, ...]
-    epochs: int
+    metrics: tuple[str, ...]  # the scores to improve
+    epochs: int  # of a trial that is not pruned
 
     def check(self) -> None:
         """Check hydra.sweeper.directions and hydra.sweeper.storage."""

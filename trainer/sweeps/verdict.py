@@ -29,19 +29,12 @@ _LARGEST = 10**6
 
 @dataclass(frozen=True)
 class Metric:
-    """What scores are.
+    """What scores are."""
 
-    Attributes:
-        key: its key in the rows of a run, such as val_accuracy.
-        smaller: whether a smaller score is better.
-        within: the lowest and the highest possible score.
-        resolution: the smallest possible difference of two scores; 0 if they are no ratios of counts.
-    """
-
-    key: str
-    smaller: bool = False
-    within: Range = ANY
-    resolution: float = 0.0
+    key: str  # in the rows of a run, such as val_accuracy
+    smaller: bool = False  # whether a smaller score is better
+    within: Range = ANY  # the lowest and the highest possible score
+    resolution: float = 0.0  # the smallest possible difference of two scores; 0 if they are no ratios of counts
 
     @property
     def share(self) -> bool:
@@ -51,14 +44,9 @@ class Metric:
 
 @dataclass(frozen=True)
 class Replicates:
-    """The scores of runs that differ in their seed and fold alone.
+    """The scores of runs that differ in their seed and fold alone."""
 
-    Attributes:
-        name: what sets their configuration apart from others.
-        scores: the score of each seed and fold.
-    """
-
-    name: str
+    name: str  # what sets their configuration apart from others
     scores: Mapping[Key, float]
 
     @property

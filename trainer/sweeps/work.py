@@ -66,25 +66,15 @@ def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0, later: int 
 
 @dataclass
 class Worker:
-    """What a process needs to work on jobs.
-
-    Attributes:
-        console: where to print.
-        signals: signals that end the work between two jobs.
-        config_name: file of conf/ that the jobs start from.
-        configs: configurations that were checked already, by job.
-        watch: makes the callbacks of a job, in addition to those of its configuration.
-        left: returns how long jobs will take, of which so many run at a time; see `time_left`.
-        planned: whether the plan of a job was printed; those of further jobs would bury the scores.
-    """
+    """What a process needs to work on jobs."""
 
     console: Console
-    signals: StopSignals
-    config_name: str = "config"
-    configs: dict[str, Config] = field(default_factory=dict)
-    watch: Callable[[Job], Sequence[Callback]] = lambda job: ()
+    signals: StopSignals  # which end the work between two jobs
+    config_name: str = "config"  # file of conf/ that the jobs start from
+    configs: dict[str, Config] = field(default_factory=dict)  # that were checked already, by job
+    watch: Callable[[Job], Sequence[Callback]] = lambda job: ()  # makes callbacks, in addition to the configured ones
     left: Callable[[Sequence[Job], int], str] = time_left
-    planned: bool = False
+    planned: bool = False  # whether the plan of a job was printed; those of further jobs would bury the scores
 
     def say(self, text: str, style: str | None = None) -> None:
         """Print a text as it is, in one line."""

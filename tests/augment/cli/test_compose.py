@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import augment.recipe.op
 from augment.cli.compose import compose, compose_recipe, compose_run
 from augment.cli.overrides import normalize
 from augment.data.sources import Folder
@@ -87,21 +86,6 @@ def test_a_recipe_has_typed_augmentation_seed_and_source() -> None:
     assert recipe.aug.val[0].params["scale"] == 0.5
     assert recipe.seed == 7
     assert recipe.source() == Folder(root="d")
-
-
-def test_plugins_are_loaded_for_what_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugin of `aug` brings ops, one of the whole brings sources."""
-    (tmp_path / "ops_of_mine.py").write_text(
-        "from augment.params import Range\nfrom augment.recipe.op import color\nimport numpy as np\n\n\n"
-        "@color(amount_range=Range(default=(0, 1), doc='how much'))\n"
-        "def nothing_much(amount):\n    'Nothing.'\n    return np.eye(3, 4)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(augment.recipe.op, "_OPS", dict(augment.recipe.op._OPS))
-    recipe = compose_recipe(["aug.plugins=[ops_of_mine]", "aug.train.nothing_much.p=.5", "plugins=[not_there]"])
-    assert recipe.aug.train[0].op.name == "nothing_much"
-    with pytest.raises(UserError, match=r"^plugins: no module named 'not_there'"):
-        recipe.source()
 
 
 @pytest.mark.parametrize("given", ["data.options={token: abc}", "data.options.token=abc,def"])

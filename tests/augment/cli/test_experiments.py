@@ -22,16 +22,6 @@ def test_an_experiment_chooses_files_and_sets_keys(token: str) -> None:
     assert config["fit"]["epochs"] == 5
 
 
-def test_experiments_inherit() -> None:
-    short, long, woof = (compose([f"+experiment={name}"]) for name in ("imagenette_5", "imagenette_80", "imagewoof_80"))
-    assert (short["fit"]["epochs"], long["fit"]["epochs"]) == (5, 80)
-    assert {name for name in short if long[name] != short[name]} == {"fit", "aug", "model"}
-    changed = {name for name in long["fit"] if long["fit"][name] != short["fit"].get(name)}
-    assert changed == {"epochs", "batch_size", "stages"}
-    assert {**woof, "data": long["data"]} == long
-    assert woof["data"]["source"] == "imagewoof"
-
-
 @pytest.mark.parametrize(
     ("name", "trained", "validated"),
     [("imagenette_5", [], 128), ("imagenette_fast", [96, 128], 160), ("imagenette_20", [128], 160),

@@ -154,21 +154,6 @@ def test_numbers_too_large_for_a_float_are_refused(param: Param[Any], value: obj
         param.parse(value, KEY)
 
 
-@pytest.mark.parametrize(
-    ("param", "given", "near"),
-    [
-        (CHOICE, "horizontl", "horizontal"),
-        (CHOICE, "Vertical", "vertical"),
-        (VARIANT, 32, "320"),
-    ],
-)
-def test_unknown_choice_suggests_the_closest(param: Choice, given: object, near: str) -> None:
-    with pytest.raises(UserError) as caught:
-        param.parse(given, KEY)
-    expected = f"{KEY}: unknown name '{given}'. Did you mean '{near}'? Allowed: {', '.join(param.options)}."
-    assert str(caught.value) == expected
-
-
 @pytest.mark.parametrize("param", ALL, ids=lambda param: type(param).__name__)
 def test_null_only_where_optional(param: Param[Any]) -> None:
     with pytest.raises(UserError, match="None is not allowed"):

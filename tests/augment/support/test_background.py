@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-from queue import Empty, SimpleQueue
 
 import pytest
 
@@ -41,17 +40,6 @@ def test_whoever_leaves_early_waits_for_what_has_begun_and_for_no_more() -> None
         assert begun.wait(10)
         threading.Timer(0.05, proceed.set).start()
     assert ended == [0]
-
-
-def test_some_items_are_called_ahead_of_their_results() -> None:
-    begun: SimpleQueue[int] = SimpleQueue()
-    with in_threads(begun.put, range(50), 1, ahead=3) as results:
-        for number in range(6):
-            if number >= 3:
-                next(results)
-            assert begun.get(timeout=10) == number
-        with pytest.raises(Empty):
-            begun.get(timeout=0.05)
 
 
 def test_ctrl_c_ends_waiting_but_not_the_work() -> None:

@@ -1,15 +1,11 @@
 """Benchmarks: what is timed, in turns, and how rows are compared."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from itertools import count
-from multiprocessing import get_context
-from time import process_time
 
 import pytest
 
 from augment.support.measurement import LeftOutError, Result, Row, Timing, consumer, take_turns
-from augment.support.process import own_seconds
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 
@@ -59,14 +55,3 @@ def test_a_row_that_cannot_run_is_left_out_with_the_reason(late: bool) -> None:
     left_out, other = take_turns([Row("a", "A", start), Row("b", "B", lambda: endless)], rounds=1, seconds=1e-9)
     assert (left_out.left_out, left_out.timings) == ("no GPU", [])
     assert other.timings[0].images == 5 * other.timings[0].batches
-
-
-def test_cpu_time_of_workers_counts() -> None:
-    before = own_seconds() - process_time()
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        pool.submit(pow, 3, 1_500_000).result()
-        least = pool.submit(process_time).result()
-        counted = own_seconds() - process_time() - before
-        most = pool.submit(process_time).result()
-    assert least > 0.1
-    assert least - 0.05 < counted < most + 0.05  # /proc counts in ticks

@@ -70,19 +70,6 @@ def test_an_op_that_raises(tmp_path: Path) -> None:
     assert str(caught.value).endswith(': return image * TABLE["no such key"]).')
 
 
-@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
-def test_packages_of_other_environments_are_not_own_code(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / folder).mkdir()
-    (tmp_path / folder / "a_package.py").write_text("def fail():\n    raise ValueError('boom')\n")
-    (tmp_path / "mine.py").write_text("import a_package\na_package.fail()\n")
-    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / folder), *sys.path])
-    monkeypatch.delitem(sys.modules, "a_package", raising=False)  # that of the other folder
-    with pytest.raises(UserError, match=r"mine\.py, line 2: a_package\.fail\(\)\)\.$"):
-        load_plugins(("mine",), "plugins")
-
-
 def test_anything_else_that_raises(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped, readable_errors():
         TABLE["neither this"]

@@ -128,15 +128,6 @@ def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(runs: FakeRuns, tm
     assert sorted(set(seeds)) == [1, 2, 1001, 1002, 1003, 1004]
 
 
-def test_the_winner_is_the_best_in_the_direction_that_was_asked_for(runs: FakeRuns, tmp_path: Path) -> None:
-    """Such as the recipe that harms most."""
-    runs.score = scored(0.1)
-    finals = {"finalists": 2, "seeds": 2, "confirm": 2, "metrics": ["val_accuracy"], "directions": ["minimize"]}
-    search(make(tmp_path, [SWEPT[1]], sampler="grid", **finals), Local(), runs.worker())
-    lines = json.loads((tmp_path / "search.json").read_text())["lines"]
-    assert "Winner of 2 finalists: aug.train.rotate.p=0.5" in lines
-
-
 def test_the_time_left_of_a_search_counts_all_its_parts(runs: FakeRuns, tmp_path: Path) -> None:
     """Trials that are pruned are shorter than the jobs that follow."""
     runs.stopped = lambda config: "pruned after 1 of 9 epochs" if len(runs.runs) == 2 else ""
