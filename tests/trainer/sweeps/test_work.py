@@ -16,7 +16,6 @@ from augment.support.signals import StopSignals
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.run.config import Config, load_config
 from trainer.run.jobs import check_jobs
-from trainer.run.run_folder import JOB_FILE
 from trainer.run.summary import Summary, read_summary
 from trainer.sweeps.ledger import Job, plan_jobs
 from trainer.sweeps.work import Command, Worker, watch
