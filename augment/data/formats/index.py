@@ -21,7 +21,6 @@ from augment.support.files import digest, write_atomically
 logger = logging.getLogger(__name__)
 
 _VERSION = 4  # raise it when the content of indexes changes
-_STEP = 1000  # records; updating the bar takes longer than reading one
 _PROGRESS_FROM = 256 * 2**20  # bytes: less takes no more than a second
 
 
@@ -76,7 +75,7 @@ def load_indexes(
         kind: the source's name, and the settings that an index depends on.
         cache: folder below which indexes are cached.
         read: reads a file.
-        companion: returns another file that the index depends on, which `read` makes; None: there is none.
+        companion: returns another file that the index depends on, which `read` makes.
 
     Raises:
         UserError: a file cannot be read, or is damaged.
@@ -86,28 +85,24 @@ def load_indexes(
     known = [_read(entry, _stamp(file, companion(file))) for entry, file in zip(cached, files, strict=True)]
     missing = sum(file.size for file, index in zip(files, known, strict=True) if index is None)
     with progress_bar(quiet=missing < _PROGRESS_FROM) as progress:
-        task = progress.add_task("Indexing MB", total=missing >> 20)
-        for path, file, entry, index in zip(paths, files, cached, known, strict=True):
+        every = progress.track(zip(paths, files, cached, known, strict=True), len(paths), description="Indexing files")
+        for path, file, entry, index in every:
             if index is None:
                 try:
-                    index = build(file, read, lambda size: progress.advance(task, size / 2**20))
+                    index = build(file, read)
                 except UserError as error:
                     raise UserError(f"{path}: {error}{describe_content(path, kind.split()[0].lower())}") from None
                 _write(entry, _stamp(file, companion(file)), index)
             yield file, index
 
 
-def build(file: RecordFile, read: Reader, advance: Callable[[int], object] = lambda _: None) -> Index:
-    """Return the index of a file; `advance` is called from time to time with the number of bytes that were read.
+def build(file: RecordFile, read: Reader) -> Index:
+    """Return the index of a file.
 
     Raises:
         UserError: the file is damaged, or its labels cannot be used.
     """
-    records: list[Record] = []
-    for number, record in enumerate(read(file), 1):
-        records.append(record)
-        if number % _STEP == 0:
-            advance(sum(record.length for record in records[-_STEP:]))
+    records = list(read(file))
     spans = np.array([(record.offset, record.length) for record in records], np.int64).reshape(-1, 2)
     labels = pack([record.labels for record in records], lambda index: records[index].name or f"record {index}")
     keys = "\0".join(record.name for record in records) if records and records[0].name else ""

@@ -59,14 +59,12 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
     offset = begin = count = 0
     expected: tuple[int, ...] = (_WHOLE, _FIRST)
     while offset < len(buffer) or expected != (_WHOLE, _FIRST):
-        if offset + _PART.size > len(buffer):
-            raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
-        magic, word = _PART.unpack_from(buffer, offset)
+        whole = offset + _PART.size <= len(buffer)
+        magic, word = _PART.unpack_from(buffer, offset) if whole else (_MAGIC, expected[0] << 29)
         kind, stop = word >> 29, offset + _PART.size + (word & _MAX_LENGTH)
         if magic != _MAGIC or kind not in expected:
-            if offset == 0:
-                raise UserError("is not a RecordIO file.")
-            raise UserError(f"is damaged after record {count - 1}, at byte {offset:,}.")
+            where = f"damaged after record {count - 1}, at byte {offset:,}" if offset else "not a RecordIO file"
+            raise UserError(f"is {where}.")
         if stop + -stop % 4 > len(buffer):
             raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
         if kind in (_WHOLE, _FIRST):
@@ -98,11 +96,7 @@ def _labels(record: bytes) -> tuple[int | float, ...]:
 
 
 def write_records(path: Path, samples: Iterable[tuple[bytes, float | Sequence[float]]]) -> None:
-    """Write a file of records, and the index `<stem>.idx` for MXNet's and DALI's readers.
-
-    Args:
-        path: the file to write.
-        samples: encoded image, and its class or number, or several.
+    """Write encoded images with their class or numbers, and the index `<stem>.idx` for MXNet's and DALI's readers.
 
     Raises:
         OSError: it cannot be written.

@@ -15,11 +15,7 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def find_shards(pattern: str, key: str) -> list[Path]:
-    """Return the files that a pattern names, in the order of its braces; matches of * ? [ ] are sorted.
-
-    Args:
-        pattern: a path in which {000..009} counts and {a,b} lists.
-        key: key path of the pattern, for messages.
+    """Return the files that a path names in which {000..009} counts and {a,b} lists; matches of * ? [ ] are sorted.
 
     Raises:
         UserError: a file is missing, there is none, or one is named twice.
@@ -58,24 +54,20 @@ def expand_braces(pattern: str, key: str = "") -> list[str]:
     """Expand braces like a shell: {000..002}, which keeps its zeros, and {a,b}.
 
     Raises:
-        UserError: a brace is alone, or braces neither count nor list.
+        UserError: a brace is alone, or braces neither count up nor list.
     """
     found = _BRACES.search(pattern)
-    if not found:
-        if "{" in pattern or "}" in pattern:
-            what = "is not closed" if "{" in pattern else "is closed but not opened"
-            raise UserError(f"{key}: a brace {what}. Allowed: {{000..009}} or {{a,b}}.")
+    if not found and not {"{", "}"} & set(pattern):
         return [pattern]
-    inner = found[1]
-    if counted := _RANGE.fullmatch(inner):
+    inner = found[1] if found else ""
+    counted = _RANGE.fullmatch(inner)
+    if counted and int(counted[1]) <= int(counted[2]):
         first, last = counted.groups()
-        if int(last) < int(first):
-            raise UserError(f"{key}: {{{inner}}} counts down. Allowed: the lower number first.")
         width = max(len(first), len(last)) if first[0] == "0" or last[0] == "0" else 0
         middle = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
     elif "," in inner and "{" not in inner:
         middle = inner.split(",")
     else:
-        raise UserError(f"{key}: {{{inner}}} neither counts nor lists. Allowed: {{000..009}} or {{a,b}}.")
-    rest = expand_braces(pattern[found.end() :], key)
-    return [f"{pattern[: found.start()]}{part}{tail}" for part in middle for tail in rest]
+        raise UserError(f"{key}: braces that neither count up nor list. Allowed: {{000..009}} or {{a,b}}.")
+    before, _, after = pattern.partition(f"{{{inner}}}")
+    return [f"{before}{part}{tail}" for part in middle for tail in expand_braces(after, key)]

@@ -120,11 +120,7 @@ Feature = Sequence[bytes] | Sequence[float] | Sequence[int]
 
 
 def write_examples(path: Path, samples: Iterable[Mapping[str, Feature]]) -> None:
-    """Write a file of Examples, and the index for DALI's reader.
-
-    Args:
-        path: the file to write; the index is `<path>.idx`, a line "offset length" for each record.
-        samples: the features of each record by name.
+    """Write a file of Examples, given their features by name, and the index `<path>.idx` for DALI's reader.
 
     Raises:
         OSError: it cannot be written.

@@ -19,7 +19,9 @@ _BLOCK = 512  # bytes, of which tar is made
 # The files of a sample by their ending.
 Members = dict[str, tarfile.TarInfo]
 
-_MOST_BYTES = 2**20
+_MOST_BYTES = 2**20  # of a file with labels
+
+_WHERE = "data.label names where labels are: cls, another ending, or json.FIELD; data.targets names fields of numbers"
 
 
 def read_shard(
@@ -53,14 +55,9 @@ def _image(key: str, members: Members) -> tarfile.TarInfo:
     found = [ending for ending in members if f".{ending.rpartition('.')[2]}" in EXTENSIONS]
     if len(found) != 1:
         listed = ", ".join(member.name for member in members.values())
-        what = "more than one image" if found else "no image"
-        # Names like photo.1.jpg, photo.2.jpg form one sample, for webdataset's own readers, too.
-        dots = (
-            " A sample is all files with the same name up to the first dot." if any("." in m for m in members) else ""
-        )
         raise UserError(
-            f"sample {key} has {what}: {listed}.{dots} "
-            f"Allowed: one, with one of the endings {', '.join(sorted(EXTENSIONS))}."
+            f"sample {key} has {'more than one image' if found else 'no image'}: {listed}. A sample is all files with "
+            f"the same name up to the first dot. Allowed: one, with one of the endings {', '.join(sorted(EXTENSIONS))}."
         )
     return members[found[0]]
 
@@ -102,21 +99,12 @@ def _label_reader(
 ) -> Callable[[str, Members], list[Label]]:
     """Return a function that finds the labels or numbers of a sample, given the name of its image and its members.
 
-    Args:
-        buffer: the shard.
-        label: source of labels: "cls" or another ending, "json.FIELD", or None for cls, else the JSON's "label".
-        targets: fields of the JSON with a number each, instead of `label`.
-
-    Returns:
-        The reader; it raises a `UserError` if a label is missing or invalid.
+    It raises a `UserError` if a label is missing or invalid. The arguments are those of `read_shard`.
     """
     ending, _, path = (label or "").partition(".")
-    if targets:
-        ways = [("json", targets[0])]
-    elif not label:
-        ways = [("cls", ""), ("json", "label")]
-    else:
-        ways = [(ending, path or "label")] if ending == "json" else [(label.lower(), "")]
+    ways = [(ending, path or "label")] if ending == "json" else [(str(label).lower(), "")]
+    if targets or not label:
+        ways = [("json", targets[0])] if targets else [("cls", ""), ("json", "label")]
 
     def read(image: str, members: Members) -> list[Label]:
         for ending, path in ways:
@@ -127,21 +115,13 @@ def _label_reader(
                 content = bytes(buffer[member.offset_data : member.offset_data + member.size])
                 if not path:
                     return [_from_text(content, member.name)]
-                setting = "data.targets names the fields with numbers" if targets else "data.label=json.FIELD names it"
-                parsed = _parse(content, member.name)
-                found = [_field(parsed, name, member.name, setting) for name in targets or (path,)]
+                found = [_field(_parse(content, member.name), name, member.name) for name in targets or (path,)]
                 return found[0] if isinstance(found[0], list) and not targets else found
-        stem = image.rpartition("/")[2].partition(".")[0]
-        wanted = " or ".join(f"{stem}.{ending}" for ending, _ in ways)
         others = {name: member.name for name, member in members.items() if member.name != image}
+        wanted = " or ".join(f"{image.rpartition('/')[2].partition('.')[0]}.{ending}" for ending, _ in ways)
         only = f", only {', '.join(others.values())}" if others else ""
-        setting = (
-            "targets names numbers in there"
-            if targets
-            else "label names where labels are: cls, another ending, or json.FIELD"
-        )
         near = nearest(ways[0][0] if targets else label or "cls", others)
-        raise UserError(f"{image} has no label: there is no {wanted}{only}. data.{setting}.{near}")
+        raise UserError(f"{image} has no label: there is no {wanted}{only}. {_WHERE}.{near}")
 
     return read
 
@@ -164,14 +144,12 @@ def _parse(content: bytes, where: str) -> Any:
         raise UserError(f"{where}: is not JSON ({error}).") from None
 
 
-def _field(value: Any, path: str, where: str, setting: str) -> Any:
+def _field(value: Any, path: str, where: str) -> Any:
     """Return the value of a field, or of one within others, a.b."""
-    if isinstance(value, dict) and path in value:
-        return value[path]
-    for field in path.split("."):
-        if not isinstance(value, dict) or field not in value:
-            there = f"; there is {', '.join(map(str, value))}" if isinstance(value, dict) else ""
-            near = nearest(field, value) if isinstance(value, dict) else ""
-            raise UserError(f"{where}: has no field {path}{there}. {setting}.{near}")
+    for field in [path] if isinstance(value, dict) and path in value else path.split("."):
+        there = list(map(str, value)) if isinstance(value, dict) else []
+        if field not in there:
+            only = f"; there is {', '.join(there)}" if there else ""
+            raise UserError(f"{where}: has no field {path}{only}. {_WHERE}.{nearest(field, there)}")
         value = value[field]
     return value

@@ -34,8 +34,7 @@ def make_dataset(
     Args:
         splits: train with its labels, and val if there is one.
         options: the settings about targets.
-        typed: whether the source distinguishes floats from whole numbers. If not, a fraction may be a mistake, and
-            numbers to predict must be asked for.
+        typed: whether the source distinguishes floats from whole numbers. If not, numbers to predict must be asked for.
 
     Raises:
         UserError: the splits do not fit together, or a label does not fit the kind; the message names it and says why.

@@ -1,7 +1,6 @@
 """Turn the words of image lists into labels, and refuse lists that are ambiguous."""
 
 import math
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -21,21 +20,11 @@ from augment.support.text import list_some
 # words, or one per list, are not numbers.
 _FRACTIONS, _SLIPS = 3, 0.1
 
-# With this many images or more, a column that differs in every line is not the class.
-_UNIQUE_FROM = 8
-
-_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
-
 
 def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef]], options: TargetOptions) -> Dataset:
-    """Turn two lists into a dataset.
+    """Turn the list of train, and that of val if there is one, into a dataset of their images.
 
     Words are numbers to predict if they have columns of their own, or if all are numbers and some have a fraction.
-
-    Args:
-        lists: the list of train, and that of val if there is one.
-        images: the images of each.
-        options: the settings about targets; the names of the targets are those of the columns.
 
     Raises:
         UserError: a line does not fit; the message says which one and why.
@@ -106,17 +95,11 @@ def _is_whole(word: str) -> bool:
 
 
 def _refuse_slips(splits: Sequence[Lines]) -> None:
-    """Refuse lists of fractional numbers in which a few labels are not numbers: all would become names of classes.
-
-    Raises:
-        UserError: the message names the first such line and what it contains.
-    """
+    """Refuse lists of fractional numbers in which a few labels are not numbers: all would become names of classes."""
     cells = [(lines, line, word) for lines in splits for line in lines.lines for word in line.words or ("",)]
     odd = [cell for cell in cells if _read_number(cell[2]) is None]
-    commas = {word for _, _, word in odd if _DECIMAL_COMMA.fullmatch(word)}
-    slips = [word for _, _, word in odd if word not in commas]
-    fractions = {word for _, _, word in cells if _read_number(word) is not None and not _is_whole(word)} | commas
-    if not odd or len(fractions) < _FRACTIONS or len(slips) > max(len(splits), _SLIPS * len(cells)):
+    fractions = {word for _, _, word in cells if _read_number(word) is not None and not _is_whole(word)}
+    if not odd or len(fractions) < _FRACTIONS or len(odd) > max(len(splits), _SLIPS * len(cells)):
         return
     lines, line, word = odd[0]
     what = f"'{word}', which is not a number" if word else "no number"
@@ -131,22 +114,15 @@ def _refuse_slips(splits: Sequence[Lines]) -> None:
 def _refuse_guessed(lists: Sequence[Lines], kind: Kind | None, *, numbers: bool) -> None:
     """Refuse lists whose targets were taken from a column for its position, where another one may be meant.
 
-    So it is if several columns hold 0 and 1, if numbers are to be predicted, or if a class differs in every line.
-
-    Raises:
-        UserError: the message names the columns.
+    So it is if several columns hold 0 and 1, or if numbers are to be predicted.
     """
     train = about = lists[0]
     several = [lines for lines in lists if len(lines.guessed) > 1]
-    words = [line.words for line in train.lines]
     flags = [name for name in train.flags if name in lists[-1].flags]
-    unique = len(words) >= _UNIQUE_FROM and len(set(words)) == len(words) and max(map(len, words)) < 2
     if kind not in (CLASSES, NUMBERS) and len(flags) > 1 and flags[0] == train.flags[0]:
         why = f"{list_some(flags)} hold 0 and 1"
     elif numbers and several:
         about, why = several[0], "which numbers to predict is not said"
-    elif not (kind or numbers) and train.guessed and unique:
-        why = f"{train.guessed[0]}, the one in its place, differs in each line"
     else:
         return
     raise UserError(

@@ -24,12 +24,7 @@ def find_names(
     """Return the names of classes or labels, and the labels of each split as indices of them, (L,).
 
     Names are those of the options, or those that the images come with; else the labels themselves: sorted, if they are
-    text, and up to the highest of train, if they are numbers.
-
-    Args:
-        splits: the labels of train, and of val if there is one.
-        options: the settings about targets.
-        most: number of classes that are made up for labels that are numbers.
+    text, and up to the highest of train, `most` at most, if they are numbers.
 
     Raises:
         UserError: a label has no name, or numbers and names are mixed.
@@ -57,14 +52,8 @@ def as_lists(
 ) -> tuple[Sequence[LabeledSplit], TargetOptions]:
     """Return splits whose images have lists of labels, and the options for these: rows of 0 and 1 become lists.
 
-    Args:
-        splits: the labels of train, and of val if there is one.
-        options: the settings about targets.
-        task: value of data.task, for messages.
-        single: whether each row has a single 1.
-
     Raises:
-        UserError: rows hold other numbers.
+        UserError: rows hold other numbers; or, with `single`, one row has not a single 1.
     """
     if not splits[0].labels.rows:
         return splits, options
@@ -116,26 +105,21 @@ def read_names(file: str) -> tuple[str, ...]:
         raise UserError(f"data.classes={file}: is not text. Allowed: a class name per line.") from None
     odd = next((number for number, name in enumerate(names, 1) if not name or "\0" in name), 0)
     if odd or not names:
-        what = f"line {odd} is {'empty' if not names[odd - 1] else 'not text'}" if odd else "is empty"
+        what = f"line {odd} is empty or not text" if odd else "is empty"
         raise UserError(f"data.classes={file}: {what}. Allowed: a class name per line.")
-    name, count = Counter(names).most_common(1)[0]
-    if count > 1:
-        first, second = [line for line, other in enumerate(names, 1) if other == name][:2]
-        raise UserError(f"data.classes={file}: lines {first} and {second} are both '{name}'. Allowed: once.")
+    if len(set(names)) < len(names):
+        raise UserError(f"data.classes={file}: has '{Counter(names).most_common(1)[0][0]}' twice. Allowed: once.")
     return tuple(names)
 
 
 def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
     numbers = {name: number for number, name in enumerate(names)}
-    table = np.array([numbers.get(word, -1) for word in split.labels.words], np.int64)
-    indices: NDArray[np.int64] = table[split.labels.values] if len(table) else np.empty(0, np.int64)
-    wrong = indices < 0
-    if wrong.any():
-        word = split.labels.words[split.labels.values[np.argmax(wrong)]]
+    if unknown := next((word for word in split.labels.words if word not in numbers), ""):
         few = len(names) <= _LISTED
-        hint = suggest(word, names) if few else f"{nearest(word, names)} Allowed: one of {len(names):,} classes."
-        raise split.label_error(wrong, f", which is unknown.{hint}")
-    return indices
+        hint = suggest(unknown, names) if few else f"{nearest(unknown, names)} Allowed: one of {len(names):,} classes."
+        raise split.label_error(split.labels.values == split.labels.words.index(unknown), f", which is unknown.{hint}")
+    table = np.array([numbers[word] for word in split.labels.words], np.int64)
+    return table.take(split.labels.values)
 
 
 def _by_number(
@@ -155,11 +139,8 @@ def _by_number(
         what = f", which is not the number of a class. Allowed without data.classes: below {most + offset:,}."
         raise splits[0].label_error(found[0] == count - 1, what)
     allowed = f"{offset} to {count - 1 + offset}" if count else f"whole numbers from {offset}"
-    why = (
-        amount(count, "class has a name", "classes have names")
-        if given
-        else f"the highest in train is {count - 1 + offset}"
-    )
+    named = amount(count, "class has a name", "classes have names")
+    why = named if given else f"the highest in train is {count - 1 + offset}"
     for split, indices in zip(splits, found, strict=True):
         wrong = (indices < 0) | (indices >= count)
         if wrong.any():

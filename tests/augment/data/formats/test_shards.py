@@ -22,18 +22,9 @@ def test_braces(pattern: str, names: list[str]) -> None:
     assert expand_braces(pattern) == names
 
 
-@pytest.mark.parametrize(
-    ("pattern", "message"),
-    [
-        ("a{0..", "not closed"),
-        ("a}", "not opened"),
-        ("a{3..1}", "counts down"),
-        ("a{b}", "neither counts nor lists"),
-        ("a{b,{c}}", "neither counts nor lists"),
-    ],
-)
-def test_malformed_braces_are_refused(pattern: str, message: str) -> None:
-    with pytest.raises(UserError, match=f"^k: .*{message}"):
+@pytest.mark.parametrize("pattern", ["a{0..", "a}", "a{3..1}", "a{b}", "a{b,{c}}"])
+def test_malformed_braces_are_refused(pattern: str) -> None:
+    with pytest.raises(UserError, match=r"^k: .*neither count up nor list"):
         expand_braces(pattern, "k")
 
 

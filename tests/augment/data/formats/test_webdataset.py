@@ -125,10 +125,10 @@ def test_text_may_be_numbers(jpeg: bytes, tmp_path: Path) -> None:
 
 
 NO_NUMBERS: dict[str, tuple[Any, str]] = {
-    "no json": ({"b.json": None}, "b.jpg has no label: there is no b.json, only b.cls. data.targets names"),
+    "no json": ({"b.json": None}, "b.jpg has no label: there is no b.json, only b.cls. data.label names"),
     "number is none": ({"b.json": b'{"x": "1"}'}, "a.jpg has the label 1, and b.jpg has the label '1'. Allowed: num"),
     "number is a list": ({"b.json": b'{"x": [1]}'}, "b.jpg has the label [1]. Allowed: the number or the name of"),
-    "no field of numbers": ({"b.json": b'{"y": 1}'}, "no field x; there is y. data.targets names the fields with num"),
+    "no field of numbers": ({"b.json": b'{"y": 1}'}, "no field x; there is y. data.label names"),
 }
 
 

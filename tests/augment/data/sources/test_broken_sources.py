@@ -84,7 +84,7 @@ def test_missing_files_are_answered_with_suggestions(source: str, samples: list[
     message = said(source, settings | {key: wrong})
     assert message.startswith(f"data.{key}")
     assert f"Did you mean {meant}?" in message
-    if source != "folder":
+    if source not in ("folder", "lmdb"):  # a database is a folder
         assert f"Did you mean {meant}?" in said(source, settings | {"train": wrong.replace(".", "-*.")})
 
 
@@ -195,7 +195,7 @@ def test_a_class_that_train_lacks_is_refused(source: str, samples: list[Sample])
         ("parquet", {"image": "imge"}, "there is no column 'imge' (data.image). Did you mean 'image'? Allowed: image"),
         ("parquet", {"label": "lable"}, "there is no column 'lable' (data.label). Did you mean 'label'?"),
         ("webdataset", {"label": "class"}, "there is no 00.class, only 00.cls. data.label names where labels are: cls, "
-         "another ending, or json.FIELD. Did you mean 'cls'?"),
+         "another ending, or json.FIELD"),
         ("filelist", {"label": "label"}, "train.txt has no columns to choose."),
     ],
 )  # fmt: skip

@@ -39,7 +39,7 @@ def test_class_names_are_read_one_per_line(tmp_path: Path) -> None:
         (b"", "is empty"),
         (b"\n\n", "is empty"),
         (b"cat\n\ndog\n", "line 2 is empty"),
-        (b"cat\ndog\ncat\n", "lines 1 and 3 are both 'cat'"),
+        (b"cat\ndog\ncat\n", "has 'cat' twice"),
         (b"\xff\xfe", "is not text"),
     ],
 )
