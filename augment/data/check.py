@@ -9,6 +9,7 @@ decoder, on every machine. The verdicts are cached.
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -133,13 +134,7 @@ def _known(line: str, image: ImageRef) -> _Verdict | None:
 
 
 def leave_out(split: Split, name: str, problems: Sequence[Problem], *, skip_bad: bool) -> Split:
-    """Return the part of a split that can be decoded; the rest becomes `Split.left_out`.
-
-    Args:
-        split: the images.
-        name: the split's name in messages, "train" or "val".
-        problems: those of its images that cannot be decoded.
-        skip_bad: the value of the key data.skip_bad: leave out bad images instead of raising.
+    """Return the part of a split, train or val by `name`, that can be decoded; the rest becomes `Split.left_out`.
 
     Raises:
         UserError: an image is bad and skip_bad is false, or no image is good.
@@ -163,6 +158,16 @@ def leave_out(split: Split, name: str, problems: Sequence[Problem], *, skip_bad:
     files, targets = zip(*(pair for pair in pairs if pair[0] not in reasons), strict=True)
     left_out = (BadImage(n, *pair, reasons[pair[0]]) for n, pair in enumerate(pairs) if pair[0] in reasons)
     return replace(split, files=files, targets=targets, left_out=tuple(left_out))
+
+
+def group_copies(images: Sequence[ImageRef], digests: Mapping[ImageRef, str]) -> dict[ImageRef, int]:
+    """Return the number of its group for each image that has the same digest as another, or is listed twice."""
+    counts = Counter(digests.values())
+    if len(images) > len(digests):  # hashing a million paths takes seconds
+        counts.update(digests[image] for image, times in Counter(images).items() if times > 1 and image in digests)
+    several = (digest for digest, count in counts.items() if count > 1)
+    numbers = {digest: number for number, digest in enumerate(several)}
+    return {image: numbers[digest] for image, digest in digests.items() if digest in numbers}
 
 
 def _judge_all(files: Sequence[ImageRef]) -> Iterator[_Verdict]:

@@ -179,11 +179,7 @@ class Dataset:
 
 
 def check_dataset(dataset: object, what: str) -> Dataset:
-    """Return what a source has loaded, after a check that it is a data set as described above.
-
-    Args:
-        dataset: what the source has loaded.
-        what: names the source in messages.
+    """Return what a source, named `what` in messages, has loaded, after a check that it is a data set as described.
 
     Raises:
         UserError: it is no such data set.

@@ -28,12 +28,6 @@ def take_fold(dataset: Dataset, *, folds: int, fold: int, seed: int) -> Dataset:
     with the same rarest label are distributed in turn. Images with the same bytes are in the same fold, as far as
     `Dataset.copies` knows them. The dataset's own val is not used.
 
-    Args:
-        dataset: the dataset whose train split is divided.
-        folds: the number of folds.
-        fold: the fold to validate on, from 0.
-        seed: seed of the division.
-
     Raises:
         UserError: a class has fewer images than there are folds.
     """
@@ -56,11 +50,6 @@ def take_val(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
     Of each class, the share is rounded, but at least one image of every class with several is in either split. With
     several labels per image, the share of images with the same rarest label is about the same. Images with the same
     bytes are on the same side, as far as `Dataset.copies` knows them. The dataset's own val is not used.
-
-    Args:
-        dataset: the dataset whose train split is divided.
-        fraction: the share, in (0, 1).
-        seed: seed of the choice.
 
     Raises:
         UserError: there are too few images.
@@ -85,11 +74,7 @@ def take_val(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
 
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
-    """Return a source's dataset with val cut from train, if the source says so.
-
-    Raises:
-        UserError: there are too few images.
-    """
+    """Return a source's dataset with val cut from train, if the source says so."""
     if source.folds is not None and source.fold is not None:
         return take_fold(dataset, folds=source.folds, fold=source.fold, seed=source.split_seed)
     if source.val_fraction is not None:
@@ -122,11 +107,6 @@ def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
 
     A class keeps its share, rounded, and at least one image. With several labels per image, each set of labels keeps
     about its share; with numbers, the choice is random.
-
-    Args:
-        dataset: the dataset.
-        fraction: the share, in (0, 1].
-        seed: seed of the choice.
     """
     strata = dataset.kind.strata(dataset.train.targets)
     if dataset.kind.many_groups:
@@ -166,19 +146,13 @@ def as_left_out(split: Split, names: Collection[str]) -> Split:
         return split
     out = {image.index: image for image in split.left_out}
     rest = zip(split.files, split.targets, strict=True)
-    whole = (
-        out[index] if index in out else BadImage(index, *next(rest), reason="")
-        for index in range(len(split) + len(out))
-    )
-    kept: list[BadImage] = []
-    left_out: list[BadImage] = []
-    for image in whole:
-        (left_out if portable_name(image.file) in names else kept).append(image)
+    whole = [out.get(n) or BadImage(n, *next(rest), reason="") for n in range(len(split) + len(out))]
+    kept = [image for image in whole if portable_name(image.file) not in names]
     return replace(
         split,
         files=tuple(image.file for image in kept),
         targets=tuple(image.target for image in kept),
-        left_out=tuple(left_out),
+        left_out=tuple(image for image in whole if portable_name(image.file) in names),
         bad=tuple(image for image in kept if image.reason),
     )
 

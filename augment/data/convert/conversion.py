@@ -54,13 +54,8 @@ class Options:
 def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> str:
     """Write both splits, load them as training does, and compare the counts, targets and bytes of images.
 
-    The images of train are shuffled once, so that sequential readers meet all classes early.
-
-    Args:
-        dataset: the data set to write.
-        out: the folder to write to, new or empty; after an error, there is nothing in it.
-        options: the form to write.
-        jobs: number of threads that read, reduce and re-encode images.
+    The images of train are shuffled once, so that sequential readers meet all classes early. The folder is new or
+    empty, and empty again after an error; `jobs` threads read and re-encode images.
 
     Returns:
         A checksum of all targets and encoded images, whatever their order and format: hexadecimal.

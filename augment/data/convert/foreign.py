@@ -10,8 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from augment.data.check import examine_files, leave_out
-from augment.data.copies import group_copies
+from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import DATA_DIR, Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS, MAX_PIXELS, strict_pillow
 from augment.data.images import name_of, read_encoded, to_rgb
@@ -63,11 +62,7 @@ class AsJpeg:
 def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, str]:
     """Check a dataset as before training, but keep the images that Pillow can open, as JPEG.
 
-    Args:
-        dataset: the images.
-        about: identifies the cache of verdicts.
-        quality: quality of the JPEGs.
-        skip_bad: leave out all others that DALI cannot decode, instead of raising.
+    The cache of verdicts is that of `about`; with `skip_bad`, all others that DALI cannot decode are left out.
 
     Returns:
         The images with `Dataset.copies`, and a sentence about those that become JPEG, empty if there are none.

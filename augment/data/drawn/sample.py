@@ -5,7 +5,7 @@ of drawing. A thing (see `things`) is transformed by a random homography, drawn 
 averaged down. The train split is small on purpose: a network without augmentation overfits it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from colorsys import hls_to_rgb
 from pathlib import Path
 from types import MappingProxyType
@@ -133,13 +133,7 @@ def begin(
 
 
 def draw(name: str, split: str, index: int) -> Image.Image:
-    """Return one image of the set, RGB.
-
-    Args:
-        name: one of `CLASSES`.
-        split: "train" or "val"; they differ in nothing but the seeds.
-        index: which image of that class and split, from 0.
-    """
+    """Return one image of a class of the set, RGB; train and val differ in nothing but the seeds."""
     rng = Generator(np.random.Philox(np.random.SeedSequence(list(f"{split}/{name}/{index}".encode()))))
     scene, canvas = begin(rng)
     put(rng, canvas, THINGS[name](rng), view(rng, scene.size))
@@ -147,22 +141,7 @@ def draw(name: str, split: str, index: int) -> Image.Image:
 
 
 def make_sample(root: Path, *, train_per_class: int = TRAIN_PER_CLASS, val_per_class: int = VAL_PER_CLASS) -> Path:
-    """Draw the set into a folder of its own under `root`, unless it is there already.
-
-    The folder appears in one step, complete. An interrupted call leaves nothing; of several processes the first to
-    finish wins.
-
-    Args:
-        root: the parent folder; made when missing.
-        train_per_class: images of each class in the train split.
-        val_per_class: images of each class in the val split.
-
-    Returns:
-        The folder, with {train,val}/<class>/<index>.jpg.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Draw the set into a folder of its own under `root`, {train,val}/<class>/<index>.jpg; see `make_set`."""
     folder = root / f"sample-v{VERSION}-{train_per_class}-{val_per_class}"
     counts = {"train": train_per_class, "val": val_per_class}
     images = {
@@ -178,15 +157,18 @@ def make_set(
     folder: Path,
     images: Mapping[str, tuple[Any, ...]],
     draw: Callable[..., Image.Image],
-    texts: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    texts: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """Draw a set into a folder, unless it is there already; the folder appears in one step, complete.
+    """Draw a set into a folder, unless it is there already.
+
+    The folder appears in one step, complete. An interrupted call leaves nothing; of several processes the first to
+    finish wins.
 
     Args:
         folder: the folder to make.
         images: the arguments of `draw` for each image file, by its path relative to the folder.
         draw: draws an image.
-        texts: the lines of each text file.
+        texts: the content of text files.
 
     Raises:
         UserError: it cannot be written.
@@ -197,8 +179,8 @@ def make_set(
                 for parent in {(part / name).parent for name in images}:
                     parent.mkdir(parents=True, exist_ok=True)
                 _draw_all(part, images, draw)
-                for name, lines in texts.items():
-                    (part / name).write_text("".join(f"{line}\n" for line in lines))
+                for name, text in texts.items():
+                    (part / name).write_text(text)
     except OSError as error:
         if not folder.is_dir():  # else another process was first
             raise UserError(

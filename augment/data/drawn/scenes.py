@@ -27,12 +27,7 @@ def labels_of(split: str, index: int) -> tuple[str, ...]:
 
 
 def draw_scene(split: str, index: int) -> Image.Image:
-    """Return one image of the set, RGB.
-
-    Args:
-        split: "train" or "val"; they differ in nothing but the seeds.
-        index: which image of that split, from 0.
-    """
+    """Return one image of the set, RGB; train and val differ in nothing but the seeds."""
     rng = _generator(split, index)
     names = _choose(rng)
     scene, canvas = begin(rng, MEAN_SIDE_RANGE)
@@ -45,23 +40,13 @@ def draw_scene(split: str, index: int) -> Image.Image:
 
 
 def make_scenes(root: Path) -> Path:
-    """Draw the set into a folder of its own under `root`, unless it is there already.
-
-    Args:
-        root: the parent folder; made when missing.
-
-    Returns:
-        The folder, with {train,val}/<index>.jpg, the lists train.txt and val.txt, and classes.txt.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Draw the set into a folder of its own under `root`, with {train,val}/<index>.jpg and lists; see `make_set`."""
     counts = {"train": TRAIN, "val": VAL}
     images = {f"{split}/{index:03d}.jpg": (split, index) for split in counts for index in range(counts[split])}
-    lines = {name: " ".join([name, *labels_of(*of)]) for name, of in images.items()}
-    texts = {f"{split}.txt": [lines[name] for name, of in images.items() if of[0] == split] for split in counts}
+    lines = {name: " ".join([name, *labels_of(*of)]) + "\n" for name, of in images.items()}
+    texts = {f"{split}.txt": "".join(lines[name] for name, of in images.items() if of[0] == split) for split in counts}
     folder = root / f"scenes-v{VERSION}-{TRAIN}-{VAL}"
-    return make_set(folder, images, draw_scene, texts | {"classes.txt": list(CLASSES)})
+    return make_set(folder, images, draw_scene, texts | {"classes.txt": "\n".join(CLASSES)})
 
 
 def _generator(split: str, index: int) -> Generator:

@@ -26,12 +26,7 @@ _MARKS = (
 def describe_content(file: Path, asked: str) -> str:
     """Return a sentence, after a blank, about the format that a file seems to have.
 
-    Args:
-        file: the file.
-        asked: name of the source that it was given to.
-
-    Returns:
-        The sentence; empty if nothing is known or the file seems to be of that source.
+    It is empty if nothing is known, or if the file seems to be of the source that it was given to, `asked`.
     """
     try:
         with file.open("rb") as stream:

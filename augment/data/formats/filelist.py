@@ -82,7 +82,7 @@ def read_list(key: str, file: Path, *, image: str | None, label: str | None, tar
     Args:
         key: the setting that names the file.
         file: the list; CSV by its ending, see `SEPARATORS`.
-        image: column of the path; None: "path", or the first one.
+        image: column of the path in CSV; None: "path", or the first one.
         label: column of the labels; None: "label", or the second one.
         targets: columns of numbers or of 0 and 1, instead of `label`; empty: none.
 

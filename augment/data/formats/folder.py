@@ -25,6 +25,8 @@ FOREIGN_EXTENSIONS = frozenset(
     | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".nrw", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"}  # of cameras
 )
 
+_ALL_EXTENSIONS = EXTENSIONS | FOREIGN_EXTENSIONS
+
 # Names of folders that are a split rather than a class, by the split that they suggest.
 _SPLITS = {
     "train": re.compile(r"train(ing)?(([_ -]?(set|data|images))?)", re.IGNORECASE),
@@ -51,8 +53,8 @@ def scan_folder(
     symbolic links; linked folders further down are not entered. The order depends on the names only.
 
     Args:
-        root: the folder that holds train and val; a leading ~ is expanded.
-        train_dir: the folder of train, relative to root; None: "train", or with `cuts_val` the root itself.
+        root: the folder that holds train and val.
+        train_dir: the folder of train in root; None: "train", or with `cuts_val` the root itself.
         val_dir: the folder of val; None: "val".
         cuts_val: leave val empty, since it is cut from train later.
         with_foreign: list images of foreign formats, too.
@@ -86,10 +88,6 @@ def has_only(root: Path, name: str) -> bool:
 
 def scan_split(root: Path, classes: Sequence[str]) -> Split:
     """List the images of one split, root/<class>/* or root/val/<class>/*, whose classes are known.
-
-    Args:
-        root: the folder.
-        classes: allowed names of class folders; an image's target is the index of its class here.
 
     Raises:
         UserError: the folder is missing or holds no images, or it has a class that is not among `classes`.
@@ -146,12 +144,8 @@ def _split_folders(
 
 
 def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, with_foreign: bool) -> Dataset:
-    def find(folder: Path) -> tuple[list[Path], list[Path]]:
-        files, foreign = _find(folder)
-        return (sorted(files + foreign), []) if with_foreign else (files, foreign)
-
     train_folders = _class_folders(train_folder)
-    train = [find(folder) for folder in train_folders.values()]
+    train = [_find(folder, with_foreign=with_foreign) for folder in train_folders.values()]
     for folder, (files, foreign) in zip(train_folders.values(), train, strict=True):
         if not files:
             hint = f"Of other formats, {CONVERT}." if foreign else "Add some, or remove it."
@@ -164,7 +158,10 @@ def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, w
             some = f"add images of it to {train_folder / name}, or rename or remove it"
             text = f"{folder} is a class that train lacks.{nearest(name, train_folders)} Allowed: to {some}."
             problems.insert(0, text)
-    val = [find(val_folders[name]) if name in val_folders else ([], []) for name in train_folders]
+    val = [
+        _find(val_folders[name], with_foreign=with_foreign) if name in val_folders else ([], [])
+        for name in train_folders
+    ]
     if not any(files for files, _ in val):
         first = next(iter(val_folders.values()))
         problems.append(f"the class folders in {val_folder} hold no images{_other_files(first)}.")
@@ -185,26 +182,15 @@ def _split_named(name: str) -> str:
     return next((split for split, pattern in _SPLITS.items() if pattern.fullmatch(name)), "")
 
 
-def _splits_in(found: dict[str, Path]) -> dict[str, Path]:
-    """Return the folders whose names mean train or val; test counts as val if there is no other."""
-    by_split = {split: folder for name, folder in reversed(found.items()) if (split := _split_named(name))}
-    if "test" in by_split:
-        test = by_split.pop("test")
-        by_split.setdefault("val", test)
-    return by_split
-
-
 def _advice(root: Path, found: dict[str, Path]) -> str:
     """Suggest a remedy for a root that lacks a split: other folders, a cut, or the right layout."""
     for folder in (*root.absolute().parents[:2], *found.values()):
         if (folder / "train").is_dir() and (folder / "val").is_dir():
             return f" Did you mean data.root={folder}?"
-    splits = _splits_in(found)
-    meant = " ".join(
-        f"data.{split}_dir={_descend(splits[split]).relative_to(root)}"
-        for split in ("train", "val")
-        if split in splits and splits[split].name != split
-    )
+    splits = {split: name for name in reversed(found) if (split := _split_named(name))}
+    if test := splits.pop("test", ""):
+        splits.setdefault("val", test)  # if there is no other
+    meant = " ".join(f"data.{split}_dir={splits[split]}" for split in sorted(splits) if splits[split] != split)
     if len(splits) == 2:
         return f" Did you mean {meant}? Otherwise: {CUT}." if meant else " Allowed: one of these."
     if "train" in splits:
@@ -220,12 +206,6 @@ def _advice(root: Path, found: dict[str, Path]) -> str:
     if loose:
         return f" Move them to a folder for each class: {layout}; or list them with their classes, for data=filelist."
     return f" The layout is {layout}."
-
-
-def _descend(folder: Path) -> Path:
-    """Return the folder that has the classes: archives often have a folder of the same name in a split's."""
-    inner = list(_folders(folder).values())
-    return _descend(inner[0]) if len(inner) == 1 and not _has_images(inner[0]) else folder
 
 
 def _class_folders(split: Path) -> dict[str, Path]:
@@ -249,23 +229,23 @@ def _folders(parent: Path) -> dict[str, Path]:
 
 def find_images(folder: Path, *, with_foreign: bool = False) -> list[Path]:
     """Return the images at any depth below `folder`, sorted by path; those of foreign formats only if asked."""
-    images, foreign = _find(folder)
-    return sorted(images + foreign) if with_foreign else images
+    return _find(folder, with_foreign=with_foreign)[0]
 
 
-def _find(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the images at any depth below `folder`, and those of foreign formats, sorted by path."""
+def _find(folder: Path, *, with_foreign: bool = False) -> tuple[list[Path], list[Path]]:
+    """Return the images at any depth below `folder`, sorted by path, and the others of foreign formats."""
 
     def refuse(error: OSError) -> None:
         raise _unreadable(error)
 
-    found: tuple[list[str], list[str]] = ([], [])
+    found: list[str] = []
     for parent, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for paths, extensions in zip(found, (EXTENSIONS, FOREIGN_EXTENSIONS), strict=True):
-            paths += [os.path.join(parent, name) for name in names if _is_image(name, extensions)]
-    images, foreign = ([Path(name) for name in sorted(paths)] for paths in found)
-    return images, foreign
+        found += [os.path.join(parent, name) for name in names if _is_image(name, _ALL_EXTENSIONS)]
+    images: tuple[list[Path], list[Path]] = ([], [])
+    for name in sorted(found):
+        images[not (with_foreign or _is_image(os.path.basename(name)))].append(Path(name))
+    return images
 
 
 def _has_images(folder: Path) -> bool:

@@ -46,10 +46,7 @@ class RecordFile:
         return cls(path, stat.st_size, stat.st_mtime_ns)
 
     def require_unchanged(self, descriptor: int | None = None) -> None:
-        """Check that the file has not changed; mapping a truncated file would end the process.
-
-        Args:
-            descriptor: descriptor of the open file; None: look up the path, which takes a microsecond.
+        """Check that the file, open as `descriptor`, has not changed; mapping a truncated file would end the process.
 
         Raises:
             OSError: it has changed, or is gone.

@@ -126,11 +126,7 @@ def errors_of(what: str, where: Callable[[], str] = lambda: "") -> Iterator[None
 
 
 def find_object(name: str, key: str) -> Any:
-    """Import and return the object `module.name`.
-
-    Args:
-        name: name of the object; attributes of attributes and modules of packages are allowed.
-        key: the setting that contains the name, for messages.
+    """Import and return the object `module.name`; attributes of attributes and modules of packages are allowed.
 
     Raises:
         UserError: there is no such module or object, or the module cannot be imported.
@@ -186,8 +182,7 @@ def _import(module: str, what: str) -> Any:
 def _defined(found: Any, path: str) -> list[str]:
     """Return the names that a module or class defines itself."""
     own = getattr(found, "__module__", path)
-    values = getattr(found, "__dict__", {}).items()
-    return [name for name, value in values if name[0] != "_" and getattr(value, "__module__", None) == own]
+    return [name for name, value in vars(found).items() if name[0] != "_" and getattr(value, "__module__", None) == own]
 
 
 def _is_sequence(found: object) -> bool:

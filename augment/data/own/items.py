@@ -39,9 +39,6 @@ _TOGETHER = 32
 
 Loaded = NDArray[np.uint8] | bytes
 
-# Pillow's modes with 8 bits per channel, whose conversion to RGB is unambiguous.
-_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
-
 ALLOWED = "a path, encoded bytes, a Pillow image, a uint8 array (height, width, 3) or a uint8 tensor (3, height, width)"
 
 
@@ -62,9 +59,9 @@ def take(value: object) -> Given:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, Image.Image):
-        if value.mode not in _MODES or 0 in value.size:
-            why = ", which has more than 8 bits a channel" if value.mode.startswith(("I", "F")) else ""
-            raise ValueError(f"a Pillow image of mode {value.mode}, {value.width} x {value.height} pixels{why}")
+        if value.mode.startswith(("I", "F")) or 0 in value.size:
+            shown = f"a Pillow image of mode {value.mode}, {value.width} x {value.height} pixels"
+            raise ValueError(f"{shown}; allowed are 8 bits a channel")
         try:
             return np.asarray(to_rgb(value))
         except DECODER_ERRORS as error:  # Pillow reads a file when its pixels are needed
@@ -131,12 +128,8 @@ class Items:
     def given(self, index: int, *, decoded: bool) -> Given:
         """Return an image.
 
-        Args:
-            index: index of the item.
-            decoded: whether it must be decoded, or encoded.
-
         Raises:
-            UserError: it is not an image, or of the other kind.
+            UserError: it is not an image, or not decoded, respectively encoded.
         """
         with self._lock:
             found = self.as_image(self.pair(index)[0], index)
@@ -146,11 +139,7 @@ class Items:
         return found
 
     def as_image(self, image: object, index: int) -> Given:
-        """Return the image of an item as one of the types that are used here.
-
-        Raises:
-            UserError: it is not an image.
-        """
+        """Return the image of an item as one of the types that are used here."""
         try:
             return take(image)
         except ValueError as error:

@@ -36,11 +36,7 @@ _SHOWN_FROM = 1000  # items from which a bar is shown
 
 
 def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Dataset:
-    """Make the sequences and determine their targets, if necessary by reading every item once.
-
-    Args:
-        factories: make the training sequence, and the validation sequence if there is one.
-        options: the settings about targets.
+    """Make the sequences of train and val and determine their targets, if necessary by reading every item once.
 
     Raises:
         UserError: the user's code fails, or returns something unusable.
@@ -135,12 +131,7 @@ def _same_target(one: object, other: object) -> bool:
 
 
 def _labels(values: Sequence[object] | NDArray[Any], name: Callable[[int], str], *, numbers: bool) -> Labels:
-    """Return the targets of a user's items as labels.
-
-    Args:
-        values: the targets, as the user's code returns them.
-        name: returns the name of an item in messages, given its index.
-        numbers: whether the settings ask for numbers to predict.
+    """Return the targets of a user's items as labels; `numbers`: whether the settings ask for numbers to predict.
 
     Raises:
         UserError: one is not a target, or they are of several kinds; the message names it and says why.

@@ -54,11 +54,8 @@ class Archive:
 def prepare_archive(archive: Archive, directory: Path) -> Path:
     """Download and unpack an archive into `directory`; return the folder that holds train and val.
 
-    The folder is named like the archive and appears in one step. Concurrent processes wait for the first.
-
-    Args:
-        archive: the archive to download.
-        directory: the parent folder of the archive and its content. An archive of the right name in it is used.
+    The folder is named like the archive and appears in one step. Concurrent processes wait for the first. An archive of
+    the right name that is there already is used.
 
     Raises:
         UserError: the archive cannot be downloaded, its checksum differs, or it does not hold a data set.

@@ -5,12 +5,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from augment.data.balance import balanced
-from augment.data.check import examine_files, leave_out
-from augment.data.copies import describe_copies, group_copies
+from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import DATA_DIR, Dataset, ImageRef, check_dataset
 from augment.data.images import portable_name
 from augment.data.selection import as_left_out, cut_val, take_fraction
-from augment.data.sources.notices import describe_foreign, describe_left_out, describe_missing, log_notices
+from augment.data.sources.notices import (
+    describe_copies,
+    describe_foreign,
+    describe_left_out,
+    describe_missing,
+    log_notices,
+)
 from augment.data.sources.registry import SOURCES, VAL_MISSING, LabeledSource, Source, whole
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded

@@ -1,12 +1,13 @@
-"""What is strange about a data set, in sentences: images left out, missing classes, foreign formats."""
+"""What is strange about a data set, in sentences: images left out, missing classes, foreign formats, copies."""
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from augment.data.dataset import Dataset, Split
+from augment.data.dataset import Dataset, ImageRef, Split
 from augment.data.faults import CONVERT
 from augment.data.images import name_of
+from augment.data.targets.kind import Target
 from augment.support.errors import UserError
 from augment.support.text import amount, list_some, plural
 
@@ -22,11 +23,7 @@ def log_notices(notices: Iterable[str]) -> None:
 
 
 def describe_missing(dataset: Dataset, *, only_val: bool = False) -> list[str]:
-    """Describe the classes or labels that no image of a split has.
-
-    Args:
-        dataset: the images.
-        only_val: whether train is val, read alone.
+    """Describe the classes or labels that no image of a split has; with `only_val`, train is val, read alone.
 
     Raises:
         UserError: both splits have classes, but they share none.
@@ -72,3 +69,30 @@ def describe_foreign(dataset: Dataset) -> str:
     part = f"{len(files):,} of {amount(len(files) + sum(map(len, splits)), 'image')}"
     are, formats = plural(len(files), "is", "are"), plural(len(files), "its format", "their formats")
     return f"{part} {are} left out, because DALI does not decode {formats}: {kinds}, such as {files[0]}; {CONVERT}"
+
+
+def describe_copies(dataset: Dataset) -> str:
+    """Describe copies across the splits and copies with different targets in one line; empty if there are none."""
+    if not dataset.copies:
+        return ""
+    train, val = (
+        [(dataset.copies[i], i, t) for i, t in zip(split.files, split.targets, strict=True) if i in dataset.copies]
+        for split in (dataset.train, dataset.val)
+    )
+    targets: dict[int, dict[Target, ImageRef]] = defaultdict(dict)
+    for group, image, target in train + val:
+        targets[group].setdefault(target, image)
+    learned = {group for group, _, _ in train}
+    scored = [image for group, image, _ in val if group in learned]
+    found = []
+    if scored:
+        are = plural(len(scored), "is a copy of a train image", "are copies of train images")
+        found.append(f"{len(scored):,} of {amount(len(dataset.val), 'val image')} {are}, such as {name_of(scored[0])}")
+    if clashing := [images for images in targets.values() if len(images) > 1]:
+        (one, first), (other, second), *_ = clashing[0].items()
+        pairs = ((one, first), (other, second))
+        shown = [f"{name_of(image)} ({dataset.kind.caption(target, dataset.classes)})" for target, image in pairs]
+        found.append(
+            f"{amount(len(clashing), 'image')} with copies of other {dataset.kind.units}, such as {' and '.join(shown)}"
+        )
+    return f"data: {'; '.join(found)}; python -m augment info lists them" if found else ""

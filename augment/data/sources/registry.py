@@ -5,8 +5,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from augment.data.dataset import Dataset
+from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.folder import CUT
+from augment.data.images import name_of
+from augment.data.targets.given import Label, LabeledSplit, pack
+from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import Kind, TargetOptions, known_kinds
 from augment.data.targets.names import read_names
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
@@ -150,6 +153,18 @@ class LabeledSource(Source):
         """The kind of targets that the settings ask for; None: it is inferred."""
         return known_kinds().get("multilabel" if self.multilabel else self.task or "")
 
+    def load(self) -> Dataset:
+        """List the images of `labels` and interpret their labels."""
+        options = self.target_options()
+        return make_dataset([_labeled(key, self.labels(given)) for key, given in self.given().items()], options)
+
+    def labels(self, given: str) -> Mapping[ImageRef, Label | list[Label]]:
+        """Return the images of what data.train or data.val gives, each with its class, number, or a list of them.
+
+        A source that has none of its own for `load` has this.
+        """
+        raise NotImplementedError
+
     def given(self) -> dict[str, str]:
         """Return what is to be read, by its key: data.train and, unless val is cut from it, data.val."""
         if self.only_val:
@@ -168,6 +183,16 @@ class LabeledSource(Source):
         return TargetOptions(
             self.kind, read_names(self.classes) if self.classes else None, self.label_offset, self.targets
         )
+
+
+def _labeled(key: str, found: Mapping[ImageRef, Label | list[Label]]) -> LabeledSplit:
+    images = list(found)
+
+    def name(index: int) -> str:
+        return name_of(images[index])
+
+    labels = [label if isinstance(label, list) else [label] for label in found.values()]
+    return LabeledSplit(key, images, pack(labels, name), name)
 
 
 S = TypeVar("S", bound=type[Source])

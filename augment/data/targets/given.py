@@ -116,11 +116,7 @@ class LabeledSplit:
 
 
 def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Labels:
-    """Pack the labels of each image into arrays.
-
-    Args:
-        labels: the labels of each image.
-        name: returns the name of an image, given its index.
+    """Pack the labels of each image, named by `name` in messages, into arrays.
 
     Raises:
         UserError: some labels are text and others numbers, or a number is too large.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
-from augment.data.copies import group_copies
+from augment.data.check import group_copies
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.faults import DECODER_ERRORS, FORMATS, find_fault, strict_pillow
 from augment.data.images import is_decoded, read_encoded

@@ -1,7 +1,6 @@
 """The cache of checks: a file is opened again only if it has changed."""
 
 import json
-import logging
 import os
 from pathlib import Path
 
@@ -60,14 +59,6 @@ def test_changed_files_are_checked_again(tmp_path: Path, judged: list[str]) -> N
     assert sorted(judged) == ["gone.jpg", "newer.jpg", "shorter.jpg"]
 
 
-def test_cache_keeps_verdicts_of_other_calls(tmp_path: Path, judged: list[str]) -> None:
-    cache = tmp_path / "check.json"
-    train, val = (write(tmp_path, name, encoded("JPEG")) for name in ("train.jpg", "val.jpg"))
-    for files in ([train], [val], [train], [val]):
-        check_files(files, cache=cache)
-    assert judged == ["train.jpg", "val.jpg"]
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -87,14 +78,6 @@ def test_damaged_cache_is_ignored_and_replaced(tmp_path: Path, judged: list[str]
     for _ in range(2):
         assert check_files([file], cache=cache) == [Problem(file, "is empty (0 bytes)")]
     assert judged == ["bad.jpg"]
-
-
-def test_cache_that_cannot_be_written_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    file = write(tmp_path, "bad.jpg", b"")
-    (tmp_path / "file").write_text("")
-    assert len(check_files([file], cache=tmp_path / "file" / "check.json")) == 1
-    assert "not written" in caplog.text
 
 
 def test_file_that_could_not_be_read_is_not_cached(tmp_path: Path) -> None:

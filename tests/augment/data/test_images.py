@@ -14,13 +14,8 @@ from augment.data.dataset import ImageRef, Split
 from augment.data.images import are_decoded, are_paths, file_name, name_of, open_image, read_encoded
 from augment.data.sources import parse_data
 from augment.pipeline.image_feed import ImageFeed
-from augment.pipeline.placement import decoded_bytes
 from augment.pipeline.reading import Reading
-from augment.pipeline.serving.serialized import serialize
-from augment.recipe.plan import build_plan
-from augment.recipe.steps import parse_aug
-from augment.tools.export.parity import load_dali, parity
-from augment.tools.preview.gallery import render_whole, shoot
+from augment.pipeline.placement import decoded_bytes
 
 CPU = torch.device("cpu")
 Images = tuple[ImageRef, ...]
@@ -59,25 +54,6 @@ def test_one_encoded_image_makes_the_split_encoded(stores: dict[str, Images]) ->
     first, second = ImageFeed(Reading(both, 2, seed=0))(SimpleNamespace(iteration=0))[0]
     assert bytes(first[:2]) == b"P6"
     assert bytes(second) == bytes(read_encoded(both[1]))
-
-
-@pytest.mark.parametrize("name", ["tar", "array"])
-def test_a_preview_is_the_same(name: str, stores: dict[str, Images]) -> None:
-    aug = parse_aug({"size": 16, "train": {"flip": {"p": 0.5}, "hue": {"p": 0.5}}})
-    assert render_whole(aug, stores[name]).shape == (7, 16, 16, 3)
-    if name == "tar":
-        np.testing.assert_array_equal(render_whole(aug, stores[name]), render_whole(aug, stores["folder"]))
-    shots = shoot(build_plan(aug, "train"), stores[name], seed=0, epochs=2)
-    assert sorted((shot.epoch, shot.photo) for shot in shots) == [(e, p) for e in range(2) for p in range(7)]
-
-
-def test_an_export_is_compared_on_them(stores: dict[str, Images], tmp_path: Path) -> None:
-    plan = build_plan(parse_aug({"size": 16, "val": {"resize": {}}}), "val")
-    (tmp_path / "it.dali").write_bytes(serialize(plan, "cpu"))
-    forms = {"it": load_dali(tmp_path / "it.dali", "cpu")}
-    for name in ("tar", "array"):
-        (result,) = parity(plan, stores[name], forms, CPU)
-        assert (result.images, result.max_levels) == (7, 0), name
 
 
 def test_their_size_in_memory_is_estimated(stores: dict[str, Images]) -> None:

@@ -1,17 +1,13 @@
 """Arrays of decoded images, and error messages about other arrays."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from augment.data.formats.spans import RecordFile
 from augment.data.images import open_image
 from augment.data.sources import parse_data
-from augment.pipeline.image_feed import ImageFeed
-from augment.pipeline.reading import Reading
 from augment.support.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)
@@ -69,20 +65,6 @@ def test_a_replaced_array_is_read_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(new.read_pixels(), turned[1])
     with pytest.raises(OSError, match="changed"):
         old.read_pixels()
-
-
-def test_a_batch_is_read_with_one_look_at_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = load(tmp_path).train.files
-    feed = ImageFeed(Reading(images, 4, seed=0))
-    looks = []
-    real = RecordFile.require_unchanged
-    monkeypatch.setattr(RecordFile, "require_unchanged", lambda file: (looks.append(file), real(file)))
-    found, indices = feed(SimpleNamespace(iteration=0))
-    np.testing.assert_array_equal(np.stack(found), PIXELS[indices[:, 0]])
-    assert len(looks) == 1
-    np.save(tmp_path / "x.npy", np.array(PIXELS)[:2])
-    with pytest.raises(UserError, match=r"x\.npy\[0\] cannot be read any more.*changed"):
-        feed(SimpleNamespace(iteration=1))
 
 
 def test_damaged_and_other_files_are_refused(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_classes_without_a_split_are_train_if_val_is_cut_from_it(tmp_path: Path)
 
 def test_folders_of_other_names(tmp_path: Path) -> None:
     make(tmp_path, "training_set/training_set/cat/a.jpg", "test_set/cat/v.jpg")
-    meant = "Did you mean data.train_dir=training_set/training_set data.val_dir=test_set?"
+    meant = "Did you mean data.train_dir=training_set data.val_dir=test_set?"
     assert meant in message(tmp_path)
     assert "Did you mean" in message(tmp_path, cuts_val=True)  # rather than two classes, training_set and test_set
     dataset = scan_folder(tmp_path, train_dir="training_set/training_set", val_dir="test_set")

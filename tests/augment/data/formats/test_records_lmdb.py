@@ -2,10 +2,7 @@
 
 import struct
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
-from time import sleep
 
 import numpy as np
 import pytest
@@ -33,24 +30,6 @@ def index(path: Path) -> Index:
 
 def read(path: Path, found: Index) -> list[bytes]:
     return [DatumImage(RecordFile.of(path), bytes.fromhex(name)).read() for name in found.names]
-
-
-def test_concurrent_threads_share_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "base", {b"0": datum(b"first", encoded=1)})
-    both, plain = Barrier(2), lmdb.open
-
-    def slowly(*given: object, **options: object) -> object:
-        opened = plain(*given, **options)
-        sleep(0.05)  # the other one asks meanwhile
-        return opened
-
-    def first(_: int) -> bytes:
-        both.wait()
-        return DatumImage(RecordFile.of(path), b"0").read()
-
-    monkeypatch.setattr(lmdb, "open", slowly)
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(first, range(2))) == [b"first", b"first"]
 
 
 def test_encoded_images_in_the_order_of_keys(tmp_path: Path) -> None:

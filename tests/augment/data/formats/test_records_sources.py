@@ -14,7 +14,6 @@ from PIL import Image
 from stores import FIXED
 
 from augment.data.dataset import Dataset, Split
-from augment.data.images import read_encoded
 from augment.data.sources import parse_data
 from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
@@ -77,34 +76,12 @@ def test_pixels_in_a_database_are_the_pixels_of_the_images(photos: tuple[Path, .
     assert epoch(load("lmdb", tmp_path / "base").train) == epoch(Split(photos, targets))
 
 
-@pytest.mark.parametrize("source", ["tfrecord", "recordio"])
-def test_a_file_that_changes_during_reading_is_an_error(source: str, image_files: Split, tmp_path: Path) -> None:
-    path = write(source, tmp_path / source, "train", samples_of(image_files))
-    file = load(source, path).train.files[0]
-    with path.open("r+b") as stream:
-        stream.truncate(10)
-    with pytest.raises(OSError, match="it has changed since it was indexed"):
-        read_encoded(file)
-
-
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_missing_file_is_named_before_anything_is_indexed(source: str, image_files: Split, tmp_path: Path) -> None:
     path = write(source, tmp_path / source, "train", samples_of(image_files))
     with pytest.raises(UserError, match=r"data.val=.*vall"):
         parse_data({"source": source, "train": str(path), "val": str(tmp_path / "vall")}).load()
     assert not (tmp_path / "outputs").exists()
-
-
-def test_names_and_numbers_in_one_set_are_refused(image_files: Split, tmp_path: Path) -> None:
-    images = [sample[0] for sample in samples_of(image_files)]
-    for name, label in (("a", 1), ("b", "cat")):
-        parquet.write_table(pa.table({"image": images, "label": [label] * 7}), tmp_path / f"{name}.parquet")
-    with pytest.raises(
-        UserError, match=r"^data.train: a.parquet/0 has the label 1, and b.parquet/0 has the label 'cat'"
-    ):
-        load("parquet", tmp_path / "*.parquet")
-    with pytest.raises(UserError, match=r"^data: a.parquet/0 has the label 1, and b.parquet/0 has the label 'cat'"):
-        parse_data({"source": "parquet", "train": "a.parquet", "val": "b.parquet"}).load()
 
 
 def test_several_labels_in_a_feature(image_files: Split, tmp_path: Path) -> None:

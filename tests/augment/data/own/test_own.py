@@ -217,42 +217,6 @@ def test_known_targets_cost_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load("my_data.both").train.targets == (2, 0, 2, 0, 1)
 
 
-def test_an_epoch_reads_each_image_once() -> None:
-    split = load().train
-    my_data().READ.clear()
-    loader = make(split)
-    list(loader)
-    # DALI is three batches of two ahead, and as many are begun beyond these; the last batch is padded with no reading.
-    assert Counter(my_data().READ[:7]) == Counter(range(7))
-    assert len(my_data().READ) <= 7 + 2 * 5
-
-
-def test_user_code_is_never_called_concurrently() -> None:
-    code = """
-    import io
-    import time
-    from PIL import Image
-
-    class Photos:
-        targets = [0, 1] * 100
-        inside = 0
-
-        def __len__(self):
-            return 200
-
-        def __getitem__(self, index):
-            self.inside += 1
-            assert self.inside == 1, "two at a time"
-            time.sleep(0)  # another thread's turn
-            self.inside -= 1
-            return Image.new("RGB", (8, 8)), index % 2
-
-    train = Photos()
-    """
-    # Images are checked by several threads.
-    assert len(written(code, skip_bad=True).train) == 200
-
-
 def test_readers_end_with_a_run_and_restart_with_the_next() -> None:
     def reading() -> bool:
         return any(thread.name.startswith("items") for thread in threading.enumerate())

@@ -10,8 +10,6 @@ from encoding import header, part
 from files_of_sources import ALL, ENDINGS, Sample, Settings, file_of, jpeg, load, name_of, put_both, said
 from stores import write_tar
 
-from trainer.cli.main import main
-
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
@@ -223,19 +221,3 @@ def test_images_in_both_splits_are_reported(
     assert re.search(
         r"(\d) of \1 val images are copies of train images, such as |\.npy is data\.train, too: ", caplog.text
     )
-
-
-@pytest.mark.parametrize("source", ALL)
-def test_the_command_line_prints_one_sentence(
-    source: str, samples: list[Sample], capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = put_both(source, samples[:2], samples[:3])
-    given = [f"data.{key}={value}" for key, value in settings.items()]
-    with pytest.raises(SystemExit) as caught:
-        main([f"data={source}", *given, "fit.epochs=1", "fit.device=cpu", "model=cnn"])
-    assert caught.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: data.")
-    assert "Traceback" not in error
-    assert len(error.splitlines()) == 1
-    assert not list(Path("outputs").glob("2*"))

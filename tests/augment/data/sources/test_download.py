@@ -1,10 +1,7 @@
 """Archives: downloaded once, checked, and unpacked completely or not at all."""
 
-import fcntl
 import io
 import tarfile
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -114,33 +111,10 @@ def test_an_invalid_archive_leaves_no_partial_folder(
     assert names_in(tmp_path) == ["mine.tgz"]
 
 
-def test_archive_without_a_top_folder(server: Server, tmp_path: Path) -> None:
-    server.content = packed(".")
-    folder = prepare_archive(Archive(server.url("mine.tgz"), server.md5), tmp_path)
-    assert (folder / "val" / "n01440764" / "0.JPEG").is_file()
-    assert names_in(tmp_path) == ["mine", "mine.tgz"]
-
-
 def test_a_partial_folder_is_reported_before_downloading(server: Server, tmp_path: Path) -> None:
     (tmp_path / "mine" / "train").mkdir(parents=True)
     with pytest.raises(UserError, match=r"mine has no folders train and val"):
         prepare_archive(Archive(server.url("mine.tgz"), server.md5), tmp_path)
-    assert server.sent == []
-
-
-def test_second_process_waits_for_the_first(server: Server, tmp_path: Path) -> None:
-    folders: list[Path] = []
-    other = threading.Thread(
-        target=lambda: folders.append(prepare_archive(Archive(server.url("mine.tgz"), None), tmp_path))
-    )
-    with (tmp_path / ".mine.lock").open("w") as first:
-        fcntl.flock(first, fcntl.LOCK_EX)
-        other.start()
-        time.sleep(0.1)
-        (tmp_path / "mine" / "train").mkdir(parents=True)
-        (tmp_path / "mine" / "val").mkdir()
-    other.join()
-    assert folders == [tmp_path / "mine"]
     assert server.sent == []
 
 

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
+from zipfile import ZipFile
 
+import numpy as np
 import pytest
+from documented import blocks
 from PIL import Image
 from stores import make_fixed_loader
 
 from augment.cli.compose import compose_recipe
 from augment.data import sources
 from augment.data.dataset import Dataset, Split
+from augment.data.images import as_ppm
 from augment.data.sources import SOURCES, Folder, Source, load_dataset, parse_data
 from augment.data.sources.registry import _SOURCES
 from augment.support.errors import UserError
@@ -118,6 +122,21 @@ def test_a_new_source_is_one_module_of_the_package(folder_with_squares: Path, mo
     assert sources.Squares is SOURCES["squares"]  # type: ignore[attr-defined]
     source = parse_data({"source": "squares", "count": 4})
     assert levels_and_targets(source) == {(0, 0), (20, 1), (40, 0), (60, 1)}
+
+
+@pytest.mark.usefixtures("folder_with_squares")
+def test_a_source_of_zip_files_takes_a_few_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = (code for _, code in blocks("python") if code.startswith("# my_zips.py"))
+    exec(code, {"__name__": "my_zips"})
+    assert sum(bool(line.strip()) and line[0] != "#" for line in code.splitlines()) <= 20
+    for split in ("train", "val"):
+        with ZipFile(f"{split}.zip", "w") as archive:
+            for level, name in enumerate(("ant", "bee", "cow")):
+                archive.writestr(f"{name}/0.jpg", as_ppm(np.full((16, 16, 3), 20 * level, np.uint8)))
+    source = parse_data({"source": "zip", "train": "train.zip", "val": "val.zip"})
+    assert load_dataset(source).classes == ("ant", "bee", "cow")
+    assert levels_and_targets(source) == {(0, 0), (20, 1), (40, 2)}
 
 
 def test_relative_paths_depend_on_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
