@@ -55,12 +55,7 @@ class _Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """An image that cannot be used.
-
-    Attributes:
-        file: the image.
-        reason: the fault as a predicate: "is empty (0 bytes)".
-    """
+    """An image that cannot be used, and its fault as a predicate: "is empty (0 bytes)"."""
 
     file: ImageRef
     reason: str

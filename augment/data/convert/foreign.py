@@ -27,12 +27,7 @@ _FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class AsJpeg:
-    """An image that DALI does not decode, as a JPEG; of an animation, the first frame.
-
-    Attributes:
-        image: the image.
-        quality: quality of the JPEG.
-    """
+    """An image that DALI does not decode, as a JPEG of some quality; of an animation, the first frame."""
 
     image: ImageRef
     quality: int

@@ -58,13 +58,7 @@ class Schema:
 
 @dataclass(frozen=True)
 class EncodedSample:
-    """An image to write.
-
-    Attributes:
-        key: name without an ending, unique in the split, without dots and slashes.
-        image: the encoded image.
-        target: the target.
-    """
+    """An encoded image to write; its key is a name without an ending, unique in the split, without dots and slashes."""
 
     key: str
     image: bytes

@@ -21,12 +21,7 @@ _OPENING = Lock()
 
 @dataclass(frozen=True, slots=True)
 class DatumImage:
-    """An image in a database.
-
-    Attributes:
-        file: the database's data.mdb.
-        key: its key there.
-    """
+    """An image in a database, whose file is data.mdb, under a key."""
 
     file: RecordFile
     key: bytes

@@ -93,9 +93,6 @@ class Items:
 
     Unpickled in another process, the sequence is made there by the same factory.
 
-    Args:
-        factory: makes the sequence.
-
     Raises:
         UserError: the factory fails.
     """
@@ -204,12 +201,7 @@ def end_readers() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ItemImage:
-    """An encoded image of a user's sequence.
-
-    Attributes:
-        items: the sequence.
-        index: index of the item.
-    """
+    """An encoded image of a user's sequence."""
 
     items: Items
     index: int

@@ -48,12 +48,7 @@ class Arrays(LabeledSource):
 
 @dataclass(frozen=True, slots=True)
 class ArrayImage:
-    """An image in an array of images, (N, height, width, 3) uint8.
-
-    Attributes:
-        file: the .npy file.
-        index: its index in the array.
-    """
+    """An image in a .npy file of images, (N, height, width, 3) uint8."""
 
     file: RecordFile
     index: int

@@ -62,8 +62,6 @@ class LabeledSplit:
 
     Attributes:
         key: the setting that the images come from, for messages.
-        images: the images.
-        labels: their labels.
         name: returns the name of an image for messages, given its index.
         names: names of the classes, by number, that come with the images.
     """

@@ -56,11 +56,6 @@ def test_one_encoded_image_makes_the_split_encoded(stores: dict[str, Images]) ->
     assert bytes(second) == bytes(read_encoded(both[1]))
 
 
-def test_their_size_in_memory_is_estimated(stores: dict[str, Images]) -> None:
-    assert decoded_bytes(stores["tar"]) == decoded_bytes(stores["folder"])
-    assert decoded_bytes(stores["array"]) == int(1.1 * 7 * 40 * 40 * 3)
-
-
 class _Memory:
     """An image in memory, or one that cannot be read."""
 

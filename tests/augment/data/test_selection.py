@@ -72,13 +72,6 @@ def test_the_rarest_label_is_in_as_many_folds_as_it_can_be() -> None:
         assert [len(one.val) for one in rounds] == [50] * 4
 
 
-def test_images_with_numbers_are_distributed_evenly() -> None:
-    whole = dataset([(float(i),) for i in range(11)], "regress")
-    rounds = [take_fold(whole, folds=3, fold=fold, seed=0) for fold in range(3)]
-    assert sorted(len(one.val) for one in rounds) == [3, 4, 4]
-    assert set().union(*(one.val.targets for one in rounds)) == set(whole.train.targets)
-
-
 def test_duplicates_in_a_list_stay_in_one_split() -> None:
     whole = of_classes(0)
     listed = Split(whole.train.files * 2, whole.train.targets * 2)
@@ -108,18 +101,6 @@ def test_each_class_keeps_its_share_and_larger_shares_have_all_of_smaller_ones(s
     assert before == pairs(whole.train)
     some = [take_fraction(whole, fraction=0.5, seed=number).train for number in (0, 1)]
     assert some[0] != some[1]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_labels_and_numbers_keep_their_share(seed: int) -> None:
-    numbers = dataset([(float(i),) for i in range(40)], "regress")
-    for whole in (of_labels(seed), numbers):
-        before: set[tuple[object, Target]] = set()
-        for fraction in FRACTIONS:
-            found = take_fraction(whole, fraction=fraction, seed=0)
-            assert len(found.train) == max(1, round(fraction * len(whole.train)))
-            assert before <= pairs(found.train)
-            before = pairs(found.train)
 
 
 # --- val ---

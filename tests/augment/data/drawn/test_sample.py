@@ -45,14 +45,6 @@ def test_layout_and_counts(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"train", "val"}
 
 
-def test_files_are_the_drawn_images_as_rgb_jpeg(tmp_path: Path) -> None:
-    with Image.open(small(tmp_path) / "val" / "tree" / "000.jpg") as image:
-        assert (image.format, image.mode) == ("JPEG", "RGB")
-        drawn = draw("tree", "val", 0)
-        assert image.size == drawn.size
-        assert np.abs(np.asarray(image, float) - np.asarray(drawn, float)).mean() < 6  # JPEG of a noisy image
-
-
 def test_every_class_draws_a_different_thing() -> None:
     def silhouette(name: str) -> NDArray[np.float64]:
         """The mean of four things, (128, 128), each upright and white on black."""

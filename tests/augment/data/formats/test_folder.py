@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 from typing import Any
 
@@ -61,21 +60,6 @@ def test_hidden_and_other_files_are_skipped(tmp_path: Path) -> None:
     assert dataset.train.files == (tmp_path / "train/cat/a.jpg",)
 
 
-def test_order_does_not_depend_on_the_order_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path, *(f"train/{c}/{sub}{i}.jpg" for c in "ba" for sub in ("", "x/", "w/") for i in (10, 9, 1)))
-    make(tmp_path, "val/a/v.jpg")
-    straight = scan_folder(tmp_path)
-    walk = os.walk
-
-    def backward(folder: str, **arguments: object) -> object:
-        for parent, folders, names in walk(folder):
-            folders.sort(reverse=True)
-            yield parent, folders, sorted(names, reverse=True)
-
-    monkeypatch.setattr(os, "walk", backward)
-    assert scan_folder(tmp_path) == straight
-
-
 def test_links_to_files_and_class_folders(tmp_path: Path) -> None:
     store = make(tmp_path / "store", "one.jpg", "owls/two.jpg")
     root = make(tmp_path / "root", "train/cat/a.jpg", "val/cat/v.jpg")
@@ -88,26 +72,6 @@ def test_missing_root_suggests_a_neighbor(tmp_path: Path) -> None:
     make(tmp_path, "imagenette2/train/a/b.jpg", "other/c.jpg")
     (tmp_path / "imagenete2.zip").touch()  # nearer, but a file
     assert f"there is no such folder. Did you mean {tmp_path / 'imagenette2'}?" in message(tmp_path / "imagenete2")
-
-
-def test_root_is_a_file(tmp_path: Path) -> None:
-    assert "is a file" in message(make(tmp_path, "set.tgz") / "set.tgz")
-
-
-def test_root_without_splits_lists_its_folders(tmp_path: Path) -> None:
-    make(tmp_path, "training/cat/a.jpg", "validation/cat/v.jpg")
-    assert "no folder train and no folder val in it, only training, validation." in message(tmp_path)
-
-
-def test_empty_root(tmp_path: Path) -> None:
-    assert "no folder train and no folder val in it, nor any other." in message(tmp_path)
-
-
-def test_root_that_holds_the_classes(tmp_path: Path) -> None:
-    text = message(make(tmp_path, "cat/a.jpg", "owl/b.jpg"))
-    assert (
-        "If these are the classes: data.val_fraction=0.2, which validates on a fifth of the images, or data.fo" in text
-    )
 
 
 def test_classes_without_a_split_are_train_if_val_is_cut_from_it(tmp_path: Path) -> None:
@@ -167,33 +131,9 @@ def test_split_without_class_folders(tmp_path: Path, split: str) -> None:
     assert f"{split}/<class>/<image>" in text
 
 
-def test_empty_class_of_train(tmp_path: Path) -> None:
-    make(tmp_path, "train/cat/a.jpg", "train/owl/data.npy", "val/cat/v.jpg")
-    text = message(tmp_path)
-    assert f"the class folder {tmp_path / 'train' / 'owl'} holds no images, only data.npy; allowed: .bmp, " in text
-
-
 def test_val_without_images(tmp_path: Path) -> None:
     make(tmp_path, "train/cat/a.jpg", "val/cat/v.gif")
     assert f"in {tmp_path / 'val'} hold no images, only v.gif; allowed: " in message(tmp_path)
-
-
-def test_class_that_train_lacks(tmp_path: Path) -> None:
-    make(tmp_path, "train/church/a.jpg", "train/tench/b.jpg", "val/tench/v.jpg", "val/curch/w.jpg")
-    assert f"{tmp_path / 'val' / 'curch'} is a class that train lacks. Did you mean 'church'?" in message(tmp_path)
-
-
-def test_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path, "train/cat/deep/a.jpg", "val/cat/v.jpg")
-    scandir = os.scandir
-
-    def refuse(folder: str) -> object:
-        if Path(folder).name == "deep":
-            raise PermissionError(13, "Permission denied", str(folder))
-        return scandir(folder)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    assert f"{tmp_path / 'train/cat/deep'} cannot be read: Permission denied" in message(tmp_path)
 
 
 def test_a_list_beside_one_folder_is_suggested(tmp_path: Path) -> None:

@@ -76,14 +76,6 @@ def test_pixels_in_a_database_are_the_pixels_of_the_images(photos: tuple[Path, .
     assert epoch(load("lmdb", tmp_path / "base").train) == epoch(Split(photos, targets))
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_a_missing_file_is_named_before_anything_is_indexed(source: str, image_files: Split, tmp_path: Path) -> None:
-    path = write(source, tmp_path / source, "train", samples_of(image_files))
-    with pytest.raises(UserError, match=r"data.val=.*vall"):
-        parse_data({"source": source, "train": str(path), "val": str(tmp_path / "vall")}).load()
-    assert not (tmp_path / "outputs").exists()
-
-
 def test_several_labels_in_a_feature(image_files: Split, tmp_path: Path) -> None:
     """The loader hands them over as ones and zeros."""
     from encoding import bytes_feature, entry, example, framed, packed

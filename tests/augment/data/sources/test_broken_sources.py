@@ -87,21 +87,6 @@ def test_missing_files_are_answered_with_suggestions(source: str, samples: list[
 
 
 @pytest.mark.parametrize("source", ENDINGS)
-def test_a_folder_is_no_file(source: str, samples: list[Sample]) -> None:
-    settings = put_both(source, samples, samples[:3])
-    Path("shards").mkdir()
-    file_of(source).rename(Path("shards", file_of(source).name))
-    Path("shards", "train.idx").touch()
-    if source == "lmdb":  # a database is one
-        assert load(source, settings | {"train": "shards"}).train.targets == (0, 1, 2, 0, 1, 2)
-        return
-    message = said(source, settings | {"train": "shards"})
-    assert re.match(r"data\.train.*shards is a folder|data\.train=shards: is a folder", message)
-    if source in ("webdataset", "tfrecord", "recordio", "parquet"):
-        assert f"Allowed: files, such as shards/*.{ENDINGS[source]}." in message
-
-
-@pytest.mark.parametrize("source", ENDINGS)
 @pytest.mark.parametrize("label", [7, -1])
 def test_a_label_out_of_range_is_named(source: str, label: int, samples: list[Sample]) -> None:
     settings = put_both(source, [*samples[:5], (samples[5][0], label, "")], samples[:3])

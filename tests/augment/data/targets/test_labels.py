@@ -93,19 +93,6 @@ def test_several_labels_are_ones_and_zeros(caplog: pytest.LogCaptureFixture) -> 
     assert understand([["b", "a"]], [["a"]], offset=1).train.targets == ((1.0, 1.0),)
 
 
-def test_labels_are_packed_into_arrays_and_come_back() -> None:
-    lists: list[list[Label]] = [["b"], ["d", "a"], [], ["c"], ["b"]]
-    packed = pack(lists, str)
-    assert packed.lists() == lists
-    split = LabeledSplit("data.train", [], packed, "p{}".format)
-    assert [split.describe(slot)[:2] for slot in range(5)] == ["p0", "p1", "p1", "p3", "p4"]
-    assert split.describe(1) == "p1 has the label 'd'"
-    with pytest.raises(
-        UserError, match=r"^p1 has the label 4, and p3 has the label 'c'. Allowed: numbers or names, not"
-    ):
-        pack([[], [4], [], ["c"]], "p{}".format)
-
-
 @pytest.mark.parametrize(
     ("train", "val", "settings", "message"),
     [
@@ -141,11 +128,3 @@ def test_a_mistake_names_the_first_image(
     with pytest.raises(UserError) as caught:
         understand(train, val, **settings)
     assert message in str(caught.value)
-
-
-def test_only_the_nearest_of_many_classes_is_suggested() -> None:
-    with pytest.raises(UserError) as caught:
-        understand([f"class {i:02}" for i in range(60)], ["clas 07"])
-    assert str(caught.value) == (
-        "data.val: val0 has the label 'clas 07', which is unknown. Did you mean 'class 07'? Allowed: one of 60 classes."
-    )
