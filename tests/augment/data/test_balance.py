@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from decoded import for_device
-from fakes import needs_gpu
 from sklearn.utils.class_weight import compute_class_weight
 from stores import write_arrays, write_shards
 
@@ -16,7 +15,6 @@ from augment.data.balance import balanced, describe_balance, oversample
 from augment.data.dataset import Dataset, Split, Task
 from augment.data.sources import load_dataset, parse_data
 from augment.data.targets.labels import MAX_LABEL_WEIGHT
-from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.reading import Shard
 from augment.recipe.plan import build_plan
@@ -112,28 +110,6 @@ def test_each_sample_once_an_epoch_over_all_ranks(
     resumed = make(world_size - 1)
     resumed.load_state_dict(loader.state_dict())
     assert [batch.indices.tolist() for batch in resumed] == expected[1:]
-
-
-@needs_gpu
-def test_repeated_images_and_the_cache_of_decoded_ones(stored: dict[str, Split]) -> None:
-    """A batch may hold an image twice before it is in the cache."""
-    split, cuda = stored["folder"], torch.device("cuda")
-    plan = build_plan(parse_aug({"size": 16}), "train")
-
-    def pixels(cache: int) -> list[dict[int, torch.Tensor]]:
-        # The GPU's decoder rounds otherwise, and takes its share by the place in the batch.
-        placement = Placement("gpu", "mixed", cache, hw_decoder_load=0.0)
-        loader = Loader(plan, split, batch_size=9, seed=3, device=cuda, raw=True, placement=placement)
-        return [
-            {index: image.cpu().clone() for index, image in zip(b.indices.tolist(), b.images, strict=True)}
-            for _ in range(3)
-            for b in loader
-        ]
-
-    for cached, plain in zip(pixels(10), pixels(0), strict=True):
-        assert sorted(cached) == list(range(9))
-        for index, image in cached.items():
-            torch.testing.assert_close(image.float(), plain[index].float(), atol=2, rtol=0)
 
 
 def test_another_balance_is_another_identity(stored: dict[str, Split]) -> None:

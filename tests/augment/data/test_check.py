@@ -39,14 +39,6 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     ]
 
 
-def test_order_and_repetitions_are_those_of_the_files(tmp_path: Path, judged: list[str]) -> None:
-    good = write(tmp_path, "good.jpg", encoded("JPEG"))
-    bad = [write(tmp_path, f"bad{i}.jpg", b"") for i in range(200)]
-    files = [bad[7], good, *bad, bad[7]]
-    assert [problem.file for problem in check_files(files)] == [bad[7], *bad, bad[7]]
-    assert len(judged) == 201
-
-
 def test_size_limit_is_inclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, "a.png", encoded("PNG"))
     monkeypatch.setattr(faults, "MAX_PIXELS", 60 * 40)

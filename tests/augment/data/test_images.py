@@ -15,7 +15,6 @@ from augment.data.images import are_decoded, are_paths, file_name, name_of, open
 from augment.data.sources import parse_data
 from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.reading import Reading
-from augment.pipeline.placement import decoded_bytes
 
 CPU = torch.device("cpu")
 Images = tuple[ImageRef, ...]

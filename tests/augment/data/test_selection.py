@@ -119,13 +119,6 @@ def test_val_is_a_share_of_each_class(fraction: float) -> None:
     assert other.val != cut.val
 
 
-def test_val_is_a_share_of_labels_and_numbers() -> None:
-    labels = take_val(of_labels(0), fraction=0.25, seed=0).val
-    assert len(labels) == 50
-    assert np.sum(labels.targets, axis=0)[4] == 1, "of four images with the rarest label"
-    assert len(take_val(dataset([(float(n),) for n in range(30)], "regress"), fraction=0.2, seed=0).val) == 6
-
-
 # --- as settings of every source ---
 
 
@@ -151,13 +144,6 @@ def test_the_fold_comes_first_and_then_the_fraction(monkeypatch: pytest.MonkeyPa
         assert found.train == take_fraction(cut, fraction=0.5, seed=4).train
         assert found.val == cut.val
     assert Drawn.asked == ["a", "a"], "the jobs of a sweep over folds list and check their images once"
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_every_source_has_them(name: str) -> None:
-    required = {setting: "x" for setting, param in settings(SOURCES[name]).items() if param.required}
-    source = parse_data({"source": name, **required, "fraction": 0.1, "folds": 5, "fold": 4, "balance": "weights"})
-    assert (source.part, source.balance) == ("fold 4 of 5, fraction 0.1", "weights")
 
 
 @pytest.mark.parametrize(

@@ -168,11 +168,6 @@ def test_names_that_cannot_be_written_are_refused(
     assert not OUT.exists()
 
 
-def test_a_folder_that_would_be_a_pattern_is_refused(image_files: Split) -> None:
-    with pytest.raises(UserError, match=r"--out a\[1\]: would be a pattern"):
-        convert(given("classes", image_files), Path("a[1]"), Options("webdataset"))
-
-
 # --- images ---
 
 
@@ -186,13 +181,6 @@ def write_photos(**images: tuple[Image.Image, int]) -> Dataset:
             exif[0x0112] = orientation
             image.save(folder / f"{name}.{'jpg' if image.mode == 'RGB' else 'png'}", exif=exif)
     return parse_data({"source": "folder", "root": "photos"}).load()
-
-
-def test_16_bits_per_channel_are_scaled_to_8() -> None:
-    dataset = write_photos(gray=(Image.fromarray(np.full((60, 60), 30_000, np.uint16)), 1))
-    convert(dataset, OUT, Options("folder", size=30))
-    (file,) = (OUT / "train/a").iterdir()
-    assert np.unique(np.asarray(Image.open(file))).tolist() == [round(30_000 / 257)]
 
 
 def test_larger_images_are_reduced_to_a_short_side() -> None:

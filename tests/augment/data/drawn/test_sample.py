@@ -61,15 +61,6 @@ def test_every_class_draws_a_different_thing() -> None:
         assert np.abs(silhouettes[one] - silhouettes[other]).mean() > 0.05, f"{one} looks like {other}"
 
 
-@pytest.mark.usefixtures("plain")
-def test_a_second_call_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = small(tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    monkeypatch.setattr(sample, "draw", None)
-    assert small(tmp_path) == first
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_an_interrupted_build_leaves_nothing_and_draws_no_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]

@@ -94,13 +94,6 @@ def test_images_of_other_formats_are_kept_in_mind(tmp_path: Path) -> None:
     assert scan_folder(tmp_path).train.foreign == ((tmp_path / "train/owl/c.HEIC", 1),)
 
 
-def test_a_misspelled_train_dir_suggests_the_nearest_folder(tmp_path: Path) -> None:
-    make(tmp_path, "train/a/b.jpg", "val/a/c.jpg")
-    said = message(tmp_path, train_dir="trian")
-    assert said.endswith("there is no folder trian in it, only train, val. Did you mean 'train'?")
-    assert message(tmp_path, train_dir="photos").endswith("only train, val. Allowed: one of these.")
-
-
 def test_a_scan_goes_on_after_problems(tmp_path: Path) -> None:
     make(tmp_path, "train/cat/a.jpg", "train/owl/notes.txt")
     dataset = scan_folder(tmp_path)
@@ -129,11 +122,6 @@ def test_split_without_class_folders(tmp_path: Path, split: str) -> None:
     text = message(tmp_path)
     assert f"{tmp_path / split} holds no class folders, only " in text
     assert f"{split}/<class>/<image>" in text
-
-
-def test_val_without_images(tmp_path: Path) -> None:
-    make(tmp_path, "train/cat/a.jpg", "val/cat/v.gif")
-    assert f"in {tmp_path / 'val'} hold no images, only v.gif; allowed: " in message(tmp_path)
 
 
 def test_a_list_beside_one_folder_is_suggested(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Numbers to predict, and rows of 0 and 1, in the sources of larger files."""
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,13 +66,6 @@ def test_multilabel_reads_columns_of_0_and_1_as_labels(source: str, tmp_path: Pa
     assert (dataset.task, dataset.classes, dataset.train.targets) == ("multilabel", ("a", "b"), rows)
     with pytest.raises(UserError, match=r"data.targets: names numbers, but data.task=classify"):
         parse_data({**given, "task": "classify"}).load()
-
-
-@pytest.mark.parametrize("source", NUMBERED)
-def test_values_that_are_not_finite_are_refused(source: str, tmp_path: Path) -> None:
-    given = write_numbers(source, tmp_path, ((0.5, 2.0), (1.0, math.nan)))
-    with pytest.raises(UserError, match=r"^data.train: it/1(.jpg)? has the target \[1.0, (nan|inf)\]. Allowed: finite"):
-        parse_data(given).load()
 
 
 def test_floats_in_a_column_are_numbers_and_lists_of_them_several(tmp_path: Path) -> None:

@@ -50,12 +50,6 @@ def test_files_built_by_the_specification_are_read(by_hand: Path) -> None:
     assert found.labels.counts.tolist() == [1, 1, 3, 1]
 
 
-def test_only_whole_numbers_become_integers(tmp_path: Path) -> None:
-    path = tmp_path / "float.rec"
-    path.write_bytes(part(0, header(0, 1.5) + b"x") + part(0, header(0, 2.0) + b"y"))
-    assert index(path).labels.values.tolist() == [1.5, 2.0]
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

@@ -8,9 +8,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from encoding import datum
 from files_of_sources import samples_of, write
-from PIL import Image
 from stores import FIXED
 
 from augment.data.dataset import Dataset, Split
@@ -64,16 +62,6 @@ def test_only_changed_files_are_indexed_again(
     os.utime(path, ns=(1, 1))
     again = load(source, pattern)
     assert epoch(again.train) == epoch(Split(image_files.files[:4] + image_files.files[:1], (2, 0, 1, 1, 2)))
-
-
-def test_pixels_in_a_database_are_the_pixels_of_the_images(photos: tuple[Path, ...], tmp_path: Path) -> None:
-    targets = (0, 1, 2, 0, 1, 2)
-    with lmdb.open(str(tmp_path / "base"), map_size=2**22) as base, base.begin(write=True) as transaction:
-        for number, (photo, target) in enumerate(zip(photos, targets, strict=True)):
-            planes = np.asarray(Image.open(photo))[..., ::-1].transpose(2, 0, 1)
-            value = datum(planes.tobytes(), channels=3, height=64, width=64, label=target)
-            transaction.put(b"%08d" % number, value)
-    assert epoch(load("lmdb", tmp_path / "base").train) == epoch(Split(photos, targets))
 
 
 def test_several_labels_in_a_feature(image_files: Split, tmp_path: Path) -> None:

@@ -141,14 +141,6 @@ def test_invalid_numbers_are_refused(case: str, jpeg: bytes, tmp_path: Path) -> 
         load(str(file), targets=["x"])
 
 
-def test_a_duplicate_file_is_refused(jpeg: bytes, tmp_path: Path) -> None:
-    file = write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.cls": b"0"})
-    with tarfile.open(file, "a") as archive:
-        archive.addfile(tarfile.TarInfo("a.JPG"))
-    with pytest.raises(UserError, match=r"it\.tar: holds a\.JPG twice"):
-        load(str(file))
-
-
 def test_lists_become_several_labels(jpeg: bytes, tmp_path: Path) -> None:
     def shard(*labels: str) -> str:
         members = {f"{i}.{end}": content for i, label in enumerate(labels)

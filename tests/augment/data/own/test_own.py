@@ -166,21 +166,6 @@ def test_gray_images_become_rgb_and_rotated_ones_upright() -> None:
     assert read_encoded(files[0]).startswith(b"P6\n4 3\n255\n")  # type: ignore[arg-type]
 
 
-def test_a_generator_may_yield_the_same_array_again() -> None:
-    code = """\
-        from my_data import *
-
-        def train():
-            image, target = np.zeros((4, 4, 3), np.uint8), torch.zeros(2)
-            for number in range(3):
-                image[:], target[:] = number, number
-                yield image, target
-    """
-    split = written(code, task="regress").train
-    assert split.targets == ((0.0, 0.0), (1.0, 1.0), (2.0, 2.0))
-    assert [int(file.read_pixels().max()) for file in split.files] == [0, 1, 2]  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("buffer", ["np.zeros((8, 8, 3), np.uint8)", "torch.zeros(8, 8, 3).byte().permute(2, 0, 1)"])
 def test_items_may_share_a_buffer(buffer: str) -> None:
     code = f"""\

@@ -65,20 +65,6 @@ def test_known_targets_are_compared_with_items(known: str, items: str, reads: in
     assert importlib.import_module("mine").train.calls == 2 * reads  # of train and of val
 
 
-def test_targets_of_a_dataset_that_merges_two_of_its_classes_are_those_of_its_items() -> None:
-    code = """
-        from my_data import *
-
-        class train:
-            targets = [number // 10 for number in range(100)]
-            def __len__(self):
-                return 100
-            def __getitem__(self, index):
-                return FILES[index % len(FILES)], 4 if self.targets[index] == 5 else self.targets[index]
-    """
-    assert 5 not in written(code).train.targets
-
-
 # --- what targets mean ---
 
 
@@ -103,22 +89,6 @@ def test_targets_of_a_dataset_that_merges_two_of_its_classes_are_those_of_its_it
 def test_targets(targets: str, settings: Any, task: str, classes: Any, found: Any) -> None:
     dataset = written(f"from my_data import *\ntrain = list(zip(FILES, {targets}))", **settings)
     assert (dataset.task, dataset.classes, dataset.train.targets) == (task, classes, found)
-
-
-@pytest.mark.parametrize(
-    ("targets", "settings", "noted"),
-    [
-        ("torch.tensor([0.0, 1.0, 2.0])", {}, True),
-        ("[20.5, 3.5, 4.0]", {}, False),
-        ("[20.0, 3.0, 4.0]", {"task": "regress"}, False),
-        ("list(np.array([[20.0, 1.0], [3.0, 1.0], [4.0, 2.0]]))", {}, False),  # not several classes
-    ],
-)
-def test_whole_numbers_as_floats_are_reported(
-    targets: str, settings: Any, noted: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert written(f"from my_data import *\ntrain = list(zip(FILES, {targets}))", **settings).task == "regress"
-    assert ("so all are numbers to predict, but only 0 of 6 have a fraction" in caplog.text) == noted
 
 
 @pytest.mark.parametrize(

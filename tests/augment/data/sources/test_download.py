@@ -109,23 +109,3 @@ def test_an_invalid_archive_leaves_no_partial_folder(
     with pytest.raises(UserError, match=message):
         prepare_archive(Archive(server.url("mine.tgz")), tmp_path)
     assert names_in(tmp_path) == ["mine.tgz"]
-
-
-def test_a_partial_folder_is_reported_before_downloading(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "mine" / "train").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"mine has no folders train and val"):
-        prepare_archive(Archive(server.url("mine.tgz"), server.md5), tmp_path)
-    assert server.sent == []
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "imagenette2.tgz",
-        "ftp://127.0.0.1/imagenette2.tgz",
-        "http://127.0.0.1/imagenette",
-    ],
-)
-def test_url_that_names_no_archive(tmp_path: Path, url: str) -> None:
-    with pytest.raises(UserError, match=r"data\.url="):
-        prepare_archive(Archive(url), tmp_path)

@@ -15,7 +15,6 @@ from documented import blocks
 from PIL import Image
 from stores import make_fixed_loader
 
-from augment.cli.compose import compose_recipe
 from augment.data import sources
 from augment.data.dataset import Dataset, Split
 from augment.data.images import as_ppm
@@ -107,12 +106,6 @@ def levels_and_targets(source: Source) -> set[tuple[int, int]]:
     levels = batch.images.amax((1, 2, 3)).tolist()
     assert batch.images.amin((1, 2, 3)).tolist() == levels
     return set(zip(levels, batch.targets.tolist(), strict=True))
-
-
-def test_a_new_source_is_one_module_of_a_user(folder_with_squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(folder_with_squares))
-    given = ["plugins=[squares_of_mine]", "data.source=squares", "data.count=4"]
-    assert levels_and_targets(compose_recipe(given).source()) == {(0, 0), (20, 1), (40, 0), (60, 1)}
 
 
 def test_a_new_source_is_one_module_of_the_package(folder_with_squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,15 +84,3 @@ def test_numbers_of_the_first_of_several_unnamed_columns_are_not_predicted(tmp_p
             understand(lines, lines, task=task, classes=None)  # type: ignore[arg-type]
     for chosen in (write(tmp_path, "a.csv", rows, label="age"), write(tmp_path, "a.csv", rows, targets=("age",))):
         assert understand(chosen, chosen, task="regress", classes=None).train.targets == ((1.5,), (2.5,))
-
-
-def test_flags_with_names_are_labels_or_numbers(tmp_path: Path) -> None:
-    lines = write(tmp_path, "a.csv", HOT, targets=("cat", "dog"))
-    with pytest.raises(
-        UserError, match=r"^data.train: cat, dog are 0 and 1, which may mean a class, labels or numbers"
-    ):
-        understand(lines, lines, task=None, classes=None)
-    assert understand(lines, lines, task="regress", classes=None).task == "regress"
-    assert understand(lines, lines, task="multilabel", classes=None).train.targets[0] == (0.0, 1.0)
-    mixed = write(tmp_path, "a.csv", HOT, targets=("cat", "age"))
-    assert understand(mixed, mixed, task=None, classes=None).task == "regress"
