@@ -5,7 +5,7 @@ Sources: tensorflow/core/example/example.proto and feature.proto; BVLC/caffe/src
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory  # type: ignore[import-untyped]
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 # The fields of each message: name, number and type; several values are "repeated".
 _MESSAGES = {
