@@ -163,32 +163,32 @@ def add_views(
     views: list[Node] = []
     windows: list[Node] = []
     shown: list[int] = []
-    cropped: list[Node] = []  # of each view
+    first: list[Node] = []  # the results of the first view: its crop's, and those of each stage after it
     for number, own in enumerate(plan.per_view):
-        shared = number > 0 and own.shares_crop(plan)
-        shown.append(0 if shared else len(windows))
-        if shared:
-            cropped.append(cropped[0])
-        else:
+        made = first[: own.in_common(plan)] if number else []
+        shown.append(0 if made else len(windows))
+        if not made:
             image = source.image(number, stored, raw=raw)
-            cropped.append(own.crop.op.function(image, own.size, **own.crop.op.values(own.crop.params, {})))
+            made.append(own.crop.op.function(image, own.size, **own.crop.op.values(own.crop.params, {})))
             if form.frames and image.window is None:
                 raise UserError(
                     f"{own.path}.{own.crop.key}: the op '{own.crop.op.name}' does not say which window of the image it "
                     "shows. Allowed: crops that resize what source.decode() returns by source.resize."
                 )
             windows.append(image.window)
-        program, images = source.program, cropped[-1]
-        stages = own.image_stages if program is None else program.before
+        program = source.program
+        stages = own.image_stages[len(made) - 1 :] if program is None else program.before
         for stage, values in zip(stages, source.values(number, stages), strict=True):
-            images = apply(images, stage, values, source.dali(number, stage))
-        views.append(images if form.raw or program is not None else normalize(images, own, half=form.half))
+            made.append(apply(made[-1], stage, values, source.dali(number, stage)))
+        first = first or made
+        finished = form.raw or program is not None
+        views.append(made[-1] if finished else normalize(made[-1], own, half=form.half))
     return views, windows, shown
 
 
 def is_decoded_once(plan: Plan) -> bool:
     """Whether views cut their windows out of one decoded image; up to two windows are cheaper to decode apart."""
-    return bool(plan.views.named) and sum(not own.shares_crop(plan) for own in plan.others) > 1
+    return bool(plan.views.named) and sum(not own.in_common(plan) for own in plan.others) > 1
 
 
 def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> Node:

@@ -196,6 +196,7 @@ class _Graph(GraphSource):
         super().__init__(placement, program_of(plan, placement))
         self.batch_size = batch_size
         self._samplers, self._form = samplers, form
+        self._common = [0, *(own.in_common(plan) for own in plan.others)]
         self._crops: dict[int, _FedImage] = {}  # of the views whose crop is their own
         # Of the next call, as `_draw` returns it.
         self._drawn: dict[tuple[int, int, int], tuple[dict[str, Values], list[Values]]] = {}
@@ -278,10 +279,11 @@ class _Graph(GraphSource):
         return fed, [self.program.values(own, where) for own in self._samplers if self.program is not None]
 
     def _stage_values(self, view: int, where: tuple[int, int, int]) -> list[dict[str, Values]]:
-        """Return what the stages of a view are fed."""
+        """Return what the stages of a view are fed that it does not have in common with the first view."""
         sampler = self._samplers[view]
         plan, draws, found = sampler.plan, sampler.draw(*where), []
-        for stage in plan.image_stages if self.program is None else self.program.before:
+        stages = plan.image_stages[max(0, self._common[view] - 1) :] if self.program is None else self.program.before
+        for stage in stages:
             values = stage_values(stage, draws, plan.size, neutral=self.placement.device == "gpu")
             if stage.steps[0].op.random:
                 words = sampler.uniform(f"{stage.steps[0].key}.noise", (where[0], 0, 1), _STATE_WORDS)

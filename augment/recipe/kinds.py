@@ -81,6 +81,11 @@ class Op:
         return True
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether it runs on the CPU even if there is a GPU."""
+        return False
+
+    @property
     def draws(self) -> dict[str, str]:
         """The name of the range that each value is drawn from, by the value's name."""
         ranges = {n: p for n, p in self.params.items() if isinstance(p, Range)}
@@ -152,6 +157,7 @@ class LocalOp(PreparedOp):
 
     random: bool = False
     checkpoints: bool = True
+    on_cpu: bool = False
     moves: Moves = "field"
 
     kind = "local"

@@ -163,7 +163,7 @@ def numpy_op(*, uniforms: tuple[str, ...] = (), moves: bool = True, **params: Pa
     Drawn values are floats. The function runs on the CPU, image by image, holding the interpreter lock; if there is a
     GPU, images are copied to the CPU and back. `uniforms`, `moves` and `params` are as for `local`.
     """
-    return _wrapped("numpy_function", "image", params, uniforms=uniforms, moves=moves)
+    return _wrapped("numpy_function", "image", params, uniforms=uniforms, moves=moves, on_cpu=True)
 
 
 def torch_op(*, uniforms: tuple[str, ...] = (), moves: bool = True, **params: Param[Any]) -> Decorator:

@@ -58,9 +58,16 @@ class Plan:
         """The key path of its steps."""
         return f"aug.views.{self.view}.steps" if self.view else f"aug.{self.split}"
 
-    def shares_crop(self, first: "Plan") -> bool:
-        """Return whether this view shows the window of the first one."""
-        return self.crop.key in self.shared and (self.size, self.crop) == (first.size, first.crop)
+    def in_common(self, first: "Plan") -> int:
+        """Return how many results this view has in common with the first: its crop's, and those of stages after it."""
+        if self.crop.key not in self.shared or (self.size, self.crop) != (first.size, first.crop):
+            return 0
+        count = 1
+        for own, other in zip(self.image_stages, first.image_stages, strict=False):
+            if own != other or not _keys(own) <= self.shared:
+                break
+            count += 1
+        return count
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -133,6 +140,11 @@ class Plan:
 def _identity(step: Step) -> tuple[object, ...]:
     params = sorted(step.params.items(), key=lambda item: item[0])
     return step.key, step.op.name, step.p, params, step.weight, list(map(_identity, step.steps))
+
+
+def _keys(stage: Stage) -> set[str]:
+    """Return the names of a stage's steps in the recipe."""
+    return {step.key.split(".")[0] for step in stage.steps}
 
 
 def _stage_identity(stage: Stage) -> tuple[object, ...]:

@@ -21,7 +21,6 @@ from statistics import median
 import timm
 import torch
 from common import make_parser, make_setup, measure
-from op_by_op import op_by_op
 from PIL import Image
 from timm.data import create_loader
 from torch import Tensor
@@ -33,7 +32,7 @@ from torchvision.io import ImageReadMode, decode_jpeg, read_file
 from augment.cli.parser import readable_errors
 from augment.support.background import in_threads
 from augment.support.measurement import LeftOutError, Row, Run, consumer
-from augment.tools.bench import torchvision
+from augment.tools.bench import dali, torchvision
 from augment.tools.bench.rows import Setup, cached, loaded
 
 try:
@@ -71,7 +70,7 @@ def fixed(setup: Setup) -> Iterator[Tensor]:
 
 
 def by_dali(setup: Setup) -> Iterator[Tensor]:
-    for images in op_by_op(setup):
+    for images in dali.op_by_op(setup):
         yield from_dlpack(images.as_tensor()).permute(0, 3, 1, 2)
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from nvidia.dali import fn, pipeline_def
-from nvidia.dali.pipeline import Pipeline
 from PIL import Image
 from torch import Tensor
 
@@ -18,7 +16,6 @@ from augment.data.dataset import ImageRef, Split
 from augment.data.images import are_paths, open_image, read_encoded, to_rgb
 from augment.data.selection import whole_batches
 from augment.pipeline.batch import Batch
-from augment.pipeline.graph import GraphImage, Node, Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.pipeline.transform import Transform
@@ -30,7 +27,7 @@ from augment.support.errors import UserError, suggest
 from augment.support.measurement import LeftOutError, Row, consumer
 from augment.support.text import amount
 from augment.tools._photos import find_photos
-from augment.tools.bench import torchvision
+from augment.tools.bench import dali, torchvision
 
 _SIDE = 224  # px, of the images in memory
 
@@ -110,41 +107,15 @@ def file_rows(setup: Setup) -> list[Row]:
         return torchvision.batches(torchvision.Images(setup.paths(), torchvision.transform(setup.plan)), setup)
 
     return [
-        row("read", "read the files", lambda: batches(setup, lambda: read_files(setup)), is_bound=True),
-        row("decode", "decode", lambda: batches(setup, lambda: encoded_image(setup).decode()), is_bound=True),
+        row("read", "read the files", lambda: dali.batches(setup, lambda: dali.read(setup)), is_bound=True),
+        row("decode", "decode", lambda: dali.batches(setup, lambda: dali.image(setup).decode()), is_bound=True),
         recipe_row(setup, "crop", "crop + normalize", crop_of(setup.aug), is_bound=True),
         recipe_row(setup, "fused", "fused", fused, ours=True),
         recipe_row(setup, "steps", "step by step", replace(setup.aug, fuse=False)),
+        row("dali", "DALI op by op", lambda: dali.op_by_op(setup)),
         row("cached", "fused, decoder cache", lambda: cached(setup), ahead=fused.prefetch + 1, ours=True),
         row("torchvision", "torchvision v2", in_torchvision, ahead=2 * workers + 1, stride=workers),
     ]
-
-
-def batches(setup: Setup, define: Callable[[], Node], *, conditionals: bool = False) -> Iterator[Any]:
-    """Yield the batches of a pipeline with one output, endlessly; as in the loader, without waiting for the GPU."""
-    cuda = setup.device.type == "cuda"
-    pipeline: Pipeline = pipeline_def(define, enable_conditionals=conditionals)(
-        batch_size=setup.batch_size,
-        num_threads=setup.flags.threads,
-        device_id=0 if cuda else None,
-        exec_dynamic=True,
-        seed=0,
-    )
-    stream = torch.cuda.current_stream() if cuda else None
-    pipeline.build()
-    while True:
-        yield from pipeline.run(stream)
-
-
-def read_files(setup: Setup) -> Node:
-    """Read the files."""
-    encoded, _ = fn.readers.file(files=setup.paths(), shuffle_after_epoch=True)
-    return encoded
-
-
-def encoded_image(setup: Setup) -> GraphImage:
-    """Return the image of a file, to be decoded whole or in part."""
-    return GraphImage(read_files(setup), Placement("gpu" if setup.device.type == "cuda" else "cpu"), seed=0)
 
 
 def op_rows(setup: Setup, names: Sequence[str]) -> list[Row]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,14 +15,14 @@ from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.measurement import LeftOutError
-from augment.tools.bench import torchvision
+from augment.tools.bench import dali, torchvision
 from augment.tools.bench.command import main
 from augment.tools.bench.rows import Setup, crop_of, file_rows, op_rows
 
 # Of torchvision itself, which recommends another package for decoding since 0.29.
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 
-ALL = ["read", "decode", "crop", "fused", "steps", "cached", "torchvision"]
+ALL = ["read", "decode", "crop", "fused", "steps", "dali", "cached", "torchvision"]
 BRIEF = ["--batch-size", "4", "--rounds", "2", "--seconds", "0.02", "--threads", "1"]
 
 
@@ -110,34 +111,42 @@ def test_each_op_with_an_effect_of_its_own_gets_a_row() -> None:
     ],
     ids=str,
 )
-def test_torchvision_does_what_we_do(steps: dict[str, Any], mean: float, photos: tuple[Path, ...]) -> None:
+def test_other_libraries_do_what_we_do(steps: dict[str, Any], mean: float, photos: tuple[Path, ...]) -> None:
     aug = parse_aug({"size": 64, "mean": [0, 0, 0], "std": [1, 1, 1], "train": {"resize": {}, **steps}})
     given = setup(aug, photos)
     (batch,) = Loader(given.plan, Split(photos, (0,) * 6), batch_size=6, seed=0, device=torch.device("cpu"))
     read = torchvision.Images(given.paths(), torchvision.transform(given.plan))
-    for image, index in zip(batch.images, batch.indices.tolist(), strict=True):
-        assert 255 * (image - read[index])[:, 20:44, 20:44].abs().mean() <= mean
+    by_torchvision = torch.stack([read[index] for index in batch.indices.tolist()])
+    by_dali = torch.from_numpy(np.array(next(dali.op_by_op(given)).as_tensor())).permute(0, 3, 1, 2)
+    ours, *others = (255 * images[:, :, 20:44, 20:44] for images in (batch.images, by_torchvision, by_dali))
+    for other in torch.cat(others):  # DALI shuffles: the nearest of ours is the one
+        assert min((image - other).abs().mean() for image in ours) <= mean
 
 
-def test_steps_of_torchvision_are_applied_with_their_probability(photos: tuple[Path, ...]) -> None:
+def test_steps_are_applied_with_their_probability(photos: tuple[Path, ...]) -> None:
     aug = parse_aug({"size": 64, "train": {"resize": {}, "flip": {"p": 0.3}, "flip_2": {"op": "flip", "p": 0}}})
     given, many = setup(aug, photos[:1]), setup(aug, photos[:1] * 200)
     upright = torchvision.Images(given.paths(), torchvision.transform(build_plan(crop_of(aug), "train")))[0]
     read = torchvision.Images(many.paths(), torchvision.transform(given.plan))
-    flipped = [(read[index] - upright.flip(2)).abs().mean() < 0.01 for index in range(200)]
-    assert 35 <= sum(flipped) <= 85
+    by_dali = torch.from_numpy(np.array(next(dali.op_by_op(many)).as_tensor())).permute(0, 3, 1, 2)
+    for images in (by_dali, [read[index] for index in range(200)]):
+        flipped = [(image - upright.flip(2)).abs().mean() < 0.01 for image in images]
+        assert 35 <= sum(flipped) <= 85
 
 
 @pytest.mark.parametrize(
-    ("recipe", "reason"),
+    ("library", "recipe", "reason"),
     [
-        ({"train": {"erase": {}}}, "no torchvision translation of erase"),
-        ({"train": {"rotate": {"angle_range": {"values": [-5, 5]}}}}, "of rotate"),
-        ({"train": {"flip": {}}, "views": {"count": 2}}, "several views"),
-        ({"train": {"resize": {"side": "short"}}}, "of resize"),
+        (torchvision, {"train": {"erase": {}}}, "no torchvision translation of erase"),
+        (torchvision, {"train": {"rotate": {"angle_range": {"values": [-5, 5]}}}}, "of rotate"),
+        (torchvision, {"train": {"flip": {}}, "views": {"count": 2}}, "several views"),
+        (torchvision, {"train": {"resize": {"side": "short"}}}, "of resize"),
+        (dali, {"train": {"erase": {}}}, "no DALI translation of erase"),
+        (dali, {"train": {"contrast": {"pivot": "mean"}}}, "fixed pivot"),
     ],
     ids=str,
 )
-def test_what_torchvision_lacks_is_left_out_with_the_reason(recipe: dict[str, Any], reason: str) -> None:
+def test_what_a_library_lacks_is_left_out_with_the_reason(library: Any, recipe: dict[str, Any], reason: str) -> None:
+    given = setup(parse_aug({"size": 16, **recipe}), ())
     with pytest.raises(LeftOutError, match=reason):
-        torchvision.transform(build_plan(parse_aug({"size": 16, **recipe}), "train"))
+        torchvision.transform(given.plan) if library is torchvision else dali.op_by_op(given)

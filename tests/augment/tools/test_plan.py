@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from augment.cli.compose import compose_recipe
+from augment.recipe.op import numpy_op
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
-from augment.tools.plan import main, summary
+from augment.tools.plan import devices, main, summary
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,7 +36,8 @@ def test_both_splits_are_shown_as_built(capsys: pytest.CaptureFixture[str], monk
     text = printed(capsys, "+aug=imagenette", "aug.train.rotate.p=.2")
     aug = compose_recipe(["+aug=imagenette", "aug.train.rotate.p=.2"]).aug
     train, val = build_plan(aug, "train"), build_plan(aug, "val")
-    assert text == f"{train}\n  {summary(train)}\n{val}\n  {summary(val)}\n"
+    where = devices(aug, train)
+    assert text == f"{train}\n  {summary(train)}\n  {where}\n{val}\n  {summary(val)}\n  {where}\n"
     assert "rotate  p 0.2  angle -7..7 deg" in text
     assert printed(capsys, "+aug=imagenette", "--split", "val").startswith("val: 128 x 128 px")
 
@@ -117,3 +119,27 @@ print("loaded:", *sorted({name.split(".")[0] for name in sys.modules} & set(heav
     assert "+ flip" in result.stdout
     assert result.stdout.endswith("loaded:\n")
     assert not list(tmp_path.iterdir())
+
+
+def test_devices_are_described() -> None:
+    def line(**given: object) -> str:
+        aug = parse_aug(given)
+        return devices(aug, build_plan(aug, "train"))
+
+    assert line() == (
+        "with a GPU: decoding on the GPU and the CPU, everything else on the GPU; without: everything on the CPU; "
+        "prefetching 4 batches"
+    )
+    assert "decoding on the CPU, cache 300 MiB, everything else" in line(decode="cpu", cache=300, prefetch=2)
+    assert "decoding where it is faster, cache gpu" in line(decode="auto", cache="gpu")
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_an_op_that_runs_on_the_cpu_is_named() -> None:
+    @numpy_op()
+    def visitor(image: Any) -> Any:
+        """Change nothing."""
+        return image
+
+    aug = parse_aug({"train": {"visitor": {"p": 0.5}, "rotate": {}}})
+    assert devices(aug, build_plan(aug, "train")).endswith("; always on the CPU: visitor")

@@ -6,23 +6,53 @@ rotate and warp_affine.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from nvidia.dali import fn, types
-from nvidia.dali.pipeline import do_not_convert
+import torch
+from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali.pipeline import Pipeline, do_not_convert
 
 from augment.params import Interval
-from augment.pipeline.graph import Node
+from augment.pipeline.graph import GraphImage, Node, Placement
 from augment.recipe.steps import Step
 from augment.support.measurement import LeftOutError
-from augment.tools.bench.rows import Setup, batches, encoded_image
 from augment.tools.bench.torchvision import translate
+
+if TYPE_CHECKING:
+    from augment.tools.bench.rows import Setup
 
 Translation = Callable[[Node, Step, int], Node]
 
 
-def op_by_op(setup: Setup) -> Iterator[Any]:
+def batches(setup: "Setup", define: Callable[[], Node], *, conditionals: bool = False) -> Iterator[Any]:
+    """Yield the batches of a pipeline with one output, endlessly; as in the loader, without waiting for the GPU."""
+    cuda = setup.device.type == "cuda"
+    pipeline: Pipeline = pipeline_def(define, enable_conditionals=conditionals)(
+        batch_size=setup.batch_size,
+        num_threads=setup.flags.threads,
+        device_id=0 if cuda else None,
+        exec_dynamic=True,
+        seed=0,
+    )
+    stream = torch.cuda.current_stream() if cuda else None
+    pipeline.build()
+    while True:
+        yield from pipeline.run(stream)
+
+
+def read(setup: "Setup") -> Node:
+    """Read the files."""
+    encoded, _ = fn.readers.file(files=setup.paths(), shuffle_after_epoch=True)
+    return encoded
+
+
+def image(setup: "Setup") -> GraphImage:
+    """Return the image of a file, to be decoded whole or in part."""
+    return GraphImage(read(setup), Placement("gpu" if setup.device.type == "cuda" else "cpu"), seed=0)
+
+
+def op_by_op(setup: "Setup") -> Iterator[Any]:
     """Yield the batches of the recipe, endlessly: normalized, float HWC.
 
     Raises:
@@ -36,7 +66,7 @@ def op_by_op(setup: Setup) -> Iterator[Any]:
 
     @do_not_convert  # type: ignore[untyped-decorator]
     def crop() -> Node:
-        return plan.crop.op.function(encoded_image(setup), plan.size, **plan.crop.op.values(plan.crop.params, {}))
+        return plan.crop.op.function(image(setup), plan.size, **plan.crop.op.values(plan.crop.params, {}))
 
     def define() -> Node:
         images = crop()
