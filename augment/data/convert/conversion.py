@@ -86,13 +86,18 @@ def _new_folder(out: Path) -> Iterator[Path]:
         raise UserError(f"--out {out}: exists and is not empty. Allowed: a new or empty folder.")
     remove_parts(out)  # of a conversion that was killed
     part = out / f".{uuid4().hex}.part"
-    part.mkdir()
+    moved: list[Path] = []
     try:
+        part.mkdir()
         yield part
         for file in part.glob("[!.]*"):
-            file.rename(out / file.name)
+            moved.append(file.rename(out / file.name))
+    except BaseException:  # even a new name may need room
+        for file in moved:
+            shutil.rmtree(file) if file.is_dir() else file.unlink()
+        raise
     finally:
-        shutil.rmtree(part)
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _write(path: Path, split: Split, schema: Schema, options: Options, jobs: int) -> list[int]:

@@ -20,6 +20,9 @@ from augment.support.text import list_some
 # words, or one per list, are not numbers.
 _FRACTIONS, _SLIPS = 3, 0.1
 
+# A column whose words differ in more than this share of the lines, if there are that many, is not the class.
+_DISTINCT, _DISTINCT_FROM = 0.9, 8
+
 
 def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef]], options: TargetOptions) -> Dataset:
     """Turn the list of train, and that of val if there is one, into a dataset of their images.
@@ -95,11 +98,16 @@ def _is_whole(word: str) -> bool:
 
 
 def _refuse_slips(splits: Sequence[Lines]) -> None:
-    """Refuse lists of fractional numbers in which a few labels are not numbers: all would become names of classes."""
+    """Refuse lists of fractional numbers in which a few labels are not numbers: all would become names of classes.
+
+    Numbers with a decimal comma are no numbers here, however many there are.
+    """
     cells = [(lines, line, word) for lines in splits for line in lines.lines for word in line.words or ("",)]
     odd = [cell for cell in cells if _read_number(cell[2]) is None]
-    fractions = {word for _, _, word in cells if _read_number(word) is not None and not _is_whole(word)}
-    if not odd or len(fractions) < _FRACTIONS or len(odd) > max(len(splits), _SLIPS * len(cells)):
+    meant = [word.replace(",", ".", 1) for _, _, word in cells]
+    slips = sum(_read_number(word) is None for word in meant)
+    fractions = {word for word in meant if _read_number(word) is not None and not _is_whole(word)}
+    if not odd or (slips and (len(fractions) < _FRACTIONS or slips > max(len(splits), _SLIPS * len(cells)))):
         return
     lines, line, word = odd[0]
     what = f"'{word}', which is not a number" if word else "no number"
@@ -114,7 +122,7 @@ def _refuse_slips(splits: Sequence[Lines]) -> None:
 def _refuse_guessed(lists: Sequence[Lines], kind: Kind | None, *, numbers: bool) -> None:
     """Refuse lists whose targets were taken from a column for its position, where another one may be meant.
 
-    So it is if several columns hold 0 and 1, or if numbers are to be predicted.
+    So it is if several columns hold 0 and 1, if numbers are to be predicted, or if nearly every line has another class.
     """
     train = about = lists[0]
     several = [lines for lines in lists if len(lines.guessed) > 1]
@@ -123,9 +131,17 @@ def _refuse_guessed(lists: Sequence[Lines], kind: Kind | None, *, numbers: bool)
         why = f"{list_some(flags)} hold 0 and 1"
     elif numbers and several:
         about, why = several[0], "which numbers to predict is not said"
+    elif train.guessed and not (numbers or kind) and _differ([line.words for line in train.lines]):
+        why = f"'{train.guessed[0]}', the column in its position, differs in nearly every line"
     else:
         return
     raise UserError(
         f"{about.key}: {about.file} has no column 'label', and {why}. Allowed, of {list_some(about.guessed)}: "
         "data.label=NAME for the class, data.targets=[NAME,...] for numbers, or with data.multilabel=true for 0 and 1."
     )
+
+
+def _differ(words: Sequence[tuple[str, ...]]) -> bool:
+    """Whether nearly every line has another word, so that these are hardly classes."""
+    single = len(words) >= _DISTINCT_FROM and all(len(of_line) < 2 for of_line in words)
+    return single and len(set(words)) > _DISTINCT * len(words)

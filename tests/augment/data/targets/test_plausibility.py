@@ -1,5 +1,6 @@
 """Lists that could be misinterpreted."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,8 @@ def numbers(*labels: str) -> list[str]:
         (("1.5", "2.0", "3.5", ".25", ""), 6, "4.png has no number, where other labels are fractional"),
         (("1.5", "1,5", "3.5", ".25", "2.5"), 3, "1.png has '1,5', which is not a number, where other labels are "
          "fractional numbers. Allowed: numbers, with a point for the fraction; or data.task=classify if these are "),
+        (("1,5", "0,25", "-2,75"), 2, "0.png has '1,5', which is not a number (and 2 more), where other labels are"),
+        (("1,5", "2,5", "1,5"), 2, "0.png has '1,5', which is not a number (and 2 more)"),
         (("1.5", "2.5", "3.5") * 6 + ("NA", "NA"), 20, "18.png has 'NA', which is not a number (and 1 more)"),
     ],
 )  # fmt: skip
@@ -74,6 +77,27 @@ def test_the_first_of_several_unnamed_flag_columns_is_no_class(tmp_path: Path) -
     few = write(tmp_path, "few.csv", ["path,kind,fold", "a.png,1,1"])  # flags by chance: those of train are none
     many = write(tmp_path, "many.csv", ["path,kind,fold", "a.png,0,1", "b.png,1,3", "c.png,2,0"])
     assert understand(many, few, task=None, classes=None).classes == ("0", "1", "2")
+
+
+def test_a_column_that_differs_in_nearly_every_line_is_no_class(tmp_path: Path) -> None:
+    for name, shown, rows in (
+        ("a.csv", "id, cat", ["id,path,cat", *(f"{100 + i},{i}.png,{i % 2}" for i in range(8))]),
+        ("b.csv", "who", ["path,who", *(f"{i}.png,p{i % 19}" for i in range(20))]),
+    ):
+        lines = write(tmp_path, name, rows)
+        column = shown.split(",")[0]
+        with pytest.raises(UserError) as raised:
+            understand(lines, lines, task=None, classes=None)
+        assert str(raised.value).startswith(
+            f"data.train: {tmp_path}/{name} has no column 'label', and '{column}', the column in its position, differs "
+            f"in nearly every line. Allowed, of {shown}: data.label=NAME for the class, data.targets=[NAME,...] for"
+        )
+        for chosen, task in ((write(tmp_path, name, rows, label=column), None), (lines, "classify")):
+            assert len(understand(chosen, chosen, task=task, classes=None).classes) > 18
+    for name, column, classes in (("few", "who", 7), ("twice", "who", 7), ("usual", "label", 8)):
+        lines = write(tmp_path, f"{name}.csv", [f"path,{column}", *(f"{i}.png,p{i % classes}" for i in range(8))])
+        fine = replace(lines, lines=lines.lines[:7]) if name == "few" else lines
+        assert len(understand(fine, fine, task=None, classes=None).classes) == classes
 
 
 def test_numbers_of_the_first_of_several_unnamed_columns_are_not_predicted(tmp_path: Path) -> None:
