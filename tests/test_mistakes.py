@@ -177,7 +177,7 @@ COMMANDS = [
     ("trainer predict run https://host/cat.jpg", "https://host/cat.jpg is a URL", "download it"),
     ("trainer predict run phtos", "phtos: there is no such file or folder", "Did you mean photos?"),
     ("trainer predict run photos --top many", "--top: 'many'", "a whole number"),
-    ("trainer export run", "--to: missing", "onnx, torch, triton"),
+    ("trainer export run", "--to: missing", "onnx, torch"),
     ("trainer export run --to onx", "unknown name 'onx'", "'onnx'"),
     ("trainer compare run --metric val_acc", "--metric val_acc", "'val_accuracy'"),
     ("trainer report photos", "photos: no config.yaml in it", "the folder of a run"),

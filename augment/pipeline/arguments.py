@@ -56,7 +56,8 @@ def refuse_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
     Raises:
         UserError: names the argument.
     """
-    known = {name for source in SOURCES.values() for name in settings(source)}
+    params = [(name, param) for source in SOURCES.values() for name, param in settings(source).items()]
+    known = {called for name, param in params for called in (name, *param.aliases)}
     for name in given:
         if name in _OF_DATALOADERS:
             raise UserError(f"{name}: unknown argument. Allowed: {_OF_DATALOADERS[name]}.")

@@ -39,7 +39,8 @@ def new_figure(path: Path, *, constrained: bool = True) -> Iterator[Figure]:
     with LOCK:
         figure = Figure(dpi=DPI, layout="constrained" if constrained else None)
         yield figure
-        save_figure(figure, path, DPI)
+        if path.parent.is_dir():  # the folder of a run that was deleted is not made again
+            save_figure(figure, path, DPI)
 
 
 def say_no_data(axes: Axes) -> None:

@@ -130,7 +130,7 @@ def test_csv(predictions, expected):
         (["RUN", "BAD"], "error: the image cannot be used: "),
         (["RUN", "BAD", "BAD"], "none of 2 images can be used; the first: bad.jpg is empty"),
         (["RUN", "PHOTO", "--tta", "flp"], "unknown name 'flp'. Did you mean 'flip'?"),
-        (["RUN", "PHOTO", "--top", "0"], "argument --top: '0' is not allowed. Allowed: a whole number of at least 1"),
+        (["RUN", "PHOTO", "--top", "0"], "argument --top: 0 is not allowed. Allowed: a whole number of at least 1"),
         (
             ["RUN", "PHOTO", "model.kind=timm", "model.name=resnet18"],
             "best.pt: not the weights of the configured model",
