@@ -116,11 +116,16 @@ def on_gpu(learner: Learner) -> Runner:
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
+    return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=0.01, fused=fused(model))
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), 0.01)
+    return torch.optim.AdamW(model.parameters(), 0.01, fused=fused(model))
+
+
+def fused(model: nn.Module) -> bool | None:
+    """Return True for a model on a GPU, as `trainer.optim.optimizers.make_optimizer` does; else PyTorch's choice."""
+    return next(model.parameters()).is_cuda or None
 
 
 def lamb(model: nn.Module) -> torch.optim.Optimizer:

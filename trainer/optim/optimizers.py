@@ -32,6 +32,9 @@ _MOMENTUM = 0.9
 # Options of the implementation, which are chosen for the device and not restored from a checkpoint.
 IMPLEMENTATION = ("fused", "foreach", "capturable")
 
+# Those whose fused kernels PyTorch has: on a GPU, they can skip a step without the host.
+_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+
 
 def optimizer(name: str) -> Callable[[Made], Made]:
     """Register an optimizer under its name in `fit.optimizer`: a class, or a function that makes it.
@@ -65,17 +68,16 @@ def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer
     }
     arguments = {**preset, **_own_arguments(settings, takes), **_checked(given, takes, [*lookahead])}
     cuda = any(p.is_cuda for p in network.parameters())
-    if make is torch.optim.SGD or make is torch.optim.AdamW:
+    if make in _FUSED:
         arguments |= {"fused": True} if cuda else {"foreach": True}
-    if make is torch.optim.AdamW:
-        arguments["capturable"] = cuda
+        arguments |= {"capturable": cuda} if "capturable" in takes else {}
     keep_eager()
     groups = parameter_groups(network, settings, orthogonal=hidden_matrices(network) if make is Muon else None)
     try:
         optimizer = make(groups, lr=settings.lr, **arguments)
     except (ValueError, TypeError, AssertionError, ImportError, RuntimeError) as error:
         raise UserError(f"fit.optimizer={settings.optimizer}: {first_line(error)}.") from error
-    if make is torch.optim.SGD or make is torch.optim.AdamW:
+    if make in _FUSED:
         step_eagerly(optimizer)
     optimizer.register_load_state_dict_pre_hook(_keep_implementation)
     return _wrap(optimizer, lookahead) if lookahead else optimizer

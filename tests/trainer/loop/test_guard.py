@@ -10,6 +10,7 @@ import pytest
 import torch
 from fakes import CPU, MemoryLoader, assert_same, make_learner, needs_gpu, on, refuse_waiting, sgd
 from graphed import How, recording
+from graphed import sgd as fused_sgd
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -142,7 +143,7 @@ def test_skipping_waits_for_nothing_and_leaves_no_trace_on_a_gpu() -> None:
             train=data(*bad, device=cuda),
             val=data(device=cuda),
             model=network(),
-            optimizer=OPTIMIZERS["sgd"],
+            optimizer=fused_sgd,
             device="cuda",
             graph=True,
             epochs=4,
