@@ -224,7 +224,7 @@ class Recorder(Callback):
     def _choose(self, learner: Learner) -> None:
         monitors = [str(getattr(callback, "monitor", AUTO)) for callback in learner.callbacks]
         asked = learner.ranks.gather([*learner.settings.metrics, *monitors])[0]  # rank 0 may have further callbacks
-        self.metrics = learner.task.measured(len(learner.classes), None if self.everything else asked)
+        self.metrics = learner.task.measured(learner.classes, None if self.everything else asked)
 
     def _meter(self, learner: Learner) -> Meter:
         meter = self._train if learner.training else self._val

@@ -216,7 +216,8 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
 
 def _table(record: RunRecord) -> dict[str, Any]:
     """Return head and lines of the table of all epochs."""
-    columns = [column for column in record.task.columns if any(column.key in row for row in record.rows)]
+    alone = (column for metric in record.task.unit_metrics(record.classes) for column in metric.columns)
+    columns = [column for column in (*record.task.columns, *alone) if any(column.key in row for row in record.rows)]
     lines = []
     for row in record.rows:
         values = [(row.get(column.key, nan), column.page or column.line) for column in columns]

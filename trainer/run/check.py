@@ -47,8 +47,8 @@ def check_config(config: Config) -> None:
             f"classes or more{describe_nested(dataset)}."
         )
     task = task_named(dataset.task)
-    check_metrics(task, len(classes), config.fit.metrics)
-    keys = [column.key for column in columns_of(task.measured(len(classes), None))]
+    check_metrics(task, classes, config.fit.metrics)
+    keys = [column.key for column in columns_of(task.measured(classes, None))]
     allowed = (AUTO, *sorted(keys, key=lambda key: key.startswith("train_")))
     for name, values in config.resolved["callbacks"].items():
         monitor = values.get("monitor")

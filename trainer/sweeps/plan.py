@@ -252,10 +252,10 @@ class Plan:
         task = task_named(base.dataset.task)
         metrics = settings.metrics or (task.monitor,)
         asked = (*base.fit.metrics, *(values.get("monitor") for values in base.resolved["callbacks"].values()))
-        columns = columns_of(task.measured(len(base.dataset.classes), asked))
+        columns = columns_of(task.measured(base.dataset.classes, asked))
         measured = {"epoch", *(column.key for column in (*columns, *PACE))}
         if unknown := next((metric for metric in metrics if metric not in measured), None):
-            requested = [metric.name for metric in task.metrics if unknown in metric.names]
+            requested = [metric.name for metric in task.measured(base.dataset.classes, None) if unknown in metric.names]
             hint = f" Allowed: with fit.metrics=[{requested[0]}]." if requested else suggest(unknown, measured)
             raise UserError(f"hydra.sweeper.metrics: {unknown} is not measured.{hint}")
         search = Search(settings, folder, metrics, base.fit.epochs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,6 +44,17 @@ class Metric:
     def own(self) -> bool:
         """Whether a plugin declares it."""
         return not self.function.__module__.startswith("trainer.")
+
+    def of_unit(self, position: int, name: str) -> Metric:
+        """Return the same metric of one column alone, measured on request under a key that ends in its name."""
+
+        def function(outputs: Tensor, targets: Tensor) -> Any:
+            return self.function(outputs[:, position, None], targets[:, position, None])
+
+        columns = tuple(
+            c._replace(key=f"{c.key}_{name}", title=f"{c.title}, {name}", line=c.line or "{:.4g}") for c in self.columns
+        )
+        return replace(self, name=f"{self.name}_{name}", function=function, columns=columns, on_request=True)
 
     def add_to(self, total: Tensor, outputs: Tensor, targets: Tensor) -> None:
         """Add the values of a batch to their sum, (), without waiting for the device.

@@ -1,6 +1,6 @@
 """The registry of tasks: by name, and by what the rows of a run hold; what is known of a value by its key."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from math import inf, isfinite, nan
@@ -30,10 +30,13 @@ def known_tasks() -> Mapping[str, Task[Any]]:
 
 
 class _Monitored(Collection[str]):
-    """The keys that callbacks may monitor, those of plugins' tasks and metrics included."""
+    """The keys that callbacks may monitor, those of plugins' tasks and metrics included.
+
+    It contains what may be the key of a single number, too, such as val_mae_age: names are known with the data only.
+    """
 
     def __contains__(self, key: object) -> bool:
-        return key in list(self)
+        return key in list(self) or any(_unit_columns(str(key)))
 
     def __iter__(self) -> Iterator[str]:
         keys = (column.key for task in known_tasks().values() for column in columns_of(task.metrics))
@@ -77,24 +80,24 @@ def monitored(monitor: str, task: Task[Any]) -> str:
     return task.monitor if monitor == AUTO else monitor
 
 
-def check_metrics(task: Task[Any], number: int, names: Iterable[str]) -> None:
+def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str]) -> None:
     """Check metrics that are to be measured, and that all metrics are of tasks that there are.
 
     Args:
         task: the task.
-        number: number of classes, labels or numbers.
+        classes: names of classes, labels or numbers.
         names: names of metrics.
 
     Raises:
-        UserError: there is no such metric, or none for this number.
+        UserError: there is no such metric, or none for these classes.
     """
     for other, name in METRICS:
         if other not in known_tasks():
             raise UserError(f"metric {name}: unknown task '{other}'.{suggest(other, known_tasks())}")
-    allowed = [metric.name for metric in task.measured(number, None)]
+    allowed = [metric.name for metric in task.measured(classes, None)]
     if unknown := next((name for name in names if name not in allowed), None):
         raise UserError(
-            f"fit.metrics: {unknown} is not measured for the task {task.name} with {task.count(number)}."
+            f"fit.metrics: {unknown} is not measured for the task {task.name} with {task.count(len(classes))}."
             f"{suggest(unknown, allowed)}"
         )
 
@@ -111,7 +114,13 @@ def range_of(key: str) -> tuple[float, float]:
 
 def _columns(key: str) -> list[Column]:
     known = [column for task in known_tasks().values() for column in task.columns if column.key == key]
-    return known or [_READ[key]] if key in _READ else known
+    return known or ([_READ[key]] if key in _READ else list(_unit_columns(key)))
+
+
+def _unit_columns(key: str) -> Iterator[Column]:
+    """Yield the columns of the metric of which a key may be that of a single number."""
+    columns = (c for task in known_tasks().values() if task.by_unit for m in task.metrics for c in m.columns)
+    return (column for column in columns if not column.above and key.startswith(f"{column.key}_"))
 
 
 # Metrics of plugins that are not imported here, as runs describe them.

@@ -30,7 +30,7 @@ class Regress(Task[OutputSamples]):
     loss_settings = ("regression_loss", "standardize")
     # The best epoch is chosen by this loss. Runs that do not name it had the first default.
     resume_settings = ("regression_loss",)
-    ranked = False
+    by_unit, ranked = True, False
     figure_file = "scatter.png"
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"
 

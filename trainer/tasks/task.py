@@ -55,6 +55,7 @@ class Task(ABC, Generic[S]):
         samples: what is kept of each sample in validation, and in best.pt of the best epoch: tensors by name.
         loss_settings: settings of the fit that have an effect with this task.
         resume_settings: settings of the fit that a resumed run must share with the saved one.
+        by_unit: whether outputs and targets have a column for each unit, whose metrics can be measured alone, too.
         ranked: whether a prediction is a list of probabilities, the highest first, or a value for each unit.
         top: number of units that a ranked prediction names by default; None: all.
         threshold: the lowest probability at which it names a unit by default; None: it names all.
@@ -75,6 +76,7 @@ class Task(ABC, Generic[S]):
     samples: ClassVar[type[Samples]] = OutputSamples
     loss_settings: ClassVar[tuple[str, ...]] = ()
     resume_settings: ClassVar[tuple[str, ...]] = ()
+    by_unit: ClassVar[bool] = False
     ranked: ClassVar[bool] = True
     top: ClassVar[int | None] = None
     threshold: ClassVar[float | None] = None
@@ -148,7 +150,8 @@ class Task(ABC, Generic[S]):
     def evaluate(self, values: MetricsRow, samples: S, names: Sequence[str]) -> Evaluation:
         """Return the scores of a pass; `values` are those of the meter, as a metrics row has them."""
         per_class, images = self.per_class(samples, names), len(samples.index)
-        sentence = f"{listed(values, values)} ({amount(images, 'image')})"
+        alone = [metric.columns[-1].key for metric in self.unit_metrics(names)]  # which the table has
+        sentence = f"{listed(values, [key for key in values if key not in alone])} ({amount(images, 'image')})"
         return Evaluation(images, values, per_class, self.table(per_class), sentence, self.figure(samples, names))
 
     def right_of(self, samples: S) -> tuple[int, int] | None:
@@ -206,14 +209,20 @@ class Task(ABC, Generic[S]):
         """Whether the score is a share, in [0, 1]."""
         return any(column.key == f"val_{self.score}" and column.within == SHARE for column in self.columns)
 
-    def measured(self, number: int, asked: Collection[str] | None = ()) -> tuple[Metric, ...]:
+    def unit_metrics(self, names: Sequence[str]) -> list[Metric]:
+        """Return the metrics of each number alone, such as `mae_age` of `mae`, if the task has such."""
+        metrics = [metric for metric in self.metrics if self.by_unit and not metric.columns[0].above]
+        return [metric.of_unit(i, name) for i, name in enumerate(names) for metric in metrics]
+
+    def measured(self, names: Sequence[str], asked: Collection[str] | None = ()) -> tuple[Metric, ...]:
         """Return what is measured.
 
         Args:
-            number: number of classes, labels or numbers.
+            names: those of classes, labels or numbers.
             asked: names or keys of metrics that are measured on request; None: all.
         """
-        known = [metric for metric in self.metrics if max(1, number) > metric.columns[0].above]
+        usual = (metric for metric in self.metrics if max(1, len(names)) > metric.columns[0].above)
+        known = (*usual, *self.unit_metrics(names))
         return tuple(m for m in known if asked is None or not m.on_request or m.names & {*asked})
 
     def count(self, number: int) -> str:

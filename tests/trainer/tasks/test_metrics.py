@@ -27,8 +27,12 @@ from trainer.tasks.registry import task_named
 KINDS = ("classify", "multilabel", "regress")
 
 
+def names_of(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
 def meter_of(task: str, count: int, asked: Any = (), *, device: torch.device = CPU, keep: bool = True) -> Meter:
-    return Meter(task_named(task), task_named(task).measured(count, asked), device, keep=keep)
+    return Meter(task_named(task), task_named(task).measured(names_of(count), asked), device, keep=keep)
 
 
 def draw(task: str, samples: int = 300, units: int = 7) -> tuple[Tensor, Tensor]:
@@ -82,7 +86,12 @@ def labels_by_others(outputs: Tensor, targets: Tensor) -> dict[str, float]:
 
 def numbers_by_others(outputs: Tensor, targets: Tensor) -> dict[str, float]:
     true, said = targets.double().numpy(), outputs.double().numpy()
-    return {
+    alone = {}
+    for name, one, all_said in zip(names_of(true.shape[1]), true.T, said.T, strict=True):
+        alone[f"mae_{name}"] = sklearn.mean_absolute_error(one, all_said)
+        alone[f"rmse_{name}"] = sklearn.root_mean_squared_error(one, all_said)
+        alone[f"r2_{name}"] = sklearn.r2_score(one, all_said)
+    return alone | {
         "loss": mse_loss(outputs, targets).item(),
         "mae": sklearn.mean_absolute_error(true, said),
         "rmse": sklearn.mean_squared_error(true, said) ** 0.5,
@@ -137,7 +146,7 @@ def test_what_is_measured_without_being_asked_for(task: str, count: int, train: 
     assert (empty.samples, empty.kept()) == (0, None)
     asked = ("f1", "train_brier", "mae", "val_auroc")
     more = {"classify": ["brier", "f1", "auroc"], "multilabel": ["f1", "auroc"], "regress": []}[task]
-    assert [m.name for m in task_named(task).measured(count, asked) if m.on_request] == more
+    assert [m.name for m in task_named(task).measured(names_of(count), asked) if m.on_request] == more
 
 
 @pytest.mark.parametrize("task", KINDS)

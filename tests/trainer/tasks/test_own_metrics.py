@@ -177,8 +177,8 @@ def test_mistakes_in_a_declaration(
     task = task_named("classify")
 
     def measure() -> None:
-        check_metrics(task, 3, ())
-        meter = Meter(task, task.measured(3), CPU, keep=True)
+        check_metrics(task, "abc", ())
+        meter = Meter(task, task.measured("abc"), CPU, keep=True)
         meter.update(torch.tensor(0.0), torch.eye(4, 3), torch.zeros(4, dtype=torch.int64))
         meter.scores()
 

@@ -34,7 +34,7 @@ QUICK = ["aug.size=16", "fit.batch_size=6", "fit.epochs=3", "fit.device=cpu", "f
 
 def test_each_task_measures_what_it_monitors() -> None:
     for task, monitor in zip(TASKS, ("val_accuracy", "val_map", "val_loss"), strict=True):
-        measured = {column.key for column in columns_of(task.measured(2))}
+        measured = {column.key for column in columns_of(task.measured(("a", "b")))}
         assert {monitor, f"val_{task.score}"} <= measured <= set(ALL_MONITORED)
         assert monitored("auto", task) == monitor
         assert monitored("train_loss", task) == "train_loss"
@@ -112,7 +112,9 @@ def labels(lists: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def numbers(lists: Path) -> Path:
-    return fit(lists, "numbers.csv", "data.targets=[red,green]", "fit.regression_loss=huber", "fit.standardize=false")
+    ours = ("data.targets=[red,green]", "fit.regression_loss=huber", "fit.standardize=false")
+    alone = ("fit.metrics=[r2_green]", "callbacks.checkpoint.monitor=val_mae_red")
+    return fit(lists, "numbers.csv", *ours, *alone)
 
 
 def test_a_run_of_labels(labels: Path) -> None:
@@ -127,10 +129,21 @@ def test_a_run_of_labels(labels: Path) -> None:
 def test_a_run_of_numbers(numbers: Path) -> None:
     rows, best = read_metrics(numbers), load(numbers / BEST, BestModel)
     assert {"train_loss", "train_mae", "train_rmse", "val_mae", "val_rmse", "val_mean_rmse", "val_r2"} < rows[0].keys()
-    assert (best.task, best.classes, best.row) == ("regress", ("red", "green"), best_row(rows, "val_loss"))
+    assert (best.task, best.classes, best.row) == ("regress", ("red", "green"), best_row(rows, "val_mae_red"))
     errors = (best.samples["output"] - best.samples["target"]).abs()
     assert best.row["val_mae"] == pytest.approx(errors.mean().item(), rel=1e-4)
+    assert best.row["val_mae_red"] == pytest.approx(errors[:, 0].mean().item(), rel=1e-4)
+    assert {"train_mae_red", "val_r2_green"} < rows[0].keys()
+    assert not {"val_mae_green", "val_rmse_red", "train_r2_green"} & rows[0].keys()
     assert (numbers / "scatter.png").is_file()
+
+
+def test_metrics_of_a_number_that_there_is_not(lists: Path) -> None:
+    with pytest.raises(UserError, match=r"checkpoint\.monitor: val_mae_blue is not measured.*val_mae_green"):
+        fit(lists, "numbers.csv", "data.targets=[red,green]", "callbacks.checkpoint.monitor=val_mae_blue")
+    with pytest.raises(UserError, match=r"fit\.metrics: rmse_blue is not measured.*Did you mean 'rmse_"):
+        fit(lists, "numbers.csv", "data.targets=[red,green]", "fit.metrics=[rmse_blue]")
+    assert (smaller_is_better("val_rmse_red"), smaller_is_better("val_r2_red")) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +155,7 @@ def test_a_run_of_numbers(numbers: Path) -> None:
             "average_precision",
             ("best validation mean average precision", "Worst label: ", "best F1"),
         ),
-        ("numbers", "val_mae", "mae", ("validation mean absolute error of the best", "Largest errors", "Scatter of")),
+        ("numbers", "val_mae", "mae", ("mean absolute error of the best", "val mae, red", "Largest errors", "Scatter")),
     ],
 )
 def test_the_evaluation_and_the_report(
@@ -156,6 +169,9 @@ def test_the_evaluation_and_the_report(
     scores = {key: value for key, value in row.items() if key.startswith("val_")}
     assert {key: written[key] for key in scores} == pytest.approx(scores, rel=1e-4)
     assert ({"val_f1", "val_auroc"} <= written.keys()) is (name == "labels")
+    if name == "numbers":
+        alone = {f"val_mae_{unit}": values["mae"] for unit, values in written["per_class"].items()}
+        assert {key: written[key] for key in alone} == pytest.approx(alone, rel=1e-4)
     assert np.mean([values[each] for values in written["per_class"].values()]) == pytest.approx(row[key], rel=1e-4)
     assert (run / "evaluation.png").is_file()
     with pytest.raises(UserError, match=r"folders hold one class for each image.*data.val=FILE"):
