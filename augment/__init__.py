@@ -166,9 +166,10 @@ def make_loader(
     from augment.cli.compose import with_data
     from augment.data.sources import LOADED, load_dataset
     from augment.pipeline.arguments import check_arguments, refuse_misspelled, torch_device, warn_of_ranks
+    from augment.pipeline.graph import Form
     from augment.pipeline.loader import Loader
     from augment.pipeline.placement import place
-    from augment.pipeline.reading import Shard
+    from augment.pipeline.reading import Order, Shard
     from augment.recipe.plan import build_plan
     from augment.support.errors import UserError
     from augment.support.process import cores
@@ -195,17 +196,11 @@ def make_loader(
     chosen = dataset.train if split == "train" or source.only_val else dataset.val
     if split == "train":
         warn_of_ranks(rank=rank, world_size=world_size)
-    threads = threads or min(16, cores())
     return Loader(
         plan,
         chosen,
-        batch_size=batch_size,
-        seed=recipe.seed if seed is None else seed,
-        device=placed,
+        Order(batch_size, recipe.seed if seed is None else seed, Shard(rank, world_size), drop_last),
+        place(recipe.aug, chosen.files, placed, threads=threads or min(16, cores())),
+        Form(half),
         classes=dataset.classes,
-        shard=Shard(rank, world_size),
-        placement=place(recipe.aug, chosen.files, placed, threads=threads),
-        drop_last=drop_last,
-        threads=threads,
-        half=half,
     )

@@ -1,11 +1,12 @@
 """Decoding and cropping in a DALI graph."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import nvidia.dali.fn
 import nvidia.dali.math
 import nvidia.dali.types
+import torch
 
 from augment.params import Interval
 
@@ -45,6 +46,18 @@ class Placement:
     reason: str = field(default="", compare=False)
     threads: int = field(default=2, compare=False)
     gpu: int = field(default=0, compare=False)
+
+    def on(self, device: torch.device, threads: int) -> "Placement":
+        """Return the same choices on a device, with CPU threads."""
+        is_gpu = device.type == "cuda"
+        # "cuda" alone is PyTorch's current one; the thread that builds a pipeline may have another.
+        gpu = torch.cuda.current_device() if is_gpu and device.index is None else device.index or 0
+        return replace(self, device="gpu" if is_gpu else "cpu", threads=threads, gpu=gpu)
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where batches are made."""
+        return torch.device("cuda", self.gpu) if self.device == "gpu" else torch.device("cpu")
 
     @property
     def device_id(self) -> int | None:

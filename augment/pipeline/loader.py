@@ -15,8 +15,7 @@ from augment.pipeline.failures import BadImages, UnreadableError
 from augment.pipeline.frames import Frames, Orientations
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.mixing import Mixer
-from augment.pipeline.placement import gpu_number
-from augment.pipeline.reading import Reading, Shard
+from augment.pipeline.reading import Order, Reading
 from augment.pipeline.state import check_state, digest_of, restored
 from augment.recipe.plan import Plan
 from augment.support.background import Background
@@ -37,17 +36,10 @@ class Loader:
     Args:
         plan: what is done to the images.
         split: the images and their targets.
-        batch_size: samples of this rank in a batch; the last one of an epoch may be smaller.
-        seed: the run's seed.
-        device: where batches are made and returned.
+        order: in which batches and order.
+        placement: where images are decoded, and batches are made and returned.
+        form: the form of the images. Raw ones are in HWC memory, and are not mixed; with frames, see `Batch`.
         classes: names of the classes, which a plan that mixes samples needs.
-        shard: rank and world size.
-        placement: where images are decoded, by default on `device`.
-        drop_last: leave out the smaller last batch, unless it is the only one.
-        threads: CPU threads of the pipeline.
-        half: float16 images.
-        raw: uint8 images in HWC memory, before normalization, to look at; samples are not mixed.
-        frames: hand out the frame of each sample, see `Batch`.
 
     Attributes:
         classes: names of the classes or labels, or of the numbers to predict.
@@ -60,37 +52,25 @@ class Loader:
         self,
         plan: Plan,
         split: Split,
+        order: Order,
+        placement: Placement,
+        form: Form | None = None,
         *,
-        batch_size: int,
-        seed: int,
-        device: torch.device,
         classes: Sequence[str] = (),
-        shard: Shard | None = None,
-        placement: Placement | None = None,
-        drop_last: bool = False,
-        threads: int = 2,
-        half: bool = False,
-        raw: bool = False,
-        frames: bool = False,
     ) -> None:
         self.plan = plan
         self.split = split
-        self.batch_size = batch_size
+        self.batch_size = order.batch_size
         self.classes = tuple(classes)
-        self._seed = seed
-        self._device = device
-        self._shard = shard or Shard()
-        self._drop_last = drop_last
-        placement = placement or Placement("gpu" if device.type == "cuda" else "cpu")
-        gpu = gpu_number(device) if device.type == "cuda" else 0  # the thread that builds has another current one
-        self.placement = replace(placement, threads=threads, gpu=gpu)
-        self._form = Form(half, raw, frames)
+        self.placement = placement
+        self._seed, self._shard, self._drop_last = order.seed, order.shard, order.drop_last
+        self._form = form or Form()
         if len(split) < self._shard.world_size:
             raise UserError(
                 f"data: {amount(len(split), 'image')} in {plan.split} for {amount(self._shard.world_size, 'rank')}. "
                 "Allowed: at least one image a rank."
             )
-        self._targets = split.kind.collate(split.targets).to(device)
+        self._targets = split.kind.collate(split.targets).to(placement.torch_device)
         self._files = digest_of(split)
         self._bad = BadImages(split)
         # Some loaders need a new pipeline for each pass. DALI keeps drawing new random windows, but validation must see
@@ -99,10 +79,10 @@ class Loader:
         self._built_at = 0  # the epoch in which the pipeline was built
         self._per_epoch = self._reading.batches
         self._mixer: Mixer | None = None
-        if plan.batch_stages and not raw:
+        if plan.batch_stages and not self._form.raw:
             assert classes, "to mix targets, the number of classes is needed"
-            self._mixer = Mixer(plan, split.kind, seed=seed, rank=self._shard.rank, classes=len(classes))
-        self._frames = Frames(plan, seed, self._shard.rank) if frames else None
+            self._mixer = Mixer(plan, split.kind, seed=order.seed, rank=order.shard.rank, classes=len(classes))
+        self._frames = Frames(plan, order.seed, order.shard.rank) if self._form.frames else None
         self._orientations = Orientations(split.files)
         self._pipeline: BuiltPipeline | None = None
         self._primed = False  # whether the next batch has been asked for already
@@ -136,7 +116,8 @@ class Loader:
         raise UserError("loader: cannot be copied or sent to another process. Allowed: one made in that process.")
 
     def __repr__(self) -> str:
-        return f"Loader({self.plan.split}, {len(self.split):,} samples, {amount(len(self), 'batch')}, {self._device})"
+        size = f"{len(self.split):,} samples, {amount(len(self), 'batch')}"
+        return f"Loader({self.plan.split}, {size}, {self.placement.torch_device})"
 
     def __len__(self) -> int:
         """Batches in an epoch, the same number on all ranks."""
@@ -323,7 +304,7 @@ class Loader:
 
     def _run(self, pipeline: BuiltPipeline) -> Outputs:
         # On the GPU, the batch is handed over on PyTorch's stream: nothing waits for it here.
-        stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+        stream = torch.cuda.current_stream(self.placement.gpu) if self.placement.device == "gpu" else None
         if self._primed:
             self._primed = False
         else:

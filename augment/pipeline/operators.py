@@ -14,9 +14,10 @@ from augment.pipeline.graph import Device, Form, GraphImage, Node, Placement
 from augment.pipeline.program import Program
 from augment.recipe.plan import Plan
 from augment.recipe.stage import Stage
+from augment.support.dali_versions import drawing_from, merge, split
 from augment.support.errors import UserError
 
-# DALI's stubs know no keyword dictionaries, and nothing of what its own `if` is made of.
+# DALI's stubs know no keyword dictionaries.
 fn: Any = nvidia.dali.fn
 types: Any = nvidia.dali.types
 
@@ -54,8 +55,7 @@ class Dali:
         """
         number, self._taken = self._taken, self._taken + 1
         if self._state is not None:
-            state = self._state ^ types.Constant(number, dtype=types.UINT32) if number else self._state
-            return {"_random_state": state}
+            return drawing_from(self._state ^ types.Constant(number, dtype=types.UINT32) if number else self._state)
         if self._seed is None:
             allowed = "**dali.random, in an op that declares random=True"
             raise UserError(f"{self._key}: its random draws in DALI cannot be repeated. Allowed: {allowed}.")
@@ -204,11 +204,9 @@ def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> No
     values = {name: value for name, value in fed.items() if name != "applied"}
     if "applied" not in fed:
         return run(images, stage, values, dali)
-    # The operators that DALI's own `if` is made of: they work outside of a traced function too.
-    applied = fed["applied"]
-    taken, passed = fn._conditional.split(images, predicate=applied)
-    some = {name: fn._conditional.split(value, predicate=applied)[0] for name, value in values.items()}
-    return fn._conditional.merge(run(taken, stage, some, dali), passed, predicate=applied)
+    taken, passed = split(images, fed["applied"])
+    some = {name: split(value, fed["applied"])[0] for name, value in values.items()}
+    return merge(run(taken, stage, some, dali), passed, fed["applied"])
 
 
 def _warp(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:

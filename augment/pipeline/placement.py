@@ -47,16 +47,17 @@ def place(
         trial: whether there is to be one; "mixed" without.
     """
     if device.type != "cuda":
-        return Placement(prefetch=aug.prefetch)
+        return Placement(prefetch=aug.prefetch, threads=threads)
     if are_decoded(files):
         reason = "decode and cache: nothing to do, for the images are stored decoded"
-        return Placement("gpu", "mixed", 0, aug.prefetch, reason=reason)
+        return Placement("gpu", "mixed", 0, aug.prefetch, reason=reason).on(device, threads)
     load = _hardware_share(files, threads) if aug.hw_decoder_load is None else aug.hw_decoder_load
     placement = Placement("gpu", "mixed", 0, aug.prefetch, load, aug.decode == "auto", aug.hw_decoder_load is None)
+    placement = placement.on(device, threads)
     decode: Literal["cpu", "mixed"] = "cpu" if aug.decode == "cpu" else "mixed"
     reasons = []
     if aug.decode == "auto" and trial:
-        decode, reason = _try_both(placement, files, threads, gpu_number(device))
+        decode, reason = _try_both(placement, files)
         reasons.append(reason)
     cache = cache_size(aug.cache, files, device) if decode == "mixed" and are_paths(files) else 0
     if aug.cache != "off" and not are_paths(files):
@@ -67,11 +68,6 @@ def place(
             f"cache: {cache:,} MiB of GPU memory; all {len(files):,} images, decoded, take about {need:,.0f}"
         )
     return replace(placement, decode=decode, cache=cache, reason="\n".join(reasons))
-
-
-def gpu_number(device: torch.device) -> int:
-    """Return the number of a GPU; "cuda" alone is PyTorch's current one."""
-    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def cache_size(cache: int | str, files: Sequence[dataset.ImageRef], device: torch.device | None = None) -> int:
@@ -105,21 +101,22 @@ def _hardware_share(files: Sequence[dataset.ImageRef], threads: int) -> float:
     return min(_LARGEST_SHARE, round(others / (others + _HARDWARE_SECONDS), 2))
 
 
-def _try_both(
-    placement: Placement, files: Sequence[dataset.ImageRef], threads: int, gpu: int
-) -> tuple[Literal["cpu", "mixed"], str]:
+def _try_both(placement: Placement, files: Sequence[dataset.ImageRef]) -> tuple[Literal["cpu", "mixed"], str]:
     """Decode some images in both ways; return the faster one, and what was measured."""
     ways: tuple[Literal["cpu", "mixed"], ...] = ("mixed", "cpu")
-    speeds = {way: _decoding_speed(replace(placement, decode=way), files, threads, gpu) for way in ways}
+    speeds = {way: _decoding_speed(replace(placement, decode=way), files) for way in ways}
     faster = max(ways, key=lambda way: speeds[way])
     shown = ", ".join(f"{way} {speed:,.0f} img/s" for way, speed in speeds.items())
     return faster, f"decode: {faster}, for a trial of decoding alone gave {shown}"
 
 
-def _decoding_speed(placement: Placement, files: Sequence[dataset.ImageRef], threads: int, gpu: int = 0) -> float:
-    device_id = gpu if placement.device == "gpu" else None
+def _decoding_speed(placement: Placement, files: Sequence[dataset.ImageRef]) -> float:
     pipeline = Pipeline(
-        batch_size=_TRIAL_BATCH, num_threads=threads, device_id=device_id, exec_dynamic=True, prefetch_queue_depth=2
+        batch_size=_TRIAL_BATCH,
+        num_threads=placement.threads,
+        device_id=placement.device_id,
+        exec_dynamic=True,
+        prefetch_queue_depth=2,
     )
     with pipeline:
         if are_paths(files):
@@ -132,6 +129,6 @@ def _decoding_speed(placement: Placement, files: Sequence[dataset.ImageRef], thr
         start = time.perf_counter()
         for _ in range(batches):
             pipeline.run()
-        if device_id is not None:
-            torch.cuda.synchronize(device_id)
+        if placement.device == "gpu":
+            torch.cuda.synchronize(placement.gpu)
     return _TIMED * _TRIAL_BATCH / (time.perf_counter() - start)

@@ -34,6 +34,23 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class Order:
+    """In which batches and order a loader reads samples.
+
+    Attributes:
+        batch_size: samples of this rank in a batch; the last one of an epoch may be smaller.
+        seed: the run's seed.
+        shard: rank and world size.
+        drop_last: leave out the smaller last batch, unless it is the only one.
+    """
+
+    batch_size: int
+    seed: int
+    shard: Shard = Shard()
+    drop_last: bool = False
+
+
+@dataclass(frozen=True)
 class Reading:
     """Which images a pipeline reads, and in which order.
 

@@ -26,7 +26,6 @@ from augment.pipeline.graph import Form, GraphImage, Node, Placement
 from augment.pipeline.images import Images, check_encoded, read_images, read_targets
 from augment.pipeline.mixing import Mixer, to_device
 from augment.pipeline.operators import RANDOM_STATE, Dali, GraphSource, add_views
-from augment.pipeline.placement import gpu_number
 from augment.pipeline.program import program_of
 from augment.pipeline.windows import COLUMNS, random_windows
 from augment.recipe.kinds import Array
@@ -95,11 +94,7 @@ class Transform:
         self._rank = rank
         self._classes = classes
         self._form = Form(half, frames=frames)
-        self._placement = Placement(
-            "gpu" if self._device.type == "cuda" else "cpu",
-            threads=threads or min(16, cores()),
-            gpu=gpu_number(self._device) if self._device.type == "cuda" else 0,
-        )
+        self._placement = Placement().on(self._device, threads or min(16, cores()))
         self._graphs: dict[str, _Graph] = {}
         self._lock, self._process, self._home = Lock(), os.getpid(), current_process().name
         if split == "train":
@@ -242,7 +237,7 @@ class _Graph(GraphSource):
 
     def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
         """Return each view, (N, 3, size, size), with the draws of a call, and with frames its windows."""
-        device = torch.device("cuda", self.placement.gpu) if self.placement.device == "gpu" else torch.device("cpu")
+        device = self.placement.torch_device
         stream = torch.cuda.current_stream(device) if self.placement.device == "gpu" else None
         where = (call, 0, len(images))
         for view, crop in self._crops.items():

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from loaders import build_loader
 from photos import draw_photo
 from PIL import Image
 
 from augment.data.check import check_files
 from augment.data.dataset import Split
-from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 
@@ -93,9 +92,7 @@ def test_what_the_check_passes_never_ends_a_run(
     good = tuple(file for file in files if file not in {problem.file for problem in problems})
     if good:
         plan = build_plan(parse_aug({"size": 32}), "val")
-        loader = Loader(
-            plan, Split(good, (0,) * len(good)), batch_size=4, seed=0, device=torch.device("cpu"), classes="a"
-        )
+        loader = build_loader(plan, Split(good, (0,) * len(good)), batch_size=4, seed=0, classes="a")
         try:
             assert sum(len(batch.images) for batch in loader) == len(good)
         finally:

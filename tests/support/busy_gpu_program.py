@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from decoded import MemoryImage
+from loaders import build_loader
 
 from augment import Transform, load_recipe
 from augment.data.dataset import Split
 from augment.pipeline.graph import Placement
-from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 
@@ -54,14 +54,14 @@ def batches_of(number: int, device: str) -> list[Batch]:
     images = small_images()
     files = tuple(MemoryImage(str(index), pixels) for index, pixels in enumerate(images))
     aug = {"size": SIZE, "mean": [0, 0, 0], "std": [1, 1, 1], "train": STEPS[number]}
-    loader = Loader(
+    loader = build_loader(
         build_plan(parse_aug(aug), "train"),
         Split(files, tuple(index % 3 for index in range(SAMPLES))),
         batch_size=BATCH,
         seed=number,
         device=torch.device(device),
         classes=("a", "b", "c"),
-        placement=Placement("gpu" if device == "cuda" else "cpu", prefetch=4),
+        placement=Placement(prefetch=4),
     )
     # Nothing waits for the GPU before the last batch.
     made = [(f"loader {number}", batch.indices, batch.images) for _ in range(EPOCHS) for batch in loader]

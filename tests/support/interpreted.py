@@ -20,6 +20,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import numpy as np
 import torch
 from decoded import MemoryImage
+from loaders import build_loader
 from photos import draw_photo
 from pipelines import SEED, Pixels, plan_of, run
 
@@ -80,7 +81,7 @@ def resume() -> bool:
     build.program_of = kernel
 
     def loader() -> Loader:
-        return Loader(plan, Split(PHOTOS[:4], (0,) * 4), batch_size=2, seed=1, device=CPU)
+        return build_loader(plan, Split(PHOTOS[:4], (0,) * 4), batch_size=2, seed=1)
 
     one, other = loader(), loader()
     batches = iter(one)
@@ -101,7 +102,7 @@ def transformed() -> bool:
         {"size": SIZE, "train": {"resize": {}, "gamma": {}, "trivial_augment": {}, "gaussian_noise": {}}}
     )
     plan = build_plan(recipe.aug, "train")
-    batch = next(iter(Loader(plan, Split(PHOTOS, (0,) * len(PHOTOS)), batch_size=4, seed=1, device=CPU)))
+    batch = next(iter(build_loader(plan, Split(PHOTOS, (0,) * len(PHOTOS)), batch_size=4, seed=1)))
     images = transform.Transform(recipe, device="cpu", seed=1)([PHOTOS[i].pixels for i in batch.indices.tolist()])
     return torch.equal(images, batch.images)
 

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from decoded import pixels_of
+from loaders import build_loader
 from numpy.typing import NDArray
 from op_cases import given, label, plan_with
 from photos import SQUARE
@@ -105,7 +106,7 @@ def load(
     plan: Plan, files: Sequence[ImageRef], device: torch.device, *, raw: bool, batch_size: int = 8, threads: int = 2
 ) -> Loader:
     split = Split(tuple(files), tuple(i % CLASSES for i in range(len(files))))
-    return Loader(
+    return build_loader(
         plan,
         split,
         batch_size=batch_size,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from loaders import build_loader
 from stores import FIXED
 
 from augment.data.dataset import Dataset, Split
@@ -119,7 +120,7 @@ def written(code: str, **settings: Any) -> Dataset:
 
 
 def make(split: Split, *, device: torch.device = CPU, **options: Any) -> Loader:
-    return Loader(FIXED, split, batch_size=2, seed=3, device=device, raw=True, **options)
+    return build_loader(FIXED, split, batch_size=2, seed=3, device=device, raw=True, **options)
 
 
 def samples(loader: Loader) -> list[tuple[Any, bytes]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from loaders import build_loader
 from torch import Tensor
 
 from augment.data.dataset import Split
@@ -48,7 +49,7 @@ def make(
     split: Split, device: torch.device, *, plan: Plan | None = None, batch_size: int = 4, **options: Any
 ) -> Loader:
     given: dict[str, Any] = {"seed": SEED, "device": device, "raw": True} | options
-    return Loader(plan or plan_of(DRAWN), split, batch_size=batch_size, **given)
+    return build_loader(plan or plan_of(DRAWN), split, batch_size=batch_size, **given)
 
 
 def content(batch: Batch) -> Content:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
+from loaders import build_loader
 
 from augment.data.dataset import Split
 from augment.pipeline.loader import Loader
@@ -19,7 +19,7 @@ FIXED = build_plan(parse_aug({"size": 16, "train": {"center_crop": {}}}), "train
 
 def make_fixed_loader(split: Split, batch_size: int) -> Loader:
     """Return a loader of decoded pixels in order, by the plan `FIXED` on the CPU."""
-    return Loader(FIXED, split, batch_size=batch_size, seed=0, device=torch.device("cpu"), raw=True)
+    return build_loader(FIXED, split, batch_size=batch_size, seed=0, raw=True)
 
 
 def epochs(loader: Loader, number: int) -> None:
@@ -52,8 +52,7 @@ def write_shards(folder: Path, files: Sequence[Path], targets: Sequence[int], sh
 def write_arrays(folder: Path, files: Sequence[Path], targets: Sequence[int], side: int = 40) -> tuple[str, str]:
     """Write images as DALI decodes them, resized to a square, and their targets; return the two .npy files."""
     plan = build_plan(parse_aug({"size": side}), "val")
-    loader = Loader(plan, Split(tuple(files), tuple(targets)), batch_size=len(files), seed=0,
-                    device=torch.device("cpu"), raw=True)  # fmt: skip
+    loader = build_loader(plan, Split(tuple(files), tuple(targets)), batch_size=len(files), seed=0, raw=True)
     (batch,) = loader
     np.save(folder / "x.npy", batch.images.permute(0, 2, 3, 1).contiguous().numpy())
     np.save(folder / "y.npy", np.array(targets))

@@ -17,10 +17,10 @@ from torch import nn
 
 from augment.data.dataset import Split
 from augment.data.own.items import end_readers
-from augment.pipeline.graph import Placement
+from augment.pipeline.graph import Form, Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
-from augment.pipeline.reading import Shard
+from augment.pipeline.reading import Order, Shard
 from augment.recipe.plan import Plan, build_plan
 from augment.support.process import return_freed_memory
 from augment.support.secrets import as_written
@@ -64,15 +64,10 @@ def make_loader(
     return Loader(
         plan,
         split,
-        batch_size=batch_size,
-        seed=config.seed,
-        device=device,
+        Order(batch_size, config.seed, Shard(ranks.rank, ranks.size), config.fit.drop_last and plan.split == "train"),
+        placement.on(device, config.fit.cpu_threads()),  # what rank 0 chose, on this rank's device
+        Form(half=device.type == "cuda" and config.fit.half),
         classes=classes or config.dataset.classes,
-        shard=Shard(ranks.rank, ranks.size),
-        placement=placement,
-        threads=config.fit.cpu_threads(),
-        drop_last=config.fit.drop_last and plan.split == "train",
-        half=device.type == "cuda" and config.fit.half,
     )
 
 

@@ -49,7 +49,7 @@ def read(setup: "Setup") -> Node:
 
 def image(setup: "Setup") -> GraphImage:
     """Return the image of a file, to be decoded whole or in part."""
-    return GraphImage(read(setup), Placement("gpu" if setup.device.type == "cuda" else "cpu"), seed=0)
+    return GraphImage(read(setup), Placement().on(setup.device, setup.flags.threads), seed=0)
 
 
 def op_by_op(setup: "Setup") -> Iterator[Any]:

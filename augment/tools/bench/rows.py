@@ -18,6 +18,7 @@ from augment.data.selection import whole_batches
 from augment.pipeline.batch import Batch
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
+from augment.pipeline.reading import Order
 from augment.pipeline.transform import Transform
 from augment.recipe.op import OPS
 from augment.recipe.plan import Plan, build_plan
@@ -150,12 +151,9 @@ def loaded(setup: Setup, aug: Aug) -> Iterator[Batch]:
     loader = Loader(
         build_plan(aug, "train"),
         Split(setup.files, (0,) * len(setup.files)),
-        batch_size=setup.batch_size,
-        seed=0,
-        device=setup.device,
+        Order(setup.batch_size, 0),
+        placement,
         classes="0123456789",  # for ops that mix targets
-        placement=placement,
-        threads=setup.flags.threads,
     )
     try:
         if placement.cache:

@@ -13,8 +13,9 @@ from rich.table import Table
 
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import name_of, open_image, read_encoded
-from augment.pipeline.graph import Device
+from augment.pipeline.graph import Device, Placement
 from augment.pipeline.loader import Loader
+from augment.pipeline.reading import Order
 from augment.pipeline.serving.serialized import deserialize
 from augment.recipe.plan import Plan
 from augment.support.console import progress_bar
@@ -80,7 +81,7 @@ def parity(plan: Plan, files: Sequence[ImageRef], forms: Mapping[str, Transform]
         forms: exports of the plan, by the names of their files.
         device: where the loader runs.
     """
-    loader = Loader(plan, Split(tuple(files), (0,) * len(files)), batch_size=BATCH, seed=0, device=device)
+    loader = Loader(plan, Split(tuple(files), (0,) * len(files)), Order(BATCH, 0), Placement().on(device, 2))
     levels = 255 * np.array(plan.std, np.float32)[:, None, None]
     # For each image: the largest difference, the mean one, and the share beyond a level.
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in forms}

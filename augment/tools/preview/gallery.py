@@ -12,7 +12,9 @@ from rich.progress import Progress
 
 from augment.data.dataset import ImageRef, Split
 from augment.pipeline.build import render
+from augment.pipeline.graph import Form, Placement
 from augment.pipeline.loader import Loader
+from augment.pipeline.reading import Order
 from augment.recipe.captions import (
     LEVELS,
     applied_steps,
@@ -75,8 +77,8 @@ def shoot(plan: Plan, files: Sequence[ImageRef], *, seed: int, epochs: int) -> l
     split = Split(tuple(files), tuple(range(len(files))))
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
     # Mixing happens after normalization; targets then tell the shares.
-    loader = Loader(plan, split, batch_size=len(files), seed=seed, device=torch.device("cpu"), raw=not mixing,
-                    classes=[str(number) for number in split.targets])  # fmt: skip
+    classes = [str(number) for number in split.targets]
+    loader = Loader(plan, split, Order(len(files), seed), Placement(), Form(raw=not mixing), classes=classes)
     shots = []
     for epoch in range(epochs):
         (batch,) = loader

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from decoded import for_device
+from loaders import build_loader
 from sklearn.utils.class_weight import compute_class_weight
 from stores import write_arrays, write_shards
 
@@ -87,7 +88,7 @@ def test_each_sample_once_an_epoch_over_all_ranks(
     plan = build_plan(parse_aug({"size": 16, "train": steps}), "train")
 
     def make(rank: int) -> Loader:
-        return Loader(plan, split, batch_size=2, seed=3, device=device, raw=True, shard=Shard(rank, world_size))
+        return build_loader(plan, split, batch_size=2, seed=3, device=device, raw=True, shard=Shard(rank, world_size))
 
     loaders = [make(rank) for rank in range(world_size)]
     for _ in range(2):
@@ -116,7 +117,7 @@ def test_another_balance_is_another_identity(stored: dict[str, Split]) -> None:
     split = stored["folder"]
     plan = build_plan(parse_aug({"size": 16}), "train")
     whole = Split(split.files[: split.images], split.targets[: split.images])
-    loaders = [Loader(plan, s, batch_size=2, seed=3, device=torch.device("cpu")) for s in (split, whole)]
+    loaders = [build_loader(plan, s, batch_size=2, seed=3) for s in (split, whole)]
     with pytest.raises(UserError, match=r"^data: not that of the saved run"):
         loaders[1].load_state_dict(loaders[0].state_dict())
 

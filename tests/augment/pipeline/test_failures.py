@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from files_of_sources import drawn, file_of, load, put, put_both
+from loaders import build_loader
 from photos import draw_photo
 from PIL import Image
 from stores import FIXED, epochs
@@ -37,7 +37,7 @@ def replace(file: Path, content: bytes) -> None:
 
 
 def make(split: Split) -> Loader:
-    return Loader(FIXED, split, batch_size=2, seed=0, device=torch.device("cpu"))
+    return build_loader(FIXED, split, batch_size=2, seed=0)
 
 
 def said(split: Split, damage: Callable[[], object]) -> str:
@@ -94,9 +94,8 @@ OVERWRITTEN = """
 import os, sys, time
 from pathlib import Path
 from threading import Thread
-import torch
+from loaders import build_loader
 from augment.data.dataset import Split
-from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
@@ -113,7 +112,7 @@ Thread(target=overwrite, daemon=True).start()
 plan = build_plan(parse_aug({"size": 32, "train": {"random_resized_crop": {}}}), "train")
 begun, failed = time.monotonic(), 0
 while time.monotonic() - begun < 1.5:
-    loader = Loader(plan, Split(tuple(files), (0,) * len(files)), batch_size=8, seed=0, device=torch.device("cpu"))
+    loader = build_loader(plan, Split(tuple(files), (0,) * len(files)), batch_size=8, seed=0)
     try:
         for _ in range(20):
             for batch in loader:
@@ -129,7 +128,7 @@ def test_images_that_are_overwritten_while_they_are_read_do_not_end_the_process(
     """A file that is mapped into memory and becomes shorter would."""
     for number in range(8):
         Image.fromarray(draw_photo(400, 300, number)).save(tmp_path / f"{number}.jpg", quality=95)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[3]}:{Path(__file__).parents[2] / 'support'}"}
     command = [sys.executable, "-c", OVERWRITTEN, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "alive True\n"), done.stderr[-500:]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from decoded import MemoryImage
 from fakes import needs_gpu
+from loaders import build_loader
 from numpy.typing import NDArray
 from passes import SEED, saved
 from PIL import Image
@@ -90,7 +91,7 @@ STORED = tuple(MemoryImage(str(number), pixels) for number, pixels in enumerate(
 def loader_of(aug: dict[str, Any], files: tuple[ImageRef, ...], split: Any = "train", **options: Any) -> Loader:
     plan = build_plan(parse_aug({"size": SIZE, **aug}), split)
     given: dict[str, Any] = {"batch_size": 5, "seed": SEED, "device": CPU, "raw": True, "frames": True} | options
-    return Loader(plan, Split(files, (0,) * len(files)), **given)
+    return build_loader(plan, Split(files, (0,) * len(files)), **given)
 
 
 def check(images: torch.Tensor, frames: torch.Tensor, indices: torch.Tensor) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from decoded import MemoryImage, for_device
+from loaders import build_loader
 from photos import draw_photo
 from PIL import Image
 from stores import FIXED, write_arrays, write_shards
@@ -50,7 +51,7 @@ def stores(image_files: Split, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 def make(split: Split, *, plan: Plan = FIXED, device: torch.device = CPU, **options: Any) -> Loader:
-    return Loader(plan, split, batch_size=2, seed=3, device=device, raw=True, **options)
+    return build_loader(plan, split, batch_size=2, seed=3, device=device, raw=True, **options)
 
 
 def samples(loader: Loader, split: Split) -> list[Sample]:
@@ -110,7 +111,7 @@ def test_a_pass_is_resumed_exactly(name: str, shard: Shard, stores: dict[str, Sp
 
 def test_there_is_no_cache_for_images_in_larger_files(stores: dict[str, Split]) -> None:
     aug = parse_aug({"cache": 100})
-    cuda = torch.device("cuda")
+    cuda = torch.device("cuda:0")
     assert place(aug, stores["folder"].files, cuda, threads=1).cache == 100
     tar = place(aug, stores["webdataset"].files, cuda, threads=1)
     assert (tar.cache, tar.reason) == (

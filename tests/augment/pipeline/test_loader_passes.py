@@ -17,6 +17,7 @@ from passes import RECIPE, assert_complete, content, first, indices, make, plan_
 import augment.pipeline.loader
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
+from augment.pipeline.build import BuiltPipeline
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.reading import Shard
@@ -198,3 +199,20 @@ def test_what_fails_while_it_is_prepared_is_raised_by_the_pass(
         with pytest.raises(OSError, match="no such image"):
             take(loader)
     assert sorted(indices(take(loader))) == list(range(len(varied)))
+
+
+def test_a_pass_after_ctrl_c_at_a_first_batch_is_complete(grays: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = make(first(grays, 13), torch.device("cpu"))
+    take(loader)
+    hand_out = BuiltPipeline.hand_out
+
+    def interrupted(pipeline: BuiltPipeline, stream: object) -> None:
+        hand_out(pipeline, stream)  # DALI waits in C++: Python raises once it has returned, and the batch is lost
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BuiltPipeline, "hand_out", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        take(loader)
+    monkeypatch.undo()
+    for epoch in (1, 2):
+        assert_complete(take(loader), 13, epoch)

@@ -79,6 +79,11 @@ def test_own_data_may_be_objects_in_place_of_names(recipe: Recipe, caplog: pytes
         targets("train", train=Squares([0, 1]), workers=1)
 
 
+def test_weights_that_balance_classes_are_for_the_loss_of_the_loop(recipe: Recipe) -> None:
+    given = {"data": "own", "train": Squares([0, 1, 4, 7])}  # gray % 3: class 0, three times class 1
+    assert augment.make_loader(recipe, **CPU | given, balance="weights").split.weights == (2.0, 2 / 3)
+
+
 def test_data_in_memory_are_released_with_their_loader(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)  # what is logged does not hold them either
     squares = Squares([0, 1, 2])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import needs_gpu, refuse_waiting
+from loaders import build_loader
 from numpy.typing import NDArray
 from scipy.stats import beta
 from torch import Tensor
@@ -34,7 +35,7 @@ def plan_of(steps: dict[str, Any], **aug: Any) -> Plan:
 
 
 def loader_of(plan: Plan, split: Split, device: torch.device, *, batch_size: int = 7, **options: Any) -> Loader:
-    return Loader(plan, split, batch_size=batch_size, seed=SEED, device=device, classes="abc", **options)
+    return build_loader(plan, split, batch_size=batch_size, seed=SEED, device=device, classes="abc", **options)
 
 
 def numbers(tensor: Tensor) -> Floats:

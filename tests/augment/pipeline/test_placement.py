@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from loaders import build_loader
 
 import augment.pipeline.build
 import augment.pipeline.placement
@@ -16,7 +17,7 @@ from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")
 GIB = 2**30
 
 
@@ -25,8 +26,8 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A trial that finds the CPU faster, without one; the ways that were tried."""
     tried: list[str] = []
 
-    def speed(placement: Placement, files: tuple[Path, ...], threads: int, gpu: int) -> float:
-        assert gpu == 1
+    def speed(placement: Placement, files: tuple[Path, ...]) -> float:
+        assert placement.gpu == 1
         tried.append(placement.decode)
         return {"mixed": 1000.0, "cpu": 2000.0}[placement.decode]
 
@@ -46,7 +47,7 @@ def test_without_a_gpu_nothing_is_tried(photos: tuple[Path, ...], trials: list[s
 
 
 def test_auto_takes_the_faster_way_and_says_why(photos: tuple[Path, ...], trials: list[str]) -> None:
-    placement = place(aug_of(decode="auto"), photos, torch.device("cuda:1"), threads=1)
+    placement = place(aug_of(decode="auto"), photos, CUDA, threads=1)
     assert placement.decode == "cpu"
     assert sorted(trials) == ["cpu", "mixed"]
     expected = "decode: cpu, for a trial of decoding alone gave mixed 1,000 img/s, cpu 2,000 img/s"
@@ -76,9 +77,11 @@ def test_a_cache_is_mentioned_and_only_for_images_decoded_on_the_gpu(photos: tup
 MIXED = Placement("gpu")
 
 
-def loader(placement: Placement, split: Split, device: torch.device = CPU) -> Loader:
+def loader(placement: Placement, split: Split) -> Loader:
     plan = build_plan(aug_of(size=32), "train")
-    return Loader(plan, split, batch_size=2, seed=0, device=device, placement=placement)
+    made = build_loader(plan, split, batch_size=2, seed=0)
+    made.placement = placement  # also one on a GPU, where there is none
+    return made
 
 
 def test_a_run_that_continues_decodes_as_it_did(image_files: Split) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from files_of_sources import drawn, load, put
+from loaders import build_loader
 from PIL import Image
 from stores import FIXED, epochs
 from torch import Tensor
@@ -43,7 +44,7 @@ def replaceable(stored: bool, max_bad: int, plan: Plan = FIXED) -> tuple[Loader,
         images = tuple(Stored(f"{file}", Path(str(file)).read_bytes()) for file in split.files)
         split = Split(images, split.targets)
     split = dataclasses.replace(split, max_bad=max_bad)
-    return Loader(plan, split, batch_size=4, seed=0, device=torch.device("cpu"), classes="abc"), split
+    return build_loader(plan, split, batch_size=4, seed=0, classes="abc"), split
 
 
 def spoil(image: ImageRef) -> None:
@@ -98,11 +99,28 @@ def test_a_resumed_loader_keeps_those_that_stand_in() -> None:
     next(passing)
     state = loader.state_dict()
     rest = seen(passing)
-    again, _ = Loader(RANDOM, split, batch_size=4, seed=0, device=torch.device("cpu"), classes="abc"), split
+    again, _ = build_loader(RANDOM, split, batch_size=4, seed=0, classes="abc"), split
     again.load_state_dict(state)
     resumed = seen(again)
     assert [index for index, _ in resumed] == [index for index, _ in rest]
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(resumed, rest, strict=True))
+
+
+def test_an_image_that_stands_in_may_turn_bad_itself() -> None:
+    """Which images stand in does not depend on the order in which the bad ones were found."""
+    loader, split = replaceable(False, 9)
+    list(loader)
+    spoil(split.files[5])
+    epochs(loader, 3)
+    first = loader.state_dict()["stand_ins"][5]
+    spoil(split.files[first])
+    epochs(loader, 3)
+    found = loader.state_dict()["stand_ins"]
+    assert set(found) == {5, first}
+    assert not {5, first} & set(found.values())
+    other = build_loader(FIXED, split, batch_size=4, seed=0)
+    list(other)
+    assert other.state_dict()["stand_ins"] == found
 
 
 def test_more_bad_images_than_allowed_end_the_run() -> None:

@@ -1,12 +1,12 @@
 """A recipe on images in memory: what it draws, and that it makes what a loader makes."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from decoded import for_device
+from loaders import build_loader
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 from PIL import Image
@@ -15,7 +15,6 @@ from transforms import ALIKE, CLASSES, PHOTOS, SEED, SIZE, TARGETS, recipe_of, s
 
 from augment import Batch, Number, Recipe, Transform, UserError, crop, load_recipe, local
 from augment.data.dataset import Split
-from augment.pipeline.loader import Loader
 from augment.pipeline.windows import COLUMNS, random_windows
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import SplitName
@@ -147,10 +146,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Split:
 def first_batch(recipe: Recipe, split: SplitName, stored: Split, device: torch.device) -> Batch:
     plan = build_plan(recipe.aug, split)
     images = Split(for_device(stored.files, device), stored.targets)
-    batches: Iterator[Batch] = iter(
-        Loader(plan, images, batch_size=len(stored), seed=SEED, device=device, classes=[str(n) for n in range(CLASSES)])
-    )
-    return next(batches)
+    classes = [str(number) for number in range(CLASSES)]
+    return next(iter(build_loader(plan, images, batch_size=len(stored), seed=SEED, device=device, classes=classes)))
 
 
 @pytest.mark.parametrize("name", ["imagenette", "finetune", "imagenette_2019", "strong", "none"])

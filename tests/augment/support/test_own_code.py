@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from loaders import build_loader
 from PIL import Image
 
 from augment.cli.parser import readable_errors
 from augment.data.dataset import Split
 from augment.data.own.factory import find_object
-from augment.pipeline.loader import Loader
 from augment.recipe.op import numpy_op
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
@@ -63,7 +62,7 @@ def test_an_op_that_raises(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(file)
     plan = build_plan(parse_aug({"size": 8, "train": {"torn": None}}), "train")
-    loader = Loader(plan, Split((file,), (0,)), batch_size=1, seed=0, device=torch.device("cpu"), classes="a")
+    loader = build_loader(plan, Split((file,), (0,)), batch_size=1, seed=0, classes="a")
     with pytest.raises(OwnCodeError) as caught:
         list(loader)
     assert str(caught.value).startswith(f"KeyError: 'no such key' ({__file__}, line ")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loaders import build_loader
 
 from augment.data.dataset import ImageRef, Split
-from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.measurement import LeftOutError
@@ -114,7 +114,7 @@ def test_each_op_with_an_effect_of_its_own_gets_a_row() -> None:
 def test_other_libraries_do_what_we_do(steps: dict[str, Any], mean: float, photos: tuple[Path, ...]) -> None:
     aug = parse_aug({"size": 64, "mean": [0, 0, 0], "std": [1, 1, 1], "train": {"resize": {}, **steps}})
     given = setup(aug, photos)
-    (batch,) = Loader(given.plan, Split(photos, (0,) * 6), batch_size=6, seed=0, device=torch.device("cpu"))
+    (batch,) = build_loader(given.plan, Split(photos, (0,) * 6), batch_size=6, seed=0)
     read = torchvision.Images(given.paths(), torchvision.transform(given.plan))
     by_torchvision = torch.stack([read[index] for index in batch.indices.tolist()])
     by_dali = torch.from_numpy(np.array(next(dali.op_by_op(given)).as_tensor())).permute(0, 3, 1, 2)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loaders import build_loader
 from numpy.typing import NDArray
 from photos import draw_photo
 from PIL import Image
 
 from augment.data.dataset import Split
 from augment.data.images import to_rgb
-from augment.pipeline.loader import Loader
 from augment.pipeline.serving.serialized import serialize
 from augment.pipeline.serving.torch_crops import Crop
 from augment.pipeline.serving.transform_source import python_source
@@ -50,7 +50,7 @@ def plan_of(steps: Mapping[str, Any] | None = None, split: SplitName = "val", si
 
 
 def validate(plan: Plan, files: Sequence[Path], device: torch.device = CPU) -> NDArray[np.float32]:
-    loader = Loader(plan, Split(tuple(files), (0,) * len(files)), batch_size=4, seed=3, device=device)
+    loader = build_loader(plan, Split(tuple(files), (0,) * len(files)), batch_size=4, seed=3, device=device)
     return np.concatenate([batch.images.cpu().numpy() for batch in loader])
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 from torch import nn
 
 from augment.cli.compose import compose
+from augment.pipeline.graph import Placement
 from trainer.loop.ranks import Ranks
 from trainer.loop.settings import LoopSettings
 from trainer.run import build
@@ -60,8 +61,9 @@ def test_validation_on_a_gpu_has_larger_batches(
     several.size = ranks
     monkeypatch.setattr(build, "current", lambda: several)
     monkeypatch.setattr(several, "broadcast", lambda value: value)
-    monkeypatch.setattr(LoopSettings, "torch_device", lambda _: torch.device(device))
-    monkeypatch.setattr(build, "place", lambda *_, **__: None)
-    monkeypatch.setattr(build, "Loader", lambda *_, **options: SimpleNamespace(**options, prepare=lambda: None))
+    monkeypatch.setattr(LoopSettings, "torch_device", lambda _: torch.device(device, 0))
+    monkeypatch.setattr(build, "place", lambda *_, **__: Placement())
+    made = lambda plan, split, order, *_, **__: SimpleNamespace(batch_size=order.batch_size, prepare=lambda: None)  # noqa: E731
+    monkeypatch.setattr(build, "Loader", made)
     loaders = make_loaders(with_batch_size(config, given))
     assert (loaders.train.batch_size, loaders.val.batch_size) == (train, val)  # type: ignore[union-attr]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from fakes import needs_gpu
+from loaders import build_loader
 from torch import Tensor
 
 from augment.data.dataset import Split
-from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan
 from trainer.run.trained import load_trained
 from trainer.tools.predict import Prediction, as_csv, list_images, main, predict
@@ -28,7 +28,7 @@ def by_hand(run, files, *views):
     """Return the probabilities of files, (N, classes): the mean over views of each image."""
     trained = load_trained(run)
     plan = build_plan(trained.config.aug, "val")
-    (batch,) = Loader(plan, Split(files, (0,) * len(files)), batch_size=len(files), seed=0, device=torch.device("cpu"))
+    (batch,) = build_loader(plan, Split(files, (0,) * len(files)), batch_size=len(files), seed=0)
     with torch.inference_mode():
         network = trained.network.eval()
         return torch.stack([network(view(batch.images)).softmax(dim=1) for view in views]).mean(dim=0)

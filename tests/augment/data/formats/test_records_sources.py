@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from files_of_sources import samples_of, write
+from loaders import build_loader
 from stores import FIXED
 
 from augment.data.dataset import Dataset, Split
 from augment.data.sources import parse_data
-from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
 
 lmdb = pytest.importorskip("lmdb")
@@ -38,7 +38,7 @@ def two_files(source: str, folder: Path, image_files: Split) -> str:
 
 
 def epoch(split: Split) -> Counter[tuple[int, bytes]]:
-    loader = Loader(FIXED, split, batch_size=2, seed=3, device=torch.device("cpu"), raw=True)
+    loader = build_loader(FIXED, split, batch_size=2, seed=3, raw=True)
     return Counter(
         (target, pixels.numpy().tobytes())
         for batch in loader
@@ -76,7 +76,7 @@ def test_several_labels_in_a_feature(image_files: Split, tmp_path: Path) -> None
     dataset = load("tfrecord", "a.tfrecord", image="image", label="label")
     assert (dataset.task, dataset.classes) == ("multilabel", ("0", "1", "2"))
     assert dataset.train.targets == ((1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.0, 1.0, 0.0))
-    loader = Loader(FIXED, dataset.val, batch_size=3, seed=3, device=torch.device("cpu"), raw=True)
+    loader = build_loader(FIXED, dataset.val, batch_size=3, seed=3, raw=True)
     (batch,) = loader
     assert batch.targets.dtype == torch.float32
     assert {tuple(row) for row in batch.targets.tolist()} == hot

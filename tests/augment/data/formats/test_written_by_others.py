@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from loaders import build_loader
 from stores import FIXED
 
 from augment.data.dataset import Dataset, Split
 from augment.data.sources import load_dataset, parse_data
-from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
 
 FILES = Path(__file__).parents[3] / "written_by_others"
@@ -79,7 +79,7 @@ def load(source: str, files: str, settings: dict[str, Any]) -> Dataset:
 
 def fed(split: Split) -> Counter[tuple[object, bytes]]:
     """What an epoch of the loader has."""
-    loader = Loader(FIXED, split, batch_size=4, seed=3, device=torch.device("cpu"), raw=True)
+    loader = build_loader(FIXED, split, batch_size=4, seed=3, raw=True)
     return Counter(
         (target if isinstance(target, int) else tuple(target), pixels.numpy().tobytes())
         for batch in loader
@@ -120,10 +120,8 @@ def test_caffes_pixels() -> None:
     assert dataset.train.targets == (0, 1, 2)
     color = Split(dataset.train.files[:2], (0, 1))
     assert fed(color) == fed(Split(originals(PNG[:2]), (0, 1)))
-    (gray,) = Loader(FIXED, Split(dataset.train.files[2:], (0,)), batch_size=1, seed=3, device=torch.device("cpu"),
-                     raw=True)  # fmt: skip
-    (whole,) = Loader(FIXED, Split(originals(PNG[2:3]), (0,)), batch_size=1, seed=3, device=torch.device("cpu"),
-                      raw=True)  # fmt: skip
+    (gray,) = build_loader(FIXED, Split(dataset.train.files[2:], (0,)), batch_size=1, seed=3, raw=True)
+    (whole,) = build_loader(FIXED, Split(originals(PNG[2:3]), (0,)), batch_size=1, seed=3, raw=True)
     for channel in range(3):
         assert torch.equal(gray.images[:, channel], whole.images[:, 1])
 

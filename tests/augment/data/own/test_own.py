@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from decoded import for_device
+from loaders import build_loader
 from own_data import CPU, epoch, load, make, my_data, own_module, samples, written  # noqa: F401  (a fixture)
 from PIL import Image
 
@@ -76,7 +77,7 @@ def test_epochs_resume_exactly(kind: str) -> None:
     split = load(options={"kind": kind}).train
 
     def loader() -> Loader:
-        return Loader(plan, split, batch_size=2, seed=3, device=CPU, raw=True)
+        return build_loader(plan, split, batch_size=2, seed=3, raw=True)
 
     def batches(loader: Loader) -> list[tuple[list[int], bytes]]:
         return [(batch.indices.tolist(), batch.images.numpy().tobytes()) for batch in loader]

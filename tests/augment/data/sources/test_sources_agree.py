@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from files_of_sources import NAMES, samples_of, write
+from loaders import build_loader
 from nvidia.dali import fn, pipeline_def
 from photos import draw_photo
 from PIL import Image
@@ -127,9 +128,7 @@ def expected(photos: Split) -> Counter[Sample]:
 
 
 def make(split: Split, plan: Plan, rank: int = 0, world_size: int = 1, batch_size: int = 4) -> Loader:
-    return Loader(
-        plan, split, batch_size=batch_size, seed=3, device=torch.device("cpu"), raw=True, shard=Shard(rank, world_size)
-    )
+    return build_loader(plan, split, batch_size=batch_size, seed=3, raw=True, shard=Shard(rank, world_size))
 
 
 def samples(images: torch.Tensor, targets: torch.Tensor) -> list[Sample]:
