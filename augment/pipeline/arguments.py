@@ -56,13 +56,13 @@ def refuse_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
     Raises:
         UserError: names the argument.
     """
-    params = [(name, param) for source in SOURCES.values() for name, param in settings(source).items()]
-    known = {called for name, param in params for called in (name, *param.aliases)}
+    known = {name for source in SOURCES.values() for name in settings(source)}
+    aliases = {alias for source in SOURCES.values() for param in settings(source).values() for alias in param.aliases}
     for name in given:
         if name in _OF_DATALOADERS:
             raise UserError(f"{name}: unknown argument. Allowed: {_OF_DATALOADERS[name]}.")
         meant = nearest(name, arguments)
-        if meant and name not in known and meant == nearest(name, [*known, *arguments]):
+        if name not in known | aliases and meant and meant == nearest(name, [*known, *arguments]):
             raise UserError(f"{name}: unknown argument.{meant}")
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.console import Console
 from augment.cli.compose import compose
 from augment.support.errors import UserError
 from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.plots import Plots
 from trainer.loop.checkpoint import LAST
 from trainer.loop.learner import Learner
 from trainer.run.config import Config, parse_config
@@ -42,6 +44,8 @@ def failing(config: Config, event: str, epoch: int, act: Callable[[], None]) -> 
     def happens(learner: Learner) -> None:
         if learner.epoch == epoch:
             learner.find(Checkpoint)._finish_writing()
+            while not learner.find(Plots).drawn:  # whatever is being written then comes afterwards
+                time.sleep(0.01)
             act()
 
     callbacks = (lambda: on(event, happens), *config.callbacks)
