@@ -39,8 +39,7 @@ def new_figure(path: Path, *, constrained: bool = True) -> Iterator[Figure]:
     with LOCK:
         figure = Figure(dpi=DPI, layout="constrained" if constrained else None)
         yield figure
-        if path.parent.is_dir():  # the folder of a run that was deleted is not made again
-            save_figure(figure, path, DPI)
+        save_figure(figure, path, DPI)
 
 
 def say_no_data(axes: Axes) -> None:
