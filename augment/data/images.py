@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from augment.data.dataset import DecodedImage, ImageRef
 
@@ -69,6 +69,12 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "P":
         image = image.convert("RGBA")
     return image.convert("RGB")
+
+
+def orientation_of(image: Image.Image) -> int:
+    """Return the EXIF orientation of an opened image, 1 to 8; 1 is upright."""
+    found = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return found if found in range(1, 9) else 1
 
 
 def are_paths(images: Sequence[ImageRef]) -> bool:

@@ -62,10 +62,7 @@ class BadImages:
             self._add(problems)
 
     def replace(self, error: RuntimeError | UnreadableError) -> None:
-        """Let good images stand in for those that an error is about.
-
-        Args:
-            error: the error of a pipeline that reads or decodes.
+        """Let good images stand in for those that an error of a pipeline that reads or decodes is about.
 
         Raises:
             UserError: `Split.max_bad` does not allow it.

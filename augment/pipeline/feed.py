@@ -84,11 +84,7 @@ class Feed:
 def stage_values(stage: Stage, draws: Mapping[str, Draws], size: int, *, neutral: bool) -> dict[str, Values]:
     """Return what a stage is fed, by name, with a mask `applied` of the samples that it does not skip, if it needs one.
 
-    Args:
-        stage: a stage of the plan.
-        draws: the draws that `Sampler.draw` returns.
-        size: side of the images in pixels.
-        neutral: see `Feed`.
+    `draws` are those of `Sampler.draw`, `size` is the side of the images in pixels; for `neutral` see `Feed`.
     """
     if stage.kind in ("geometry", "color"):
         fed = chain(stage.links(draws, size)) if stage.chained else matrices(stage, stage.matrix(draws, size), size)

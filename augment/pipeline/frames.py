@@ -14,19 +14,16 @@ from contextlib import suppress
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import ExifTags, Image
 from torch import Tensor
 
 from augment.data.dataset import ImageRef
 from augment.data.faults import DECODER_ERRORS
-from augment.data.images import is_decoded, open_image
+from augment.data.images import is_decoded, open_image, orientation_of
 from augment.pipeline.feed import about_middle
 from augment.recipe.kinds import Array
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.support.errors import UserError
-
-UPRIGHT = 1
 
 
 class Frames:
@@ -38,13 +35,9 @@ class Frames:
     def of(
         self, windows: Sequence[Tensor], orientations: NDArray[np.int64], epoch: int, start: int
     ) -> tuple[Tensor, ...]:
-        """Return the frames of a batch for each view, (N, 3, 3) float64.
+        """Return the frames of a batch that starts at a position of an epoch, for each view, (N, 3, 3) float64.
 
-        Args:
-            windows: for each view, (N, 6), see `GraphImage`.
-            orientations: the EXIF orientation of each image, (N,).
-            epoch: the epoch that its steps are drawn for.
-            start: position of the batch's first sample in the epoch.
+        `windows` are (N, 6) for each view, see `GraphImage`; `orientations` those of EXIF, (N,).
         """
         frames = []
         for sampler, shown in zip(self._samplers, windows, strict=True):
@@ -70,11 +63,9 @@ def resizes(windows: Array, size: int) -> Array:
 
 
 def turns(orientations: NDArray[np.int64], sides: Array) -> Array:
-    """Return the matrices that turn images as their EXIF orientations say, from pixels to pixels, (N, 3, 3).
+    """Return the matrices that turn images as their EXIF orientations, (N,), say, from pixels to pixels, (N, 3, 3).
 
-    Args:
-        orientations: (N,), 1 to 8.
-        sides: height and width of the upright images, (N, 2).
+    `sides` are height and width of the upright images, (N, 2).
     """
     swapped = orientations >= 5
     matrix = np.tile(np.eye(3), (len(orientations), 1, 1))
@@ -97,14 +88,8 @@ class Orientations:
         """Return the orientations, (N,), 1 to 8, of the images of an index, (N, 1) on the CPU."""
         indices = index.flatten().numpy()
         for number in set(indices[self._known[indices] == 0].tolist()):
-            self._known[number] = UPRIGHT
+            self._known[number] = 1
             if not is_decoded(self._files[number]):
                 with suppress(*DECODER_ERRORS, UserError), open_image(self._files[number]) as image:
                     self._known[number] = orientation_of(image)
         return np.asarray(self._known[indices])
-
-
-def orientation_of(image: Image.Image) -> int:
-    """Return the EXIF orientation of an opened image, 1 to 8."""
-    found = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
-    return found if found in range(1, 9) else UPRIGHT

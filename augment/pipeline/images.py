@@ -14,8 +14,7 @@ from torch import Tensor
 
 from augment.data.decoding import Decoder
 from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header
-from augment.data.images import to_rgb
-from augment.pipeline.frames import orientation_of
+from augment.data.images import orientation_of, to_rgb
 from augment.support.errors import UserError, first_line
 from augment.support.text import amount
 
@@ -61,11 +60,7 @@ class Images:
 
 
 def read_images(given: Any, device: torch.device) -> Images:
-    """Check images in memory.
-
-    Args:
-        given: see `Transform.__call__`.
-        device: where they will be transformed.
+    """Check images in memory, as `Transform.__call__` takes them, that will be transformed on a device.
 
     Raises:
         UserError: they are of another type, shape or device than is allowed.

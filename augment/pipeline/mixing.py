@@ -26,13 +26,7 @@ _KERNEL_OPS = {"mixup", "cutmix"}
 class Mixer:
     """Mixes each sample of a batch with the next one, as the batch stages of a plan say.
 
-    Args:
-        plan: the plan, whose batch stages and their steps are used.
-        kind: the kind of targets.
-        seed: the run's seed.
-        rank: the rank of this process.
-        classes: number of classes.
-        together: samples whose values are drawn at once.
+    The values of `together` samples are drawn at once.
     """
 
     def __init__(self, plan: Plan, kind: Kind, *, seed: int, rank: int, classes: int, together: int = BLOCK) -> None:

@@ -142,14 +142,7 @@ class GraphSource(ABC):
 def add_views(
     plan: Plan, stored: Node, source: GraphSource, form: Form, *, raw: bool
 ) -> tuple[list[Node], list[Node], list[int]]:
-    """Add the views of a plan to a graph.
-
-    Args:
-        plan: the plan.
-        stored: the images, encoded or not.
-        source: what is drawn.
-        form: the form of the images.
-        raw: whether the images are stored decoded.
+    """Add the views of a plan to a graph, of images that are stored encoded or, if `raw`, decoded.
 
     Returns:
         The images of each view, (size, size, 3), uint8 if a kernel does the rest; and with frames the windows of crops,
@@ -194,11 +187,7 @@ def is_decoded_once(plan: Plan) -> bool:
 def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> Node:
     """Apply a stage to (size, size, 3) uint8 images.
 
-    Args:
-        images: the images.
-        stage: what is done to them.
-        fed: its values of each sample, on the CPU; with `applied`, only those samples are touched.
-        dali: where.
+    It is fed its values of each sample, on the CPU; with `applied`, only those samples are touched.
     """
     run = {"geometry": _warp, "color": _color, "local": _local}[stage.kind]
     values = {name: value for name, value in fed.items() if name != "applied"}

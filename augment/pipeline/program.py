@@ -99,11 +99,8 @@ class Program:
 
         For each stage they are its code, the number of its values, and these; where it does not apply, all but that
         number are 0. The number is the same for all samples, but it depends on them where motions are blurred: the
-        kernels are as large as the longest motion.
-
-        Args:
-            sampler: draws the parameters of the plan's steps.
-            where: the epoch, the position of the first sample in it, and the number of samples.
+        kernels are as large as the longest motion. `where` is the epoch, the position of the first sample in it, and
+        the number of samples.
         """
         draws, size = sampler.draw(*where), self.plan.size
         parts = []
@@ -126,15 +123,9 @@ class Program:
         return programs
 
     def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
-        """Apply the stages and normalize.
+        """Apply the stages to (N, size, size, 3) uint8 and normalize: the same as float, or uint8 if the form is raw.
 
-        Args:
-            images: (N, size, size, 3) uint8.
-            programs: what `values` returned, on the same device.
-            form: the form of the result.
-
-        Returns:
-            (N, size, size, 3) float, or uint8 if raw.
+        The programs, which `values` returns, are on the device of the images.
         """
         from augment.pipeline.kernel import launch
 

@@ -22,13 +22,7 @@ class Shard:
         return (self.rank + 1) * total // self.world_size - self.rank * total // self.world_size
 
     def counts(self, total: int, start: int, most: int) -> list[int]:
-        """Return how many samples each process has from a position in its shard on, up to `most`.
-
-        Args:
-            total: number of samples in an epoch.
-            start: the position.
-            most: the highest count, such as that of a full batch.
-        """
+        """Return how many of an epoch's `total` samples each process has from `start` in its shard on, up to `most`."""
         shards = [Shard(rank, self.world_size).samples(total) for rank in range(self.world_size)]
         return [min(max(count - start, 0), most) for count in shards]
 

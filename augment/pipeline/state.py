@@ -27,14 +27,9 @@ _KEYS = {
 
 
 def check_state(state: Mapping[str, Any], identity: Mapping[str, Any], batches: int) -> None:
-    """Check that a saved state is that of a loader of the same batches.
+    """Check that a state, as of `Loader.state_dict`, is that of a loader of the same identity.
 
-    Between two epochs, it may be that of another number of ranks.
-
-    Args:
-        state: what `Loader.state_dict` returned.
-        identity: `Loader.identity` of the loader that is to resume.
-        batches: DALI batches in an epoch.
+    Between two epochs, which have that number of batches in DALI, it may be that of another number of ranks.
 
     Raises:
         UserError: it is not; the message names the key that differs.
@@ -57,12 +52,8 @@ def restored(restore: Callable[[], object], *, inside: bool) -> bool:
 
     Another version may have run the same plan as other operators, or a machine on which Triton's kernels do not run.
 
-    Args:
-        restore: restores the pipeline.
-        inside: whether the state is from the middle of an epoch.
-
     Raises:
-        UserError: it is from the middle of an epoch, and of other operators.
+        UserError: it is from the middle of an epoch (`inside`), and of other operators.
     """
     try:
         restore()

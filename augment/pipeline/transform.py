@@ -174,15 +174,9 @@ class Transform:
 
 
 class _Graph(GraphSource):
-    """The DALI pipeline of a plan for one kind of images, and what it is fed in each call.
+    """The DALI pipeline of a plan for one kind of `Images`, and what it is fed in each call, drawn by a sampler a view.
 
-    Args:
-        plan: what is done to the images.
-        kind: the kind of the images, see `Images`.
-        batch_size: the largest batch.
-        placement: where it runs.
-        form: the form of the images that it makes.
-        samplers: draw for each view.
+    Batches are not larger than `batch_size`.
     """
 
     def __init__(

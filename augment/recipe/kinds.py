@@ -42,6 +42,9 @@ class Op:
         kind: what `function` takes and returns.
         common: parameters that ops of the kind have besides their own.
         moves: how it moves pixels, and with them masks, boxes and points.
+        random: whether DALI draws, from a seed of the step.
+        checkpoints: whether DALI can checkpoint its operators.
+        on_cpu: whether it runs on the CPU even if there is a GPU.
     """
 
     name: str
@@ -51,6 +54,10 @@ class Op:
 
     kind: ClassVar[Kind]
     common: ClassVar[Mapping[str, Param[Any]]] = {"p": _P}
+
+    random = False
+    checkpoints = True
+    on_cpu = False
 
     def __repr__(self) -> str:
         return f"<{self.kind} op {self.name}>"  # people print recipes
@@ -69,21 +76,6 @@ class Op:
     def uniforms(self) -> tuple[str, ...]:
         """Names of further drawn values, uniform in [0, 1)."""
         return ()
-
-    @property
-    def random(self) -> bool:
-        """Whether DALI draws, from a seed of the step."""
-        return False
-
-    @property
-    def checkpoints(self) -> bool:
-        """Whether DALI can checkpoint its operators."""
-        return True
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether it runs on the CPU even if there is a GPU."""
-        return False
 
     @property
     def draws(self) -> dict[str, str]:

@@ -51,10 +51,7 @@ def _positions(step: Step, path: str, chance: float) -> Iterator[Alternatives]:
 def choose(step: Step, uniform: Array, drawn: Mapping[str, Array]) -> Array:
     """Return the index of the step that runs in each slot of a policy, (N, slots), -1 for none.
 
-    Args:
-        step: the policy.
-        uniform: (N, steps), uniform in [0, 1).
-        drawn: the policy's drawn values by name, (N,) each.
+    It depends on numbers in [0, 1), (N, steps), and the policy's drawn values by name, (N,) each.
     """
     weights = np.array([child.weight for child in step.steps])
     return np.asarray(step.op.function(weights, uniform, **step.op.values(step.params, drawn)))
@@ -93,13 +90,7 @@ class _Group:
 
 
 def stages_of(positions: list[Alternatives], *, fuse: bool, clip: str = "end") -> Iterator[Stage]:
-    """Return the stages that run positions in order.
-
-    Args:
-        positions: the steps.
-        fuse: compose neighbors; otherwise each step is a stage of its own.
-        clip: see `Aug.clip`.
-    """
+    """Return the stages that run positions in order; for `fuse` and `clip` see `Aug`."""
     done: list[_Group] = []
     parts = [_parts(alternatives, fuse=fuse) for alternatives in positions]
     for i, groups in enumerate(parts):

@@ -96,12 +96,9 @@ class Sampler:
                 self._draw(draws, child, paths, reached_child, where)
 
     def uniform(self, key: str, where: tuple[int, int, int], columns: int) -> Array:
-        """Return (count, columns) numbers in [0, 1) of the stream of a key, which no other key shares.
+        """Return (count, columns) numbers in [0, 1) of the stream of a step's key, which no other key shares.
 
-        Args:
-            key: the key of a step.
-            where: the epoch, the index of the first sample in it, and the number of samples.
-            columns: numbers per sample.
+        `where` is the epoch, the index of the first sample in it, and the number of samples.
         """
         epoch, start, count = where
         counter, skip = divmod(start * columns, _DOUBLES)

@@ -95,12 +95,9 @@ class Stage:
         return op
 
     def values(self, draws: Mapping[str, Draws], size: int, *, neutral: bool = False) -> dict[str, Array]:
-        """Return the values that a local or batch stage's op takes for each sample: {name: (N, ...)}.
+        """Return the values that a local or batch stage's op takes for each sample: {name: (N, ...)}; see `matrix`.
 
-        Args:
-            draws: see `matrix`.
-            size: side of the image in pixels.
-            neutral: give the op's neutral values to samples that skip the stage, if it has some; otherwise, any values.
+        With `neutral`, samples that skip the stage get the op's neutral values, if it has some; otherwise, any values.
         """
         op, params = self._prepared, self.steps[0].params
         values: dict[str, Array] = {}

@@ -52,13 +52,7 @@ class Views:
 def parse_views(
     given: object, key: str, train: object, parse_steps: "Callable[[object, str], tuple[Step, ...]]"
 ) -> Views:
-    """Validate `aug.views`: a mapping of count and crop, or of views by name.
-
-    Args:
-        given: the mapping.
-        key: its key path.
-        train: the mapping of `aug.train`, which is valid.
-        parse_steps: validates a mapping of steps.
+    """Validate `aug.views`: a mapping of count and crop, or of views by name; `train`, the steps that they change, is.
 
     Raises:
         UserError: an unknown key, a value that is not allowed, or a shared step that is not the same in both views.

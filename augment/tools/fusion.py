@@ -59,11 +59,7 @@ def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> Images:
 
 
 def compare(files: Sequence[ImageRef], folder: Path) -> Iterator[tuple[int, list[NDArray[np.float64]], float]]:
-    """Compare fused steps with steps run one by one, for each of `COUNTS`.
-
-    Args:
-        files: N images of any size.
-        folder: folder for resized and blurred copies.
+    """Compare fused steps with steps run one by one, for each of `COUNTS`, on copies of N images in a folder.
 
     Yields:
         The number of steps; the mean difference of each image, (N,) in levels of 0..255, when it is blurred with sigma

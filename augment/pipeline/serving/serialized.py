@@ -22,10 +22,7 @@ def serialize(plan: Plan, device: Device) -> bytes:
     """Return a plan as a serialized DALI pipeline, for `nvidia.dali.Pipeline.deserialize`.
 
     Its input "encoded" takes the bytes of encoded images, its output is (N, 3, size, size) float32, normalized.
-
-    Args:
-        plan: the plan, which must consist of a crop that is not random.
-        device: where it will run; gpu can be written without a GPU, and must be loaded with `device_id`.
+    That for the GPU can be written without one, and must be loaded with `device_id`.
 
     Raises:
         UserError: the plan is random, or has steps besides the crop.
@@ -49,12 +46,8 @@ def deserialize(
 ) -> Callable[[Sequence[bytes | memoryview]], NDArray[np.float32]]:
     """Load a serialized pipeline; return a function from encoded images to (N, 3, size, size), normalized.
 
-    It runs as in Triton, in DALI's simplest executor, where nothing is copied from the GPU to the CPU.
-
-    Args:
-        content: what `serialize` returned.
-        device: where it was made to run.
-        batch_size: the largest number of images in a call.
+    It runs as in Triton, in DALI's simplest executor, where nothing is copied from the GPU to the CPU. A call takes at
+    most `batch_size` images.
     """
     where = {"device_id": 0} if device == "gpu" else {}
     pipeline = Pipeline.deserialize(serialized_pipeline=content, batch_size=batch_size, prefetch_queue_depth=1, **where)

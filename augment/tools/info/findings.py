@@ -66,10 +66,7 @@ class DataFinding:
 def find_problems(info: Info, *, skip_bad: bool | None = None, convert: str = "") -> list[DataFinding]:
     """Return likely problems, the most severe first.
 
-    Args:
-        info: the data set.
-        skip_bad: the value of data.skip_bad; None if the source has no such setting.
-        convert: overrides that select the data, for the command that writes smaller copies.
+    `skip_bad` is None if the source has no such setting; `convert` are overrides that select the data, for a command.
     """
     return [
         *(DataFinding("structure", f"Training refuses to start: {problem}") for problem in info.data.problems),

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image
+from PIL import Image
 
 from augment.data.check import group_copies
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.faults import DECODER_ERRORS, FORMATS, find_fault, strict_pillow
-from augment.data.images import is_decoded, read_encoded
+from augment.data.images import is_decoded, orientation_of, read_encoded
 from augment.data.selection import cut_val
 from augment.data.sources.registry import Source
 from augment.support.background import in_threads
@@ -117,8 +117,7 @@ def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tup
         mode += "A"  # a transparent color or palette entry
     orientation = 1
     with suppress(*DECODER_ERRORS):  # a corrupt EXIF block rotates nothing
-        found = image.getexif().get(ExifTags.Base.Orientation, 1)
-        orientation = found if found in range(1, 9) else 1
+        orientation = orientation_of(image)
     if orientation >= _SIDEWAYS:
         width, height = height, width
     luma = read_luma(image, orientation)

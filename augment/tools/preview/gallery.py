@@ -63,16 +63,9 @@ class Shot:
 
 
 def shoot(plan: Plan, files: Sequence[ImageRef], *, seed: int, epochs: int) -> list[Shot]:
-    """Run files through a plan and describe what was done to each, from the sampler's draws for these samples.
+    """Run files, an epoch of one batch, through a plan; return a shot for each epoch, view and file.
 
-    Args:
-        plan: the plan.
-        files: the images of an epoch, which form one batch.
-        seed: seed of the draws.
-        epochs: number of epochs.
-
-    Returns:
-        One shot for each epoch, view and file.
+    What was done to each is described from the sampler's draws for these samples.
     """
     split = Split(tuple(files), tuple(range(len(files))))
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]

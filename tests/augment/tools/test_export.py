@@ -23,8 +23,7 @@ from augment.pipeline.serving.transform_source import python_source
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SplitName, parse_aug
 from augment.support.errors import UserError
-from augment.tools.export.parity import load_dali, load_python, parity
-from augment.tools.export.write import export
+from augment.tools.export.write import export, load_dali, load_python, parity
 
 SIZE = 32
 CPU = torch.device("cpu")
