@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from itertools import count
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
@@ -236,6 +237,7 @@ class FakeWandb(ModuleType):
     def __init__(self) -> None:
         super().__init__("wandb")
         self.Settings = lambda: SimpleNamespace(base_url="https://wandb.example.org")
+        self.__spec__ = ModuleSpec("wandb", None, origin="wandb/__init__.py")
         self.calls: list[tuple[str, Any]] = []
 
     def init(self, **options: Any) -> SimpleNamespace:

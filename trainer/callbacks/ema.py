@@ -35,17 +35,13 @@ class EMA(Callback):
     saves = ("_steps", "_average")
     _steps: int = field(default=0, init=False)
     _average: dict[str, Tensor] = field(default_factory=dict, init=False)
-    _trained: dict[str, Tensor] = field(default_factory=dict, init=False)
-    _swapped: bool = field(default=False, init=False)
+    _trained: dict[str, Tensor] = field(default_factory=dict, init=False)  # while the average is in the model
 
     def before_fit(self, learner: Learner) -> None:
         """Move the average of a resumed run to the device and memory format of the model's values."""
-        import torch
-
-        values = _averaged(learner.model)
         if self._average:
-            loaded = self._average
-            self._average = {name: torch.empty_like(value).copy_(loaded[name]) for name, value in values.items()}
+            loaded, self._average = self._average, _copies(learner.model)
+            _copy(self._average, loaded)
 
     def after_step(self, learner: Learner) -> None:
         """Move the average towards the current values."""
@@ -59,32 +55,21 @@ class EMA(Callback):
         values = _averaged(learner.model)
         decay = min(self.decay, (1 + self._steps) / (10 + self._steps)) if self.warmup else self.decay
         if not self._average:
-            self._average = {name: value.detach().clone() for name, value in values.items()}
+            self._average = _copies(learner.model)
         with torch.no_grad():
             torch._foreach_lerp_([*self._average.values()], [*values.values()], 1 - decay**self.every)
 
     def before_validate(self, learner: Learner) -> None:
         """Put the average into the model."""
-        import torch
-
-        if not self._average:
-            return
-        values = _averaged(learner.model)
-        if not self._trained:
-            self._trained = {name: torch.empty_like(value, requires_grad=False) for name, value in values.items()}
-        with torch.no_grad():
-            torch._foreach_copy_([*self._trained.values()], [*values.values()])
-            torch._foreach_copy_([*values.values()], [*self._average.values()])
-        self._swapped = True
+        if self._average:
+            self._trained = _copies(learner.model)
+            _copy(_averaged(learner.model), self._average)
 
     def after_validate(self, learner: Learner) -> None:
         """Put the trained values back."""
-        import torch
-
-        if self._swapped:
-            with torch.no_grad():
-                torch._foreach_copy_([*_averaged(learner.model).values()], [*self._trained.values()])
-            self._swapped = False
+        if self._trained:
+            _copy(_averaged(learner.model), self._trained)
+            self._trained = {}
 
     def after_epoch(self, learner: Learner) -> None:
         """Put the trained values back if the epoch was left during its validation."""
@@ -111,3 +96,15 @@ def _averaged(model: nn.Module) -> Mapping[str, Tensor]:
     values: dict[str, Tensor] = dict(model.named_parameters())
     values |= dict(model.named_buffers())
     return {name: value for name, value in values.items() if value.is_floating_point()}
+
+
+def _copies(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in _averaged(model).items()}
+
+
+def _copy(to: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Write values into tensors of the same names, in one launch."""
+    import torch
+
+    with torch.no_grad():
+        torch._foreach_copy_([*to.values()], [values[name] for name in to])

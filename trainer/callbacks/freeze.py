@@ -88,10 +88,8 @@ class Freeze(Callback):
         layers = layer_of(model, coarse=True)
         head = max(layers.values(), default=0)
         known = {name: layers.get(name, head) for name, _ in model.named_parameters()}
-        if self.layers is None:
-            frozen = {name: number for name, number in known.items() if number < head}
-        elif self.layers.isdecimal():
-            frozen = {name: number for name, number in known.items() if number < int(self.layers)}
+        if self.layers is None or self.layers.isdecimal():
+            frozen = {name: number for name, number in known.items() if number < int(self.layers or head)}
         else:
             frozen = {name: number for name, number in known.items() if matches(name, [self.layers])}
         if not frozen or len(frozen) == len(known):

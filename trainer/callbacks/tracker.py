@@ -139,12 +139,8 @@ class Tracker(Callback):
 
     def check(self, model: nn.Module) -> None:
         """Check that the package is installed."""
-        try:
-            spec = find_spec(self.package)
-            found = spec is not None and spec.origin is not None  # a folder of that name, such as a run's, is none
-        except ValueError:  # imported, but not from a file
-            found = True
-        if not found:
+        spec = find_spec(self.package)
+        if spec is None or spec.origin is None:  # a folder of that name, such as a run's, is none
             raise missing_package(self._key, self.package, self.package)
 
     def before_fit(self, learner: Learner) -> None:

@@ -78,7 +78,6 @@ class Wandb(DashboardTracker):
     )
     package: ClassVar[str] = "wandb"
     table_options: ClassVar[Mapping[str, Any]] = {"allow_mixed_types": True}
-    _known: set[str] = field(default_factory=set, init=False)  # metrics over epochs that the dashboard knows
 
     def check(self, model: nn.Module) -> None:
         """Check that the package is installed, and that there is an account if the run is to be online."""
@@ -107,7 +106,6 @@ class Wandb(DashboardTracker):
         own_id = not given.get("WANDB_RUN_ID") or run.group is not None
         # A resumed run keeps its name, as that of the new folder says nothing.
         named = run.named or not (given.get("WANDB_NAME") or run.resumed)
-        self._known = set()
         self._run = wandb.init(
             project=self.project or (None if given.get("WANDB_PROJECT") else _PROJECT),
             entity=self.entity,
@@ -125,10 +123,8 @@ class Wandb(DashboardTracker):
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Log values over the batches; those of epochs are drawn over epochs."""
-        new = [name for name in values if epoch is not None and name not in self._known]
-        for name in new:
+        for name in values if epoch is not None else ():
             self._run.define_metric(name, step_metric="epoch")
-        self._known.update(new)
         super().log(values, step, epoch)
 
     def finish(self, status: str) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
+from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -149,12 +150,8 @@ def _older(path: Path, number: int) -> Path:
 
 def _newest_whole(path: Path) -> Path | None:
     """Return the newest undamaged file before a checkpoint, or None if there is none."""
-    number = 1
-    while (older := _older(path, number)).is_file():
-        if is_whole(older):
-            return older
-        number += 1
-    return None
+    older = takewhile(Path.is_file, (_older(path, number) for number in count(1)))
+    return next(filter(is_whole, older), None)
 
 
 def _load(path: Path, kind: type[S], device: torch.device | None) -> S:

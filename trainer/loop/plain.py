@@ -52,9 +52,9 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
 
     # torch.load would mistake anything else for one of its own old formats, and fail in unpredictable ways.
     whole = is_whole(path)
-    if not whole and not (old and _is_old(path)):
-        raise DamagedError(f"{path}: not a checkpoint, or cut short.")
     try:
+        if not whole and not (old and path.read_bytes().startswith(_OLD_FORMAT)):
+            raise DamagedError(f"{path}: not a checkpoint, or cut short.")
         if whole:
             with zipfile.ZipFile(path) as archive:
                 if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
@@ -84,11 +84,3 @@ def check_tensors(tensors: Iterable[object], path: Path) -> None:
         assert isinstance(value, Tensor)
         if value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes():
             raise UserError(f"{path}: holds a tensor that is larger than its file.")
-
-
-def _is_old(path: Path) -> bool:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(len(_OLD_FORMAT)) == _OLD_FORMAT
-    except OSError:
-        return False

@@ -98,7 +98,7 @@ class Runner:
         if self._guards:  # the loss alone may be bad
             self._gradients()[0].masked_fill_(self._bad, math.inf)
         if self.scaler is not None:
-            self.scaler.unscale(self._optimizer)
+            self.scaler.unscale_(self._optimizer)
         try:
             yield
         finally:
@@ -110,7 +110,7 @@ class Runner:
         if self.scaler is None:
             self._optimizer.step()
         else:
-            self.scaler.step(self._optimizer)
+            self.scaler.make_step(self._optimizer)
         self.drop()
 
     def drop(self) -> None:
@@ -148,13 +148,7 @@ class Runner:
             self.scaler.load_state_dict(state["scaler"])
         self._bad.copy_(state.get("bad", self._bad))
         kept = {name: value for name, value in state.items() if name not in ("scaler", "bad")}
-        # PyTorch moves counts of steps from the host to where the optimizer expects them; an eager step would wait for
-        # one on a GPU.
-        states = {k: dict(values) if isinstance(values, dict) else values for k, values in kept["state"].items()}
-        for values in states.values():
-            if isinstance(values, dict) and isinstance(count := values.get("step"), Tensor):
-                values["step"] = count.cpu()
-        self._optimizer.load_state_dict(kept | {"state": states})
+        self._optimizer.load_state_dict(kept)
         factor = 1.0 if self.scaler is None else self.scaler.factor
         for name, parameter in self._model.named_parameters():
             gradient = gradients.get(name)
@@ -209,8 +203,8 @@ class Runner:
         self._optimizer.zero_grad()
 
 
-class Scaler:
-    """PyTorch's `GradScaler`, for steps that may be cancelled and checkpoints that may be taken within a step.
+class Scaler(GradScaler):
+    """PyTorch's scaler, for steps that may be cancelled and checkpoints that may be taken within a step.
 
     PyTorch's fused kernels skip a step without the host; for any other optimizer, the host waits for the decision. In
     between, `GradScaler` keeps a state in Python, so that a step cannot be recorded, only the passes before it. Of
@@ -222,53 +216,44 @@ class Scaler:
             loss is multiplied by a factor, which a skipped step halves. Otherwise, the factor stays 1.
 
     Attributes:
-        grad_scaler: PyTorch's.
         skipped: () int64, number of skipped steps of a scaled loss.
     """
 
     def __init__(self, device: torch.device, *, scaled: bool) -> None:
+        super().__init__(device.type, init_scale=2.0**16 if scaled else 1.0)
         self._scaled = scaled
-        self.grad_scaler = GradScaler(device.type) if scaled else GradScaler(device.type, init_scale=1.0)
         self._one = torch.ones((), device=device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
 
     @property
     def factor(self) -> Tensor:
         """What the loss is multiplied by, () float32."""
-        return self.grad_scaler.scale(self._one)
-
-    def scale(self, loss: Tensor) -> Tensor:
-        """Return a loss times the factor."""
-        return self.grad_scaler.scale(loss)
-
-    def unscale(self, optimizer: Optimizer) -> None:
-        """Divide the gradients of a step by the factor, and find out whether they are finite."""
-        self.grad_scaler.unscale_(optimizer)
+        return self.scale(self._one)
 
     def keep(self, gradients: list[Tensor]) -> None:
         """Multiply gradients by the factor again after a step that was cancelled, as more are added to them."""
         factor = self.factor
         torch._foreach_mul_(gradients, factor)
-        self.grad_scaler.update(factor)
+        self.update(factor)
 
-    def step(self, optimizer: Optimizer) -> None:
+    def make_step(self, optimizer: Optimizer) -> None:
         """Make the optimizer's step, unless the gradients are not finite; adapt the factor."""
         before = self.factor
         complete_momentum(optimizer)
-        self.grad_scaler.step(optimizer)
-        self.grad_scaler.update(None if self._scaled else 1.0)
+        self.step(optimizer)
+        self.update(None if self._scaled else 1.0)
         self.skipped += self.factor < before
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the state, of a scaled loss."""
-        state = self.grad_scaler.state_dict()
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, of a scaled loss, as tensors."""
+        state = super().state_dict()
         clean = torch.tensor(state["_growth_tracker"], dtype=torch.int32)
         return {"scale": torch.tensor(state["scale"]), "clean": clean, "skipped": self.skipped.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, in place: recorded work reads the factor."""
         kept = {"scale": float(state["scale"]), "_growth_tracker": int(state["clean"])}
-        self.grad_scaler.load_state_dict(self.grad_scaler.state_dict() | kept)
+        super().load_state_dict(super().state_dict() | kept)
         self.skipped.copy_(state["skipped"])
 
 

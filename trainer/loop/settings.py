@@ -5,28 +5,21 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from augment.params import Choice, Count, Flag, Param, Texts, setting
-from augment.support.errors import UserError, suggest
+from augment.params import Choice, Count, Flag, Texts, setting
+from augment.support.errors import UserError
 from augment.support.process import launched, local_rank
 from augment.support.text import amount
 
 if TYPE_CHECKING:
     import torch
 
+_GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # how they are also called
 VIEWS = ("none", "flip", "flip_shift")  # names of `trainer.tasks.tta.TTA`
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceName(Choice):
     """A device, or a GPU by its number, as cuda:1."""
-
-    def parse(self, value: object, key: str) -> str | None:
-        """Validate a name as `Choice.parse` does; the error about gpu:1 or 1 suggests cuda:1."""
-        if self._convert(value) is None and isinstance(value, str | int):
-            number = re.fullmatch(r"(?:gpu:?)?(\d{1,3})", str(value))
-            others = {**self.others, **({str(value): f"cuda:{number[1]}"} if number else {})}
-            raise UserError(f"{key}: unknown name '{value}'.{suggest(str(value), (*self.options, 'cuda:N'), others)}")
-        return Param.parse(self, value, key)
 
     def _convert(self, value: object) -> str | None:
         is_gpu = isinstance(value, str) and re.fullmatch(r"cuda:(0|[1-9]\d{0,2})", value)
@@ -80,7 +73,7 @@ class LoopSettings:
             aliases=("accelerator",),
             default="auto",
             options=("auto", "cpu", "cuda"),
-            others={"gpu": "cuda"},
+            others={"gpu": "cuda", **_GPUS},
             doc="where to train; cuda:1: on the second GPU",
         )
     )

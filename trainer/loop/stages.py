@@ -97,16 +97,10 @@ def complete_stages(
     fixed = sum(stage.epochs or 0 for stage in stages)
     rest = epochs - fixed
     is_open = any(stage.epochs is None for stage in stages)
-    if rest and not is_open:
-        allowed = "the same number, or one stage without epochs, which takes the rest"
+    if rest < 1 if is_open else rest:
+        allowed = "the same number, or fewer and one stage without epochs, which takes the rest"
         raise UserError(
             f"fit.stages: the stages have {amount(fixed, 'epoch')}, fit.epochs is {epochs}. Allowed: {allowed}."
-        )
-    if rest < 1 and is_open:
-        name = next(stage.name for stage in stages if stage.epochs is None)
-        raise UserError(
-            f"fit.stages.{name}: no epoch is left for it, the others have {fixed} of {epochs}. "
-            f"Allowed: at least one; a larger fit.epochs, or fewer epochs before or after it."
         )
     lengths = [stage.epochs or rest for stage in stages]
     starts = accumulate(lengths, initial=0)

@@ -9,7 +9,7 @@ here, both reach the same losses, and a step of the optimizer takes (n = 3 seeds
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -65,9 +65,6 @@ class Muon(Optimizer):
         aux_lr: ratio of AdamW's learning rate to that of the matrices; multiplies the groups' `lr_scale`.
         iterations: number of iterations of the orthogonalization.
         normalize_weights: scale each matrix to the norm sqrt(rows) before every step.
-
-    Raises:
-        ValueError: a vector is to be orthogonalized.
     """
 
     capturable = True  # see `trainer.loop.graphs.capturable`
@@ -107,21 +104,14 @@ class Muon(Optimizer):
         if not group["orthogonal"]:
             group["lr_scale"] = group.get("lr_scale", 1.0) * group["aux_lr"]
             group["lr"] = group["lr"] * group["aux_lr"]
-        elif any(p.ndim < 2 for p in group["params"]):
-            raise ValueError("Muon cannot orthogonalize a vector; such parameters need a group with orthogonal=False")
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Make a step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Make a step; closures, which compute the loss again, are not supported."""
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if params:
                 (self._orthogonal_step if group["orthogonal"] else self._adamw_step)(group, params)
-        return loss
 
     def _orthogonal_step(self, group: dict[str, Any], params: list[Tensor]) -> None:
         grads = _gradients(params)

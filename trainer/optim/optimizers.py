@@ -155,29 +155,18 @@ def _find(name: str, given: str) -> tuple[Callable[..., Optimizer], Mapping[str,
 
 def _own_arguments(settings: OptimizerSettings, takes: Mapping[str, Parameter]) -> dict[str, Any]:
     """Return the settings with keys of their own, by the names of the optimizer's arguments."""
-    arguments: dict[str, Any] = {}
-    betas: tuple[float, ...] = takes["betas"].default if "betas" in takes else ()
-    if "momentum" in takes:
-        arguments["momentum"] = settings.momentum
-        if settings.momentum is None:
-            default = takes["momentum"].default
-            arguments["momentum"] = _MOMENTUM if default in (0, Parameter.empty) else default
-    elif settings.momentum is not None:
-        if not betas:
-            raise UserError(f"fit.momentum={settings.momentum:g}: {settings.optimizer} has none. Allowed: null.")
-        betas = (settings.momentum, *betas[1:])
-    if settings.beta2 is not None and len(betas) > 1:
-        betas = (betas[0], settings.beta2, *betas[2:])
-    if betas:
-        arguments["betas"] = betas
-    for name in ("beta2", "eps", "nesterov"):
-        value = getattr(settings, name)
-        if value is None or (name == "beta2" and len(betas) > 1):
-            continue
-        if name not in takes:
-            raise UserError(f"fit.{name}={value}: {settings.optimizer} has no {name}. Allowed: null.")
-        arguments[name] = value
-    return arguments
+    given = {name: getattr(settings, name) for name in ("momentum", "beta2", "eps", "nesterov")}
+    if "momentum" in takes and given["momentum"] is None:
+        default = takes["momentum"].default
+        given["momentum"] = _MOMENTUM if default in (0, Parameter.empty) else default
+    betas = list(takes["betas"].default or ()) if "betas" in takes else []
+    for number, name in enumerate(("momentum", "beta2")[: len(betas)]):
+        if name not in takes and (value := given.pop(name)) is not None:
+            betas[number] = value
+    arguments = {name: value for name, value in given.items() if value is not None}
+    if unknown := next((name for name in arguments if name not in takes), None):
+        raise UserError(f"fit.{unknown}={arguments[unknown]}: {settings.optimizer} has no {unknown}. Allowed: null.")
+    return arguments | ({"betas": tuple(betas)} if betas else {})
 
 
 def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter], further: list[str]) -> dict[str, Any]:

@@ -116,20 +116,13 @@ class ScheduleSettings(OptimizerSettings):
             UserError: the momentum cannot change as asked.
         """
         schedules = {"lr": self.lr_schedule()}
-        if self.momentum_low is not None:
-            if self.schedule != "one_cycle":
+        if (low := self.momentum_low) is not None:
+            high = self.momentum
+            if self.schedule != "one_cycle" or high is None or low > high:
                 raise UserError(
-                    f"fit.momentum_low={self.momentum_low:g}: only fit.schedule=one_cycle changes it. Allowed: null."
+                    f"fit.momentum_low={low:g}: not with fit.schedule={self.schedule} and fit.momentum="
+                    f"{'null' if high is None else format(high, 'g')}. Allowed: with fit.schedule=one_cycle, up to a "
+                    "fit.momentum that is set; or null."
                 )
-            if self.momentum is None:
-                raise UserError(
-                    f"fit.momentum_low={self.momentum_low:g}: the momentum elsewhere is not set. Allowed: "
-                    "fit.momentum=0.9 or another number, too; or fit.momentum_low=null."
-                )
-            if self.momentum_low > self.momentum:
-                raise UserError(
-                    f"fit.momentum_low={self.momentum_low:g}: above fit.momentum. Allowed: up to {self.momentum:g}."
-                )
-            high, low = self.momentum, self.momentum_low
             schedules["momentum"] = one_cycle(low, start=high, end=high, warmup=self.warmup)
         return schedules

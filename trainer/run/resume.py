@@ -27,7 +27,6 @@ from trainer.run.config import Config
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import FINISHED
 from trainer.tasks.registry import task_named
-from trainer.tasks.standardize import check_same
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +68,6 @@ def check_resume(config: Config) -> None:
     with torch.device("meta"):
         network = config.model.untrained().build(len(dataset.classes), config.aug.size)
     task.prepare(network, config.fit, dataset.train.targets, dataset.classes)
-    with contents(run / LAST):
-        check_same(network, state.model)
     theirs, ours = ({n: value.shape for n, value in s.items()} for s in (state.model, network.state_dict()))
     if differing := next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), ""):
         raise UserError(
@@ -103,7 +100,6 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
     run = Path(config.fit.resume)
     state = RunFolder(run).load_last(learner.device)
     with contents(run / LAST):
-        check_same(learner.model, state.model)
         position = learner.restore(state)
     for image in (*config.dataset.train.bad, *config.dataset.val.bad):
         log.warning(

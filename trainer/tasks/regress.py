@@ -29,7 +29,7 @@ class Regress(Task[OutputSamples]):
     monitor, score, score_title, unit_score = "val_loss", "mae", "Mean absolute error", "r2"
     loss_settings = ("regression_loss", "standardize")
     # The best epoch is chosen by this loss. Runs that do not name it had the first default.
-    resume_settings = ("regression_loss",)
+    resume_settings = ("regression_loss", "standardize")
     by_unit, ranked = True, False
     figure_file = "scatter.png"
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from augment.data.targets.kind import Target
-from augment.support.errors import UserError
 from trainer.tasks.losses import LossFunction
 
 if TYPE_CHECKING:
@@ -81,19 +80,6 @@ class Standard:
             return loss(errors, torch.zeros_like(errors))
 
         return standardized
-
-
-def check_same(network: nn.Module, state: Mapping[str, Any]) -> None:
-    """Check that a model and a saved state both standardize, or neither.
-
-    Raises:
-        UserError: only one does.
-    """
-    before, now = MEAN in state, MEAN in dict(network.named_buffers())
-    if before != now:
-        raise UserError(
-            f"fit.standardize={str(now).lower()}: not that of the saved run. Allowed: {str(before).lower()}."
-        )
 
 
 def _in_own_units(network: nn.Module, _: Any, output: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ def _mirror(images: Tensor) -> Tensor:
     return images.flip(3)
 
 
-def _shift(images: Tensor, direction: int) -> Tensor:
+def _shift(images: Tensor, direction: int, *, mirror: bool) -> Tensor:
     """Shift images along the diagonal, down and right or, with -1, up and left; reflect them at the edge."""
     import torch
     from torch.nn import functional as F
@@ -44,14 +44,11 @@ def _shift(images: Tensor, direction: int) -> Tensor:
     start = pixels - direction * pixels
     moved = F.pad(images, (pixels, pixels, pixels, pixels), mode="reflect")
     moved = moved[:, :, start : start + height, start : start + width]
-    return moved.contiguous(memory_format=torch.channels_last)
+    moved = moved.contiguous(memory_format=torch.channels_last)
+    return _mirror(moved) if mirror else moved
 
 
-def _mirrored_shift(images: Tensor, direction: int) -> Tensor:
-    return _mirror(_shift(images, direction))
-
-
-_SHIFTED = tuple((0.125, partial(view, direction=sign)) for sign in (-1, 1) for view in (_shift, _mirrored_shift))
+_SHIFTED = tuple((0.125, partial(_shift, direction=d, mirror=mirror)) for d in (-1, 1) for mirror in (False, True))
 
 # Name in the configuration -> views of an image with their weights, which sum to 1.
 TTA: Mapping[str, tuple[tuple[float, View], ...]] = MappingProxyType(

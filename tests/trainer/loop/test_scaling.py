@@ -54,7 +54,7 @@ def learner_of(*more: Any, overflows: tuple[int, ...] = OVERFLOWS, **options: An
         *(GradClip(CLIP), on("before_batch", count_batch), *more),
         train=train, val=noise_loader(2, device=device), model=model, epochs=EPOCHS, precision="fp16", **options,
     )  # fmt: skip
-    scaler_of(learner).grad_scaler.set_growth_interval(3)
+    scaler_of(learner).set_growth_interval(3)
     return learner
 
 
@@ -161,7 +161,7 @@ def test_a_recorded_fit_on_a_gpu_is_the_eager_one_and_waits_for_nothing(optimize
     with nullcontext() if waits else refuse_waiting():
         recorded._batch(batch, recorded._pass, recorded._step)
     # A replay does not run the hook that makes gradients overflow; a scale that no gradient survives does.
-    scaler.grad_scaler.update(2.0**120)
+    scaler.update(2.0**120)
     weights = [parameter.clone() for parameter in recorded.model.parameters()]
     with nullcontext() if waits else refuse_waiting():
         recorded._batch(batch, recorded._pass, recorded._step)

@@ -158,7 +158,7 @@ def test_muons_matrices_come_first_and_the_others_learn_slower() -> None:
         ({"beta2": 0.9}, "fit.beta2=0.9: sgd has no beta2."),
         ({"optimizer": "adamw", "nesterov": True}, "fit.nesterov=True: adamw has no nesterov."),
         ({"nesterov": True, "momentum": 0.0}, "fit.optimizer=sgd: Nesterov momentum requires a momentum"),
-        ({"optimizer": "adafactor", "momentum": 0.5}, "fit.momentum=0.5: adafactor has none. Allowed: null."),
+        ({"optimizer": "adafactor", "momentum": 0.5}, "fit.momentum=0.5: adafactor has no momentum. Allowed: null."),
         (
             {"optimizer_options": {"dampenin": 1}},
             "fit.optimizer_options.dampenin: unknown key. Did you mean 'dampening'?",
