@@ -20,6 +20,7 @@ from augment.pipeline.state import check_state, digest_of, restored
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
+from augment.support.signals import outside_python
 from augment.support.text import amount
 
 T = TypeVar("T")
@@ -305,11 +306,12 @@ class Loader:
     def _run(self, pipeline: BuiltPipeline) -> Outputs:
         # On the GPU, the batch is handed over on PyTorch's stream: nothing waits for it here.
         stream = torch.cuda.current_stream(self.placement.gpu) if self.placement.device == "gpu" else None
-        if self._primed:
-            self._primed = False
-        else:
-            pipeline.schedule_run()
-        return pipeline.hand_out(stream)
+        with outside_python():
+            if self._primed:
+                self._primed = False
+            else:
+                pipeline.schedule_run()
+            return pipeline.hand_out(stream)
 
     def _batch(self, outputs: Outputs, epoch: int, start: int, share: float) -> Batch:
         indices = outputs.index.flatten().long()

@@ -9,6 +9,7 @@ from time import monotonic
 
 from rich.console import Console
 
+from augment.cli.parser import INTERRUPTED
 from augment.data.balance import describe_balance
 from augment.data.sources.notices import log_notices
 from augment.recipe.plan import build_plan
@@ -20,7 +21,7 @@ from augment.support.files import remove_parts, shown, write_atomically, write_j
 from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.process import keep_freed_memory
 from augment.support.reading import UnreadableError, contents
-from augment.support.signals import StopSignals
+from augment.support.signals import StopSignals, ending_waits
 from augment.support.text import amount
 from trainer.callbacks.nonfinite import LossScale, NonFinite
 from trainer.callbacks.progress import Pace
@@ -88,6 +89,7 @@ def train(
         try:
             signals.check()
             algorithms.enter_context(prompt_turns())
+            algorithms.enter_context(ending_waits(INTERRUPTED, "stopped while waiting for a batch that did not come\n"))
             device = config.fit.torch_device()
             algorithms.enter_context(using(device))
             algorithms.enter_context(deterministic(config.fit.deterministic))
