@@ -187,14 +187,13 @@ class RunFolder:
             return ""
 
 
-def find_runs(paths: Iterable[Path], read: Callable[[Path], RunFolder] = RunFolder) -> list[RunFolder]:
+def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
     """Return all runs in some folders, planned jobs included.
 
     Symbolic links are followed where they are given, not where they are found.
 
     Args:
         paths: folders of runs, of sweeps, or above such.
-        read: reads the folder of a run.
 
     Returns:
         Each run once, in the order of the paths; those of a path by folder, which for the default names is the order
@@ -208,7 +207,7 @@ def find_runs(paths: Iterable[Path], read: Callable[[Path], RunFolder] = RunFold
         if not path.is_dir():
             what, near = ("a file", "") if path.is_file() else ("no such folder", near_file(path, folder=True))
             raise UserError(f"{path}: {what}. Allowed: folders of runs or sweeps, or above them.{near}")
-        for run in sorted(map(read, _folders(path)), key=_place):
+        for run in sorted(map(RunFolder, _folders(path)), key=_place):
             runs.setdefault(run.folder.resolve(), run)
     return list(runs.values())
 

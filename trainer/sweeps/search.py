@@ -158,18 +158,15 @@ def _scores(plan: Plan, job: Job) -> list[float] | None:
 
 
 def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
-    """Return how long the search will take from one of its parts on, whose jobs are given."""
-    settings, study = plan.search.settings, plan.search.study()
+    """Return how long a part of the search will take, whose jobs are given; of its trials, that of all to come."""
     if jobs[0].trial is None:
-        return time_left(jobs, at_a_time, later=2 * settings.confirm if jobs[0].finalist else 0)
-    jobs = [job for job in read_ledger(plan.search.folder) if job.trial is not None]
+        return time_left(jobs, at_a_time)
+    settings, study = plan.search.settings, plan.search.study()
     further = max(0, settings.n_trials - len(counted(study)))
     if settings.sampler == "grid":
         further = min(further, len(study.get_trials(deepcopy=False, states=[TrialState.WAITING])))
-    finalists = min(settings.finalists, further + sum(job.status() not in (PRUNED, FAILED) for job in jobs))
-    if not finalists or len(study.directions) > 1:
-        return time_left(jobs, at_a_time, further)
-    return time_left(jobs, at_a_time, further, 2 * settings.confirm + settings.seeds * finalists * (finalists > 1))
+    jobs = [job for job in read_ledger(plan.search.folder) if job.trial is not None]
+    return time_left(jobs, at_a_time, further)
 
 
 def _finals(

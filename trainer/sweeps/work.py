@@ -27,7 +27,7 @@ from trainer.loop.checkpoint import LAST
 from trainer.loop.plain import DamagedError
 from trainer.run.config import Config
 from trainer.run.jobs import check_jobs, run_job
-from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, PLANNED, PRUNED, RUNNING, Summary
+from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary
 from trainer.sweeps.ledger import ENDED, Job, job_id, read_ledger, unfinished
 
 NO_FURTHER_JOB = "stopped; no further job was started"
@@ -45,23 +45,14 @@ WITH_PARENT, NAMED_LATER = "--with-parent", "-"
 _ROOT = Path(__file__).parents[2]
 
 
-def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0, later: int = 0) -> str:
-    """Return how long the unfinished jobs will take, estimated from the finished ones; empty if there are none.
-
-    Args:
-        jobs: the jobs.
-        at_a_time: how many of them run at a time.
-        further: number of further jobs like them, of which a search may prune some.
-        later: number of those that no search prunes.
-    """
+def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0) -> str:
+    """Return how long unfinished jobs and further ones will take, estimated from finished ones; empty if unknown."""
     finished = [ending for job in jobs if (ending := job.ending) is not None and ending.status == FINISHED]
     left = len(unfinished(jobs)) + further
-    if not left + later or not finished:
+    if not left or not finished:
         return ""
-    whole = [ending for ending in finished if not ending.stopped.startswith(PRUNED)] or finished
-    seconds = sum(count * mean(one.seconds for one in some) for count, some in ((left, finished), (later, whole)))
-    of = " of the search" if later else ""
-    return f"{amount(left + later, 'job')}{of} left, about {duration(seconds / min(at_a_time, left + later))}"
+    seconds = left * mean(ending.seconds for ending in finished)
+    return f"{amount(left, 'job')} left, about {duration(seconds / min(at_a_time, left))}"
 
 
 @dataclass

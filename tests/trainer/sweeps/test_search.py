@@ -128,16 +128,13 @@ def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(runs: FakeRuns, tm
     assert sorted(set(seeds)) == [1, 2, 1001, 1002, 1003, 1004]
 
 
-def test_the_time_left_of_a_search_counts_all_its_parts(runs: FakeRuns, tmp_path: Path) -> None:
-    """Trials that are pruned are shorter than the jobs that follow."""
-    runs.stopped = lambda config: "pruned after 1 of 9 epochs" if len(runs.runs) == 2 else ""
+def test_the_time_left_of_a_search(runs: FakeRuns, tmp_path: Path) -> None:
     runs.seconds = lambda config: 10.0 if len(runs.runs) == 2 else 60.0
     worker = replace(runs.worker(), console=Console(file=(printed := StringIO())))
-    search(make(tmp_path, n_trials=3, finalists=9, seeds=2, confirm=2), Local(), worker)
+    search(make(tmp_path, n_trials=3, finalists=1, confirm=2), Local(), worker)
     assert [line for line in printed.getvalue().splitlines() if " left, about " in line] == [
-        "12 jobs of the search left, about 12 min 0 s",
-        "9 jobs of the search left, about 8 min 35 s",  # a trial of (60 + 10) / 2 s, and 8 of 60 s
-        *(f"{count} jobs of the search left, about {count} min 0 s" for count in (8, 7, 6, 5, 4)),
+        "2 jobs left, about 2 min 0 s",
+        "1 job left, about 35 s",
         *(f"{count} job{'s' * (count > 1)} left, about {count} min 0 s" for count in (3, 2, 1)),
     ]
 

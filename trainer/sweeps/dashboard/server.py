@@ -15,11 +15,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from augment.support.errors import UserError, first_line
 from augment.support.files import digest, write_atomically
 from trainer.callbacks.plots import BATCH
-from trainer.callbacks.recorder import METRICS_FILE
-from trainer.run.config import CONFIG_FILE
-from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.run_folder import JOB_FILE, RunFolder, find_runs
-from trainer.run.summary import RUNNING, SUMMARY_FILE
+from trainer.run.run_folder import RunFolder, find_runs
 from trainer.sweeps.dashboard.content import REPORT, collect
 from trainer.sweeps.dashboard.page import embedded_json, render
 
@@ -29,7 +25,6 @@ _SHARE = 10  # they are this many times longer than the looks, at least
 
 # What the page links to, and how browsers may treat it: as a page of a stranger.
 _SERVED = {REPORT: "text/html; charset=utf-8", BATCH: "image/png"}
-_READ = (JOB_FILE, CONFIG_FILE, SUMMARY_FILE, METRICS_FILE, ENVIRONMENT_FILE, REPORT, BATCH)
 _SANDBOX = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _MOST_SERVED = 2**26  # bytes of a file
 
@@ -48,8 +43,6 @@ class Watched:
         self.folder, self._file = folder, file
         self._lock = Lock()
         self._next = -math.inf
-        self._known: dict[Path, tuple[object, RunFolder]] = {}
-        self._runs: list[RunFolder] = []
         self._version = self._page = self._json = ""
 
     def latest(self) -> tuple[str, str, str]:
@@ -58,24 +51,12 @@ class Watched:
             if time.monotonic() >= self._next:
                 begun = time.monotonic()
                 try:
-                    runs = find_runs([self.folder], self._read)
-                    if [*map(id, runs)] != [*map(id, self._runs)] or not self._version:
-                        self._runs = runs
-                        self._make(runs)
+                    self._make(find_runs([self.folder]))
                 except (OSError, UserError) as error:  # folders are being moved or removed
                     log.warning("%s: not read again: %s", self.folder, first_line(error))
                 # With many runs this takes seconds, which the runs that go on should have.
                 self._next = time.monotonic() + max(EVERY, _SHARE * (time.monotonic() - begun))
             return self._version, self._page, self._json
-
-    def _read(self, folder: Path) -> RunFolder:
-        """Read a run, unless it has not changed; one whose process dies stops running without a change of its files."""
-        stamp = _stamp(folder)
-        known, run = self._known.get(folder, (None, None))
-        if run is None or known != stamp or run.status == RUNNING:
-            run = RunFolder(folder)
-            self._known[folder] = stamp, run
-        return run
 
     def _make(self, runs: Sequence[RunFolder]) -> None:
         """Make the page and the data again, unless nothing in them has changed."""
@@ -90,16 +71,6 @@ class Watched:
             write_atomically(self._file, render(local), durable=False)
         except OSError as error:
             log.warning("%s: cannot be written: %s", self._file, error.strerror)
-
-
-def _stamp(folder: Path) -> list[object]:
-    """Return what changes when a file of a run does."""
-    stamps: list[object] = []
-    for name in _READ:
-        with suppress(OSError):
-            status = (folder / name).lstat()
-            stamps.append((name, status.st_mtime_ns, status.st_size))
-    return stamps
 
 
 class Server(ThreadingHTTPServer):
