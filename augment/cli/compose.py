@@ -65,7 +65,16 @@ class Composed:
     @cached_property
     def plain(self) -> dict[str, Any]:
         """The sections and the keys at the top, as plain values, interpolations resolved; not checked yet."""
-        return plain_values(OmegaConf.masked_copy(self._tree, [str(key) for key in self._tree if key != "hydra"]))
+        return plain_values(self._part("job"))
+
+    def text(self, part: str, resolve: bool) -> str:
+        """Return a part as YAML: "job" is all but Hydra's own section, "hydra" that section alone, "all" both."""
+        with explained():
+            return OmegaConf.to_yaml(self._part(part), resolve=resolve)
+
+    def _part(self, part: str) -> DictConfig:
+        keys = [str(key) for key in self._tree if part == "all" or (key == "hydra") == (part == "hydra")]
+        return OmegaConf.masked_copy(self._tree, keys)
 
 
 def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Composed:

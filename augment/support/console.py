@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 
 from augment.support.text import printable
@@ -27,18 +27,8 @@ def text_console() -> Console:
     return PlainConsole(highlight=False, soft_wrap=True)
 
 
-def progress_bar(*further: ProgressColumn, quiet: bool = False) -> Progress:
-    """Return a progress bar, a context manager that draws on stderr, on terminals only, and clears itself at the end.
-
-    Args:
-        further: columns that replace the count, for example those of a download.
-        quiet: show nothing.
-    """
+def progress_bar(*, quiet: bool = False) -> Progress:
+    """Return a progress bar that draws on stderr, on terminals only, and clears itself at the end; quiet: nothing."""
     console = PlainConsole(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        *(further or (MofNCompleteColumn(),)),
-        TimeRemainingColumn(),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)

@@ -1,25 +1,20 @@
 """The command line: compose and check every job before anything is written, then run it."""
 
 import logging
-import os
 import sys
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from contextlib import nullcontext
 from fnmatch import fnmatch
 
-import hydra
-
-from augment.cli.compose import TOP
-from augment.cli.conf import CONF, default_groups, group_names, register_folders
-from augment.cli.explanation import explained
+from augment.cli.compose import TOP, compose_run
+from augment.cli.conf import default_groups, group_names
 from augment.cli.overrides import key_of, parse, refuse_sweeps, refuse_words
 from augment.cli.parser import INTERRUPTED, Parser, readable_errors
 from augment.cli.tools import find_tools, print_version, refuse_tool
 from augment.cli.trust import TRUST_FLAG, add_trust_flag, gated
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
-from augment.support.hydra import VERSION_BASE
 from augment.support.own_code import load_plugins
 from augment.support.process import BEGAN, launched
 from augment.support.signals import StopSignals
@@ -32,25 +27,19 @@ from trainer.run.folder import named_folder, release, reserve
 from trainer.run.jobs import RanksError, check_configs, run_job
 from trainer.run.overrides import AUTO, resumed_in, with_resumed
 
-# Flags that say what to do; one is allowed.
-_MODES = ("multirun", "cfg", "info", "hydra_help")
-
 # Keys of Hydra's own that have an effect, for a single run and for a sweep.
 _OF_RUNS = ("hydra.run.dir", "hydra.searchpath")
 _OF_SWEEPS = ("hydra.sweep.dir", "hydra.searchpath", "hydra?launcher*", "hydra?sweeper*")
 
 
 class _Parser(Parser):
-    """The flags of `python -m trainer`, some of which show what Hydra knows."""
+    """The flags of `python -m trainer`."""
 
     def __init__(self) -> None:
         super().__init__("trainer", "", "", arguments="[key=value ...]")
         self.add_argument("--multirun", "-m", action="store_true")
         self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
         self.add_argument("--resolve", action="store_true", help=SUPPRESS)
-        shown = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
-        self.add_argument("--info", "-i", nargs="?", const="all", choices=shown)
-        self.add_argument("--hydra-help", action="store_true")
         self.add_argument("--config-name", "-cn", default="config")
         self.add_argument("--version", action="store_true")
         add_trust_flag(self)
@@ -110,18 +99,17 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         sys.stdout.write(help_text(group_names()))
         return 0
     refuse_words(given)
-    modes = [f"--{name.replace('_', '-')}" for name in _MODES if getattr(options, name)]
-    if len(modes) > 1:
-        raise UserError(f"{' and '.join(modes)}: exclude each other. Allowed: one of them.")
+    if options.multirun and options.cfg:
+        raise UserError("--multirun and --cfg: exclude each other. Allowed: one of them.")
     resumed = resumed_in(given)
     if options.trust and resumed in (None, AUTO):
         raise UserError(f"{TRUST_FLAG}: there is nothing to trust. Allowed: with fit.resume=RUN.")
     tokens, gate = with_resumed(given, trust=options.trust, config_name=options.config_name)
     if ranks.follows():
-        return ranks.follow(lambda: (tokens, options.config_name, gate))
-    if options.cfg or options.info or options.hydra_help:
+        return ranks.follow()
+    if options.cfg:
         ranks.send(None)
-        _show([token for token in arguments if token not in (*given, TRUST_FLAG)], tokens)
+        sys.stdout.write(compose_run(tokens, config_name=options.config_name).text(options.cfg, options.resolve))
         return 0
     _check_hydra(tokens, sweeps=options.multirun)
     if not options.multirun:
@@ -172,15 +160,6 @@ def _check_hydra(tokens: Sequence[str], *, sweeps: bool) -> None:
             if any(fnmatch(key, name) for name in others):
                 why = "of single runs" if sweeps else "there is no sweep without -m"
             raise UserError(f"{key}: {why}. Allowed: {', '.join(allowed).replace('?', '.')}.")
-
-
-def _show(flags: Sequence[str], tokens: Sequence[str]) -> None:
-    """Let Hydra show what its flags ask for; nothing runs."""
-    register_folders()
-    sys.argv = [sys.argv[0], *flags, *tokens]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that it raises, and all messages are printed in one place
-    with explained():
-        hydra.main(**VERSION_BASE, config_path=str(CONF), config_name="config")(lambda _: None)()
 
 
 def _load_given_plugins(tokens: Sequence[str]) -> None:

@@ -44,7 +44,7 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     _enqueue(plan)
     _run_trials(plan, launcher, worker)
     study, settings = plan.search.study(), plan.search.settings
-    lines, compared = [_count(plan, study)], None
+    lines, compared = [_count(study)], None
     known = {job.id: job for job in read_ledger(plan.search.folder)}
     if len(study.directions) > 1:
         lines += _front(plan, study)
@@ -127,7 +127,6 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
                 continue
             (job,) = plan_jobs(plan.search.folder, [(config, overrides)], plan.fixed, trial=trial.number)
             trial.set_user_attr(JOB, job.id)
-        worker.configs[job.id] = config
         return job
 
 
@@ -206,7 +205,6 @@ def _run_seeds(
         configs = check_jobs(given, config_name=plan.config_name)
         pairs = zip(configs, given, strict=True)
         jobs.append(plan_jobs(plan.search.folder, pairs, plan.fixed, finalist=part == _FINALISTS))
-        worker.configs.update(zip((job.id for job in jobs[-1]), configs, strict=True))
     distinct = list({job.id: job for group in jobs for job in group}.values())
     if unfinished(distinct):
         worker.say(f"{part}: {amount(len(distinct), 'job')} with seeds {seeds[0]} to {seeds[-1]}")
@@ -214,13 +212,11 @@ def _run_seeds(
     return jobs
 
 
-def _count(plan: Plan, study: Study) -> str:
-    """Return how many trials there are, and how many more a grid would need."""
-    states, settings = [trial.state for trial in counted(study)], plan.search.settings
+def _count(study: Study) -> str:
+    """Return how many trials there are."""
+    states = [trial.state for trial in counted(study)]
     words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
     text = ", ".join([amount(len(states), "trial"), *(f"{states.count(one)} {word}" for one, word in words.items())])
-    if settings.sampler == "grid" and (count := len(grid(plan.space))) > settings.n_trials:
-        text += f". The grid has {amount(count, 'combination')}; hydra.sweeper.n_trials={count} tries all"
     return f"{text}."
 
 

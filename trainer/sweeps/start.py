@@ -27,13 +27,11 @@ from trainer.run.jobs import check_jobs
 from trainer.run.run_folder import JOB_FILE
 from trainer.run.summary import FAILED
 from trainer.sweeps.launchers import Launcher, parse_launcher
-from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
+from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.table import report_sweep
 from trainer.sweeps.work import NO_FURTHER_JOB, Worker
 
 _HYDRA = re.compile(r"hydra\b")
-# So many jobs take seconds to check, about 20 a second.
-_MANY = 50
 
 # Keys of Hydra's own sweeper, which plain sweeps have.
 _OF_GRIDS = ("_target_", "max_batch_size", "params")
@@ -97,8 +95,6 @@ def sweep(request: Request, signals: StopSignals) -> int:
         return search(request, section["sweeper"], folder, launcher, worker)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     (fixed,) = split_sweep(request.fixed)  # as those of jobs are written: 0.001 for 1e-3
-    if len(overrides) >= _MANY:
-        worker.say(f"checking {amount(len(overrides), 'job')}")
     configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
     launcher.check(configs)
     signals.check()
@@ -106,10 +102,6 @@ def sweep(request: Request, signals: StopSignals) -> int:
     with writing(f"hydra.sweep.dir={shown(folder)}"):
         jobs = plan_jobs(folder, zip(configs, overrides, strict=True), fixed)
         write_request(folder, request)
-    if len(jobs) < len(overrides):
-        what = f"{amount(len(overrides), 'combination')}, but {amount(len(jobs), 'different job')}"
-        worker.say(f"{what}: run.name, tags and trackers change no result")
-    worker.configs.update((job_id(config), config) for config in configs)
     return run(folder, jobs, launcher, worker)
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -62,7 +62,6 @@ class Worker:
     console: Console
     signals: StopSignals  # which end the work between two jobs
     config_name: str = "config"  # file of conf/ that the jobs start from
-    configs: dict[str, Config] = field(default_factory=dict)  # that were checked already, by job
     watch: Callable[[Job], Sequence[Callback]] = lambda job: ()  # makes callbacks, in addition to the configured ones
     left: Callable[[Sequence[Job], int], str] = time_left
     planned: bool = False  # whether the plan of a job was printed; those of further jobs would bury the scores
@@ -158,8 +157,6 @@ class Worker:
 
     def _config(self, job: Job, resumed: bool) -> Config:
         """Return the checked configuration of a job; if it has a checkpoint, that of continuing in its folder."""
-        if not resumed and job.id in self.configs:
-            return self.configs[job.id]
         quoted = str(job.folder).replace('"', r"\"")
         again = [f'++fit.resume="{quoted}"'] if resumed else []
         try:

@@ -294,12 +294,6 @@ def test_the_last_of_several_values_counts(call: Call, runs: FakeRuns) -> None:
     assert not Path("T").exists()
 
 
-def test_combinations_that_are_the_same_job_are_reported(call: Call, runs: FakeRuns) -> None:
-    code, text = call("-m", "run.name=a,b", "hydra.sweep.dir=S")
-    assert (code, len(runs.runs)) == (0, 1)
-    assert "2 combinations, but 1 different job: run.name, tags and trackers change no result" in text
-
-
 def test_a_full_disk_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(job: Job) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(job.folder / ".lock"))
