@@ -10,9 +10,8 @@ from augment.support.nested import section_of
 from augment.support.text import list_some
 from trainer.run.run_folder import RunFolder
 from trainer.sweeps.groups import OF_LOSSES, Group, group_runs, scored, settings_of
-from trainer.sweeps.show import Table
 from trainer.sweeps.verdict import compare
-from trainer.sweeps.words import left_out, p_value, score, signed, verdict
+from trainer.sweeps.words import Table, left_out, p_value, score, signed, verdict
 from trainer.tasks.registry import smaller_is_better
 
 # The smallest difference worth detecting, by default: half a point; of other scores, a share of the baseline's mean.

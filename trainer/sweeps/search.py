@@ -22,10 +22,9 @@ from trainer.sweeps.groups import group_runs, scored
 from trainer.sweeps.launchers import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan, grid, overrides_of, suggest_from
-from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, importances, job_of, repeat
 from trainer.sweeps.verdict import Metric
-from trainer.sweeps.words import score
+from trainer.sweeps.words import markdown_lines, markdown_table, print_lines, print_table, score
 from trainer.sweeps.work import Worker, time_left
 from trainer.tasks.registry import range_of
 

@@ -15,9 +15,8 @@ from trainer.run.run_folder import RunFolder, find_runs
 from trainer.run.summary import FINISHED, PRUNED
 from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
 from trainer.sweeps.groups import REPEATED, Group, group_runs, scored
-from trainer.sweeps.show import Table, markdown_lines, markdown_table, print_lines, print_table
 from trainer.sweeps.verdict import Metric
-from trainer.sweeps.words import left_out, score
+from trainer.sweeps.words import Table, left_out, markdown_lines, markdown_table, print_lines, print_table, score
 from trainer.tasks.registry import DEFAULT, range_of, task_named
 
 TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"

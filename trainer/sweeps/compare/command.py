@@ -10,7 +10,7 @@ from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
 from trainer.run.run_folder import find_runs
 from trainer.sweeps.comparison import compare_runs
-from trainer.sweeps.show import markdown_lines, markdown_table, print_lines, print_table
+from trainer.sweeps.words import markdown_lines, markdown_table, print_lines, print_table
 
 _EXAMPLES = """\
   outputs                                        all runs in outputs/, grouped by their settings

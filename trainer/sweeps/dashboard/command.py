@@ -11,8 +11,7 @@ from augment.support.text import amount, printable
 from augment.support.writing import check_path
 from trainer.run.run_folder import find_runs
 from trainer.sweeps.dashboard.content import collect
-from trainer.sweeps.dashboard.page import render
-from trainer.sweeps.dashboard.server import Server, Watched
+from trainer.sweeps.dashboard.server import Server, Watched, render
 
 DASHBOARD_FILE = "dashboard.html"
 PORT = 8321

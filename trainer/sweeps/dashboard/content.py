@@ -3,21 +3,24 @@
 import math
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
+from PIL import Image
 
-from augment.support.text import clip
+from augment.support.text import as_bytes, clip
+from trainer.callbacks.plots import BATCH
+from trainer.figures.images import data_uri, read_png
 from trainer.run.environment import describe_environment
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import FINISHED
 from trainer.sweeps.comparison import compare_runs
-from trainer.sweeps.dashboard.importance import importance
-from trainer.sweeps.dashboard.previews import Previews, href
-from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups
+from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, importance
 from trainer.tasks.display import SHARE
 from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
 
@@ -28,6 +31,9 @@ _MOST_COMPARED = 40  # configurations of a sweep
 _MOST_TEXT = 1_000  # characters of an error
 _CURVE_BYTES, _POINT_BYTES = 1_800_000, 7
 _MOST_POINTS, _FEWEST_POINTS = 200, 8  # of a curve
+_WIDTH, _QUALITY = 480, 70  # of a preview
+_MOST_BYTES = 1_200_000  # of all images together; further ones are linked only
+_MOST_PIXELS, _MOST_FILE = 2**24, 2**24  # of a file; those of a run have a tenth
 
 
 def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, Any]:
@@ -177,3 +183,68 @@ def _curve(run: RunFolder, key: str, points: int, epochs: dict[tuple[int, ...], 
 def _environment(run: RunFolder) -> tuple[tuple[str, str], ...]:
     facts = [*describe_environment(run.environment, digits=12).items()]
     return tuple((clip(name, KEY), clip(text, VALUE)) for name, text in facts[:40])
+
+
+class Previews:
+    """The previews of the recipes that were asked for.
+
+    Args:
+        base: the folder that links are relative to.
+
+    Attributes:
+        images: for each recipe its image as a data URI, which is empty where there was no room, with its width and
+            height in pixels; and the address of its file.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.images: list[dict[str, Any]] = []
+        self._base = base
+        self._bytes = 0
+        self._known: dict[Hashable, int] = {}
+
+    def index(self, run: RunFolder, recipe: Hashable) -> int:
+        """Return the position of the preview of a run's recipe; -1 if there is none.
+
+        Args:
+            run: a run.
+            recipe: what is equal for equal recipes; empty: unknown.
+        """
+        key = recipe or run.folder
+        if key not in self._known:
+            file = run.folder / BATCH
+            if not (address := href(file, self._base)):
+                return -1
+            self._known[key] = len(self.images)
+            status = file.stat()
+            room = self._bytes < _MOST_BYTES and status.st_size <= _MOST_FILE
+            uri, width, height = _embedded(file, status.st_mtime_ns) if room else ("", 0, 0)
+            self._bytes += len(uri)
+            self.images.append({"source": uri, "width": width, "height": height, "file": address})
+        return self._known[key]
+
+
+@lru_cache(maxsize=256)
+def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
+    """Return a PNG as a small data URI with its width and height; an empty one if it cannot be read.
+
+    Args:
+        file: the PNG.
+        changed: when it was changed, so that it is read again then.
+    """
+    if (small := read_png(file, _MOST_PIXELS)) is None:
+        return "", 0, 0
+    small.thumbnail((_WIDTH, 2 * _WIDTH), Image.Resampling.LANCZOS, reducing_gap=2)
+    return data_uri(small, "WEBP", quality=_QUALITY, method=4), small.width, small.height
+
+
+def href(file: Path, base: Path) -> str:
+    """Return the relative address of a file; empty if there is none, or if it is a link, which may lead anywhere.
+
+    Args:
+        file: the file.
+        base: the folder of the page.
+    """
+    if file.is_symlink() or not file.is_file():
+        return ""
+    # The leading ./ keeps a name such as "javascript:..." a name.
+    return "./" + quote(as_bytes(Path(os.path.relpath(file.absolute(), base.absolute())).as_posix()))

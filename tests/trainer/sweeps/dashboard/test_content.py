@@ -14,9 +14,8 @@ from PIL import Image
 from trainer.run.run_folder import find_runs
 from trainer.sweeps.dashboard.command import main
 from trainer.sweeps.dashboard.content import collect, rounded
-from trainer.sweeps.dashboard.importance import importance
-from trainer.sweeps.dashboard.page import render
-from trainer.sweeps.dashboard.server import Watched
+from trainer.sweeps.dashboard.server import Watched, render
+from trainer.sweeps.dashboard.settings import importance
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from many_runs import HOSTILE, config_of, write_few, write_run
 
 from trainer.run.run_folder import find_runs
 from trainer.sweeps.dashboard.content import collect
-from trainer.sweeps.dashboard.page import render
-from trainer.sweeps.dashboard.server import Server, Watched
+from trainer.sweeps.dashboard.server import Server, Watched, render
 
 
 @pytest.fixture
