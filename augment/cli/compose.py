@@ -132,25 +132,13 @@ def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> d
     """
     refuse_words(arguments)
     refuse_sweeps(arguments)
-    with _stored(aug) as chosen:
-        plain = compose_run(normalize([*chosen, *arguments])).plain
+    with _COMPOSING, explained():
+        if aug is not None:
+            arguments = [f"+aug={_GIVEN}", *arguments]
+            ConfigStore.instance().store(_GIVEN, OmegaConf.create({"aug": dict(aug)}).aug, group="aug")
+        plain = compose_run(normalize(arguments)).plain
     check_keys(plain)
     return plain
-
-
-@contextmanager
-def _stored(aug: Mapping[str, Any] | None) -> Iterator[list[str]]:
-    """Register values as a file of conf/aug; yield the overrides that choose it."""
-    if aug is None:
-        yield []
-        return
-    store = ConfigStore.instance()
-    with _COMPOSING, explained():
-        store.store(_GIVEN, OmegaConf.create({"aug": dict(aug)}).aug, group="aug")
-        try:
-            yield [f"+aug={_GIVEN}"]
-        finally:
-            del store.repo["aug"][f"{_GIVEN}.yaml"]
 
 
 @contextmanager

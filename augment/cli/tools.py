@@ -14,17 +14,13 @@ from augment.cli.parser import USAGE, readable_errors
 from augment.support.errors import UserError
 
 # How other programs name what is done here, and how it is done here.
-_TRAINS = "python -m trainer, which trains"
 _MEANT = {
-    **dict.fromkeys(("train", "fit", "learn", "run"), _TRAINS),
-    **dict.fromkeys(("test", "val", "valid", "validate", "score"), "python -m trainer evaluate"),
+    **dict.fromkeys(("train", "fit", "run"), "python -m trainer, which trains"),
+    **dict.fromkeys(("test", "val", "validate"), "python -m trainer evaluate"),
     **dict.fromkeys(("infer", "inference", "classify"), "python -m trainer predict"),
-    **dict.fromkeys(("list", "ls", "runs", "status", "ui"), "python -m trainer dashboard"),
-    **dict.fromkeys(("init", "new", "create", "config"), "python -m trainer --help, which lists all settings"),
-    **dict.fromkeys(("tune", "search", "optimize"), "python -m trainer -m hydra/sweeper=optuna"),
-    **dict.fromkeys(("show", "view", "visualize"), "python -m augment preview"),
-    **dict.fromkeys(("stats", "inspect", "check"), "python -m augment info"),
-    **dict.fromkeys(("lr_find", "lr_finder"), "python -m trainer find_lr"),
+    **dict.fromkeys(("list", "runs", "status"), "python -m trainer dashboard"),
+    **dict.fromkeys(("init", "new", "config"), "python -m trainer --help, which lists all settings"),
+    **dict.fromkeys(("tune", "search"), "python -m trainer -m hydra/sweeper=optuna"),
     "resume": "fit.resume=RUN_FOLDER",
     "help": "--help",
     "version": "--version",

@@ -83,8 +83,6 @@ def main(arguments: Sequence[str]) -> int:
 def _main(arguments: list[str], signals: StopSignals) -> int:
     tools = find_tools("trainer")
     if arguments and arguments[0] in tools:
-        if launched() > 1:
-            raise UserError(f"{arguments[0]}: runs in one process. Allowed: to start it without torchrun.")
         return tools[arguments[0]].run(arguments[1:])
     if arguments and arguments[0][:1] not in "-+~" and "=" not in arguments[0]:
         refuse_tool(arguments[0], "trainer", surely=False)

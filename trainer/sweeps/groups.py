@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
@@ -165,10 +165,6 @@ def name_groups(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
     distinct = all(overrides) and len({tuple(one) for one in overrides}) == len(groups)
     if distinct and (sum(map(len, overrides)) <= sum(map(len, tokens)) or not all(tokens)):
         tokens = overrides
-    if max(map(len, tokens), default=0) > _SETTINGS:
-        # Leave out what most groups have.
-        shared = Counter(token for one in tokens for token in one)
-        tokens = [[token for token in one if shared[token] <= len(tokens) / 2] or one for one in tokens]
     names = [list_some(one, _SETTINGS, " ") for one in tokens]
     # What is still alike differs in the order of steps or in what was cut.
     return [

@@ -14,7 +14,7 @@ from optuna.distributions import (
     IntDistribution,
     check_distribution_compatibility,
 )  # fmt: skip
-from optuna.trial import Trial
+from optuna.trial import BaseTrial, FixedTrial
 
 from augment.cli.overrides import key_of, parse
 from augment.params import parse_settings
@@ -85,7 +85,7 @@ class Dimension:
     def __str__(self) -> str:
         return f"{self.key}={_written(self.distribution)}"
 
-    def suggest(self, trial: Trial) -> Value:
+    def suggest(self, trial: BaseTrial) -> Value:
         """Return the value that a trial draws."""
         values = self.distribution
         if isinstance(values, FloatDistribution):
@@ -137,7 +137,7 @@ def parse_space(tokens: Sequence[str]) -> list[Dimension]:
     return sorted(dimensions, key=lambda one: (one.key.count("."), not one.key.endswith(".p")))
 
 
-def suggest_from(trial: Trial, space: Sequence[Dimension]) -> dict[str, Value]:
+def suggest_from(trial: BaseTrial, space: Sequence[Dimension]) -> dict[str, Value]:
     """Return the values that a trial draws, without those that have no effect."""
     chosen: dict[str, Value] = {}
     for one in space:
@@ -153,14 +153,9 @@ def overrides_of(chosen: Mapping[str, Value], space: Sequence[Dimension]) -> lis
 
 def grid(space: Sequence[Dimension]) -> list[dict[str, Value]]:
     """Return all combinations, each once: values without effect are left out."""
-    found: dict[tuple[tuple[str, Value], ...], None] = {}
-    for values in itertools.product(*map(_values, space)):
-        chosen: dict[str, Value] = {}
-        for one, value in zip(space, values, strict=True):
-            if one.active(chosen):
-                chosen[one.key] = value
-        found[tuple(chosen.items())] = None
-    return [*map(dict, found)]
+    keys = [one.key for one in space]
+    every = (FixedTrial(dict(zip(keys, values, strict=True))) for values in itertools.product(*map(_values, space)))
+    return [*map(dict, dict.fromkeys(tuple(suggest_from(trial, space).items()) for trial in every))]
 
 
 def _values(one: Dimension) -> Sequence[Value]:

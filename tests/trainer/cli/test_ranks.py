@@ -112,7 +112,7 @@ def test_running_statistics_are_those_of_all_samples_in_batches_that_are_finite(
 
 @pytest.mark.slow
 def test_all_ranks_train_what_the_first_one_was_given(images: Path, tmp_path: Path) -> None:
-    given = [*settings_of(images), *PARTS, "fit.epochs=1"]
+    given = [*settings_of(images), *PARTS, "fit.epochs=1", "fit.batch_size=4"]
     lines = [json.dumps({"overrides": [*given, *more], "folder": "run"}) for more in ([], ["fit.lr=0.2", "seed=3"])]
     for ended in start_all(lines, tmp_path):
         assert not ended.returncode, ended.stdout

@@ -78,7 +78,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
         "sweeps": [_sweep(sweep, runs, settings, folder) for sweep in sweeps],
         "groups": names,
         "params": settings.plain(),
-        "metrics": _kinds(metrics),
+        "metrics": [{"key": key, **_kind(key)} for key in metrics],
         "epochs": list(epochs),
         "environments": [dict(items) for items in environments],
         "images": previews.images,
@@ -101,11 +101,10 @@ def _facts(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def _kinds(metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """Return which way metrics are better, and which are shares in [0, 1]."""
-    smaller = {key: smaller_is_better(key) for key in metrics}
-    shares = {key: range_of(key) == SHARE and not smaller[key] for key in metrics}
-    return [{"key": key, "smaller": smaller[key], "share": shares[key]} for key in metrics]
+def _kind(key: str) -> dict[str, bool]:
+    """Return whether a smaller score is better, and whether it is a share in [0, 1]."""
+    smaller = smaller_is_better(key)
+    return {"smaller": smaller, "share": range_of(key) == SHARE and not smaller}
 
 
 def rounded(value: object, digits: int = 5) -> float | int | None:

@@ -126,8 +126,7 @@ class Watched:
             return
         self._version, self._json, self._page = version, embedded_json(data), render(data, version)
         try:
-            own = self._file.absolute().parent
-            local = data if own == self.folder.absolute() else collect(runs, self.folder, own)
+            local = collect(runs, self.folder, self._file.absolute().parent)
             write_atomically(self._file, render(local), durable=False)
         except OSError as error:
             log.warning("%s: cannot be written: %s", self._file, error.strerror)
