@@ -228,18 +228,6 @@ def test_names_leave_out_what_follows_from_the_source_or_the_model(tmp_path: Pat
     ]
 
 
-def test_long_names_leave_out_what_most_have(tmp_path: Path) -> None:
-    for name in "abc":
-        write_run(tmp_path / name, 0.5, {"fit.epochs": ord(name), "model.kind": "timm" if name == "c" else "cnn"})
-    write_run(tmp_path / "d", 0.5, {"fit.epochs": 1, **{f"fit.{name}": 1 for name in "abcdefgh"}})
-    assert names(tmp_path) == [
-        "fit.epochs=97",
-        "fit.epochs=98",
-        "model.kind=timm fit.epochs=99",
-        "fit.epochs=1 fit.a=1 fit.b=1 fit.c=1 fit.d=1 fit.e=1 and 3 more",
-    ]
-
-
 @pytest.mark.parametrize("key", ["train", "views"])
 def test_the_order_of_steps_and_views_counts(key: str, tmp_path: Path) -> None:
     views = {"aug.views": {"strong": {"steps": {"rotate": {"p": 1}}}, "weak": {"steps": {}}}}
