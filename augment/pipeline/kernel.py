@@ -10,9 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from augment.pipeline.kernel_jpeg import jpeg
 from augment.pipeline.kernel_local import (
     byte,
     correlate,
+    downscale,
     erase,
     gaussian_blur,
     gaussian_noise,
@@ -26,7 +28,7 @@ from augment.pipeline.routines import CODES
 # What a stage is, by the table of `augment.pipeline.routines`.
 (
     _GEOMETRY, _COLOR, _COLOR_OF_MEAN, _SHARPEN, _POSTERIZE, _SOLARIZE, _AUTOCONTRAST, _EQUALIZE,
-    _BLUR, _MOTION, _NOISE, _ERASE,
+    _BLUR, _MOTION, _NOISE, _JPEG, _DOWNSCALE, _ERASE,
 ) = map(tl.constexpr, CODES.values())  # fmt: skip
 
 _BLOCK = 1024  # pixels at a time; with more, fewer samples fit on a multiprocessor
@@ -47,24 +49,25 @@ def launch(
         std: standard deviation of each channel in 0..255.
         stages: number of stages.
         every_op: compile the ops that policies do not need as well.
-        plane: give each sample memory for one channel as floats, which blur needs.
+        plane: give each sample memory for one channel as floats, which blur, JPEG and downscale need.
     """
     count, size = images.shape[:2]
     buffers = torch.empty((2, *images.shape), dtype=torch.uint8, device=images.device)
     tables = torch.empty((count, 3, 256), dtype=torch.uint8, device=images.device)
-    planes = torch.empty((count, size * size), dtype=torch.float32, device=images.device) if plane else programs
+    room = (-(-size // 8) * 8) ** 2  # whole blocks of a JPEG
+    planes = torch.empty((count, room), dtype=torch.float32, device=images.device) if plane else programs
     scale = [1.0 / s for s in std]
     raw = out.dtype == torch.uint8
     with torch.cuda.device_of(images):
         _run[(count,)](
-            images, buffers, tables, planes, programs, out, stages, programs.shape[1], size, *mean, *scale,
+            images, buffers, tables, planes, programs, out, stages, programs.shape[1], room, size, *mean, *scale,
             raw=raw, every_op=every_op, block=_BLOCK, num_warps=_WARPS,
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["stages", "numbers", "size"])
+@triton.jit(do_not_specialize=["stages", "numbers", "room", "size"])
 def _run(
-    images, buffers, tables, planes, programs, out, stages, numbers, size,
+    images, buffers, tables, planes, programs, out, stages, numbers, room, size,
     mean_r, mean_g, mean_b, scale_r, scale_g, scale_b,
     raw: tl.constexpr, every_op: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -72,7 +75,7 @@ def _run(
     area = size * size
     source = images + sample * area * 3
     other = tl.num_programs(0).to(tl.int64) * area * 3  # from one buffer to the other
-    table, plane = tables + sample * 768, planes + sample * area
+    table, plane = tables + sample * 768, planes + sample * room
     given = programs + sample * numbers
     at = 0
     for _ in range(stages):
@@ -119,6 +122,10 @@ def _local(source, target, plane, given, code, size, block: tl.constexpr):
         correlate(source, target, given + 1, tl.load(given).to(tl.int32), size, block)
     elif code == _NOISE:
         gaussian_noise(source, target, given, size * size, block)
+    elif code == _JPEG:
+        jpeg(source, target, plane, given, size, block)
+    elif code == _DOWNSCALE:
+        downscale(source, target, plane, given, size, block)
     else:
         erase(source, target, given, size, block)
 

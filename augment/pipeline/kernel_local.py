@@ -162,3 +162,71 @@ def erase(source, target, given, size, block: tl.constexpr):
         else:
             r, g, b = tl.where(hole, red, r), tl.where(hole, green, g), tl.where(hole, blue, b)
         store(target + 3 * pixel, r, g, b, kept)
+
+
+# --- resolution ---
+
+
+@triton.jit
+def downscale(source, target, plane, given, size, block: tl.constexpr):
+    """Resize a channel to a smaller plane and back; given its side, both ratios, and 1 for linear enlargement."""
+    side, shrink, stretch = tl.load(given).to(tl.int32), tl.load(given + 1), tl.load(given + 2)
+    linear = tl.load(given + 3).to(tl.int32)
+    for channel in range(3):
+        _shrink(source + channel, plane, side, shrink, size, block)
+        tl.debug_barrier()
+        for start in range(0, size * size, block):
+            pixel = start + tl.arange(0, block)
+            kept = pixel < size * size
+            x, y = pixel % size, pixel // size
+            if linear == 1:
+                level = _interpolated(plane, x, y, stretch, side, kept)
+            else:
+                u = tl.minimum(tl.floor(x * stretch + 0.5 * stretch).to(tl.int32), side - 1)
+                v = tl.minimum(tl.floor(y * stretch + 0.5 * stretch).to(tl.int32), side - 1)
+                level = tl.load(plane + v * side + u, mask=kept, other=0)
+            tl.store(target + 3 * pixel + channel, byte(level), mask=kept)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _shrink(source, plane, side, ratio, size, block: tl.constexpr):
+    """Resize one channel to (side, side) with a triangular filter, each pixel of which covers two of the result."""
+    taps = tl.ceil(2 * ratio).to(tl.int32)
+    for start in range(0, side * side, block):
+        pixel = start + tl.arange(0, block)
+        x, y = (pixel % side).to(tl.float32), (pixel // side).to(tl.float32)
+        # Where the filter begins, in pixels of the source.
+        from_x, from_y = x * ratio + (0.5 * ratio - 0.5 - ratio), y * ratio + (0.5 * ratio - 0.5 - ratio)
+        left, top = tl.ceil(from_x).to(tl.int32), tl.ceil(from_y).to(tl.int32)
+        level, total = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
+        for down in range(taps):
+            height = _triangle((top + down - from_y) / ratio)
+            row = within(top + down, size, 0) * size
+            for across in range(taps):
+                weight = height * _triangle((left + across - from_x) / ratio)
+                there = source + 3 * (row + within(left + across, size, 0))
+                level += weight * tl.load(there, mask=pixel < side * side, other=0).to(tl.float32)
+                total += weight
+        tl.store(plane + pixel, byte(level / total).to(tl.float32), mask=pixel < side * side)
+
+
+@triton.jit
+def _triangle(position):
+    """Return the height, at a position in 0..2, of a triangle of height 1."""
+    return tl.maximum(1 - tl.abs(position - 1), 0.0)
+
+
+@triton.jit
+def _interpolated(plane, x, y, stretch, side, kept):
+    from_x, from_y = x * stretch + (0.5 * stretch - 0.5), y * stretch + (0.5 * stretch - 0.5)
+    left, top = tl.floor(from_x), tl.floor(from_y)
+    right_share, lower_share = from_x - left, from_y - top
+    u, right = within(left.to(tl.int32), side, 0), within(left.to(tl.int32) + 1, side, 0)
+    v, below = within(top.to(tl.int32), side, 0), within(top.to(tl.int32) + 1, side, 0)
+    upper_left, upper_right = tl.load(plane + v * side + u, mask=kept), tl.load(plane + v * side + right, mask=kept)
+    lower_left = tl.load(plane + below * side + u, mask=kept)
+    lower_right = tl.load(plane + below * side + right, mask=kept)
+    upper = upper_left + right_share * (upper_right - upper_left)
+    lower = lower_left + right_share * (lower_right - lower_left)
+    return upper + lower_share * (lower - upper)

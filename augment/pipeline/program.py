@@ -21,7 +21,7 @@ from torch import Tensor
 from augment.pipeline.feed import Feed, Values, stage_values
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.reading import Reading
-from augment.pipeline.routines import BORDERS, CODES, OF_POLICIES, ROUTINES
+from augment.pipeline.routines import BORDERS, CODES, OF_POLICIES, PLANES, ROUTINES
 from augment.recipe.layout import positions_of
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
@@ -132,7 +132,7 @@ class Program:
         kind = torch.uint8 if form.raw else torch.float16 if form.half else torch.float32
         out = torch.empty(images.shape, dtype=kind, device=images.device)
         mean, std = ([255 * value for value in values] for values in (self.plan.mean, self.plan.std))
-        options = {"every_op": self.every_op, "plane": "gaussian_blur" in self.names}
+        options = {"every_op": self.every_op, "plane": not PLANES.isdisjoint(self.names)}
         launch(images, programs, out, mean, std, stages=len(self.names), **options)
         return out
 

@@ -1,14 +1,35 @@
 """The table of what the kernel runs, by which the programs of samples and the kernel itself know stages."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from augment.pipeline.feed import Values
 from augment.recipe.stage import Stage
 
 BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
 _FILLS = {"constant": 0, "mean": 1, "noise": 2}
+
+# Quantization of luma and chroma at quality 50, suggested in Annex K of the JPEG standard.
+LUMA = (
+    (16, 11, 10, 16, 24, 40, 51, 61),
+    (12, 12, 14, 19, 26, 58, 60, 55),
+    (14, 13, 16, 24, 40, 57, 69, 56),
+    (14, 17, 22, 29, 51, 87, 80, 62),
+    (18, 22, 37, 56, 68, 109, 103, 77),
+    (24, 35, 55, 64, 81, 104, 113, 92),
+    (49, 64, 78, 87, 103, 121, 120, 101),
+    (72, 92, 95, 98, 112, 100, 103, 99),
+)
+CHROMA = (
+    (17, 18, 24, 47, 99, 99, 99, 99),
+    (18, 21, 26, 66, 99, 99, 99, 99),
+    (24, 26, 56, 99, 99, 99, 99, 99),
+    (47, 66, 99, 99, 99, 99, 99, 99),
+    *((99,) * 8,) * 4,
+)
 
 
 def _as_fed(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
@@ -22,6 +43,15 @@ def _warp(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
 
 def _motion_blur(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
     return [*_constants(fed, fed["kernel"].shape[1]), *_as_fed(stage, fed, size)]
+
+
+def _jpeg(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+    return [_quantization()[fed["quality"]]]
+
+
+def _downscale(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+    side = fed["side"][:, :1]
+    return [side, size / side, side / size, *_constants(fed, stage.steps[0].params["interpolation"] == "linear")]
 
 
 def _erase(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
@@ -50,7 +80,20 @@ ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], int], list[Values]]] 
     "gaussian_blur": _as_fed,
     "motion_blur": _motion_blur,
     "gaussian_noise": _as_fed,
+    "jpeg": _jpeg,
+    "downscale": _downscale,
     "erase": _erase,
 }
 CODES = {name: number for number, name in enumerate(ROUTINES, 1)}
 OF_POLICIES = CODES["equalize"]
+PLANES = {"gaussian_blur", "jpeg", "downscale"}  # need memory for one channel as floats
+
+
+@cache
+def _quantization() -> NDArray[np.float32]:
+    """Return the quantization tables of luma and chroma for each quality, (101, 128), rounded as DALI does."""
+    quality = np.arange(101, dtype=np.float32)[:, None]
+    scale = np.where(quality < 50, 50 / np.maximum(quality, 1), 2 - 2 * quality / 100)
+    tables = np.array([LUMA, CHROMA], np.float32).reshape(1, -1)
+    rounded: NDArray[np.float32] = np.clip(np.floor(scale * tables + 0.5), 1, 255)
+    return rounded

@@ -19,6 +19,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
 import torch
+from compressed import compressed
 from decoded import MemoryImage
 from loaders import build_loader
 from photos import draw_photo
@@ -107,20 +108,23 @@ def transformed() -> bool:
     return torch.equal(images, batch.images)
 
 
-# Each local op, with the side of the images. What is wider than an image reaches beyond its mirror image, too.
+# Each local op, with the side of the images. From one of 25 px, DALI's CPU and GPU operators enlarge differently where
+# two pixels are equally near. What is wider than an image reaches beyond its mirror image, too.
 LOCAL: dict[str, tuple[int, dict[str, Any]]] = {
     "blur": (25, {"gaussian_blur": {"p": 0.8}}),
     "blur of no width": (9, {"gaussian_blur": {"sigma_range": [1e-25, 1e-25]}}),
     "blur wider than the image": (9, {"gaussian_blur": {"sigma_range": [5.5, 6.5]}}),
     "motion": (25, {"motion_blur": {"p": 0.8}}),
     "motion wider than the image": (8, {"motion_blur": {"length_range": [29, 31]}}),
+    "nearest": (32, {"downscale": {"scale_range": [0.1, 1]}}),
+    "linear": (25, {"downscale": {"interpolation": "linear", "p": 0.8}}),
     "hole": (25, {"erase": {"level": 99, "p": 0.8}}),
     "hole of the mean": (25, {"erase": {"fill": "mean"}}),
     "several": (
         32,
         {
             "rotate": {"p": 0.5},
-            "one_of": {"p": 0.8, "steps": {"gaussian_blur": {}, "motion_blur": {}, "sharpen": {}}},
+            "one_of": {"p": 0.8, "steps": {"gaussian_blur": {}, "motion_blur": {}, "sharpen": {}, "downscale": {}}},
             "erase": {"p": 0.5},
         },
     ),
@@ -128,19 +132,36 @@ LOCAL: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def local() -> dict[str, Any]:
-    """Return how far each local op is from DALI's operators."""
+    """Return how far each local op is from DALI's operators, and JPEG in color from what DALI does on the GPU."""
     kernels._BLOCK = 512  # several for an image
 
     def off(plan: Any, photos: tuple[MemoryImage, ...], expected: Pixels) -> dict[str, float]:
         apart = np.abs(rendered(plan, photos, kernel_of) - expected)
-        return {"most": int(apart.max()), "mean": float(apart.mean())}
+        return {"most": int(apart.max()), "mean": float(apart.mean()), "beyond": float((apart > 1).mean())}
 
     found: dict[str, Any] = {}
     for name, (size, steps) in LOCAL.items():
         photos = tuple(MemoryImage(str(seed), draw_photo(size, size, seed)) for seed in range(4))
         plan = plan_of(steps, size=size)
         found[name] = off(plan, photos, rendered(plan, photos, OPERATORS))
-    return found
+    compression = {}
+    for size, lowest, highest in ((25, 30, 90), (32, 1, 100)):
+        plan = plan_of({"jpeg": {"quality_range": [lowest, highest]}}, size=size)
+        # Gray ones without texture, as DALI's operator on the CPU rounds otherwise; with it, each coefficient counts.
+        smooth = {str(seed): draw_photo(size, size, seed) for seed in range(4)}
+        gray = tuple(MemoryImage(name, pixels[..., :1].repeat(3, axis=2)) for name, pixels in smooth.items())
+        photos = tuple(MemoryImage(name, textured(pixels)) for name, pixels in smooth.items())
+        quality = Sampler(plan, SEED).draw(0, 0, len(photos))["jpeg"]["quality"].astype(int).tolist()
+        expected = np.stack([compressed(photo.pixels, q) for photo, q in zip(photos, quality, strict=True)])
+        compression[f"{size} px"] = off(plan, photos, expected)
+        compression[f"{size} px, gray"] = off(plan, gray, rendered(plan, gray, OPERATORS))
+    return {"off": found, "compression": compression}
+
+
+def textured(pixels: Pixels) -> Pixels:
+    """Return an image with fine texture."""
+    texture = np.random.default_rng(0).integers(-25, 26, pixels.shape)
+    return np.clip(pixels + texture, 0, 255).astype(np.uint8)
 
 
 # An op for each number by which the kernel knows one.
@@ -156,6 +177,8 @@ OPS: dict[str, dict[str, Any]] = {
     "gaussian_blur": {},
     "motion_blur": {},
     "gaussian_noise": {},
+    "jpeg": {},
+    "downscale": {},
     "erase": {},
 }
 

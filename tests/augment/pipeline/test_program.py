@@ -29,6 +29,9 @@ FILTERS: dict[str, Any] = {
     "gaussian_blur": {},
     "motion_blur": {},
     "sharpen": {},
+    "jpeg": {},
+    "nearest": {"op": "downscale"},
+    "linear": {"op": "downscale", "interpolation": "linear"},
 }
 FILTERED: dict[str, Any] = {"one_of": {"p": 0.5, "steps": FILTERS}}
 NOISE: dict[str, Any] = {"gaussian_noise": {"p": 0.5}, "erase": {"fill": "noise", "p": 0.5}}
@@ -56,11 +59,13 @@ def test_choices_without_a_kernel_run_before_the_others() -> None:
     """Of the choices of a `one_of` a sample meets one, so their order does not matter."""
     program = Program.of(build_plan(load_recipe("strong").aug, "train"))
     assert program is not None
-    assert [(stage.kind, stage.steps[-1].op.name) for stage in program.before] == [
-        ("geometry", "perspective"), ("color", "grayscale"), ("local", "jpeg"), ("local", "downscale")
-    ]  # fmt: skip
-    assert program.names == ("gaussian_blur", "motion_blur", "sharpen", "gaussian_noise", "erase")
-    after_each_other = Program(plan_of({"gaussian_blur": {}, "jpeg": {}, "erase": {}, "sharpen": {}}))
+    assert not program.before
+    choices = {"one_of": {"steps": {"gaussian_blur": {}, "gamma": {}, "sharpen": {}}}, "erase": {}}
+    program = Program(plan_of(choices))
+    assert ([stage.steps[-1].op.name for stage in program.before], program.names) == (
+        ["gamma"], ("gaussian_blur", "sharpen", "erase")
+    )  # fmt: skip
+    after_each_other = Program(plan_of({"gaussian_blur": {}, "gamma": {}, "erase": {}, "sharpen": {}}))
     assert after_each_other.names == ("erase", "sharpen")
 
 
@@ -97,9 +102,13 @@ def test_the_kernel_matches_operators_in_an_interpreter() -> None:
 
 def test_local_ops_of_the_kernel_match_operators_in_an_interpreter() -> None:
     found = interpreted("local")
-    for name, off in found.items():
+    for name, off in found["off"].items():
         assert off["most"] <= 1, name
         assert off["mean"] < 0.01, name
+    for name, off in found["compression"].items():
+        # A coefficient halfway between two steps may be rounded either way, which moves a whole block.
+        assert off["mean"] < (0.3 if "gray" in name else 0.05), name
+        assert off["beyond"] < 0.05, name
 
 
 def test_no_op_of_the_kernel_writes_beyond_its_memory() -> None:
@@ -195,7 +204,7 @@ def test_local_ops_of_the_kernel_match_operators_on_the_gpu(name: str, monkeypat
     if name == "all":  # whose JPEGs are of images that differ by a level here and there
         assert (off > 3).mean() < 5e-3
     else:
-        assert (off > 1).mean() < 1e-4
+        assert (off > 1).mean() < (0.06 if name == "jpeg" else 1e-4)
     assert off.mean() < 0.3
     assert np.abs(found.astype(int) - run(plan_of({}, size=LARGE), images, cuda)[0]).mean() > 1
 
