@@ -3,8 +3,9 @@
 With `auto`, one command line starts a run, resumes it, and leaves it alone once it has finished.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,8 +16,8 @@ from augment.cli.trust import Gate, compose_job
 from augment.data.sources import LOADED
 from augment.support.errors import UserError
 from augment.support.files import shown
-from augment.support.nested import section_of
 from trainer.cli import ranks
+from trainer.cli.ranks import with_resume
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
 from trainer.run.folder import named_folder, reserve, user_of
@@ -60,18 +61,13 @@ def prepare(
     if resumed_in(tokens) != AUTO:
         return Prepared(parse_config(composed.plain), own, template)
     own = [token for token in own if key_of(parse(token)) != "fit.resume"]
-    config = _with_resume(composed.plain, None)
+    config = with_resume(composed.plain, None)
     run, done = _find(config, template, folder)
     if run is not None:
         quoted = str(run).replace('"', r"\"")
         own.append(f'++fit.resume="{quoted}"')
-        config = _with_resume(composed.plain, str(run))
+        config = with_resume(composed.plain, str(run))
     return Prepared(config, own, template, done)
-
-
-def _with_resume(plain: Mapping[str, Any], run: str | None) -> Config:
-    """Check a composed configuration with the folder of a run as `fit.resume`."""
-    return parse_config({**plain, "fit": {**section_of(plain, "fit"), "resume": run}})
 
 
 def _find(config: Config, template: DictConfig, folder: Path | None) -> tuple[Path | None, Summary | None]:
@@ -148,17 +144,15 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     refuse_keywords(misspelled, inner_keys())
     LOADED.forget()
     place = None if folder is None else Path(folder)
+    given = partial(_given, overrides, trust=trust)
     if ranks.follows():
-        ranks.follow(leaves=False)
+        ranks.follow(given, leaves=False)
         ending: Any = None
         if (ending := ranks.share(ending)) is None:
             raise UserError("rank 0 did not train; its message says why.")
         return cast(Summary, ending)
     try:
-        refuse_words(overrides)
-        tokens, gate = with_resumed(overrides, trust=trust)
-        refuse_sweeps(tokens)
-        run = prepare(tokens, gate=gate, folder=place)
+        run = prepare(*given(), place)
         if run.done is not None:
             ranks.send(None)
             return ranks.share(run.done)
@@ -169,3 +163,10 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         raise
     ranks.send(run.config)
     return ranks.share(run_job(run.config, run.tokens, place or new_folder()))
+
+
+def _given(overrides: Sequence[str], *, trust: bool) -> tuple[list[str], str, Gate | None]:
+    refuse_words(overrides)
+    tokens, gate = with_resumed(overrides, trust=trust)
+    refuse_sweeps(tokens)
+    return tokens, "config", gate

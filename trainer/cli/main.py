@@ -104,7 +104,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         raise UserError(f"{TRUST_FLAG}: there is nothing to trust. Allowed: with fit.resume=RUN.")
     tokens, gate = with_resumed(given, trust=options.trust, config_name=options.config_name)
     if ranks.follows():
-        return ranks.follow()
+        return ranks.follow(lambda: (tokens, options.config_name, gate))
     if options.cfg:
         ranks.send(None)
         sys.stdout.write(compose_run(tokens, config_name=options.config_name).text(options.cfg, options.resolve))

@@ -111,13 +111,14 @@ def test_running_statistics_are_those_of_all_samples_in_batches_that_are_finite(
 
 
 @pytest.mark.slow
-def test_all_ranks_train_what_the_first_one_was_given(images: Path, tmp_path: Path) -> None:
-    given = [*settings_of(images), *PARTS, "fit.epochs=1", "fit.batch_size=4"]
-    lines = [json.dumps({"overrides": [*given, *more], "folder": "run"}) for more in ([], ["fit.lr=0.2", "seed=3"])]
+def test_ranks_with_different_configurations_are_refused(images: Path, tmp_path: Path) -> None:
+    own = (["run.name=a", "fit.resume=auto"], ["fit.lr=0.2", "aug.train.flip.p=0.25", "run.name=b"])
+    given = [*settings_of(images), *PARTS, "fit.batch_size=4"]
+    lines = [json.dumps({"overrides": [*given, *more], "folder": "run"}) for more in own]
     for ended in start_all(lines, tmp_path):
-        assert not ended.returncode, ended.stdout
-    found = load_config(tmp_path / "run")
-    assert (found["fit"]["gpus"], found["seed"]) == (2, 0)
+        assert ended.returncode
+        assert "aug.train.flip.p, fit.lr: not the same on rank 1 as on rank 0. Allowed: the same con" in ended.stdout
+    assert not (tmp_path / "run" / "config.yaml").exists()
 
 
 @pytest.mark.slow
