@@ -148,7 +148,13 @@ class Runner:
             self.scaler.load_state_dict(state["scaler"])
         self._bad.copy_(state.get("bad", self._bad))
         kept = {name: value for name, value in state.items() if name not in ("scaler", "bad")}
-        self._optimizer.load_state_dict(kept)
+        # PyTorch moves counts of steps from the host to where the optimizer expects them; an eager step would wait for
+        # one on a GPU.
+        states = {k: dict(values) if isinstance(values, dict) else values for k, values in kept["state"].items()}
+        for values in states.values():
+            if isinstance(values, dict) and isinstance(count := values.get("step"), Tensor):
+                values["step"] = count.cpu()
+        self._optimizer.load_state_dict(kept | {"state": states})
         factor = 1.0 if self.scaler is None else self.scaler.factor
         for name, parameter in self._model.named_parameters():
             gradient = gradients.get(name)
