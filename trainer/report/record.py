@@ -117,9 +117,8 @@ def read_record(folder: Path, *, best: bool = True) -> RunRecord:
         [row for row in found if math.isfinite(row.get(counter, math.nan))]
         for found, counter in ((run.rows, "epoch"), (run.steps, "step"))
     )
-    record = RunRecord(run, ending, rows, classes=run.facts.classes, task=task_of(rows), steps=steps)
-    if run.facts.task:
-        record.task = run.attempt(FACTS_FILE, lambda _: task_named(run.facts.task), record.task)
+    task = run.attempt(FACTS_FILE, lambda _: task_named(run.facts.task), None) if run.facts.task else None
+    record = RunRecord(run, ending, rows, classes=run.facts.classes, task=task or task_of(rows), steps=steps)
     if best and (folder / BEST).is_file():
         record.add_best(run.load_best)
         found: dict[float, list[Mistake]] = run.attempt(MISTAKES_FILE, load_mistakes, {})
