@@ -97,8 +97,9 @@ def _draw(axes: Axes, record: RunRecord, quantity: str, form: str) -> str:
 
 
 def _schedules(record: RunRecord) -> Iterator[Chart]:
-    before = record.batches_before
-    for name, points in record.run.facts.schedules.items() if before is not None else ():
+    if (before := record.batches_before) is None:
+        return
+    for name, points in record.run.facts.schedules.items():
         figure, axes = _axes()
         title, values = {"lr": "Learning rate"}.get(name, name.capitalize()), np.array(points)
         # A schedule is defined over batches, and epochs may differ in their number of batches.
@@ -112,7 +113,7 @@ def _schedules(record: RunRecord) -> Iterator[Chart]:
             axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if values.min() < values.max() / 2 else None)
         # The turning point, highest or lowest; an end where there is none.
         ends = (values[0], values[-1])
-        peak = values.max() if values.max() > max(ends) else values.min()
+        peak = float(values.max() if values.max() > max(ends) else values.min())
         course = f"from {values[0]:.3g} via {peak:.3g} to {values[-1]:.3g}"
         if values.min() == values.max():
             course = f"{values[0]:.3g} throughout"

@@ -33,7 +33,7 @@ def _of_the_run(record: RunRecord) -> Iterator[Finding]:
     elif ending.status == "interrupted":
         yield Finding(f"The run was interrupted after {epochs}; fit.resume continues it.", warning=True)
     elif ending.status == KILLED:
-        on = "; fit.resume continues it" if (record.folder / LAST).is_file() else ""
+        on = "; fit.resume continues it" if (record.run.folder / LAST).is_file() else ""
         yield Finding(f"The run was killed after {epochs}{on}.", warning=True)
     elif ending.status != RUNNING and record.epochs and done < record.epochs:
         why = f": {ending.stopped}" if ending.stopped else ""
@@ -45,9 +45,9 @@ def _of_the_run(record: RunRecord) -> Iterator[Finding]:
     for text in record.run.facts.warnings:
         yield Finding(text if text.endswith(".") else f"{text}.", warning=True)
     for key, name in (("train_loss", "training"), ("val_loss", "validation")):
-        epochs = [row for row in record.rows if key in row and not math.isfinite(row[key])]
-        if epochs:
-            yield Finding(f"The {name} loss is not finite in epoch {_number(epochs[0])}.", warning=True)
+        bad = [row for row in record.rows if key in row and not math.isfinite(row[key])]
+        if bad:
+            yield Finding(f"The {name} loss is not finite in epoch {_number(bad[0])}.", warning=True)
 
 
 def _of_learning(record: RunRecord) -> Iterator[Finding]:

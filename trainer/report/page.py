@@ -22,7 +22,6 @@ from trainer.report.findings import findings
 from trainer.report.images import inline_image
 from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
-from trainer.run.environment import describe_environment
 from trainer.run.summary import FINISHED, RUNNING
 from trainer.tasks.display import FigureImage, Section, percent
 from trainer.tasks.metrics.classification import wilson_interval
@@ -39,7 +38,7 @@ def write_record(record: RunRecord) -> Path:
         OSError: the file cannot be written.
         UserError: it is a link.
     """
-    file = record.folder / REPORT_FILE
+    file = record.run.folder / REPORT_FILE
     write_atomically(file, render(record))
     return file
 
@@ -100,8 +99,8 @@ def _headline(record: RunRecord, monitor: str) -> dict[str, Any]:
     if best:
         of = f" of {record.epochs}" if record.epochs else ""
         last = record.rows[-1] if record.rows else best
-        score = nan if last["epoch"] == best["epoch"] else last.get(key, nan)
-        also = f"; last epoch: {show(score)}" if isfinite(score) else ""  # which was not chosen by a score
+        ended = nan if last["epoch"] == best["epoch"] else last.get(key, nan)
+        also = f"; last epoch: {show(ended)}" if isfinite(ended) else ""  # which was not chosen by a score
         tiles.append(("best epoch", f"{int(best['epoch']) + 1}{of}", f"by {monitor}{also}"))
     for column in task.columns:
         if column.above and column.key in best:
@@ -152,7 +151,7 @@ def _section(record: RunRecord) -> dict[str, Any]:
     section = record.task.section(record.samples, record.classes)
     if not any(isinstance(block, FigureImage) for block in (*section.side_by_side, *section.below)):
         return section._asdict() | {"figure": ""}
-    file = record.folder / record.task.figure_file
+    file = record.run.folder / record.task.figure_file
     if not file.is_file() and (figure := record.task.figure(record.samples, record.classes)):
         plot_outputs(figure, file)
     return section._asdict() | {"figure": inline_image(file)}
@@ -162,10 +161,10 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
     """Return what one needs to run it again, besides the command."""
     config = record.run.config
     facts = {
-        **describe_environment(record.run.environment),
+        **record.run.versions(),
         "seed": config.get("seed"),
         "images": section_of(config, "data").get("root"),
-        "folder": record.folder.resolve(),
+        "folder": record.run.folder.resolve(),
     }
     return [(name, str(value)) for name, value in facts.items() if value not in ("", None)]
 

@@ -2,12 +2,10 @@
 
 import platform
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from augment.support.files import installed_version
-from augment.support.nested import section_of
 
 ENVIRONMENT_FILE = "environment.json"
 
@@ -21,24 +19,6 @@ def environment() -> dict[str, Any]:
     versions = {package: installed_version(package) for package in _PACKAGES}
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {"git": _git_revision(), "python": platform.python_version(), "packages": versions, "gpus": gpus}
-
-
-def describe_environment(found: Mapping[str, Any], digits: int | None = None) -> dict[str, str]:
-    """Return what an environment.json holds as texts by their names; what is missing or damaged is left out.
-
-    Args:
-        found: its plain values.
-        digits: digits of the git revision; None: all.
-    """
-    git, gpus = section_of(found, "git"), found.get("gpus")
-    changed = ", with uncommitted changes" if git.get("modified") else ""
-    facts = {
-        "git revision": f"{str(git.get('revision'))[:digits]}{changed}" if git else "",
-        "Python": found.get("python"),
-        **section_of(found, "packages"),
-        "GPU": (", ".join(map(str, gpus)) or "none") if isinstance(gpus, list) else None,
-    }
-    return {str(name): str(value) for name, value in facts.items() if value}
 
 
 def _git_revision() -> dict[str, Any] | None:

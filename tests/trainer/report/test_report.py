@@ -14,7 +14,6 @@ from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: 
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.figures.images import SIDE
 from trainer.loop.checkpoint import BEST, BestModel, load, save
-from trainer.report import page
 from trainer.report.charts import charts
 from trainer.report.images import mistakes
 from trainer.report.page import render, write_record
@@ -29,7 +28,7 @@ from trainer.tasks.metrics.classification import wilson_interval
 
 def test_repeated_images_are_counted_once() -> None:
     shown = record([], classes=("ant", "bee"), images=(2, 3, 1))
-    assert page._sizes(shown) == "2 (repeated to 3) + 1 images, 2 classes"
+    assert "2 (repeated to 3) + 1 images, 2 classes" in render(shown)
 
 
 # --- the page ---
