@@ -17,8 +17,7 @@ from augment.support.yaml_files import MAX_BYTES, read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.run.config import CONFIG_FILE, load_config
-from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.facts import FACTS_FILE, Facts, load_facts
+from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, load_facts
 from trainer.run.folder import status_of
 from trainer.run.labels import varied_name
 from trainer.run.overrides import OVERRIDES_FILE

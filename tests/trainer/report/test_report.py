@@ -19,8 +19,7 @@ from trainer.report.images import mistakes
 from trainer.report.page import render, write_record
 from trainer.report.record import MISTAKES_FILE, REPORT_FILE, read_record, write_mistakes
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
-from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.facts import FACTS_FILE
+from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE
 from trainer.run.folder import owned
 from trainer.run.summary import SUMMARY_FILE, reserve_summary
 from trainer.tasks.metrics.classification import wilson_interval
