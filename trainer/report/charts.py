@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from augment.drawing.style import BLUE
 from augment.support.text import amount
-from trainer.figures.curves import column, draw_series, draw_splits
-from trainer.figures.style import LOCK, SPLITS, frame, set_epochs
+from trainer.figures.curves import column, draw_splits
+from trainer.figures.style import LOCK, SPLITS, frame
 from trainer.report.record import RunRecord
 
 _FAINT = "0.75"
@@ -126,26 +126,21 @@ def _schedules(record: RunRecord) -> Iterator[Chart]:
 
 def _speed(record: RunRecord) -> Chart | None:
     steps = [step for step in record.steps if {"seconds", "images_per_second"} <= step.keys()]
+    rates, seconds = column(steps, "images_per_second"), column(steps, "seconds")
+    seen = rates[np.isfinite(rates)]
+    if not len(seen):
+        return None
     figure, axes = _axes()
-    if steps:
-        seconds = column(steps, "seconds")
-        unit, name = (60.0, "minutes") if np.nanmax(seconds, initial=0) > 300 else (1.0, "seconds")
-        x, y = _thin(seconds / unit, column(steps, "images_per_second"))
-        axes.plot(x, y, color=BLUE, linewidth=1.2)
-        frame(axes, "", name)
-        axes.margins(x=0.02)
-    else:
-        epochs, y = column(record.rows, "epoch") + 1, column(record.rows, "images_per_second")
-        draw_series(axes, epochs, record.rows, "images_per_second", BLUE)
-        frame(axes, "", "epoch")
-        set_epochs(axes, epochs)
+    unit, name = (60.0, "minutes") if np.nanmax(seconds, initial=0) > 300 else (1.0, "seconds")
+    x, y = _thin(seconds / unit, rates)
+    axes.plot(x, y, color=BLUE, linewidth=1.2)
+    frame(axes, "", name)
+    axes.margins(x=0.02)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
     seen = y[np.isfinite(y)]
-    if not len(seen):
-        return None
-    rates = f"{seen.min():,.0f} to {seen.max():,.0f}, median {np.median(seen):,.0f}"
-    return Chart("Training images per second", _svg(figure), f"Training images per second: {rates}.")
+    course = f"{seen.min():,.0f} to {seen.max():,.0f}, median {np.median(seen):,.0f}"
+    return Chart("Training images per second", _svg(figure), f"Training images per second: {course}.")
 
 
 def _axes() -> tuple[Figure, Axes]:
