@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import pytest
 from documented import TEXTS
-
-from trainer.tools.reference import ROOT, derived_parts, with_derived_parts
+from generated import ROOT, derived_parts, with_derived_parts
 
 every_page = pytest.mark.parametrize("page", TEXTS)
 
@@ -19,7 +18,7 @@ def prose(text: str) -> str:
 
 @every_page
 def test_generated_parts_are_up_to_date(page: str) -> None:
-    assert with_derived_parts(TEXTS[page]) == TEXTS[page], "run: python -m trainer reference"
+    assert with_derived_parts(TEXTS[page]) == TEXTS[page], "run: python tests/support/generated.py"
 
 
 def test_every_generated_part_is_on_a_page() -> None:

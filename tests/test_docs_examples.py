@@ -36,12 +36,12 @@ from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import known_callbacks
+from trainer.cli.help import help_text
 from trainer.cli.main import main as train
 from trainer.loop.callback import RunDescription
 from trainer.run.config import parse_config
 from trainer.run.identity import identity
 from trainer.tasks.registry import known_tasks
-from trainer.tools.reference import help_text
 
 __all__ = ["photos_folder"]
 

@@ -18,7 +18,7 @@ def frame(axes: Axes, title: str, xlabel: str, points: float, *, grid: Literal["
 
     Args:
         axes: the axes to style.
-        title: printed above, left-aligned.
+        title: printed above, left-aligned; empty: none.
         xlabel: printed below.
         points: size of text other than the title.
         grid: the axis whose ticks have grid lines; of bars from left to right (x), the y axis has no ticks.
@@ -31,7 +31,8 @@ def frame(axes: Axes, title: str, xlabel: str, points: float, *, grid: Literal["
     if grid == "x":
         axes.tick_params(axis="y", length=0)
     axes.set_xlabel(xlabel, fontsize=points, color=INK)
-    set_title(axes, title)
+    if title:
+        set_title(axes, title)
 
 
 def set_title(axes: Axes, text: str) -> None:

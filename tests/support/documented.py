@@ -6,10 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from generated import ROOT, pages
 from photos import draw_photo
 from PIL import Image
-
-from trainer.tools.reference import ROOT, pages
 
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in pages()}
 QUICK = ["fit.device=cpu", "fit.threads=1", "fit.limit_batches=2", "fit.epochs=1", "aug.size=16", "fit.batch_size=4"]

@@ -16,8 +16,7 @@ from trainer.loop.checkpoint import BEST, BestModel, save
 from trainer.report.findings import findings
 from trainer.report.record import RunRecord
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, parse_config
-from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.facts import Facts, write_facts
+from trainer.run.facts import ENVIRONMENT_FILE, Facts, write_facts
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import SUMMARY_FILE, Summary
 from trainer.tasks.classify import ClassSamples

@@ -8,8 +8,9 @@ from PIL import Image
 from rich.console import Console
 
 from augment.cli.compose import compose
-from trainer.callbacks.recorder import METRICS_FILE, MetricsRow, read_rows
+from trainer.callbacks.recorder import MetricsRow
 from trainer.run.config import Config, parse_config
+from trainer.run.run_folder import RunFolder
 
 QUIET = Console(quiet=True)
 
@@ -50,7 +51,7 @@ def timeless(row: MetricsRow) -> MetricsRow:
 
 def read_metrics(run: Path) -> list[MetricsRow]:
     """Return the metrics in the folder of a run, a row for each epoch."""
-    return read_rows(run / METRICS_FILE)
+    return RunFolder(run).rows
 
 
 def rows_of(run: Path) -> list[MetricsRow]:

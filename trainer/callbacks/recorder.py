@@ -9,9 +9,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError
 from augment.support.files import json_line, write_atomically
-from augment.support.reading import parse_json, read_bytes
 from augment.support.writing import append
 from trainer.loop.callback import Callback, Phase
 from trainer.tasks.display import MetricsRow
@@ -268,25 +267,3 @@ def _check_finite(learner: Learner, meter: Meter, loss: float) -> None:
 
 def _write(rows: Iterable[Mapping[str, float]], file: Path) -> None:
     write_atomically(file, "".join(map(json_line, rows)))
-
-
-def read_rows(file: Path) -> list[MetricsRow]:
-    """Read the rows of a file, except for a last one that is cut short; null becomes NaN, no file an empty list.
-
-    Raises:
-        UserError: another line is not a row.
-    """
-    # Read bytes, not text: a power failure may leave any bytes at the end.
-    try:
-        lines = read_bytes(file).split(b"\n")
-    except FileNotFoundError:
-        return []
-    rows: list[MetricsRow] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            if line.strip(b"\0"):
-                rows.append(dict(parse_json(line)))
-        except (TypeError, ValueError) as error:
-            if any(rest.strip(b"\0") for rest in lines[number:]):
-                raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None
-    return [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]

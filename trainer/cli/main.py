@@ -91,7 +91,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     if options.version:
         return print_version()
     if helps & {*arguments}:
-        from trainer.tools.reference import help_text
+        from trainer.cli.help import help_text
 
         _load_given_plugins(given)
         sys.stdout.write(help_text(group_names()))

@@ -95,11 +95,8 @@ def _name_ticks(axes: Axes, names: Sequence[str], points: float, rotation: int) 
 def _write_counts(axes: Axes, counts: NDArray[np.integer], shares: NDArray[np.float64]) -> None:
     for (row, column), count in np.ndenumerate(counts):
         color = "0.75" if not count else "white" if shares[row, column] > 0.45 else INK
-        axes.text(column, row, _compact(int(count)), ha="center", va="center", fontsize=SMALL, color=color)
-
-
-def _compact(count: int) -> str:
-    return str(count) if count < 100_000 else f"{count / 1e6:.2g}M"
+        text = str(count) if count < 100_000 else f"{count / 1e6:.2g}M"
+        axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=color)
 
 
 def plot_bars(chart: BarChart, path: Path) -> None:

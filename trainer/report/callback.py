@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NEAR = 5.0  # seconds before the end of the fit: the report is then drawn only once more, at the end
-
 
 @configurable
 @dataclass(eq=False)
@@ -50,8 +48,6 @@ class Report(Callback):
         refresher, folder = self._refresher, learner.folder
         if refresher is not None and folder is not None and learner.training and refresher.due:
             left = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
-            if left is not None and left < _NEAR:
-                return
             recorder, best = learner.find(Recorder), best_of(learner)[1]
             ending = Summary(
                 *(RUNNING, folder, len(recorder.rows), dict(best), {}, monotonic() - learner.run.began),

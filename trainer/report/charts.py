@@ -1,7 +1,7 @@
 """Curves of a run, as SVG images embedded in the page."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from augment.drawing.style import BLUE
 from augment.support.text import amount
-from trainer.figures.curves import column, draw_series, draw_splits
-from trainer.figures.style import LOCK, SPLITS, frame, set_epochs
+from trainer.figures.curves import column, draw_splits
+from trainer.figures.style import LOCK, SPLITS, frame
 from trainer.report.record import RunRecord
-from trainer.tasks.display import MetricsRow
 
 _FAINT = "0.75"
 _POINTS = 1000  # of a line at most; more cannot be seen
@@ -55,103 +54,93 @@ def _loss(record: RunRecord) -> Chart | None:
         # An epoch's row is a mean over it, drawn at its number, so its batches lie half an epoch to both sides.
         x = np.interp(column(steps, "step"), before, np.arange(len(before))) + 0.5
         axes.plot(*_thin(x, column(steps, "loss")), color=_FAINT, linewidth=0.8, label="train, within epochs", zorder=1)
-    if not _draw_score(axes, record, "loss"):
+    if not (course := _draw(axes, record, "loss", "{:.3g}")):
         return None
-    _set_range(axes, record.rows)
-    return Chart("Loss", _svg(figure), _course(record.rows, "loss", "{:.3g}"))
+    # The range is that of the epochs, so that outliers among single steps do not flatten their curves.
+    values = np.concatenate([column(record.rows, f"{split}_loss") for split, _ in SPLITS])
+    low, high = np.nanmin(values), np.nanmax(values)
+    margin = 0.08 * (high - low) or 0.1
+    axes.set_ylim(min(low - margin, axes.get_ylim()[1]), high + margin)
+    return Chart("Loss", _svg(figure), course)
 
 
 def _score(record: RunRecord) -> Chart | None:
     figure, axes = _axes()
     task = record.task
-    if not _draw_score(axes, record, task.score):
+    if not (course := _draw(axes, record, task.score, "{:.1%}" if task.share else "{:.3g}")):
         return None
     if task.share:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     best = record.best.get(f"val_{task.score}")
     if best is not None:
         axes.plot(record.best["epoch"] + 1, best, "o", color=BLUE, markersize=9, fillstyle="none")
-    alt = _course(record.rows, task.score, "{:.1%}" if task.share else "{:.3g}")
-    return Chart(task.score_title, _svg(figure), alt)
+    return Chart(task.score_title, _svg(figure), course)
 
 
-def _draw_score(axes: Axes, record: RunRecord, quantity: str) -> bool:
-    """Draw a quantity of both passes with a legend, and mark the best epoch; return whether any row has a value."""
-    drawn = draw_splits(axes, record.rows, quantity)
+def _draw(axes: Axes, record: RunRecord, quantity: str, form: str) -> str:
+    """Draw a quantity of both passes with a legend, and mark the best epoch; return its course in words, if any."""
+    draw_splits(axes, record.rows, quantity)
     if record.best:
         axes.axvline(record.best["epoch"] + 1, color=_FAINT, linewidth=1, linestyle=":", zorder=0)
-    if drawn:
+    parts = []
+    for split, name in (("train", "Training"), ("val", "Validation")):
+        values = column(record.rows, f"{split}_{quantity}")
+        values = values[np.isfinite(values)]
+        if len(values):
+            first, last = form.format(values[0]), form.format(values[-1])
+            parts.append(f"{name} {quantity}: {first} in the first epoch, {last} in the last.")
+    if parts:
         handles, labels = axes.get_legend_handles_labels()
         order = sorted(range(len(labels)), key=lambda i: "," in labels[i])  # the faint line comes last
         axes.legend([handles[i] for i in order], [labels[i] for i in order], frameon=False, fontsize=9)
-    return drawn
+    return " ".join(parts)
 
 
-def _set_range(axes: Axes, rows: Sequence[MetricsRow]) -> None:
-    """Set the range by the epochs, so that outliers among single steps do not flatten their curves."""
-    values = np.concatenate([column(rows, f"{split}_loss") for split, _ in SPLITS])
-    values = values[np.isfinite(values)]
-    low, high = values.min(), values.max()
-    margin = 0.08 * (high - low) or 0.1
-    axes.set_ylim(min(low - margin, axes.get_ylim()[1]), high + margin)
-
-
-def _schedules(record: RunRecord) -> list[Chart]:
-    titles, before = {"lr": "Learning rate"}, record.batches_before
-    if before is None:
-        return []
-    return [
-        _schedule(record, titles.get(name, name.capitalize()), np.array(values), before)
-        for name, values in record.run.facts.schedules.items()
-    ]
-
-
-def _schedule(record: RunRecord, title: str, values: NDArray[np.float64], before: NDArray[np.int64]) -> Chart:
-    figure, axes = _axes()
-    # A schedule is defined over batches, and epochs may differ in their number of batches.
-    x = np.interp(np.linspace(0, 1, len(values)) * before[-1], before, np.arange(len(before)))
-    done = x <= len(record.rows)
-    axes.plot(x, values, color=_FAINT, linewidth=1.6, linestyle=":")
-    axes.plot(x[done], values[done], color=BLUE, linewidth=1.8)
-    frame(axes, "", "epochs")
-    axes.margins(x=0.02)
-    if values.min() >= 0:
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if values.min() < values.max() / 2 else None)
-    # The turning point, highest or lowest; an end where there is none.
-    ends = (values[0], values[-1])
-    peak = int(values.argmax() if values.max() > max(ends) else values.argmin())
-    steps = f"{amount(int(before[-1]), 'training batch')}. "
-    course = f"from {values[0]:.3g} via {values[peak]:.3g} to {values[-1]:.3g}"
-    if len(set(values.tolist())) == 1:
-        course = f"{values[0]:.3g} throughout"
-    elif values[peak] in ends:
-        course = f"from {values[0]:.3g} to {values[-1]:.3g}"
-    rest = "" if done.all() else " Dotted: not reached."
-    return Chart(title, _svg(figure), f"{title}: {course}.", f"{steps}{course[0].upper()}{course[1:]}.{rest}")
+def _schedules(record: RunRecord) -> Iterator[Chart]:
+    if (before := record.batches_before) is None:
+        return
+    for name, points in record.run.facts.schedules.items():
+        figure, axes = _axes()
+        title, values = {"lr": "Learning rate"}.get(name, name.capitalize()), np.array(points)
+        # A schedule is defined over batches, and epochs may differ in their number of batches.
+        x = np.interp(np.linspace(0, 1, len(values)) * before[-1], before, np.arange(len(before)))
+        done = x <= len(record.rows)
+        axes.plot(x, values, color=_FAINT, linewidth=1.6, linestyle=":")
+        axes.plot(x[done], values[done], color=BLUE, linewidth=1.8)
+        frame(axes, "", "epochs")
+        axes.margins(x=0.02)
+        if values.min() >= 0:
+            axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if values.min() < values.max() / 2 else None)
+        # The turning point, highest or lowest; an end where there is none.
+        ends = (values[0], values[-1])
+        peak = float(values.max() if values.max() > max(ends) else values.min())
+        course = f"from {values[0]:.3g} via {peak:.3g} to {values[-1]:.3g}"
+        if values.min() == values.max():
+            course = f"{values[0]:.3g} throughout"
+        elif peak in ends:
+            course = f"from {values[0]:.3g} to {values[-1]:.3g}"
+        caption = f"{amount(int(before[-1]), 'training batch')}. {course[0].upper()}{course[1:]}."
+        rest = "" if done.all() else " Dotted: not reached."
+        yield Chart(title, _svg(figure), f"{title}: {course}.", f"{caption}{rest}")
 
 
 def _speed(record: RunRecord) -> Chart | None:
     steps = [step for step in record.steps if {"seconds", "images_per_second"} <= step.keys()]
+    rates, seconds = column(steps, "images_per_second"), column(steps, "seconds")
+    seen = rates[np.isfinite(rates)]
+    if not len(seen):
+        return None
     figure, axes = _axes()
-    if steps:
-        seconds = column(steps, "seconds")
-        unit, name = (60.0, "minutes") if np.nanmax(seconds, initial=0) > 300 else (1.0, "seconds")
-        x, y = _thin(seconds / unit, column(steps, "images_per_second"))
-        axes.plot(x, y, color=BLUE, linewidth=1.2)
-        frame(axes, "", name)
-        axes.margins(x=0.02)
-    else:
-        epochs, y = column(record.rows, "epoch") + 1, column(record.rows, "images_per_second")
-        draw_series(axes, epochs, record.rows, "images_per_second", BLUE)
-        frame(axes, "", "epoch")
-        set_epochs(axes, epochs)
+    unit, name = (60.0, "minutes") if np.nanmax(seconds, initial=0) > 300 else (1.0, "seconds")
+    x, y = _thin(seconds / unit, rates)
+    axes.plot(x, y, color=BLUE, linewidth=1.2)
+    frame(axes, "", name)
+    axes.margins(x=0.02)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
     seen = y[np.isfinite(y)]
-    if not len(seen):
-        return None
-    rates = f"{seen.min():,.0f} to {seen.max():,.0f}, median {np.median(seen):,.0f}"
-    return Chart("Training images per second", _svg(figure), f"Training images per second: {rates}.")
+    course = f"{seen.min():,.0f} to {seen.max():,.0f}, median {np.median(seen):,.0f}"
+    return Chart("Training images per second", _svg(figure), f"Training images per second: {course}.")
 
 
 def _axes() -> tuple[Figure, Axes]:
@@ -166,18 +155,6 @@ def _thin(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.fl
         return x, y
     count = len(x) // group * group
     return x[:count].reshape(-1, group).mean(axis=1), y[:count].reshape(-1, group).mean(axis=1)
-
-
-def _course(rows: Sequence[MetricsRow], quantity: str, form: str) -> str:
-    """Return the first and the last value of a quantity in both passes, in words."""
-    parts = []
-    for split, name in (("train", "Training"), ("val", "Validation")):
-        values = column(rows, f"{split}_{quantity}")
-        values = values[np.isfinite(values)]
-        if len(values):
-            first, last = form.format(values[0]), form.format(values[-1])
-            parts.append(f"{name} {quantity}: {first} in the first epoch, {last} in the last.")
-    return " ".join(parts)
 
 
 def _svg(figure: Figure) -> str:

@@ -1,4 +1,4 @@
-"""Findings about a run, in plain sentences: each rule looks at the data and may yield some."""
+"""Findings about a run, in plain sentences."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,13 @@ from trainer.tasks.registry import smaller_is_better
 
 def findings(record: RunRecord) -> list[Finding]:
     """Return all findings about a run, warnings first."""
-    rules = (_end, _data, _not_finite, _of_task, _overfitting, _still_improving, _gap, _waiting, _slow)
-    found = [finding for rule in rules for finding in rule(record)]
+    of_task = () if record.samples is None else record.task.findings(record.samples, record.classes)
+    found = [*_of_the_run(record), *of_task, *_of_learning(record), *_of_speed(record)]
     return sorted(found, key=lambda finding: not finding.warning)
 
 
-def _end(record: RunRecord) -> Iterator[Finding]:
+def _of_the_run(record: RunRecord) -> Iterator[Finding]:
+    """Yield how it ended, and what is wrong with its data and its losses."""
     done, ending = len(record.rows), record.ending
     of = f" of {record.epochs}" if record.epochs else ""
     epochs = f"{done}{of} {plural(record.epochs or done, 'epoch')}"
@@ -32,42 +33,46 @@ def _end(record: RunRecord) -> Iterator[Finding]:
     elif ending.status == "interrupted":
         yield Finding(f"The run was interrupted after {epochs}; fit.resume continues it.", warning=True)
     elif ending.status == KILLED:
-        on = "; fit.resume continues it" if (record.folder / LAST).is_file() else ""
+        on = "; fit.resume continues it" if (record.run.folder / LAST).is_file() else ""
         yield Finding(f"The run was killed after {epochs}{on}.", warning=True)
     elif ending.status != RUNNING and record.epochs and done < record.epochs:
         why = f": {ending.stopped}" if ending.stopped else ""
         yield Finding(f"The run ended early, after {epochs}{why}.")
-
-
-def _data(record: RunRecord) -> Iterator[Finding]:
     if not record.run.facts.task:
         yield Finding(
             f"Without {FACTS_FILE}, this page has no schedules, no device, and no sizes of the data and the model."
         )
     for text in record.run.facts.warnings:
         yield Finding(text if text.endswith(".") else f"{text}.", warning=True)
-
-
-def _not_finite(record: RunRecord) -> Iterator[Finding]:
     for key, name in (("train_loss", "training"), ("val_loss", "validation")):
-        epochs = [row for row in record.rows if key in row and not math.isfinite(row[key])]
-        if epochs:
-            yield Finding(f"The {name} loss is not finite in epoch {_epoch(epochs[0])}.", warning=True)
+        bad = [row for row in record.rows if key in row and not math.isfinite(row[key])]
+        if bad:
+            yield Finding(f"The {name} loss is not finite in epoch {_number(bad[0])}.", warning=True)
 
 
-def _of_task(record: RunRecord) -> Iterator[Finding]:
-    return iter(()) if record.samples is None else record.task.findings(record.samples, record.classes)
-
-
-def _overfitting(record: RunRecord) -> Iterator[Finding]:
+def _of_learning(record: RunRecord) -> Iterator[Finding]:
+    """Yield whether it learned too much or too little."""
+    task = record.task
+    key, title = f"val_{task.score}", task.score_title.lower()
     if found := _overfits(record.rows):
         lowest, last = found
         yield Finding(
-            f"Training loss still falls, but validation loss has risen since epoch {_epoch(lowest)} "
+            f"Training loss still falls, but validation loss has risen since epoch {_number(lowest)} "
             f"({lowest['val_loss']:.3g} to {last['val_loss']:.3g}): overfitting. More augmentation, "
             "more weight decay or fewer epochs may help.",
             warning=True,
         )
+        return
+    smaller = smaller_is_better(key)
+    score = column([row for row in record.rows if key in row], key) * (-1 if smaller else 1)
+    known = record.ending.status == "finished" and len(score) >= 3 and np.isfinite(score).all()
+    if known and score[-1] > score[:-1].max():
+        which = "lowest" if smaller else "highest"
+        yield Finding(f"Validation {title} was {which} in the last epoch: more epochs may help.")
+    train, val = (record.best.get(f"{split}_{task.score}", math.nan) for split in ("train", "val"))
+    if task.share and train - val > 0.1:
+        points = f"{100 * (train - val):.0f} points"
+        yield Finding(f"In the best epoch, {title} is {points} higher in training than in validation.")
 
 
 def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | None:
@@ -85,51 +90,24 @@ def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | Non
     return (lowest, since[-1]) if falls and end > 1.05 * lowest["val_loss"] else None
 
 
-def _still_improving(record: RunRecord) -> Iterator[Finding]:
-    key = f"val_{record.task.score}"
-    score = column([row for row in record.rows if key in row], key) * (-1 if smaller_is_better(key) else 1)
-    if record.ending.status != "finished" or len(score) < 3 or np.isnan(score).any() or _overfits(record.rows):
-        return
-    if score[-1] > score[:-1].max():
-        which = "lowest" if smaller_is_better(key) else "highest"
-        title = record.task.score_title.lower()
-        yield Finding(f"Validation {title} was {which} in the last epoch: more epochs may help.")
-
-
-def _gap(record: RunRecord) -> Iterator[Finding]:
-    train, val = (record.best.get(f"{split}_{record.task.score}", math.nan) for split in ("train", "val"))
-    if record.task.share and train - val > 0.1 and not _overfits(record.rows):
-        score, points = record.task.score_title.lower(), f"{100 * (train - val):.0f} points"
-        yield Finding(f"In the best epoch, {score} is {points} higher in training than in validation.")
-
-
-def _waiting(record: RunRecord) -> Iterator[Finding]:
-    # The first epoch warms up.
+def _of_speed(record: RunRecord) -> Iterator[Finding]:
+    """Yield what its time went to. The first epoch warms up."""
     shares = [row["waiting"] for row in record.rows[1:] or record.rows if math.isfinite(row.get("waiting", math.nan))]
-    if not shares:
-        return
-    share = median(shares)
-    if share >= 0.1:
-        yield Finding(
-            f"The model waited {percent(share)} of the training time for data: more fit.threads or "
-            "smaller files may help.",
-            warning=True,
-        )
-    else:
-        yield Finding(f"The model waited {percent(share)} of the training time for data.")
-
-
-def _slow(record: RunRecord) -> Iterator[Finding]:
+    if shares:
+        share = median(shares)
+        hint = ": more fit.threads or smaller files may help" if share >= 0.1 else ""
+        waited = f"The model waited {percent(share)} of the training time for data{hint}."
+        yield Finding(waited, warning=bool(hint))
     rates = column(record.rows, "images_per_second")[1:]
     if len(rates) < 3 or np.isnan(rates).any():
         return
     slowest, usual = int(rates.argmin()), float(np.median(rates))
     if rates[slowest] < usual / 2:
         yield Finding(
-            f"Epoch {_epoch(record.rows[slowest + 1])} ran at {rates[slowest]:,.0f} img/s instead of the usual "
+            f"Epoch {_number(record.rows[slowest + 1])} ran at {rates[slowest]:,.0f} img/s instead of the usual "
             f"{usual:,.0f}: other programs may have kept the machine busy."
         )
 
 
-def _epoch(row: MetricsRow) -> int:
+def _number(row: MetricsRow) -> int:
     return int(row["epoch"]) + 1

@@ -1,7 +1,7 @@
 """Images in the page: figures of the run, and thumbnails of the samples that the model gets most wrong."""
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -50,16 +50,7 @@ def _thumbnail(file: ImageRef) -> str:
 
 
 def inline_image(file: Path) -> str:
-    """Return an image in the run's folder as a data URI; empty if there is none. The last few are remembered."""
-    try:
-        found = file.stat()
-    except OSError:
-        return ""
-    return _inline(file, found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-@lru_cache(maxsize=2)
-def _inline(file: Path, *_: int) -> str:
+    """Return a figure of the run as a data URI; empty if there is none."""
     if (colors := read_png(file, _MOST_PIXELS)) is None:
         return ""
     if colors.width > _WIDEST:

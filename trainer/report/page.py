@@ -1,9 +1,10 @@
 """The page of a report: a record, rendered with the template."""
 
 import shlex
+from collections.abc import Iterator
 from datetime import datetime
-from functools import cache
-from math import isfinite, nan, sqrt
+from functools import cache, partial
+from math import isfinite, nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,9 +22,8 @@ from trainer.report.findings import findings
 from trainer.report.images import inline_image
 from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
-from trainer.run.environment import describe_environment
-from trainer.run.summary import RUNNING
-from trainer.tasks.display import FigureImage, Matrix, Section, percent
+from trainer.run.summary import FINISHED, RUNNING
+from trainer.tasks.display import FigureImage, Section, percent
 from trainer.tasks.metrics.classification import wilson_interval
 from trainer.tasks.registry import monitored
 from trainer.tasks.task import AUTO
@@ -38,34 +38,41 @@ def write_record(record: RunRecord) -> Path:
         OSError: the file cannot be written.
         UserError: it is a link.
     """
-    file = record.folder / REPORT_FILE
+    file = record.run.folder / REPORT_FILE
     write_atomically(file, render(record))
     return file
 
 
 def render(record: RunRecord) -> str:
     """Return the page of a run: HTML without scripts that refers to nothing outside itself."""
+    run, ending, folder = record.run, record.ending, record.run.folder.resolve()
+    running = ending.status == RUNNING
+    resumable = not running and ending.status != FINISHED and (run.folder / LAST).is_file()
+    callbacks = section_of(run.config, "callbacks")
     return template().render(
-        name=_name(record),
-        reload=RELOAD if record.ending.status == RUNNING else 0,
+        # A run that has only the name of its folder is shown with the folder above it.
+        name=ending.name if ending.name not in ("", folder.name) else "/".join(folder.parts[-2:]),
+        reload=RELOAD if running else 0,
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
-        ending=record.ending,
-        headline=_headline(record),
+        ending=ending,
+        headline=_headline(
+            record, monitored(str(section_of(callbacks, "checkpoint").get("monitor", AUTO)), record.task)
+        ),
         findings=findings(record),
         charts=charts(record),
         task=record.task,
         section=_section(record),
         predictions=record.samples is not None,
         mistakes=record.mistakes,
-        no_mistakes=_no_mistakes(record),
-        batch=inline_image(record.folder / BATCH),
-        plan=record.run.text(PLAN_FILE),
-        config=record.run.text(CONFIG_FILE),
-        command=shlex.join(["python", "-m", "trainer", *record.run.overrides]),
-        resume=_resume(record),
+        mistakes_wanted=section_of(callbacks, "report").get("mistakes", MISTAKES),
+        batch=inline_image(run.folder / BATCH),
+        plan=run.text(PLAN_FILE),
+        config=run.text(CONFIG_FILE),
+        command=shlex.join(["python", "-m", "trainer", *run.overrides]),
+        resume=shlex.join(["python", "-m", "trainer", f"fit.resume={run.folder}"]) if resumable else "",
         facts=_facts(record),
         table=_table(record),
-        notes=record.run.notes,
+        notes=run.notes,
     )
 
 
@@ -79,83 +86,62 @@ def template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "cells": _cells}
+    environment.filters["percent"] = percent
     return environment.get_template("page.html.jinja")
 
 
-def _name(record: RunRecord) -> str:
-    """Return the run's name; a run that has only that of its folder is shown with the folder above it."""
-    folder = record.folder.resolve()
-    return record.ending.name if record.ending.name not in ("", folder.name) else "/".join(folder.parts[-2:])
-
-
-def _headline(record: RunRecord) -> dict[str, Any]:
-    """Return the top of the page; unknown values are None or left out."""
+def _headline(record: RunRecord, monitor: str) -> dict[str, Any]:
+    """Return the top of the page, with the best epoch by what was monitored; unknown values are None or left out."""
+    task, best = record.task, record.best
+    key, name = f"val_{task.score}", f"validation {task.score_title.lower()}"
+    show = partial(percent, digits=1) if task.share else "{:.4g}".format
     tiles = []
-    if record.best:
+    if best:
         of = f" of {record.epochs}" if record.epochs else ""
-        tiles.append(("best epoch", f"{int(record.best['epoch']) + 1}{of}", f"by {_monitor(record)}{_last(record)}"))
-    for column in record.task.columns:
-        if column.above and column.key in record.best:
-            value = _shown(record, record.best[column.key])
-            tiles.append((column.title.replace("val ", "validation "), value, "of the best epoch"))
-    if isfinite(record.ending.seconds):
-        notes = ["since resuming"] if section_of(record.run.config, "fit").get("resume") else []
-        notes += [] if record.left is None else [f"about {duration(record.left)} left"]
-        tiles.append(("time", duration(record.ending.seconds), ", ".join(notes)))
-    rates = [row["images_per_second"] for row in record.rows if isfinite(row.get("images_per_second", nan))]
-    if rates:
-        tail = rates[1:] or rates
-        tiles.append(("training speed", f"{median(tail):,.0f} img/s", "median after epoch 1" if rates[1:] else ""))
-    facts, config = record.run.facts, record.run.config
-    model, source = section_of(config, "model"), section_of(config, "data").get("source")
-    parameters = f"{_count(facts.parameters)} parameters" if facts.parameters else ""
-    tiles.append(("model", facts.model or str(model.get("name", model.get("kind", "unknown"))), parameters))
-    tiles.append(("data", facts.source or str(source or "unknown"), _sizes(record)))
-    tiles.append(("device", facts.device or "unknown", ""))
-    key = f"val_{record.task.score}"
-    score, interval, total = record.best.get(key), None, 0
-    if record.samples is not None and (counts := record.task.right_of(record.samples)):
+        last = record.rows[-1] if record.rows else best
+        ended = nan if last["epoch"] == best["epoch"] else last.get(key, nan)
+        also = f"; last epoch: {show(ended)}" if isfinite(ended) else ""  # which was not chosen by a score
+        tiles.append(("best epoch", f"{int(best['epoch']) + 1}{of}", f"by {monitor}{also}"))
+    for column in task.columns:
+        if column.above and column.key in best:
+            title = column.title.replace("val ", "validation ")
+            tiles.append((title, show(best[column.key]), "of the best epoch"))
+    score, interval, total = best.get(key), None, 0
+    if record.samples is not None and (counts := task.right_of(record.samples)):
         right, total = counts
         score, interval = right / total, wilson_interval(right, total)
-    shown = None if score is None or not isfinite(score) else _shown(record, score)
-    name = f"validation {record.task.score_title.lower()}"
-    label = f"best {name}" if _monitor(record) == key else f"{name} of the best epoch"
     return {
-        "score": shown,
+        "score": None if score is None or not isfinite(score) else show(score),
         "interval": interval,
         "images": amount(total, "image"),
-        "tiles": tiles,
-        "label": label,
+        "tiles": [*tiles, *_tiles(record)],
+        "label": f"best {name}" if monitor == key else f"{name} of the best epoch",
         "name": name,
     }
 
 
-def _shown(record: RunRecord, score: float) -> str:
-    return percent(score, 1) if record.task.share else f"{score:.4g}"
-
-
-def _monitor(record: RunRecord) -> str:
-    given = section_of(section_of(record.run.config, "callbacks"), "checkpoint")
-    return monitored(str(given.get("monitor", AUTO)), record.task)
-
-
-def _last(record: RunRecord) -> str:
-    """Return the score of the last epoch, which was not chosen by a score."""
-    last = record.rows[-1] if record.rows else record.best
-    score = last.get(f"val_{record.task.score}", nan)
-    if last["epoch"] == record.best["epoch"] or not isfinite(score):
-        return ""
-    return f"; last epoch: {_shown(record, score)}"
-
-
-def _sizes(record: RunRecord) -> str:
-    classes = record.task.count(len(record.classes)) if record.classes else ""
-    if not record.run.facts.images:
-        return classes
-    images, samples, val = record.run.facts.images
-    repeated = f" (repeated to {samples:,})" if samples > images else ""
-    return f"{images:,}{repeated} + {val:,} images, {classes}"
+def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
+    """Yield what does not depend on scores: time, speed, model, data, device."""
+    facts, config = record.run.facts, record.run.config
+    if isfinite(record.ending.seconds):
+        notes = ["since resuming"] if section_of(config, "fit").get("resume") else []
+        notes += [] if record.left is None else [f"about {duration(record.left)} left"]
+        yield "time", duration(record.ending.seconds), ", ".join(notes)
+    rates = [row["images_per_second"] for row in record.rows if isfinite(row.get("images_per_second", nan))]
+    if rates:
+        tail = rates[1:] or rates
+        yield "training speed", f"{median(tail):,.0f} img/s", "median after epoch 1" if rates[1:] else ""
+    model, source = section_of(config, "model"), section_of(config, "data").get("source")
+    count = f"{facts.parameters / 1e6:.2f} M" if facts.parameters >= 10**4 else f"{facts.parameters:,}"
+    parameters = f"{count} parameters" if facts.parameters else ""
+    yield "model", facts.model or str(model.get("name", model.get("kind", "unknown"))), parameters
+    sizes = record.task.count(len(record.classes)) if record.classes else ""
+    if facts.images:
+        images, samples, val = facts.images
+        repeated = f" (repeated to {samples:,})" if samples > images else ""
+        sizes = f"{images:,}{repeated} + {val:,} images, {sizes}"
+    yield "data", facts.source or str(source or "unknown"), sizes
+    yield "device", facts.device or "unknown", ""
 
 
 def _section(record: RunRecord) -> dict[str, Any]:
@@ -165,51 +151,20 @@ def _section(record: RunRecord) -> dict[str, Any]:
     section = record.task.section(record.samples, record.classes)
     if not any(isinstance(block, FigureImage) for block in (*section.side_by_side, *section.below)):
         return section._asdict() | {"figure": ""}
-    file = record.folder / record.task.figure_file
+    file = record.run.folder / record.task.figure_file
     if not file.is_file() and (figure := record.task.figure(record.samples, record.classes)):
         plot_outputs(figure, file)
     return section._asdict() | {"figure": inline_image(file)}
-
-
-def _cells(matrix: Matrix) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return the rows of a confusion matrix: a name, and for each cell its count, color strength and tooltip."""
-    rows = []
-    for i, (name, counts) in enumerate(zip(matrix.names, matrix.counts.tolist(), strict=True)):
-        total = sum(counts) or 1
-        # The square root keeps the rare confusions of a good model visible.
-        cells = [
-            {"count": count, "strength": round(sqrt(count / total), 3), "right": i == j}
-            | {"tip": f"{name} predicted as {other}: {count} of {sum(counts)}"}
-            for j, (count, other) in enumerate(zip(counts, matrix.names, strict=True))
-        ]
-        rows.append((name, cells))
-    return rows
-
-
-def _no_mistakes(record: RunRecord) -> str:
-    """Return why no mistakes are shown; empty if nobody wanted them."""
-    if record.samples is None:
-        return "best.pt has no predictions of single images."
-    if record.mistakes is None:
-        return "They are drawn at the end of a run by callbacks.report, and this run has not kept them."
-    wanted = section_of(section_of(record.run.config, "callbacks"), "report").get("mistakes", MISTAKES)
-    return "None: every image is right." if wanted else ""
-
-
-def _resume(record: RunRecord) -> str:
-    if record.ending.status in ("finished", RUNNING) or not (record.folder / LAST).is_file():
-        return ""
-    return shlex.join(["python", "-m", "trainer", f"fit.resume={record.folder}"])
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
     """Return what one needs to run it again, besides the command."""
     config = record.run.config
     facts = {
-        **describe_environment(record.run.environment),
+        **record.run.versions(),
         "seed": config.get("seed"),
         "images": section_of(config, "data").get("root"),
-        "folder": record.folder.resolve(),
+        "folder": record.run.folder.resolve(),
     }
     return [(name, str(value)) for name, value in facts.items() if value not in ("", None)]
 
@@ -223,7 +178,3 @@ def _table(record: RunRecord) -> dict[str, Any]:
         values = [(row.get(column.key, nan), column.page or column.line) for column in columns]
         lines.append((int(row["epoch"]) + 1, [form.format(v) if isfinite(v) else "-" for v, form in values]))
     return {"head": [column.title for column in columns], "lines": lines}
-
-
-def _count(number: int) -> str:
-    return f"{number / 1e6:.2f} M" if number >= 10**4 else f"{number:,}"

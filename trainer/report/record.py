@@ -74,11 +74,6 @@ class RunRecord:
     left: float | None = None
 
     @property
-    def folder(self) -> Path:
-        """Folder of the run."""
-        return self.run.folder
-
-    @property
     def epochs(self) -> int:
         """Epochs that were configured; 0: unknown."""
         return len(self.run.facts.batches) or self.ending.planned
@@ -92,7 +87,7 @@ class RunRecord:
     def add_best(self, read: Callable[[], BestModel | None]) -> None:
         """Add what the best epoch achieved, if a function can read it; otherwise note why not."""
         try:
-            with contents(self.folder / BEST):
+            with contents(self.run.folder / BEST):
                 if (best := read()) is None:
                     return
                 self.best, self.classes, self.task = best.row, best.classes, task_named(best.task)
@@ -117,9 +112,8 @@ def read_record(folder: Path, *, best: bool = True) -> RunRecord:
         [row for row in found if math.isfinite(row.get(counter, math.nan))]
         for found, counter in ((run.rows, "epoch"), (run.steps, "step"))
     )
-    record = RunRecord(run, ending, rows, classes=run.facts.classes, task=task_of(rows), steps=steps)
-    if run.facts.task:
-        record.task = run.attempt(FACTS_FILE, lambda _: task_named(run.facts.task), record.task)
+    task = run.attempt(FACTS_FILE, lambda _: task_named(run.facts.task), None) if run.facts.task else None
+    record = RunRecord(run, ending, rows, classes=run.facts.classes, task=task or task_of(rows), steps=steps)
     if best and (folder / BEST).is_file():
         record.add_best(run.load_best)
         found: dict[float, list[Mistake]] = run.attempt(MISTAKES_FILE, load_mistakes, {})
@@ -136,7 +130,7 @@ def write_mistakes(record: RunRecord) -> None:
         OSError: the file cannot be written.
     """
     values = {"epoch": record.best["epoch"], "images": [vars(mistake) for mistake in record.mistakes or ()]}
-    write_atomically(record.folder / MISTAKES_FILE, json_line(values))
+    write_atomically(record.run.folder / MISTAKES_FILE, json_line(values))
 
 
 def load_mistakes(file: Path) -> dict[float, list[Mistake]]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from nvidia.dali import backend
-from torch import nn
 
 from augment.data.dataset import Split
 from augment.data.own.items import end_readers
@@ -160,9 +159,11 @@ def make_learner(
     weights = torch.tensor(given, dtype=torch.float32, device=device) if given else None
     loss, val_loss = task.make_losses(fit, network, device, weights)
     stages = fit.full_stages(config.aug.size)
-    ranks = current()
+    ranks, identity = current(), loaders.val.identity
     if fit.sync_batchnorm and ranks.size > 1:
-        network = synchronize_batchnorm(network)
+        from timm.layers import convert_sync_batchnorm  # imports all of timm
+
+        network = convert_sync_batchnorm(network)  # also norms that have an activation of their own
         fit = replace(fit, graph=False)  # a recorded exchange between ranks must not outlive them
     learner = Learner(
         network,
@@ -183,7 +184,7 @@ def make_learner(
             name,
             config.run.written_tags,
             dataset.val.files,
-            validation=_validation(config, loaders),
+            validation={"aug.val": identity["plan"], "data": identity["files"], "fit.tta": fit.tta},
             notes=notes,
             began=began or monotonic(),
         ),
@@ -193,23 +194,9 @@ def make_learner(
     return learner
 
 
-def synchronize_batchnorm(network: nn.Module) -> nn.Module:
-    """Return a network whose batch norms compute their statistics over all ranks, on GPUs."""
-    from timm.layers import convert_sync_batchnorm  # also those that have an activation of their own
-
-    converted: nn.Module = convert_sync_batchnorm(network)
-    return converted
-
-
 def using(device: torch.device) -> AbstractContextManager[Any]:
     """Make a GPU PyTorch's current one, where libraries allocate memory and wait; nothing for the CPU."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _validation(config: Config, loaders: Loaders) -> dict[str, Any]:
-    """Return what scores of the validation depend on, besides the model."""
-    identity = loaders.val.identity
-    return {"aug.val": identity["plan"], "data": identity["files"], "fit.tta": config.fit.tta}
 
 
 @contextmanager

@@ -71,7 +71,8 @@ class Config:
     @property
     def dataset(self) -> Dataset:
         """The images; for a run to resume, those that it had, including images that have turned bad since."""
-        return self.limited(load_dataset(self.data, self._left_out))
+        resumed = self.fit.resume
+        return self.limited(load_dataset(self.data, None if resumed is None else left_out_of(Path(resumed))))
 
     def limited(self, dataset: Dataset) -> Dataset:
         """Return the dataset with the validation images that fit.limit_batches leaves, chosen at random.
@@ -82,10 +83,6 @@ class Config:
             return dataset
         most = self.fit.limit_batches * self.fit.batch_size
         return replace(dataset, val=take_some(dataset.val, most, self.data.split_seed))
-
-    @property
-    def _left_out(self) -> LeftOut | None:
-        return None if self.fit.resume is None else left_out_of(Path(self.fit.resume))
 
     @property
     def source_name(self) -> str:

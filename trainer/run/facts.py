@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from augment.support.files import json_line, write_atomically
+from augment.support.files import installed_version, json_line, write_atomically
 from augment.support.reading import contents, read_object
 from trainer.models.registry import count_parameters
 
@@ -16,9 +18,10 @@ if TYPE_CHECKING:
     from trainer.loop.learner import Learner
     from trainer.run.config import Config
 
-FACTS_FILE = "run.json"
+FACTS_FILE, ENVIRONMENT_FILE = "run.json", "environment.json"
 
 _POINTS = 401  # of a schedule
+_PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core", "omegaconf", "numpy", "wandb")
 
 
 @dataclass(frozen=True)
@@ -106,3 +109,23 @@ def load_facts(file: Path) -> Facts:
             schedules={name: values for name, values in schedules.items() if values},
             warnings=tuple(map(str, found["warnings"])),
         )
+
+
+def environment() -> dict[str, Any]:
+    """Return the git revision, versions and devices: together with the configuration, enough to reproduce a run."""
+    import torch
+
+    versions = {package: installed_version(package) for package in _PACKAGES}
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"git": _git_revision(), "python": platform.python_version(), "packages": versions, "gpus": gpus}
+
+
+def _git_revision() -> dict[str, Any] | None:
+    def git(*arguments: str) -> str:
+        here = Path(__file__).parent
+        return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        return {"revision": git("rev-parse", "HEAD"), "modified": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -70,14 +70,7 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
     in_place = again or (resumed is not None and Path(resumed).resolve() == path)
     if not in_place:
         _refuse_used(folder, key)
-    lock = _lock(folder, key)
-    try:
-        if not in_place:
-            _refuse_used(folder, key, locked=True)  # another run may have used it meanwhile
-    except UserError:
-        _unlock(lock)
-        raise
-    _reserved[path] = lock
+    _reserved[path] = _lock(folder, key)
 
 
 @contextmanager
@@ -166,12 +159,12 @@ def status_of(folder: Path, summary: Summary | None) -> str:
     return running_status(folder) if begun or user_of(folder) else PLANNED
 
 
-def _refuse_used(folder: Path, key: str, *, locked: bool = False) -> None:
+def _refuse_used(folder: Path, key: str) -> None:
     if (folder / SWEEP_FILE).exists():
         raise UserError(f"{key}={shown(folder)}: holds a sweep. Allowed: a folder of its own for each run.")
     if not any((folder / name).exists() for name in _FILES):
         return
-    if not locked and (user := user_of(folder)):
+    if user := user_of(folder):
         raise UserError(_in_use(folder, key, user))
     allowed = "a folder of its own for each run"
     if (folder / LAST).is_file():

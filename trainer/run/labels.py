@@ -1,10 +1,9 @@
 """What people call a run: its name and its tags, free text that changes no result."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from augment.params import Text, Texts, setting
 from augment.support.secrets import as_written, masked
@@ -55,9 +54,3 @@ def varied_name(varied: Sequence[str]) -> str:
     times = Counter(short.values())
     name = " ".join(f"{key if times[short[key]] > 1 else short[key]}{is_}{value}" for key, is_, value in pairs)
     return clip(name, _LONGEST)
-
-
-def labels_in(summary: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Return the name and the tags in a summary.json, which may come from a stranger: texts, whatever it holds."""
-    name, tags = summary.get("name"), summary.get("tags")
-    return name if isinstance(name, str) else "", tuple(map(str, tags)) if isinstance(tags, list) else ()

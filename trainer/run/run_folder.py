@@ -1,5 +1,6 @@
 """Read the folders of runs, which may come from strangers: nothing in them is run, imported or followed."""
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
@@ -11,13 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from augment.support.errors import UserError, first_line
 from augment.support.files import near_file
 from augment.support.nested import section_of
-from augment.support.reading import contents, read_object, read_text, regular
+from augment.support.reading import contents, parse_json, read_bytes, read_object, read_text, regular
 from augment.support.yaml_files import MAX_BYTES, read_list
-from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE, read_rows
+from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.run.config import CONFIG_FILE, load_config
-from trainer.run.environment import ENVIRONMENT_FILE
-from trainer.run.facts import FACTS_FILE, Facts, load_facts
+from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, load_facts
 from trainer.run.folder import status_of
 from trainer.run.labels import varied_name
 from trainer.run.overrides import OVERRIDES_FILE
@@ -100,17 +100,33 @@ class RunFolder:
     @cached_property
     def rows(self) -> list[MetricsRow]:
         """The rows of metrics.jsonl; only numbers."""
-        return self.attempt(METRICS_FILE, _number_rows, [])
+        return self.attempt(METRICS_FILE, _read_rows, [])
 
     @cached_property
     def steps(self) -> list[MetricsRow]:
         """The running values of steps.jsonl; only numbers."""
-        return self.attempt(STEPS_FILE, _number_rows, [])
+        return self.attempt(STEPS_FILE, _read_rows, [])
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:
         """The plain values of environment.json."""
         return self.attempt(ENVIRONMENT_FILE, read_object, {})
+
+    def versions(self, digits: int | None = None) -> dict[str, str]:
+        """Return git revision, versions and GPUs as texts by their names; what is missing or damaged is left out.
+
+        Args:
+            digits: digits of the git revision; None: all.
+        """
+        git, gpus = section_of(self.environment, "git"), self.environment.get("gpus")
+        changed = ", with uncommitted changes" if git.get("modified") else ""
+        facts = {
+            "git revision": f"{str(git.get('revision'))[:digits]}{changed}" if git else "",
+            "Python": self.environment.get("python"),
+            **section_of(self.environment, "packages"),
+            "GPU": (", ".join(map(str, gpus)) or "none") if isinstance(gpus, list) else None,
+        }
+        return {str(name): str(value) for name, value in facts.items() if value}
 
     @cached_property
     def job(self) -> Mapping[str, Any] | None:
@@ -243,14 +259,25 @@ def _place(run: RunFolder) -> tuple[Path, int, str]:
     return run.sweep or run.folder, run.job["order"] if run.job else 0, run.folder.name
 
 
-def _number_rows(file: Path) -> list[MetricsRow]:
-    """Return the values of rows that are numbers, but for those that no float can hold."""
-    rows: list[dict[str, Any]] = [*read_rows(file)]
+def _read_rows(file: Path) -> list[MetricsRow]:
+    """Return the rows of a file: its numbers, NaN for null, without a last row that is cut short.
+
+    Raises:
+        UserError: another line is not a row.
+        OSError: there is no such file.
+    """
+    rows = []
+    lines = read_bytes(file).split(b"\n")  # not text: a power failure may leave any bytes at the end
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line.strip(b"\0"):
+                rows.append(dict(parse_json(line)))
+        except (TypeError, ValueError) as error:
+            if any(rest.strip(b"\0") for rest in lines[number:]):
+                raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None
+    found = ({key: math.nan if value is None else value for key, value in row.items()} for row in rows)
+    # Without numbers that no float can hold.
     return [
-        {
-            key: value
-            for key, value in row.items()
-            if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53)
-        }
-        for row in rows
+        {key: v for key, v in row.items() if isinstance(v, float) or (isinstance(v, int) and abs(v) < 2**53)}
+        for row in found
     ]

@@ -18,7 +18,6 @@ from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.stopping import reason_of, status_of
 from trainer.loop.checkpoint import LAST
-from trainer.run.labels import labels_in
 from trainer.tasks.registry import describe_metrics, task_of
 
 if TYPE_CHECKING:
@@ -134,28 +133,22 @@ def load_summary(file: Path) -> Summary:
     """
     found = read_object(file)
     with contents(file):
-        return _parsed(found, file.parent)
-
-
-def _parsed(found: Mapping[str, Any], folder: Path) -> Summary:
-    """Return the summary in a file, each value as its type."""
-    name, tags = labels_in(found)
-    texts: dict[str, Any] = {key: str(found.get(key, "")) for key in ("status", "error", "stopped", "monitor")}
-    best, last = ({str(key): _number(value) for key, value in found.get(row, {}).items()} for row in ("best", "last"))
-    first = found.get("first_step")
-    return Summary(
-        **texts,
-        folder=folder,
-        epochs=int(_number(found.get("epochs", 0))),
-        best=best,
-        last=last,
-        seconds=float(found["seconds"]),
-        planned=int(_number(found.get("planned", 0))),
-        name=name,
-        tags=tags,
-        first_step=None if first is None else float(first),
-        metrics=found.get("metrics", {}),
-    )
+        name, tags, first = found.get("name"), found.get("tags"), found.get("first_step")
+        texts: dict[str, Any] = {key: str(found.get(key, "")) for key in ("status", "error", "stopped", "monitor")}
+        best, last = ({str(key): _number(one) for key, one in found.get(row, {}).items()} for row in ("best", "last"))
+        return Summary(
+            **texts,
+            folder=file.parent,
+            epochs=int(_number(found.get("epochs", 0))),
+            best=best,
+            last=last,
+            seconds=float(found["seconds"]),
+            planned=int(_number(found.get("planned", 0))),
+            name=name if isinstance(name, str) else "",
+            tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
+            first_step=None if first is None else float(first),
+            metrics=found.get("metrics", {}),
+        )
 
 
 def _number(value: Any) -> float:

@@ -36,8 +36,7 @@ from trainer.optim.schedule import Schedule
 from trainer.run.batch_size import find_batch_size
 from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory, using
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, write_left_out
-from trainer.run.environment import ENVIRONMENT_FILE, environment
-from trainer.run.facts import facts_of, write_facts
+from trainer.run.facts import ENVIRONMENT_FILE, environment, facts_of, write_facts
 from trainer.run.failures import explain
 from trainer.run.folder import clean
 from trainer.run.labels import run_name
@@ -242,8 +241,6 @@ def _announce(
     if reason := loaders.train.placement.reason:
         lines.append(reason)
     notes = [*notes, *unused_settings(config.fit, learner.task), *doubts(config.aug)]
-    if config.fit.scaled and learner.device.type == "cpu":
-        notes.append("fit.precision=fp16 is emulated on the CPU, and slow there; bf16 is faster")
     for note in notes:
         log.warning("%s", note)
         lines.append(note)

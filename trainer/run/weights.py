@@ -21,7 +21,6 @@ from trainer.loop.checkpoint import BEST
 from trainer.loop.plain import check_tensors, read_plain
 from trainer.models.matching import Match, match
 from trainer.models.registry import Model
-from trainer.run.config import load_config, run_of
 from trainer.tasks.standardize import MEAN, STD
 
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
@@ -150,7 +149,7 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
                 raise
             found = match(converted, state, head)
     except UserError as error:
-        raise UserError(f"model.weights={weights.file}: {error}{_model_of(weights.file)}") from error
+        raise UserError(f"model.weights={weights.file}: {error}") from error
     if weights.classes is None or same_outputs(weights.classes, classes):
         return found
     kept = {name: tensor for name, tensor in found.tensors.items() if name not in head}
@@ -185,15 +184,3 @@ def _describe(found: Match, weights: Weights, classes: tuple[str, ...]) -> str:
         if weights.classes is not None:
             parts.append(f"it was trained for {list_some(map(printable, weights.classes), 3)}")
     return "; ".join(parts)
-
-
-def _model_of(file: Path) -> str:
-    """Return a sentence about the model of the run that a file belongs to; empty if it belongs to none."""
-    run = run_of(str(file))
-    model = None if run is None else load_config(run).get("model")
-    if not isinstance(model, Mapping):
-        return ""
-    values = [
-        f"{name} {value}" for name, value in model.items() if isinstance(value, str | float) and name != "weights"
-    ]
-    return f" That run's model: {', '.join(values)}."

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from generated import op_table
 from op_cases import variants
 from op_checks import (
     check_crop,
@@ -26,7 +27,7 @@ from augment.data.dataset import ImageRef
 from augment.params import Number, Range
 from augment.recipe.op import OPS, batch, color, combinator, crop, geometry, local, numpy_op, policy, torch_op
 from augment.recipe.ops.geometry import stack
-from trainer.tools.reference import help_text, op_table
+from trainer.cli.help import help_text
 
 
 def declare_crop() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from generated import op_table
 
 from augment import load_recipe
 from augment.recipe.op import _OPS, OPS
@@ -13,7 +14,6 @@ from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
 from augment.support.own_code import load_plugins
-from trainer.tools.reference import op_table
 
 SIZE = 64
 

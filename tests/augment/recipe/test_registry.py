@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from generated import op_table
 from op_cases import MATRICES, cases, given, plan_with
 from rendering import step_matrix
 
@@ -25,7 +26,6 @@ from augment.recipe.op import (
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug, parse_steps, plain_steps
-from trainer.tools.reference import op_table
 
 SIZE = 64
 COUNT = 400

@@ -8,10 +8,11 @@ from power import Disk, rebuild, recorded
 
 from augment.support.errors import UserError
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.recorder import METRICS_FILE, Recorder, read_rows
+from trainer.callbacks.recorder import Recorder
 from trainer.loop import checkpoint
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
+from trainer.run.run_folder import RunFolder
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, every_batches: int | None) -> Disk:
@@ -44,7 +45,7 @@ def faults(disk: Disk, folder: Path) -> list[str]:
                 found.append("an old checkpoint")
             if (folder / BEST).exists():
                 load(folder / BEST, BestModel)
-            if len(read_rows(folder / METRICS_FILE)) < rows:  # type: ignore[operator]
+            if len(RunFolder(folder).rows) < rows:  # type: ignore[operator]
                 found.append("too few rows")
         except UserError as error:
             found.append(str(error))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from augment.recipe import op as registry
+from trainer.cli import help as reference
 from trainer.cli.main import main
-from trainer.tools import reference
 
 
 @pytest.fixture(autouse=True)

@@ -78,18 +78,6 @@ def test_a_fit_in_progress_has_a_report(tmp_path: Path, monkeypatch: pytest.Monk
     assert 'http-equiv="refresh"' not in texts[-1]
 
 
-def test_shortly_before_the_end_it_is_left_for_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "_EVERY", 0.0)
-    begun: list[object] = []
-    monkeypatch.setattr(background.Refresher, "start", lambda _, work: begun.append(work))
-    left = Pace()
-    for seconds, refreshed in ((4.0, False), (60.0, True)):
-        monkeypatch.setattr(left, "left", lambda _, seconds=seconds: seconds)
-        begun.clear()
-        fit(tmp_path, left)
-        assert bool(begun) == refreshed
-
-
 def test_an_interrupted_fit_has_a_report(tmp_path: Path) -> None:
     interrupt = Interrupt()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.run.labels import RunLabels, labels_in, run_name, varied_name
+from trainer.run.labels import RunLabels, run_name, varied_name
 from trainer.run.summary import Summary, read_summary, reserve_summary
 
 
@@ -32,8 +32,11 @@ def test_a_configured_name_comes_first_and_that_of_the_folder_last(tmp_path: Pat
 
 
 @pytest.mark.parametrize("found", [{}, {"name": 3, "tags": "abc"}, {"name": {"a": 1}, "tags": {"b": 2}}])
-def test_labels_of_a_stranger_are_texts(found: dict[str, object]) -> None:
-    assert labels_in(found) == ("", ())
+def test_labels_of_a_stranger_are_texts(found: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps({"seconds": 1.0, **found}))
+    summary = read_summary(tmp_path)
+    assert summary is not None
+    assert (summary.name, summary.tags) == ("", ())
 
 
 def test_a_summary_has_them_from_the_start(tmp_path: Path) -> None:

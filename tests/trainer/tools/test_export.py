@@ -119,7 +119,6 @@ def test_a_difference_is_found(finished_run: Path, images: Path) -> None:
     found = compare(trained, split, red)
     assert found.exported["val_accuracy"] == pytest.approx(1 / 3)
     assert 0 < len(found.differing) < 12
-    assert 0 < found.margin < 1
     assert found.largest > 0.1
     assert served.outputs == ("logits", "probabilities")
 

@@ -16,7 +16,6 @@ from PIL import Image
 from augment.support.text import as_bytes, clip
 from trainer.callbacks.plots import BATCH
 from trainer.figures.images import data_uri, read_png
-from trainer.run.environment import describe_environment
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import FINISHED
 from trainer.sweeps.comparison import compare_runs
@@ -180,7 +179,7 @@ def _curve(run: RunFolder, key: str, points: int, epochs: dict[tuple[int, ...], 
 
 
 def _environment(run: RunFolder) -> tuple[tuple[str, str], ...]:
-    facts = [*describe_environment(run.environment, digits=12).items()]
+    facts = [*run.versions(digits=12).items()]
     return tuple((clip(name, KEY), clip(text, VALUE)) for name, text in facts[:40])
 
 

@@ -28,7 +28,6 @@ class Check:
         exported: the scores of the export.
         largest: the largest absolute difference of an activated output: of a probability, or of a number.
         differing: names of the images whose highest output is another one; none where outputs are not ranked.
-        margin: the largest lead, in PyTorch, of the highest output over the next one among these images.
     """
 
     images: int
@@ -36,7 +35,6 @@ class Check:
     exported: dict[str, float]
     largest: float
     differing: tuple[str, ...]
-    margin: float
 
 
 def compare(trained: Trained, split: Split, run: RunExport) -> Check:
@@ -61,16 +59,12 @@ def compare(trained: Trained, split: Split, run: RunExport) -> Check:
     meter.update(loss(exported, targets), exported, targets)
     ours, theirs = task.activate(outputs), task.activate(exported)
     differing: list[int] = []
-    margin = 0.0
     if task.ranked and len(trained.classes) > 1:
         differing = (ours.argmax(1) != theirs.argmax(1)).nonzero().flatten().tolist()
-        lead = ours.topk(2, dim=1).values
-        margin = max(((lead[i, 0] - lead[i, 1]).item() for i in differing), default=0.0)
     return Check(
         images=len(split.files),
         pytorch=recorder.val,
         exported={f"val_{name}": value for name, value in meter.scores().items()},
         largest=(ours - theirs).abs().max().item(),
         differing=tuple(name_of(split.files[i]) for i in differing),
-        margin=margin,
     )

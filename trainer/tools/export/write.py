@@ -115,7 +115,7 @@ def _report(check: Check, trained: Trained, facts: Mapping[str, object], folder:
     lines = [f"{amount(check.images, 'image')}: the largest difference of a {what} is {check.largest:.2g}"]
     if count := len(check.differing):
         ones = f"{amount(count, 'image')} {plural(count, 'has', 'have')} another top class"
-        lines.append(f"{ones}, with a lead of at most {check.margin:.2g}: {list_some(check.differing)}")
+        lines.append(f"{ones}: {list_some(check.differing)}")
     elif trained.task.ranked:
         lines.append("all have the same top class")
     console.print("; ".join(lines), highlight=False, soft_wrap=True)

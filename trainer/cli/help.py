@@ -1,36 +1,25 @@
-"""Update the generated parts of the README and docs/: tables, the recipe, the loop.
-
-They are derived from the declarations, as the text of --help is.
-"""
+"""The text of `python -m trainer --help`, derived from the declarations."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from augment.cli.compose import TOP
-from augment.cli.conf import CONF, CONFIG_DIR_FLAG, CONFIG_DIR_HELP, EXPERIMENT, config_files
-from augment.cli.parser import Parser, readable_errors
+from augment.cli.conf import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, EXPERIMENT, config_files
 from augment.cli.tools import list_own_files, list_tools
 from augment.data.sources import SOURCES, Source
-from augment.params import Choice, Param, settings
-from augment.recipe.equivalents import equivalent_table
+from augment.params import Param, settings
 from augment.recipe.kinds import COMMON
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug
 from augment.recipe.views import View, Views
-from augment.support.errors import UserError
-from augment.support.yaml_files import read_yaml
-from trainer.callbacks.registry import known_callbacks, parse_callbacks
-from trainer.loop.callback import in_order, loop_text
+from trainer.callbacks.registry import known_callbacks
 from trainer.loop.stages import StageSettings
 from trainer.models.registry import MODELS
 from trainer.optim.settings import OptimizerSettings
 from trainer.run.fit import Fit
 from trainer.run.labels import RunLabels
 from trainer.run.sweeping import LAUNCHERS, SearchSettings
-
-ROOT = CONF.parent
 
 _USAGE = """\
 usage: python -m trainer [TOOL] [-m] [--cfg job] [+aug=NAME] [data=NAME] [model=NAME] [key=value ...]
@@ -58,7 +47,7 @@ def help_text(groups: Sequence[str]) -> str:
     lines += [list_own_files(), "experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
     optimizer, shared = settings(OptimizerSettings), settings(Source)
     fit = {name: param for name, param in settings(Fit).items() if name not in optimizer}
-    launchers = [("hydra.launcher", settings(cls), f"hydra/launcher={name}  {_first_line(cls.__doc__)}")
+    launchers = [("hydra.launcher", settings(cls), f"hydra/launcher={name}  {summary_of(cls.__doc__)}")
                  for name, cls in LAUNCHERS.items()]  # fmt: skip
     sections: list[tuple[str, Mapping[str, Param[Any]], str]] = [
         ("run", settings(RunLabels), "run: its name and tags"),
@@ -83,10 +72,10 @@ def help_text(groups: Sequence[str]) -> str:
             prefix = f"callbacks.{name}" if title == "callbacks" else title
             chosen = f"{title}={name}" if name in files else f"{key}{name}"
             own = {name: param for name, param in settings(cls).items() if shared.get(name) is not param}
-            lines += _section(prefix, own, f"{chosen}  {_first_line(cls.__doc__)}")
+            lines += _section(prefix, own, f"{chosen}  {summary_of(cls.__doc__)}")
     lines += ["aug.train.<step>, aug.val.<step>: the ops", *_common_rows()]
     for op in OPS.values():
-        lines.append(f"  {op.name} ({op.kind})  {_first_line(op.doc)}")
+        lines.append(f"  {op.name} ({op.kind})  {summary_of(op.doc)}")
         lines += [f"    {row}" for row in _rows(op.own_params)]
     return "\n".join(lines) + "\n"
 
@@ -102,90 +91,13 @@ def _comment(text: str) -> str:
     return re.split(r"(?<=\.) (?=[A-Z])", whole)[0]
 
 
-def op_table() -> str:
-    """Return the table of ops in Markdown."""
-    lines = ["| op | kind | what it does | parameters with their defaults |", "|---|---|---|---|"]
-    for op in OPS.values():
-        params = [f"`{name}` {_markdown(param)}" for name, param in op.own_params.items()]
-        lines.append(f"| `{op.name}` | {op.kind} | {_first_line(op.doc)} | {'<br>'.join(params) or 'none'} |")
-    return "\n".join(lines) + "\n"
-
-
-def source_table() -> str:
-    """Return the table of sources in Markdown."""
-    shared = settings(Source)
-    lines = ["| `data=` | what it reads | required | optional |", "|---|---|---|---|"]
-    for name, cls in SOURCES.items():
-        own = {key: param for key, param in settings(cls).items() if shared.get(key) is not param}
-        needed = ", ".join(f"`{key}`" for key, param in own.items() if param.required)
-        optional = ", ".join(f"`{key}`" for key, param in own.items() if not param.required)
-        doc = _first_line(cls.__doc__).replace("<", "&lt;")
-        lines.append(f"| `{name}` | {doc} | {needed} | {optional} |")
-    lines.append(f"| all of them | | | {', '.join(f'`{key}`' for key in shared)} |")
-    return "\n".join(lines) + "\n"
-
-
-def settings_table(params: Mapping[str, Param[Any]], prefix: str) -> str:
-    """Return a table of settings in Markdown."""
-    rows = [f"| `{prefix}.{name}` | {_default(param)} | {param.doc} |" for name, param in params.items()]
-    return "\n".join(["| | default | |", "|---|---|---|", *rows]) + "\n"
-
-
-def default_loop() -> str:
-    """Return the loop with the callbacks of the default configuration."""
-    from trainer.run.train import loop_callbacks
-
-    configured = read_yaml(CONF / "callbacks" / "default.yaml")
-    callbacks = [make() for make in parse_callbacks(configured)]
-    return loop_text(in_order([*loop_callbacks({}), *callbacks]))
-
-
-def pages() -> list[Path]:
-    """Return the README and the pages of docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
-def derived_parts() -> dict[str, str]:
-    """Return the generated parts of the pages by the name of their marks."""
-    recipe = (CONF / "aug" / "imagenette.yaml").read_text()
-    return {
-        "recipe": f"```yaml\n# conf/aug/imagenette.yaml\n{recipe}```\n",
-        "sources": source_table(),
-        "ops": op_table(),
-        "equivalents": equivalent_table(),
-        "search": settings_table(settings(SearchSettings), "hydra.sweeper"),
-        "loop": f"```\n{default_loop()}\n```\n",
-    }
-
-
-def with_derived_parts(text: str) -> str:
-    """Return a page with its generated parts updated, each between <!-- name --> and <!-- /name -->."""
-    for name, part in derived_parts().items():
-        before, begin, rest = text.partition(f"<!-- {name} -->\n")
-        if begin:
-            _, end, after = rest.partition(f"<!-- /{name} -->")
-            text = before + begin + part + end + after
-    return text
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Update the generated parts of the README and docs/."""
-    with readable_errors():
-        _, rest = Parser("trainer reference", __doc__, "  python -m trainer reference", arguments="").split(arguments)
-        if rest:
-            raise UserError(f"{rest[0]}: not allowed here. Allowed: no arguments.")
-    for page in pages():
-        page.write_text(with_derived_parts(page.read_text()))
-    return 0
-
-
 def _section(prefix: str, params: Mapping[str, Param[Any]], head: str) -> list[str]:
     return [head, *(f"  {prefix}.{row}" for row in _rows(params)), ""]
 
 
 def _rows(params: Mapping[str, Param[Any]]) -> Iterator[str]:
     for name, param in params.items():
-        default = "required" if param.required else f"default {_default(param)}"
+        default = "required" if param.required else f"default {show_default(param)}"
         yield f"{name}: {param.doc} ({param.allowed()}; {default})"
 
 
@@ -204,17 +116,13 @@ def _common_rows() -> Iterator[str]:
                     yield f"      all but {', '.join(without)}"
 
 
-def _markdown(param: Param[Any]) -> str:
-    """Return default and doc of a parameter, and its allowed values where these are a few names."""
-    names = f"; {param.allowed()}" if isinstance(param, Choice) else ""
-    return f"({_default(param)}) {param.doc}{names}"
-
-
-def _default(param: Param[Any]) -> str:
+def show_default(param: Param[Any]) -> str:
+    """Return the default of a parameter as users write it."""
     if param.default is None:
         return "null"
     return "[]" if param.default == () else param.show(param.default)
 
 
-def _first_line(doc: str | None) -> str:
+def summary_of(doc: str | None) -> str:
+    """Return the first paragraph of a docstring as one line."""
     return re.sub(r"\s+", " ", (doc or "").split("\n\n")[0]).strip()

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from generated import op_table
+
 from augment.cli.conf import CONF
 from augment.cli.tools import find_tools
 from augment.data.sources import SOURCES
@@ -12,9 +14,9 @@ from augment.recipe.kinds import COMMON
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug
 from trainer.callbacks.registry import known_callbacks
+from trainer.cli.help import experiments, help_text
 from trainer.models.registry import MODELS
 from trainer.run.fit import Fit
-from trainer.tools.reference import experiments, help_text, op_table
 
 HELP = help_text(["aug", "data"])
 LINES = [line.strip() for line in HELP.splitlines()]

@@ -1,0 +1,97 @@
+"""The generated parts of the README and docs/: tables, the recipe, the loop; run as a program, it updates them.
+
+They are derived from the declarations, as the text of --help is.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from augment.cli.conf import CONF
+from augment.data.sources import SOURCES, Source
+from augment.params import Choice, Param, settings
+from augment.recipe.equivalents import equivalent_table
+from augment.recipe.op import OPS
+from augment.support.yaml_files import read_yaml
+from trainer.callbacks.registry import parse_callbacks
+from trainer.cli.help import show_default, summary_of
+from trainer.loop.callback import in_order, loop_text
+from trainer.run.sweeping import SearchSettings
+from trainer.run.train import loop_callbacks
+
+ROOT = CONF.parent
+
+
+def op_table() -> str:
+    """Return the table of ops in Markdown."""
+    lines = ["| op | kind | what it does | parameters with their defaults |", "|---|---|---|---|"]
+    for op in OPS.values():
+        params = [f"`{name}` {_markdown(param)}" for name, param in op.own_params.items()]
+        lines.append(f"| `{op.name}` | {op.kind} | {summary_of(op.doc)} | {'<br>'.join(params) or 'none'} |")
+    return "\n".join(lines) + "\n"
+
+
+def source_table() -> str:
+    """Return the table of sources in Markdown."""
+    shared = settings(Source)
+    lines = ["| `data=` | what it reads | required | optional |", "|---|---|---|---|"]
+    for name, cls in SOURCES.items():
+        own = {key: param for key, param in settings(cls).items() if shared.get(key) is not param}
+        needed = ", ".join(f"`{key}`" for key, param in own.items() if param.required)
+        optional = ", ".join(f"`{key}`" for key, param in own.items() if not param.required)
+        doc = summary_of(cls.__doc__).replace("<", "&lt;")
+        lines.append(f"| `{name}` | {doc} | {needed} | {optional} |")
+    lines.append(f"| all of them | | | {', '.join(f'`{key}`' for key in shared)} |")
+    return "\n".join(lines) + "\n"
+
+
+def settings_table(params: Mapping[str, Param[Any]], prefix: str) -> str:
+    """Return a table of settings in Markdown."""
+    rows = [f"| `{prefix}.{name}` | {show_default(param)} | {param.doc} |" for name, param in params.items()]
+    return "\n".join(["| | default | |", "|---|---|---|", *rows]) + "\n"
+
+
+def default_loop() -> str:
+    """Return the loop with the callbacks of the default configuration."""
+    configured = read_yaml(CONF / "callbacks" / "default.yaml")
+    callbacks = [make() for make in parse_callbacks(configured)]
+    return loop_text(in_order([*loop_callbacks({}), *callbacks]))
+
+
+def pages() -> list[Path]:
+    """Return the README and the pages of docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def derived_parts() -> dict[str, str]:
+    """Return the generated parts of the pages by the name of their marks."""
+    recipe = (CONF / "aug" / "imagenette.yaml").read_text()
+    return {
+        "recipe": f"```yaml\n# conf/aug/imagenette.yaml\n{recipe}```\n",
+        "sources": source_table(),
+        "ops": op_table(),
+        "equivalents": equivalent_table(),
+        "search": settings_table(settings(SearchSettings), "hydra.sweeper"),
+        "loop": f"```\n{default_loop()}\n```\n",
+    }
+
+
+def with_derived_parts(text: str) -> str:
+    """Return a page with its generated parts updated, each between <!-- name --> and <!-- /name -->."""
+    for name, part in derived_parts().items():
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        if begin:
+            _, end, after = rest.partition(f"<!-- /{name} -->")
+            text = before + begin + part + end + after
+    return text
+
+
+def _markdown(param: Param[Any]) -> str:
+    """Return default and doc of a parameter, and its allowed values where these are a few names."""
+    names = f"; {param.allowed()}" if isinstance(param, Choice) else ""
+    return f"({show_default(param)}) {param.doc}{names}"
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(with_derived_parts(page.read_text()))
