@@ -48,8 +48,8 @@ def arrange(figure: Figure) -> None:
         figure.set_layout_engine(None)
 
 
-def save_figure(figure: Figure, path: Path, dpi: float) -> None:
-    """Save a figure as PNG, atomically; its folder is created if it is missing."""
+def save_figure(figure: Figure, path: Path, dpi: float, *, parents: bool = True) -> None:
+    """Save a figure as PNG, atomically; its folder is created if it is missing and `parents` is true."""
     arrange(figure)
-    with atomic_path(path) as part:
+    with atomic_path(path, parents=parents) as part:
         figure.savefig(part, format="png", dpi=dpi)

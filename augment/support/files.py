@@ -41,21 +41,23 @@ def write_atomically(path: Path, content: bytes | str, *, durable: bool = True) 
 
 
 @contextmanager
-def atomic_path(path: Path, *, durable: bool = False) -> Iterator[Path]:
+def atomic_path(path: Path, *, durable: bool = False, parents: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`; the file or folder made there is renamed to `path` at the end.
 
-    The parent folder is created if it is missing. After an exception, nothing is left behind; `remove_parts` removes
+    After an exception, nothing is left behind; `remove_parts` removes
     what a killed process leaves.
 
     Args:
         path: the file or folder.
         durable: whether to wait until a file is on the disk before it is renamed, and then for its new name: after a
             power failure there is the old file or the new one. This takes milliseconds; caches do without it.
+        parents: whether to create the parent folder if it is missing.
 
     Raises:
         OSError: it cannot be written, or `path` is a folder that is not empty.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if parents:
+        path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{uuid4().hex}.part")
     try:
         yield part

@@ -37,7 +37,7 @@ def figure_of(plot: Callable[..., None], *args: Any, **options: Any) -> Figure:
     """Return the figure that a function draws, without writing a file."""
     figures: list[Figure] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(style, "save_figure", lambda figure, *_: figures.append(figure))
+        patch.setattr(style, "save_figure", lambda figure, *_, **__: figures.append(figure))
         plot(*args, path=Path("unwritten.png"), **options)
     (figure,) = figures
     return figure

@@ -39,7 +39,7 @@ def new_figure(path: Path, *, constrained: bool = True) -> Iterator[Figure]:
     with LOCK:
         figure = Figure(dpi=DPI, layout="constrained" if constrained else None)
         yield figure
-        save_figure(figure, path, DPI)
+        save_figure(figure, path, DPI, parents=False)  # a run's folder that was deleted is not made again
 
 
 def say_no_data(axes: Axes) -> None:

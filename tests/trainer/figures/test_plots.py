@@ -97,6 +97,7 @@ def test_schedule_draws_the_values() -> None:
 
 def test_a_figure_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "plots" / "history.png"
+    path.parent.mkdir()
     plot_history(history(1), path)
     before = read_png(path)
     plot_history(history(5), path)
