@@ -1,7 +1,6 @@
-"""How transforms of torchvision, albumentations and timm are written in a recipe: the table of docs/recipes.md."""
+"""How transforms of torchvision, albumentations and timm are written in a recipe."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -57,15 +56,3 @@ def op_like(name: str) -> str | None:
             for step, values in row.parsed().items():
                 return str((values or {}).get("op", step))
     return None
-
-
-def equivalent_table() -> str:
-    """Return the table in Markdown; rows of which no op is registered say so."""
-    head = ["| torchvision v2 | albumentations | timm | here |", "|---|---|---|---|"]
-    return "\n".join([*head, *_rows()]) + "\n"
-
-
-def _rows() -> Iterator[str]:
-    for row in sorted(equivalents(), key=lambda row: row.is_missing):
-        here = "missing" if row.is_missing else "; ".join(filter(None, (row.steps and f"`{row.steps}`", row.note)))
-        yield f"| {' | '.join((row.torchvision, row.albumentations, row.timm, here))} |"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
 from time import monotonic, sleep
+from typing import Any
 
 import torch
 
@@ -132,3 +133,15 @@ def _settle() -> None:
         sleep(0.1)
         if own_seconds() - before < 0.025:
             return
+
+
+def endless(loader: Any) -> Iterator[Any]:
+    """Yield the batches of endless passes of a loader, once its cache, if it has one, is full."""
+    try:
+        if loader.placement.cache:
+            for _ in loader:
+                pass
+        while True:
+            yield from loader
+    finally:
+        loader.close()

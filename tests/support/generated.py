@@ -10,7 +10,7 @@ from typing import Any
 from augment.cli.conf import CONF
 from augment.data.sources import SOURCES, Source
 from augment.params import Choice, Param, settings
-from augment.recipe.equivalents import equivalent_table
+from augment.recipe.equivalents import equivalents
 from augment.recipe.op import OPS
 from augment.support.yaml_files import read_yaml
 from trainer.callbacks.registry import parse_callbacks
@@ -42,6 +42,15 @@ def source_table() -> str:
         doc = summary_of(cls.__doc__).replace("<", "&lt;")
         lines.append(f"| `{name}` | {doc} | {needed} | {optional} |")
     lines.append(f"| all of them | | | {', '.join(f'`{key}`' for key in shared)} |")
+    return "\n".join(lines) + "\n"
+
+
+def equivalent_table() -> str:
+    """Return the table of other libraries' transforms in Markdown; rows of which no op is registered say so."""
+    lines = ["| torchvision v2 | albumentations | timm | here |", "|---|---|---|---|"]
+    for row in sorted(equivalents(), key=lambda row: row.is_missing):
+        here = "missing" if row.is_missing else "; ".join(filter(None, (row.steps and f"`{row.steps}`", row.note)))
+        lines.append(f"| {' | '.join((row.torchvision, row.albumentations, row.timm, here))} |")
     return "\n".join(lines) + "\n"
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from augment.params import Choice, Count, Number, setting
+from augment.params import Count, Number, setting
 from augment.support.background import Background
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, on_host, save
 from trainer.tasks.display import MetricsRow
-from trainer.tasks.registry import ALL_MONITORED, MONITORED_AS, best_row, monitored, smaller_is_better
+from trainer.tasks.registry import best_row, monitor_param, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
 
 if TYPE_CHECKING:
@@ -58,12 +58,8 @@ class Checkpoint(Callback):
     """
 
     monitor: str = setting(
-        Choice(
-            aliases=("metric",),
-            default=AUTO,
-            options=ALL_MONITORED,
-            others=MONITORED_AS,
-            doc="metric that selects the best model; auto: val_accuracy, for labels val_map, for numbers val_loss",
+        monitor_param(
+            "metric that selects the best model; auto: val_accuracy, val_map for labels, val_loss for numbers"
         )
     )
     every: int = setting(Count(default=1, within=(1, 10**6), doc="epochs between two writes of last.pt"))

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from augment.params import Choice, Count, Number, setting
+from augment.params import Count, Number, setting
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, CancelFit, Phase
 from trainer.tasks.display import MetricsRow
-from trainer.tasks.registry import ALL_MONITORED, MONITORED_AS, monitored, smaller_is_better
-from trainer.tasks.task import AUTO
+from trainer.tasks.registry import monitor_param, monitored, smaller_is_better
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
@@ -30,15 +29,7 @@ class EarlyStopping(Callback):
     epochs that have the metric: if validation is rare, the epochs in between are counted at the next one.
     """
 
-    monitor: str = setting(
-        Choice(
-            aliases=("metric",),
-            default=AUTO,
-            options=ALL_MONITORED,
-            others=MONITORED_AS,
-            doc="metric that has to improve; auto: as checkpoint.monitor",
-        )
-    )
+    monitor: str = setting(monitor_param("metric that has to improve; auto: as checkpoint.monitor"))
     patience: int = setting(Count(default=10, within=(1, 10**6), doc="epochs without improvement that end the fit"))
     min_delta: float = setting(
         Number(default=0.0, within=(0, 1e9), doc="a change counts as an improvement if it is larger than this")

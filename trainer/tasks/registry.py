@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from augment.params import settings
+from augment.params import Choice, settings
 from augment.support.errors import UserError, suggest
 from trainer.tasks.display import Column, MetricsRow
 from trainer.tasks.metric import METRICS, columns_of
@@ -48,6 +48,11 @@ class _Monitored(Collection[str]):
 
 ALL_MONITORED = _Monitored()
 MONITORED_AS = {"val_acc": "val_accuracy", "train_acc": "train_accuracy"}  # how they are often called
+
+
+def monitor_param(doc: str) -> Choice:
+    """Return the parameter of a callback that names the metric that it monitors."""
+    return Choice(aliases=("metric",), default=AUTO, options=ALL_MONITORED, others=MONITORED_AS, doc=doc)
 
 
 def register(cls: T) -> T:

@@ -25,7 +25,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import Aug, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
-from augment.support.measurement import LeftOutError, Row, consumer
+from augment.support.measurement import LeftOutError, Row, consumer, endless
 from augment.support.text import amount
 from augment.tools._photos import find_photos
 from augment.tools.bench import dali, torchvision
@@ -146,7 +146,7 @@ def crop_of(aug: Aug) -> Aug:
 
 
 def loaded(setup: Setup, aug: Aug) -> Iterator[Batch]:
-    """Yield batches of a recipe as in training, endlessly; the first one once the cache, if there is one, is full."""
+    """Return the batches of a recipe, see `endless`."""
     placement = place(aug, setup.images, setup.device, threads=setup.flags.threads)
     loader = Loader(
         build_plan(aug, "train"),
@@ -155,14 +155,7 @@ def loaded(setup: Setup, aug: Aug) -> Iterator[Batch]:
         placement,
         classes="0123456789",  # for ops that mix targets
     )
-    try:
-        if placement.cache:
-            for _ in loader:
-                pass
-        while True:
-            yield from loader
-    finally:
-        loader.close()
+    return endless(loader)
 
 
 def cached(setup: Setup) -> Iterator[Batch]:

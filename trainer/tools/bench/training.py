@@ -9,15 +9,13 @@ from typing import Any, cast
 
 from augment.cli.benchmark import compare
 from augment.pipeline.batch import Batch
-from augment.pipeline.loader import Loader
 from augment.support.console import text_console
-from augment.support.measurement import LeftOutError, Result, Row, Run, consumer
+from augment.support.measurement import LeftOutError, Result, Row, Run, consumer, endless
 from augment.support.secrets import as_written, masked
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import ParamScheduler
 from trainer.loop.callback import Callback, CancelValidate
 from trainer.loop.learner import Learner
-from trainer.loop.resizing import StagedLoader
 from trainer.optim.schedule import constant
 from trainer.run.build import make_learner, make_loaders, make_train_loader
 from trainer.run.config import Config
@@ -104,18 +102,6 @@ def make_rows(config: Config, *, placements: bool) -> list[Row]:
     ]
     compared = _PLACEMENTS if placements else ()
     return rows + [Row(name, f"training, {name}", partial(placed, name), ahead=ahead) for name in compared]
-
-
-def endless(loader: Loader | StagedLoader) -> Iterator[Batch]:
-    """Yield the batches of endless passes, once the cache, if there is one, is full."""
-    try:
-        if loader.placement.cache:
-            for _ in loader:
-                pass
-        while True:
-            yield from loader
-    finally:
-        loader.close()
 
 
 def verdict(config: Config, loader: Result, fixed: Result, fed: Result) -> str:
