@@ -6,6 +6,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -204,8 +205,8 @@ class WorkerPool(Launcher):
         for process in processes if stop else ():
             process.send_signal(signal.SIGTERM)
         try:
-            for process in processes:
-                process.wait()
+            while any(process.poll() is None for process in processes):
+                time.sleep(0.02)  # a signal that comes just before `wait` would not be noticed until it returns
         except KeyboardInterrupt:
             self._signals.hold()
             self._end(stop=True)  # at their own second signal, they end at once
