@@ -242,5 +242,26 @@ def job_of(trial: FrozenTrial) -> str | None:
 def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:
     """Return the complete trials of a study with one score whose jobs are there, the best first, each job once."""
     sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
-    done = sorted(study.get_trials(states=[TrialState.COMPLETE]), key=lambda trial: sign * (trial.value or 0.0))
-    return list({job_of(trial): trial for trial in done[::-1] if job_of(trial) in jobs}.values())[::-1]
+    done = study.get_trials(states=[TrialState.COMPLETE])
+    done.sort(key=lambda trial: sign * (trial.value or 0.0))
+    by_job: dict[str, FrozenTrial] = {}
+    for trial in done:
+        if (name := job_of(trial)) is not None and name in jobs:
+            by_job.setdefault(name, trial)
+    return list(by_job.values())
+
+
+def importances(study: Study) -> dict[str, float]:
+    """Return the share of each key in the spread of scores (PED-ANOVA); empty with too few trials."""
+    done = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+    if len(done) < 10 or len(study.directions) > 1:
+        return {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about ties
+            found = optuna.importance.get_param_importances(
+                study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+            )
+    except (ValueError, RuntimeError):  # all alike
+        return {}
+    return dict(found)

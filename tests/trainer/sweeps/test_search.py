@@ -111,12 +111,13 @@ def compared_with_the_base(found: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_planted_gain_is_found_and_confirmed_on_fresh_seeds(runs: FakeRuns, tmp_path: Path) -> None:
     runs.score = scored(0.1)
     worker = replace(runs.worker(), console=Console(file=(printed := StringIO())))
-    assert search(make(tmp_path, finalists=2, seeds=2, confirm=4, n_trials=6), Local(), worker) == 0
+    assert search(make(tmp_path, finalists=2, seeds=2, confirm=4, n_trials=12), Local(), worker) == 0
     assert "\nfinalists: 4 jobs with seeds 1 to 2\n" in printed.getvalue()
     assert "\nconfirmation: 8 jobs with seeds 1001 to 1004\n" in printed.getvalue()
     assert printed.getvalue().endswith(f"{tmp_path}/search.md\n")
     text = (tmp_path / "search.md").read_text()
     assert "That score is optimistic" in text
+    assert "- Importance for scores in the best tenth (PED-ANOVA): " in text
     found = json.loads((tmp_path / "search.json").read_text())
     (winner,) = compared_with_the_base(found)
     assert winner["n"] == 4
