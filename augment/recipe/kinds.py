@@ -1,7 +1,8 @@
 """The kinds of ops, a class each: what an op of the kind has, and how it moves pixels."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -140,7 +141,7 @@ class PreparedOp(Op):
 
     uniforms: tuple[str, ...] = ()
     prepare: Function | None = None
-    neutral: Mapping[str, Any] = field(default_factory=dict)
+    neutral: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, repr=False)
@@ -151,6 +152,7 @@ class LocalOp(PreparedOp):
     checkpoints: bool = True
     on_cpu: bool = False
     moves: Moves = "field"
+    field: Function | None = None
 
     kind = "local"
 

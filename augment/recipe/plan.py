@@ -84,9 +84,16 @@ class Plan:
         """The stages that mix samples."""
         return tuple(stage for stage in self.stages if stage.kind == "batch")
 
+    @property
+    def moving(self) -> "Plan":
+        """The plan with the stages that move pixels, and the steps that these need."""
+        return self._with(tuple(stage for stage in self.image_stages if any(step.op.moves for step in stage.steps)))
+
     def only(self, kind: StageKind) -> "Plan":
         """Return the plan with its stages of one kind, and the steps that these need."""
-        stages = tuple(stage for stage in self.stages if stage.kind == kind)
+        return self._with(tuple(stage for stage in self.stages if stage.kind == kind))
+
+    def _with(self, stages: tuple[Stage, ...]) -> "Plan":
         keys = {step.key.split(".")[0] for stage in stages for step in stage.steps}
         return replace(self, stages=stages, tree=tuple(step for step in self.tree if step.key in keys))
 

@@ -49,6 +49,7 @@ class Kind(ABC):
         noun: what a name in `Dataset.classes` stands for, as "class".
         units: what the targets of images are, in the plural.
         task: the task that trains on it, unless a source names another one; the value of data.task.
+        follows: whether it follows the pixels of the image, see `augment.data.targets.spatial`.
         cuts_each: whether a class with several images has some on either side of a cut; else groups are cut together.
         many_groups: whether most groups have an image or two, so that a share is one of all, not of each.
     """
@@ -56,6 +57,7 @@ class Kind(ABC):
     noun: ClassVar[str]
     units: ClassVar[str]
     task: ClassVar[str]
+    follows: ClassVar[bool] = False
     cuts_each: ClassVar[bool] = False
     many_groups: ClassVar[bool] = False
 

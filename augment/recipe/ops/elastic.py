@@ -39,10 +39,10 @@ def _hashed(seed: Array, count: int) -> Array:
 def _bend(images: "Tensor", shift: "Tensor") -> "Tensor":
     """Move pixels of (N, size, size, 3) uint8 by displacements on a coarse grid, (N, 2, points, points), in pixels."""
     import torch
-    from torch.nn.functional import grid_sample, interpolate
+    from torch.nn.functional import grid_sample
 
     size = images.shape[1]
-    fine = interpolate(shift.to(images.device, non_blocking=True), (size, size), mode="bicubic", align_corners=True)
+    fine = _fine(shift.to(images.device, non_blocking=True), size)
     line = torch.linspace(-1, 1, size, dtype=torch.float32, device=images.device)
     at = torch.stack(torch.meshgrid(line, line, indexing="xy"), dim=-1)
     source = at - fine.permute(0, 2, 3, 1) * (2 / (size - 1))
@@ -51,8 +51,21 @@ def _bend(images: "Tensor", shift: "Tensor") -> "Tensor":
     return moved.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).contiguous()
 
 
+def _fine(shift: "Tensor", size: int) -> "Tensor":
+    """Return displacements of each pixel, (N, 2, size, size)."""
+    from torch.nn.functional import interpolate
+
+    return interpolate(shift, (size, size), mode="bicubic", align_corners=True)
+
+
+def _field(size: int, shift: "Tensor", points: int) -> "Tensor":
+    """Return how far from each pixel of the result the one is that it shows, (N, size, size, 2)."""
+    return -_fine(shift, size).permute(0, 2, 3, 1)
+
+
 @local(
     prepare=_displacements,
+    field=_field,
     neutral={"std": 0.0},
     uniforms=("seed",),
     std_range=Range(

@@ -1,0 +1,223 @@
+"""Any number of objects in each image: boxes with a class each, and with them masks or points if there are some."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.targets.kind import Target, register
+from augment.data.targets.keypoints import move_points
+from augment.data.targets.masks import StoredMask, look_up
+from augment.data.targets.spatial import Motion, Rules, SpatialKind, check_array
+from augment.support.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The name of label 0, which no object has: torchvision's detectors count from 1.
+BACKGROUND = "background"
+
+_FORM = 'a dict with "boxes" (K, 4) and "labels" (K,), for each image'
+
+
+@dataclass(frozen=True, eq=False)
+class Objects:
+    """The K objects of an image, as it is stored.
+
+    Attributes:
+        boxes: (K, 4) float: left, top, right and bottom edge in pixels; [0, 0, width, height] is the whole image.
+        labels: (K,) int, from 1; `Dataset.classes[0]` is "background".
+        crowd: (K,) bool: several objects in one box; losses leave it out, mAP does not count it.
+        difficult: (K,) bool, likewise, of Pascal VOC.
+        instances: the mask of the objects: 0 for none, k + 1 for object k.
+        points: (K, P, 3): x, y (pixel centers at integers) and visibility, as COCO has it: 0 not labeled, 1 hidden, 2.
+        image_id: the number of the image in its file of annotations.
+    """
+
+    boxes: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    crowd: NDArray[np.bool_]
+    difficult: NDArray[np.bool_]
+    instances: StoredMask | None = None
+    points: NDArray[np.float32] | None = None
+    image_id: int = 0
+
+    @classmethod
+    def of(cls, boxes: Any, labels: Any, **others: Any) -> Objects:
+        """Make arrays of boxes, (K, 4), and labels, (K,); none is crowd or difficult unless `others` say so.
+
+        Raises:
+            UserError: a box is reversed, has no area or is not finite, or there are not as many labels as boxes.
+        """
+        edges = np.asarray(boxes, np.float32).reshape(-1, 4)
+        found = np.asarray(labels, np.int64).reshape(-1)
+        if len(edges) != len(found):
+            raise UserError(f"{len(edges)} boxes and {len(found)} labels. Allowed: as many.")
+        if fault := fault_of_boxes(edges):
+            raise UserError(fault)
+        flags = {name: np.asarray(others.pop(name, np.zeros(len(found))), bool) for name in ("crowd", "difficult")}
+        return cls(edges, found, **flags, **others)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def _digest(self) -> str:
+        parts = [self.boxes, self.labels, self.crowd, self.difficult, *([] if self.points is None else [self.points])]
+        digest = blake2b(f"{self.image_id} {self.instances}".encode(), digest_size=8)
+        for part in parts:
+            digest.update(np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()
+
+    def __str__(self) -> str:
+        return self._digest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Objects) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+
+@dataclass(frozen=True)
+class Boxes(SpatialKind):
+    """Objects: a list of dicts of tensors in a batch, as torchvision's detectors take it, see `follow`.
+
+    Attributes:
+        point_names: the names of the P points of each object.
+        flip_pairs: pairs of points that are left and right of each other.
+    """
+
+    noun, units, task = "class", "boxes", "detect"
+
+    point_names: tuple[str, ...] = field(default=(), compare=False)
+    flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+
+    @property
+    def loads(self) -> bool:
+        """Masks of instances are files."""
+        return True
+
+    def load(self, target: Target) -> tuple[Objects, Any]:
+        """Return the objects, and the mask of them with its name."""
+        mask = target.instances
+        return target, None if mask is None else (mask.read(), mask.name)
+
+    def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> list[dict[str, Tensor]]:
+        """Return the objects that are left in each image, on the device of the images:
+
+        boxes (K, 4) float32, the hulls of the moved corners, clipped once, at the end; labels (K,) int64; iscrowd and
+        difficult (K,) bool; area (K,) float32 of the clipped boxes; image_id (1,) int64; with them, masks (K, height,
+        width) uint8, and keypoints (K, P, 3) float32 with visibility 0 outside of the image.
+        """
+        import torch
+
+        objects = [found for found, _ in loaded]
+        counts = [len(found) for found in objects]
+        owners = np.repeat(np.arange(len(objects)), counts)
+        boxes, keep = _move_boxes(np.concatenate([found.boxes for found in objects]), owners, motion, rules)
+        fields: dict[str, NDArray[Any]] = {"boxes": boxes.astype(np.float32)}
+        for name, key in (("labels", "labels"), ("iscrowd", "crowd"), ("difficult", "difficult")):
+            fields[name] = np.concatenate([getattr(found, key) for found in objects])
+        fields["area"] = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).astype(np.float32)
+        if all(found.points is not None for found in objects) and self.point_names:
+            points = np.concatenate([found.points for found in objects])
+            fields["keypoints"] = move_points(points, owners, motion, self.flip_pairs)
+        split = np.cumsum(counts)[:-1]
+        kept = np.split(keep, split)
+        parts = {name: np.split(array, split) for name, array in fields.items()}
+        batch = [
+            {name: torch.from_numpy(part[number][kept[number]]).to(motion.device) for name, part in parts.items()}
+            for number in range(len(objects))
+        ]
+        for target, found in zip(batch, objects, strict=True):
+            target["image_id"] = torch.tensor([found.image_id], device=motion.device)
+        if all(mask is not None for _, mask in loaded):
+            shown = look_up([mask for _, mask in loaded], motion, 0)
+            for number, target in enumerate(batch):
+                wanted = torch.from_numpy(np.flatnonzero(kept[number]) + 1).to(motion.device)
+                target["masks"] = (shown[number] == wanted[:, None, None]).to(torch.uint8)
+        return batch
+
+    def given(self, targets: Any, count: int) -> list[Any]:
+        """Return objects, given as torchvision has them: a list of dicts."""
+        if not isinstance(targets, Sequence) or len(targets) != count:
+            raise UserError(f"targets: {count} images need a list of as many. Allowed: {_FORM}.")
+        found = []
+        for number, target in enumerate(targets):
+            what = f"targets[{number}]"
+            if not isinstance(target, dict) or not {"boxes", "labels"} <= target.keys():
+                raise UserError(f"{what}: {type(target).__name__} is not allowed. Allowed: {_FORM}.")
+            boxes = check_array(target["boxes"], (None, 4), f"{what}: boxes", "(K, 4), left, top, right, bottom")
+            labels = check_array(target["labels"], (len(boxes),), f"{what}: labels", f"({len(boxes)},), one a box")
+            flags = {
+                key: check_array(target[name], (len(boxes),), f"{what}: {name}", f"({len(boxes)},)").astype(bool)
+                for name, key in (("iscrowd", "crowd"), ("difficult", "difficult"))
+                if name in target
+            }
+            try:
+                found.append((Objects.of(boxes, labels, **flags), None))
+            except UserError as error:
+                raise UserError(f"{what}: {error}") from None
+        return found
+
+    def fault(self, targets: Sequence[object], names: int) -> str:
+        """Name one that is no `Objects`, or has a label that is no class."""
+        for target in targets:
+            if not isinstance(target, Objects):
+                return f"{target!r}. Allowed: augment.Objects."
+            if len(target) and not 1 <= target.labels.min() <= target.labels.max() < names:
+                wrong = next(label for label in target.labels.tolist() if not 1 <= label < names)
+                return f"{wrong} as a label. Allowed: 1 to {names - 1}; 0 is the background."
+        return ""
+
+    def caption(self, target: Any, names: Sequence[str]) -> str:
+        """Return the classes of the objects with their numbers: "2 cat, 1 dog"."""
+        labels = target["labels"].tolist() if isinstance(target, dict) else target.labels.tolist()
+        return ", ".join(f"{n} {names[i] if names else i}" for i, n in Counter(labels).most_common(3)) or "nothing"
+
+    def blank(self, names: int) -> Target:
+        """Return no objects."""
+        return Objects.of([], [])
+
+    def present(self, target: Target) -> Sequence[int]:
+        """Return the classes that objects have."""
+        return np.unique(target.labels).tolist()
+
+
+def fault_of_boxes(boxes: NDArray[np.float32]) -> str:
+    """Return what is wrong with the first wrong box of (K, 4); nothing if none is."""
+    with np.errstate(invalid="ignore"):
+        wrong = ~(np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1))
+    if not wrong.any():
+        return ""
+    box = boxes[np.argmax(wrong)]
+    why = "is not finite" if not np.isfinite(box).all() else "has no area, or its edges are reversed"
+    return f"the box {[float(f'{edge:.6g}') for edge in box]} {why}. Allowed: left < right, top < bottom."
+
+
+def _move_boxes(
+    boxes: NDArray[np.float32], owners: NDArray[np.int64], motion: Motion, rules: Rules
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the hulls of moved boxes, (M, 4), clipped to the output, and which are kept."""
+    corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]].astype(np.float64) - 0.5
+    moved = motion.forward(corners.reshape(-1, 2), np.repeat(owners, 4)).reshape(-1, 4, 2) + 0.5
+    height, width = motion.size
+    with np.errstate(invalid="ignore"):
+        low, high = moved.min(axis=1), moved.max(axis=1)
+        limits = np.array([width, height])
+        clipped = np.concatenate([low.clip(0, limits), high.clip(0, limits)], axis=1)
+        area = (clipped[:, 2] - clipped[:, 0]) * (clipped[:, 3] - clipped[:, 1])
+        whole = np.prod(high - low, axis=1)
+        keep = (area >= rules.min_area) & (area > 0) & (area >= rules.min_visible * whole)
+    return clipped, keep
+
+
+BOXES = register(Boxes())

@@ -1,0 +1,92 @@
+"""A fixed number of points in each image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.targets.kind import Target, register
+from augment.data.targets.spatial import Motion, Rules, SpatialKind, check_array
+from augment.support.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Points = tuple[tuple[float, float, float], ...]
+
+
+@dataclass(frozen=True)
+class Keypoints(SpatialKind):
+    """P points, of which `Dataset.classes` are the names: (N, P, 3) float32 in a batch.
+
+    A target is a tuple of (x, y, visibility): pixels with centers at integers; 0 not labeled, 1 hidden, 2 visible.
+
+    Attributes:
+        flip_pairs: pairs of points that are left and right of each other, such as the eyes.
+    """
+
+    noun, units, task = "point", "keypoints", "keypoints"
+
+    flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+
+    def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Tensor:
+        """Return (N, P, 3) float32: x, y in pixels of the output, and visibility, 0 outside of it."""
+        import torch
+
+        points = np.array(loaded, np.float32)
+        moved = move_points(points, np.arange(len(points)), motion, self.flip_pairs)
+        return torch.from_numpy(moved).to(motion.device)
+
+    def given(self, targets: Any, count: int) -> list[Any]:
+        """Return points, (N, P, 2) or (N, P, 3)."""
+        allowed = f"({count}, P, 2) of x and y, or ({count}, P, 3) with visibility"
+        points = check_array(targets, (count, None, None), "targets", allowed).astype(np.float32)
+        if points.shape[2] == 2:
+            points = np.concatenate([points, np.full_like(points[..., :1], 2)], axis=-1)
+        if points.shape[2] != 3:
+            raise UserError(f"targets: {points.shape}. Allowed: {allowed}.")
+        return list(points)
+
+    def fault(self, targets: Sequence[object], names: int) -> str:
+        """Name one with another number of points."""
+        odd = [t for t in targets if not isinstance(t, tuple) or len(t) != names or {len(p) for p in t} > {3}]
+        return f"{odd[0]!r:.80}. Allowed: {names} points (x, y, visibility)." if odd else ""
+
+    def caption(self, target: Any, names: Sequence[str]) -> str:
+        """Return how many points are visible."""
+        visible = int(np.count_nonzero(np.asarray(target)[..., 2] > 0))
+        return f"{visible} of {len(names) or len(target)} points"
+
+    def blank(self, names: int) -> Target:
+        """Return points that are not labeled."""
+        return ((0.0, 0.0, 0.0),) * names
+
+
+def move_points(
+    points: NDArray[np.float32], owners: NDArray[np.int64], motion: Motion, flip_pairs: Sequence[tuple[int, int]]
+) -> NDArray[np.float32]:
+    """Return points, (K, P, 3) of the images of `owners`, (K,), as they are in the outputs, (K, P, 3).
+
+    Where an image is mirrored, the points of each pair change places. Visibility is 0 outside; x and y are not clamped.
+    """
+    count = points.shape[1]
+    moved = motion.forward(points[..., :2].reshape(-1, 2).astype(np.float64), np.repeat(owners, count))
+    places = moved.reshape(-1, count, 2)
+    height, width = motion.size
+    with np.errstate(invalid="ignore"):
+        inside = ((places >= -0.5) & (places <= np.array([width, height]) - 0.5)).all(axis=-1)
+    visible = np.where(inside, points[..., 2], 0)
+    found = np.concatenate([np.nan_to_num(places), visible[..., None]], axis=-1).astype(np.float32)
+    swapped = list(range(count))
+    for left, right in flip_pairs:
+        swapped[left], swapped[right] = right, left
+    rows = motion.mirrors[owners]
+    found[rows] = found[rows][:, swapped]
+    return found
+
+
+KEYPOINTS = register(Keypoints())

@@ -1,0 +1,197 @@
+"""A mask for each image: the class of each of its pixels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from augment.data.targets.kind import Target, register
+from augment.data.targets.spatial import IGNORE, Motion, Rules, SpatialKind, check_array
+from augment.support.errors import UserError, first_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The modes of images whose pixels are labels.
+_LABEL_MODES = ("1", "L", "P")
+
+
+class StoredMask(Protocol):
+    """A mask that is read when it is needed; hashable and picklable. `str` of it is its identity in the data set."""
+
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+
+    def read(self) -> NDArray[np.uint8]:
+        """Return the label of each pixel of the image as it is stored, (height, width), `IGNORE` for none.
+
+        Raises:
+            UserError: it cannot be read; the message names it.
+        """
+
+
+@dataclass(frozen=True)
+class MaskFile:
+    """A mask in an image file, mostly PNG.
+
+    Attributes:
+        path: the file. Its pixels are labels, gray or by a palette, or colors if `colors` has some.
+        labels: the label that each value of a pixel, 0 to 255, means; empty: the value itself.
+        colors: the label of each color (R, G, B).
+        classes: number of classes; other labels than `IGNORE` must be below it.
+    """
+
+    path: Path
+    labels: tuple[int, ...] = ()
+    colors: tuple[tuple[int, int, int], ...] = field(default=())
+    classes: int = IGNORE
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return f"{self.path.parent.name}/{self.path.name}"
+
+    def read(self) -> NDArray[np.uint8]:
+        """Return the labels, (height, width)."""
+        try:
+            with Image.open(self.path) as image:
+                mode = image.mode
+                if self.colors and mode not in _LABEL_MODES[:2]:
+                    return _of_colors(np.asarray(image.convert("RGB")), self.colors, self.name)
+                if mode not in _LABEL_MODES:
+                    hint = "" if mode not in ("RGB", "RGBA") else " Colors need data.palette=FILE."
+                    raise UserError(f"{self.path}: a mask of mode {mode}.{hint} Allowed: one label a pixel, 8 bits.")
+                found = np.asarray(image, np.uint8)
+        except OSError as error:
+            raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error
+        if self.labels:
+            found = np.array(self.labels, np.uint8)[found]
+        beyond = (found >= self.classes) & (found != IGNORE)
+        if beyond.any():
+            raise UserError(
+                f"{self.path}: the mask has the label {found[beyond][0]}. Allowed: 0 to {self.classes - 1}, and {IGNORE} "
+                "for pixels that do not count."
+            )
+        return found
+
+
+class Masks(SpatialKind):
+    """The class of each pixel: (N, height, width) int64 in a batch."""
+
+    noun, units, task = "class", "masks", "segment"
+
+    @property
+    def loads(self) -> bool:
+        """Masks are files."""
+        return True
+
+    def load(self, target: Target) -> tuple[NDArray[np.uint8], str]:
+        """Return the labels, (height, width), and the name."""
+        return target.read(), target.name
+
+    def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Tensor:
+        """Return (N, height, width) int64: the label of the stored pixel that each output pixel shows."""
+        return look_up(loaded, motion, rules.fill_label).long()
+
+    def given(self, targets: Any, count: int) -> list[Any]:
+        """Return masks, (N, height, width) or a list of (height, width)."""
+        if len(targets) != count:
+            raise UserError(f"targets: {len(targets)} masks for {count} images. Allowed: one each.")
+        found = []
+        for number, mask in enumerate(targets):
+            what = f"targets[{number}]"
+            labels = check_array(mask, (None, None), what, "a mask (height, width) of labels 0 to 255")
+            if labels.dtype.kind == "f" or labels.min(initial=0) < 0 or labels.max(initial=0) > IGNORE:
+                raise UserError(f"{what}: {labels.dtype} up to {labels.max()}. Allowed: labels 0 to {IGNORE}.")
+            found.append((labels.astype(np.uint8), what))
+        return found
+
+    def fault(self, targets: Sequence[object], names: int) -> str:
+        """Name one that cannot be read."""
+        odd = [target for target in targets if not hasattr(target, "read")]
+        return f"{odd[0]!r}. Allowed: an augment.MaskFile, or an object with a name and a read()." if odd else ""
+
+    def caption(self, target: Any, names: Sequence[str]) -> str:
+        """Return the classes of a mask, (height, width), with their shares of the pixels."""
+        counts = Counter(np.asarray(target).ravel().tolist())
+        counts.pop(IGNORE, None)
+        total = max(sum(counts.values()), 1)
+        return ", ".join(f"{names[i] if names else i} {n / total:.0%}" for i, n in counts.most_common(3))
+
+    def blank(self, names: int) -> Target:
+        """Return a mask of any size that does not count."""
+        return NO_MASK
+
+
+@dataclass(frozen=True)
+class _NoMask:
+    name: str = "no mask"
+
+    def read(self) -> NDArray[np.uint8]:
+        return np.full((1, 1), IGNORE, np.uint8)
+
+
+NO_MASK = _NoMask()
+
+
+def look_up(loaded: Sequence[tuple[NDArray[np.uint8], str]], motion: Motion, fill: int) -> Tensor:
+    """Return the label of the stored pixel that each output pixel shows, (N, height, width) uint8 on the device.
+
+    Args:
+        loaded: the labels of each stored image, (height, width), and its name.
+        motion: how pixels moved.
+        fill: the label of pixels that show none.
+
+    Raises:
+        UserError: a mask is not as large as its image.
+    """
+    import torch
+
+    for (labels, name), size in zip(loaded, motion.stored_sizes.tolist(), strict=True):
+        if labels.shape != tuple(size) and labels.shape != (1, 1):
+            given = f"{labels.shape[0]} x {labels.shape[1]}"
+            raise UserError(f"{name}: the mask has {given} pixels, the image {size[0]} x {size[1]}. Allowed: the same.")
+    row, column, inside = motion.back()
+    heights, widths = (torch.tensor([labels.shape[axis] for labels, _ in loaded]) for axis in (0, 1))
+    starts = torch.cumsum(heights * widths, 0) - heights * widths
+    flat = torch.from_numpy(np.concatenate([labels.ravel() for labels, _ in loaded]))
+    flat, starts, heights, widths = (_move(tensor, motion.device) for tensor in (flat, starts, heights, widths))
+    row = row.minimum((heights - 1)[:, None, None])
+    column = column.minimum((widths - 1)[:, None, None])
+    found = flat[starts[:, None, None] + row * widths[:, None, None] + column]
+    return torch.where(inside, found, fill)
+
+
+def _move(tensor: Tensor, device: Any) -> Tensor:
+    """Copy to a device without waiting for it."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def _of_colors(
+    pixels: NDArray[np.uint8], colors: Sequence[tuple[int, int, int]], name: str
+) -> NDArray[np.uint8]:
+    """Return the labels of colors, (height, width, 3)."""
+    codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
+    known = np.array(colors, np.int64) @ np.array([1 << 16, 1 << 8, 1])
+    order = np.argsort(known)
+    at = np.searchsorted(known[order], codes).clip(max=len(known) - 1)
+    labels = order[at]
+    wrong = known[labels] != codes
+    if wrong.any():
+        color = tuple(pixels[wrong][0].tolist())
+        raise UserError(f"{name}: the mask has the color {color}, which is not in data.palette. Allowed: colors that are.")
+    return labels.astype(np.uint8)
+
+
+MASKS = register(Masks())

@@ -1,0 +1,144 @@
+"""Targets in the image, such as masks, boxes and points: they follow its pixels.
+
+Pixel centers are at integers; an image's edges lie at -0.5 and at its width - 0.5. Boxes are given by their edges, as COCO
+and torchvision have them: [0, 0, width, height] is a whole image. In pixels, an edge is 0.5 less.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.targets.given import LabeledSplit
+from augment.data.targets.kind import Kind, Target, TargetOptions
+from augment.support.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# The label of pixels that no loss and no metric looks at.
+IGNORE = 255
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What becomes of targets at the edges of the output.
+
+    Attributes:
+        min_visible: a box is dropped if less than this share of it is inside.
+        min_area: a box is dropped if less of it is inside, in square pixels.
+        fill_label: the label of a mask where the image is filled.
+    """
+
+    min_visible: float = 0.1
+    min_area: float = 1.0
+    fill_label: int = IGNORE
+
+
+class Motion(Protocol):
+    """How the pixels of a batch of N images moved, from stored images to outputs."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the outputs in pixels."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the outputs are."""
+
+    @property
+    def stored_sizes(self) -> NDArray[np.int64]:
+        """Height and width of the images as they are stored, (N, 2)."""
+
+    @property
+    def mirrors(self) -> NDArray[np.bool_]:
+        """Which images are mirrored, so that what was on the left is on the right, (N,)."""
+
+    def forward(self, points: NDArray[np.float64], owners: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return where points, (M, 2) as x and y in pixels of the stored images of `owners`, (M,), are in the outputs.
+
+        A point that a perspective sends to infinity or beyond becomes NaN.
+        """
+
+    def back(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the row and column of the stored pixel that each output pixel shows, and whether it shows any.
+
+        Each is (N, height, width), of int64 or bool, on the device.
+        """
+
+
+class SpatialKind(Kind):
+    """A kind of target that follows the pixels of its image."""
+
+    follows = True
+
+    def read(
+        self, splits: Sequence[LabeledSplit], options: TargetOptions
+    ) -> tuple[tuple[str, ...], list[tuple[Target, ...]]]:
+        """Refuse labels.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            f"data.task={self.task}: needs {self.units}, and this source has labels or numbers for whole images."
+        )
+
+    def load(self, target: Target) -> Any:
+        """Return what `follow` needs of a target; files are read here, in threads, ahead of time.
+
+        Raises:
+            UserError: a file cannot be read, or does not fit; the message names it.
+        """
+        return target
+
+    @property
+    def loads(self) -> bool:
+        """Whether `load` reads files."""
+        return False
+
+    @abstractmethod
+    def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Any:
+        """Return the targets of a batch, (N,) of what `load` returns, as they are in the outputs."""
+
+    @abstractmethod
+    def given(self, targets: Any, count: int) -> list[Any]:
+        """Return targets in memory, of `count` images, as `load` returns them.
+
+        Raises:
+            UserError: they are of another form.
+        """
+
+    def collate(self, targets: Sequence[Target]) -> NoReturn:
+        """Do not collate: `follow` does."""
+        raise NotImplementedError
+
+    def shares(self, targets: Tensor, names: int) -> Tensor:
+        """Refuse to mix.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(f"aug.train: {self.units} cannot be mixed in shares. Allowed: a recipe without mixup.")
+
+
+def check_array(array: object, shape: tuple[int | None, ...], what: str, allowed: str) -> NDArray[Any]:
+    """Return numbers as an array of a shape, whose `None` stand for any length.
+
+    Raises:
+        UserError: they have another shape, or are no numbers.
+    """
+    try:
+        found = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
+    except (TypeError, ValueError):
+        found = np.empty(0, object)
+    fits = found.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, found.shape, strict=True))
+    if found.dtype.kind not in "biuf" or not fits:
+        raise UserError(f"{what}: {found.shape} {found.dtype}. Allowed: {allowed}.")
+    return found
