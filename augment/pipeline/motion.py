@@ -250,5 +250,3 @@ def _folded(place: Tensor, side: Tensor | int, border: str) -> Tensor:
         return (place + 0.5).remainder(torch.as_tensor(side, dtype=place.dtype, device=place.device)) - 0.5
     low = torch.full_like(place, -0.5)
     return place.maximum(low).minimum(low + side)
-
-

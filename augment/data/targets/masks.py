@@ -178,9 +178,7 @@ def _move(tensor: Tensor, device: Any) -> Tensor:
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
-def _of_colors(
-    pixels: NDArray[np.uint8], colors: Sequence[tuple[int, int, int]], name: str
-) -> NDArray[np.uint8]:
+def _of_colors(pixels: NDArray[np.uint8], colors: Sequence[tuple[int, int, int]], name: str) -> NDArray[np.uint8]:
     """Return the labels of colors, (height, width, 3)."""
     codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     known = np.array(colors, np.int64) @ np.array([1 << 16, 1 << 8, 1])
@@ -190,7 +188,9 @@ def _of_colors(
     wrong = known[labels] != codes
     if wrong.any():
         color = tuple(pixels[wrong][0].tolist())
-        raise UserError(f"{name}: the mask has the color {color}, which is not in data.palette. Allowed: colors that are.")
+        raise UserError(
+            f"{name}: the mask has the color {color}, which is not in data.palette. Allowed: colors that are."
+        )
     return labels.astype(np.uint8)
 
 
