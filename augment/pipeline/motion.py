@@ -1,13 +1,14 @@
 """Where the pixels of a batch went: what masks, boxes and points follow.
 
-Forward, a point of a stored image goes through the EXIF turn, the crop's window, and every stage that moves pixels. Back,
-each output pixel is traced through the same stages in reverse, with the border of each, to the one stored pixel that it
-shows: a mask is looked up once, however many stages there are, and is never interpolated.
+Forward, a point of a stored image goes through the EXIF turn, the crop's window, and every stage that moves pixels.
+Back, each output pixel is traced through the same stages in reverse, with the border of each, to the one stored pixel
+that it shows: a mask is looked up once, however many stages there are, and is never interpolated.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ class _Matrix:
 
 @dataclass(frozen=True)
 class _Field:
-    """A local stage that moves pixels: how far from each output pixel the one is that it shows, (N, height, width, 2)."""
+    """A local stage that moves pixels: how far from each output pixel the one is that it shows, (N, H, W, 2)."""
 
     shift: Tensor
 
@@ -146,10 +147,10 @@ class Motions:
         moving = [own.moving for own in plan.per_view]
         for own in moving if targets else ():
             for step in own.steps:
-                if step.op.kind == "local" and not (isinstance(step.op, LocalOp) and step.op.field):
+                if step.op.kind == "local" and not (isinstance(step.op, LocalOp) and step.op.displacement):
                     raise UserError(
-                        f"{own.path}.{step.key}: {targets} cannot follow the op '{step.op.name}', which does not say how "
-                        "it moves pixels. Allowed: field=... in its declaration, or moves=False if it moves none."
+                        f"{own.path}.{step.key}: {targets} cannot follow the op '{step.op.name}', which does not say "
+                        "how it moves pixels. Allowed: displacement=... where it is declared, or moves=False if none."
                     )
         fields = [own if targets else own.only("geometry") for own in moving]
         self._samplers = [Sampler(own, seed, rank, view) for view, own in enumerate(fields)]
@@ -175,7 +176,7 @@ def pair(size: int | tuple[int, int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
 
 
-def _step(stage: Stage, draws: dict[str, Draws], size: tuple[int, int]) -> _Matrix | _Field:
+def _step(stage: Stage, draws: dict[str, Draws], size: Any) -> _Matrix | _Field:
     if stage.kind == "geometry":
         there, back = about_middle(size)
         matrix = stage.matrix(draws, size)
@@ -183,9 +184,10 @@ def _step(stage: Stage, draws: dict[str, Draws], size: tuple[int, int]) -> _Matr
         moved = (matrix != np.eye(3)).any(axis=(1, 2))
         return _Matrix(np.where(moved[:, None, None], there @ matrix @ back, np.eye(3)), stage.border[0])
     step = stage.steps[0]
-    assert isinstance(step.op, LocalOp) and step.op.field
+    assert isinstance(step.op, LocalOp)
+    assert step.op.displacement
     values = {name: torch.from_numpy(value) for name, value in stage.values(draws, size).items()}
-    shift = step.op.field(size=size, **step.op.fixed(step.params), **values)
+    shift = step.op.displacement(size=size, **step.op.fixed(step.params), **values)
     applied = torch.from_numpy(np.ascontiguousarray(stage.applied(draws)))
     return _Field(torch.where(applied[:, None, None, None], shift.double(), 0.0))
 

@@ -1,8 +1,7 @@
 """The kinds of ops, a class each: what an op of the kind has, and how it moves pixels."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -141,7 +140,7 @@ class PreparedOp(Op):
 
     uniforms: tuple[str, ...] = ()
     prepare: Function | None = None
-    neutral: Mapping[str, Any] = MappingProxyType({})
+    neutral: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,7 +151,7 @@ class LocalOp(PreparedOp):
     checkpoints: bool = True
     on_cpu: bool = False
     moves: Moves = "field"
-    field: Function | None = None
+    displacement: Function | None = None
 
     kind = "local"
 

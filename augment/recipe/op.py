@@ -135,7 +135,7 @@ def local(
     random: bool = False,
     checkpoints: bool = True,
     moves: bool = True,
-    field: Function | None = None,
+    displacement: Function | None = None,
     **params: Param[Any],
 ) -> Decorator:
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
@@ -151,14 +151,14 @@ def local(
         random: whether it draws random numbers in DALI: each operator that does takes `**dali.random`.
         checkpoints: whether DALI can checkpoint its operators; false makes resuming an epoch slower.
         moves: false promises that each pixel stays where it is, and with it what masks, boxes and points mark.
-        field: PyTorch function `(size, **values) -> (N, height, width, 2)`, of the values that `function` takes, as
-            tensors: how far to the right of and below each pixel of the result the one is that it shows, in pixels.
+        displacement: PyTorch function `(size, **values) -> (N, height, width, 2)`, of the values that `function` takes,
+            as tensors: how far to the right of and below each pixel of the result the one is that it shows, in pixels.
             Masks, boxes and points follow it; without it an op that moves pixels is refused where there are some.
         params: the op's parameters by name; p is added.
     """
     prepared: dict[str, Any] = {"uniforms": uniforms, "prepare": prepare, "neutral": neutral}
     own: dict[str, Any] = {"random": random, "checkpoints": checkpoints, "moves": "field" if moves else None}
-    own["field"] = field
+    own["displacement"] = displacement
     return _register(LocalOp, ("images", "dali"), params, **prepared, **own)
 
 

@@ -137,7 +137,11 @@ class LabeledSource(Source):
         Flag(default=False, doc="images have any number of labels, including none; short for data.task=multilabel")
     )
     task: str | None = setting(
-        Choice(optional=True, options=tuple(known_kinds()), doc="what the targets are; null: inferred from them")
+        Choice(
+            optional=True,
+            options=tuple(name for name, kind in known_kinds().items() if not kind.follows),
+            doc="what the targets are; null: inferred from them",
+        )
     )
     targets: tuple[str, ...] = setting(
         Texts(default=(), doc="names of the numbers to predict, or of the labels with data.multilabel=true")

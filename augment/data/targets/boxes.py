@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.kind import Target, register
 from augment.data.targets.keypoints import move_points
+from augment.data.targets.kind import Target, register
 from augment.data.targets.masks import StoredMask, look_up
 from augment.data.targets.spatial import Motion, Rules, SpatialKind, check_array
 from augment.support.errors import UserError
@@ -63,7 +63,7 @@ class Objects:
         if fault := fault_of_boxes(edges):
             raise UserError(fault)
         flags = {name: np.asarray(others.pop(name, np.zeros(len(found))), bool) for name in ("crowd", "difficult")}
-        return cls(edges, found, **flags, **others)
+        return cls(edges, found, flags["crowd"], flags["difficult"], **others)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -100,10 +100,9 @@ class Boxes(SpatialKind):
     point_names: tuple[str, ...] = field(default=(), compare=False)
     flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 
-    @property
-    def loads(self) -> bool:
+    def loads(self, targets: Sequence[Target]) -> bool:
         """Masks of instances are files."""
-        return True
+        return any(target.instances is not None for target in targets)
 
     def load(self, target: Target) -> tuple[Objects, Any]:
         """Return the objects, and the mask of them with its name."""
@@ -111,11 +110,11 @@ class Boxes(SpatialKind):
         return target, None if mask is None else (mask.read(), mask.name)
 
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> list[dict[str, Tensor]]:
-        """Return the objects that are left in each image, on the device of the images:
+        """Return the objects that are left in each image, on the device of the images.
 
-        boxes (K, 4) float32, the hulls of the moved corners, clipped once, at the end; labels (K,) int64; iscrowd and
-        difficult (K,) bool; area (K,) float32 of the clipped boxes; image_id (1,) int64; with them, masks (K, height,
-        width) uint8, and keypoints (K, P, 3) float32 with visibility 0 outside of the image.
+        They are boxes (K, 4) float32, the hulls of the moved corners, clipped once, at the end; labels (K,) int64;
+        iscrowd and difficult (K,) bool; area (K,) float32 of the clipped boxes; image_id (1,) int64; with them, masks
+        (K, height, width) uint8, and keypoints (K, P, 3) float32 with visibility 0 outside of the image.
         """
         import torch
 
@@ -189,7 +188,7 @@ class Boxes(SpatialKind):
 
     def present(self, target: Target) -> Sequence[int]:
         """Return the classes that objects have."""
-        return np.unique(target.labels).tolist()
+        return [int(label) for label in np.unique(target.labels)]
 
 
 def fault_of_boxes(boxes: NDArray[np.float32]) -> str:

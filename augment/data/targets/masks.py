@@ -80,8 +80,8 @@ class MaskFile:
         beyond = (found >= self.classes) & (found != IGNORE)
         if beyond.any():
             raise UserError(
-                f"{self.path}: the mask has the label {found[beyond][0]}. Allowed: 0 to {self.classes - 1}, and {IGNORE} "
-                "for pixels that do not count."
+                f"{self.path}: the mask has the label {found[beyond][0]}. Allowed: 0 to {self.classes - 1}, and "
+                f"{IGNORE} for pixels that do not count."
             )
         return found
 
@@ -91,8 +91,7 @@ class Masks(SpatialKind):
 
     noun, units, task = "class", "masks", "segment"
 
-    @property
-    def loads(self) -> bool:
+    def loads(self, targets: Sequence[Target]) -> bool:
         """Masks are files."""
         return True
 
@@ -191,7 +190,7 @@ def _of_colors(pixels: NDArray[np.uint8], colors: Sequence[tuple[int, int, int]]
         raise UserError(
             f"{name}: the mask has the color {color}, which is not in data.palette. Allowed: colors that are."
         )
-    return labels.astype(np.uint8)
+    return np.asarray(labels, np.uint8)
 
 
 MASKS = register(Masks())

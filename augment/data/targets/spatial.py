@@ -1,7 +1,7 @@
 """Targets in the image, such as masks, boxes and points: they follow its pixels.
 
-Pixel centers are at integers; an image's edges lie at -0.5 and at its width - 0.5. Boxes are given by their edges, as COCO
-and torchvision have them: [0, 0, width, height] is a whole image. In pixels, an edge is 0.5 less.
+Pixel centers are at integers; an image's edges lie at -0.5 and at its width - 0.5. Boxes are given by their edges, as
+COCO and torchvision have them: [0, 0, width, height] is a whole image. In pixels, an edge is 0.5 less.
 """
 
 from __future__ import annotations
@@ -98,9 +98,8 @@ class SpatialKind(Kind):
         """
         return target
 
-    @property
-    def loads(self) -> bool:
-        """Whether `load` reads files."""
+    def loads(self, targets: Sequence[Target]) -> bool:
+        """Whether `load` reads files for some of the targets."""
         return False
 
     @abstractmethod

@@ -58,14 +58,14 @@ def _fine(shift: "Tensor", size: int) -> "Tensor":
     return interpolate(shift, (size, size), mode="bicubic", align_corners=True)
 
 
-def _field(size: int, shift: "Tensor", points: int) -> "Tensor":
+def _offsets(size: int, shift: "Tensor", points: int) -> "Tensor":
     """Return how far from each pixel of the result the one is that it shows, (N, size, size, 2)."""
     return -_fine(shift, size).permute(0, 2, 3, 1)
 
 
 @local(
     prepare=_displacements,
-    field=_field,
+    displacement=_offsets,
     neutral={"std": 0.0},
     uniforms=("seed",),
     std_range=Range(
