@@ -35,7 +35,7 @@ from augment.support.process import cores
 from augment.tools.convert import main as convert
 
 PART = 4096  # images per Parquet file
-CONVERTED = {"webdataset": "tar", "tfrecord": "tfrecord", "recordio": "rec"}
+CONVERTED = {"webdataset": "tar", "tfrecord": "tfrecord"}
 
 
 class Encoded(Dataset):

@@ -10,10 +10,10 @@ import pytest
 from encoding import datum
 from photos import draw_photo
 from PIL import Image
+from recordio_writer import write_records
 from stores import write_tar
 
 from augment.data.dataset import Dataset, Split
-from augment.data.formats.recordio import write_records
 from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, write_examples
 from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.support.errors import UserError

@@ -5,7 +5,7 @@ import io
 import json
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import numpy as np
 
 from augment.data.dataset import CLASSES_FILE
 from augment.data.formats.filelist import LABELS_SEPARATOR
-from augment.data.formats.recordio import PADDING, write_records
 from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, Feature, write_examples
 from augment.data.targets.kind import Target, known_kinds
 from augment.support.errors import UserError
@@ -177,18 +176,6 @@ def _features(target: Target, schema: Schema) -> dict[str, Feature]:
     return labels | ({TEXT: names} if names else {})
 
 
-def _write_recordio(path: Path, samples: Iterable[EncodedSample], schema: Schema) -> None:
-    write_records(Path(f"{path}.rec"), ((sample.image, _floats(sample.target, schema)) for sample in samples))
-
-
-def _floats(target: Target, schema: Schema) -> float | Sequence[float]:
-    """Return the labels of a record's header: several as an array, which must not be empty, or it would be class 0."""
-    if schema.task == "multilabel":
-        return list(map(float, schema.indices(target))) or (PADDING,)
-    numbers = _numbers(target)
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
 def _numbers(target: Target) -> list[float]:
     return list(map(float, [target] if isinstance(target, int) else target))
 
@@ -201,5 +188,4 @@ FORMATS: Mapping[str, Format] = {
     ),
     "webdataset": Format("tar shards", _write_tar, ".tar"),
     "tfrecord": Format("TFRecord, with the index of DALI's reader", _write_tfrecord, ".tfrecord", IMAGE),
-    "recordio": Format("MXNet's RecordIO", _write_recordio, ".rec"),
 }

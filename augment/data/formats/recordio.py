@@ -7,11 +7,8 @@ float32 labels as the flag says, and the encoded image; all little endian. Sourc
 mxnet/recordio.py, IRHeader.
 """
 
-import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
-from pathlib import Path
+from collections.abc import Iterator
 
 from augment.data.formats.index import Record
 from augment.data.formats.spans import RecordFile, mapped
@@ -93,35 +90,3 @@ def _labels(record: bytes) -> tuple[int | float, ...]:
     # Whole numbers become integers, except for -0.0, which differs from 0 in regression, and numbers beyond int64.
     whole = [value.is_integer() and abs(value) < 2**63 and str(value) != "-0.0" for value in labels]
     return tuple(int(value) if is_whole else value for value, is_whole in zip(labels, whole, strict=True))
-
-
-def write_records(path: Path, samples: Iterable[tuple[bytes, float | Sequence[float]]]) -> None:
-    """Write encoded images with their class or numbers, and the index `<stem>.idx` for MXNet's and DALI's readers.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    lines: list[str] = []
-    with path.open("wb") as stream:
-        for number, (image, labels) in enumerate(samples):
-            lines.append(f"{number}\t{stream.tell()}\n")
-            if isinstance(labels, Sequence):
-                head = _HEADER.pack(len(labels), 0, number, 0) + struct.pack(f"<{len(labels)}f", *labels)
-            else:
-                head = _HEADER.pack(0, labels, number, 0)
-            for part, kind in _cut(head + image):
-                stream.write(_PART.pack(_MAGIC, kind << 29 | len(part)) + part + bytes(-len(part) % 4))
-    path.with_suffix(".idx").write_text("".join(lines))
-
-
-def _cut(record: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield the parts of a record and their kinds."""
-    if len(record) > _MAX_LENGTH:
-        raise UserError(f"an image of {len(record):,} bytes is too large for RecordIO. Allowed: {_MAX_LENGTH:,}.")
-    found = re.finditer(re.escape(_MAGIC_BYTES), record)
-    cuts = [0, *chain.from_iterable(match.span() for match in found if match.start() % 4 == 0), len(record)]
-    ends = list(zip(cuts[::2], cuts[1::2], strict=True))
-    for number, (start, stop) in enumerate(ends):
-        last = number == len(ends) - 1
-        kind = _WHOLE if len(ends) == 1 else _FIRST if number == 0 else _LAST if last else _MIDDLE
-        yield record[start:stop], kind

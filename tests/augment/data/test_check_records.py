@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
+from recordio_writer import write_records
 
-from augment.data.formats.recordio import write_records
 from augment.data.formats.tfrecord import IMAGE, LABEL, write_examples
 from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.support.errors import UserError

@@ -204,20 +204,17 @@ def test_dali_reads_the_shards(image_files: Split) -> None:
     numbers = replace(numbers, classes=("a", "b", "c", "d", "e"))
     convert(classes, Path("tar"), Options("webdataset"))
     convert(numbers, Path("tfrecord"), Options("tfrecord"))
-    convert(numbers, Path("rec"), Options("recordio"))
 
     @pipeline_def(batch_size=3, num_threads=1, device_id=None)
     def pipeline() -> tuple[object, ...]:
-        (tar,), (record,), (rec,) = (Path(folder).glob(f"val-*.{folder}") for folder in ("tar", "tfrecord", "rec"))
+        (tar,), (record,) = (Path(folder).glob(f"val-*.{folder}") for folder in ("tar", "tfrecord"))
         features = {name: tfrecord.FixedLenFeature((), tfrecord.float32, 0.0) for name in numbers.classes}
         found = fn.readers.tfrecord(path=str(record), index_path=f"{record}.idx", features=features)
-        _, rows = fn.readers.mxnet(path=[str(rec)], index_path=[str(rec.with_suffix(".idx"))])
         images, labels = fn.readers.webdataset(paths=[str(tar)], ext=["jpg", "cls"])
-        return images, labels, rows, *(found[name] for name in numbers.classes)
+        return images, labels, *(found[name] for name in numbers.classes)
 
-    images, labels, rows, *columns = pipeline().run()
+    images, labels, *columns = pipeline().run()
     assert [np.array(image).tobytes() for image in images] == [read_encoded(file) for file in classes.val.files]
     assert [int(np.array(label).tobytes()) for label in labels] == list(classes.val.targets)
     expected = np.array(numbers.val.targets, np.float32)
-    assert np.array_equal(np.array(rows.as_tensor()).reshape(3, -1), expected)
     assert np.array_equal(np.hstack([np.array(column.as_tensor()).reshape(3, 1) for column in columns]), expected)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recordio_writer import write_records
 from stores import write_tar
 
 from augment.data.dataset import Dataset
-from augment.data.formats.recordio import write_records
 from augment.data.formats.tfrecord import IMAGE, write_examples
 from augment.data.sources import parse_data
 from augment.support.errors import UserError

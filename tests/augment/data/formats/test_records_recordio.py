@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from encoding import MAGIC, header, part
 from nvidia.dali import fn, pipeline_def
+from recordio_writer import write_records
 
 from augment.data.formats.index import Index, build
-from augment.data.formats.recordio import read_records, unpack, write_records
+from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.spans import RecordFile, Span
 from augment.support.errors import UserError
 
