@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -13,7 +14,8 @@ class Batch:
     Attributes:
         images: (N, 3, size, size) float32 or float16, normalized, in channels_last memory.
         targets: (N,) int64 class indices; if samples were mixed, (N, classes) float32, the share of each class. Labels
-            and numbers are (N, K) float32.
+            and numbers are (N, K) float32. Masks are (N, height, width) int64, points (N, P, 3) float32, and objects a
+            list of N dicts of tensors, see `augment.data.targets`.
         indices: (N,) int64, each sample's position in the split's files.
         views: all views of each sample, each in the form of `images`, which is the first one.
         share: this rank's share of the samples in the batches of all ranks at this step, in [0, 1]. 0: this rank has
@@ -22,19 +24,21 @@ class Batch:
         frames: (N, 3, 3) float64 on the CPU, from pixels of the stored images to those of `images`, see
             `augment.pipeline.frames`; None unless they are asked for.
         view_frames: the frames of all views, each in the form of `frames`, which are those of the first one.
+        view_targets: with masks, boxes or points: the targets of all views, each in the form of `targets`.
     """
 
     images: Tensor
-    targets: Tensor
+    targets: Any
     indices: Tensor
     views: tuple[Tensor, ...] = ()
     share: float = 1.0
     frames: Tensor | None = None
     view_frames: tuple[Tensor, ...] = ()
+    view_targets: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         return len(self.targets)
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Any]:
         yield self.images
         yield self.targets

@@ -8,7 +8,7 @@ A graph also hands out each sample's index, by which the loader looks up its tar
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,17 +44,19 @@ class Outputs:
         index: the index of each sample, (batch, 1) int32.
         windows: with frames: the window of each view, (batch, 6) float32 on the CPU, see `GraphImage`.
         cpu_index: with frames: the index on the CPU; else like `index`.
+        loaded: what was read of the targets, if they follow the image.
     """
 
     views: list[Tensor]
     index: Tensor
     windows: list[Tensor]
     cpu_index: Tensor
+    loaded: list[Any] = field(default_factory=list)
 
     def first(self, count: int) -> "Outputs":
         """Return those of the first samples."""
         views, windows = ([one[:count] for one in some] for some in (self.views, self.windows))
-        return Outputs(views, self.index[:count], windows, self.cpu_index[:count])
+        return Outputs(views, self.index[:count], windows, self.cpu_index[:count], self.loaded[:count])
 
 
 class BuiltPipeline(Pipeline):  # type: ignore[misc]
@@ -179,7 +181,7 @@ class _LoaderSource(GraphSource):
 def _read(plan: Plan, reading: Reading, placement: Placement) -> tuple[Node, Node]:
     """Return the nodes of the images, as they are stored, and of their indices, (1,) int32 each."""
     files, shard = reading.files, reading.shard
-    if not are_paths(files):
+    if not are_paths(files) or reading.announce is not None:  # DALI's reader tells an index with its image, not before
         feed = ImageFeed(reading, None if plan.split == "val" else (reading.seed, plan.split, "shuffle"))
         stored, index = fn.external_source(
             lambda info: _next_images(feed, info),

@@ -12,43 +12,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from augment.data.dataset import ImageRef
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import is_decoded, open_image, orientation_of
-from augment.pipeline.feed import about_middle
 from augment.recipe.kinds import Array
-from augment.recipe.plan import Plan
-from augment.recipe.sampler import Sampler
 from augment.support.errors import UserError
-
-
-class Frames:
-    """Makes the frames of a plan's views, batch by batch, of what a seed and a rank draw."""
-
-    def __init__(self, plan: Plan, seed: int, rank: int) -> None:
-        self._samplers = [Sampler(own.only("geometry"), seed, rank, view) for view, own in enumerate(plan.per_view)]
-
-    def of(
-        self, windows: Sequence[Tensor], orientations: NDArray[np.int64], epoch: int, start: int
-    ) -> tuple[Tensor, ...]:
-        """Return the frames of a batch that starts at a position of an epoch, for each view, (N, 3, 3) float64.
-
-        `windows` are (N, 6) for each view, see `GraphImage`; `orientations` those of EXIF, (N,).
-        """
-        frames = []
-        for sampler, shown in zip(self._samplers, windows, strict=True):
-            plan, window = sampler.plan, shown.double().numpy()
-            draws = sampler.draw(epoch, start, len(window))
-            frame = resizes(window, plan.size) @ turns(orientations, window[:, :2])
-            there, back = about_middle(plan.size)
-            for stage in plan.stages:
-                frame = there @ stage.matrix(draws, plan.size) @ back @ frame
-            frames.append(torch.from_numpy(frame))
-        return tuple(frames)
 
 
 def resizes(windows: Array, size: int) -> Array:

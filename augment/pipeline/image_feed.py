@@ -62,6 +62,8 @@ class ImageFeed:
     def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
         """Return the images of batch `info.iteration`, see `load`, and their indices, (batch_size, 1)."""
         indices = self.indices(info.iteration)
+        if self._reading.announce is not None:
+            self._reading.announce(indices)
         if self._expects:
             # Otherwise this thread, which trains, would wait for the disk, image by image.
             for index in self.indices(info.iteration + _AHEAD).tolist():

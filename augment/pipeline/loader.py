@@ -6,17 +6,19 @@ from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 import torch
-from torch import Tensor
 
 from augment.data.dataset import Split
+from augment.data.targets.spatial import Rules, SpatialKind
 from augment.pipeline.batch import Batch
 from augment.pipeline.build import BuiltPipeline, Outputs, build_pipeline
 from augment.pipeline.failures import BadImages, UnreadableError
-from augment.pipeline.frames import Frames, Orientations
+from augment.pipeline.frames import Orientations
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.mixing import Mixer
+from augment.pipeline.motion import BatchMotion, Motions
 from augment.pipeline.reading import Order, Reading
 from augment.pipeline.state import check_state, digest_of, restored
+from augment.pipeline.targets import TargetReader
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
@@ -71,7 +73,15 @@ class Loader:
                 f"data: {amount(len(split), 'image')} in {plan.split} for {amount(self._shard.world_size, 'rank')}. "
                 "Allowed: at least one image a rank."
             )
-        self._targets = split.kind.collate(split.targets).to(placement.torch_device)
+        self._follow = split.kind if isinstance(split.kind, SpatialKind) else None
+        self._rules = Rules(*plan.rules)
+        self._reader: TargetReader | None = None
+        self._targets = torch.empty(0)
+        if self._follow is None:
+            self._targets = split.kind.collate(split.targets).to(placement.torch_device)
+        else:
+            self._form = replace(self._form, frames=True)
+            self._reader = TargetReader(split, placement.threads)
         self._files = digest_of(split)
         self._bad = BadImages(split)
         # Some loaders need a new pipeline for each pass. DALI keeps drawing new random windows, but validation must see
@@ -83,7 +93,10 @@ class Loader:
         if plan.batch_stages and not self._form.raw:
             assert classes, "to mix targets, the number of classes is needed"
             self._mixer = Mixer(plan, split.kind, seed=order.seed, rank=order.shard.rank, classes=len(classes))
-        self._frames = Frames(plan, order.seed, order.shard.rank) if self._form.frames else None
+        self._motions: Motions | None = None
+        if self._form.frames:
+            units = "" if self._follow is None else self._follow.units
+            self._motions = Motions(plan, order.seed, order.shard.rank, targets=units)
         self._orientations = Orientations(split.files)
         self._pipeline: BuiltPipeline | None = None
         self._primed = False  # whether the next batch has been asked for already
@@ -176,7 +189,7 @@ class Loader:
     def identity(self) -> dict[str, Any]:
         """What determines the batches: only a loader with the same identity can resume from a saved state."""
         return {
-            "plan": self.plan.digest,
+            "plan": self.plan.digest if self._follow is None else f"{self.plan.digest} {self.plan.rules}",
             "batch_size": self.batch_size * self._shard.world_size,
             "seed": self._seed,
             "shard": [self._shard.rank, self._shard.world_size],
@@ -256,6 +269,8 @@ class Loader:
     def _restart(self, epoch: int) -> None:
         if self._prepared is not None:
             self._prepared.drop()
+        if self._reader is not None:
+            self._reader.forget()
         self._pipeline, self._prepared = None, None
         self._built_at, self._consumed = epoch if self.plan.split == "train" else 0, 0
         self._saved = (0, None)
@@ -264,7 +279,8 @@ class Loader:
     def _reading(self) -> Reading:
         batch_size = min(self.batch_size, -(-len(self.split) // self._shard.world_size))  # DALI would fill it up
         files, stand_ins = self.split.files, self._bad.stand_ins
-        return Reading(files, batch_size, self._seed, self._built_at, self._shard, stand_ins)
+        announce = self._reader.announce if self._reader is not None and self._reader.reads else None
+        return Reading(files, batch_size, self._seed, self._built_at, self._shard, stand_ins, announce)
 
     def _build(self, checkpoint: str | None = None) -> BuiltPipeline:
         self._process = os.getpid()
@@ -311,17 +327,27 @@ class Loader:
                 self._primed = False
             else:
                 pipeline.schedule_run()
-            return pipeline.hand_out(stream)
+            outputs = pipeline.hand_out(stream)
+        if self._reader is None:
+            return outputs
+        return replace(outputs, loaded=self._reader.take(outputs.cpu_index.flatten().tolist()))
 
     def _batch(self, outputs: Outputs, epoch: int, start: int, share: float) -> Batch:
         indices = outputs.index.flatten().long()
-        targets = self._targets.index_select(0, indices)
         views = [image.permute(0, 3, 1, 2) for image in outputs.views]
-        if self._mixer is not None:
-            mixed = [self._mixer.mix(view, targets, epoch=epoch, start=start) for view in views]
-            views, targets = [view for view, _ in mixed], mixed[0][1]
-        frames: tuple[Tensor, ...] = ()
-        if self._frames is not None:
+        motions: list[BatchMotion] = []
+        if self._motions is not None:
             orientations = self._orientations.of(outputs.cpu_index)
-            frames = self._frames.of(outputs.windows, orientations, epoch if self.plan.split == "train" else 0, start)
-        return Batch(views[0], targets, indices, tuple(views), share, frames[0] if frames else None, frames)
+            drawn = epoch if self.plan.split == "train" else 0
+            motions = self._motions.of(outputs.windows, orientations, drawn, start, self.placement.torch_device)
+        if self._follow is not None:
+            followed = [self._follow.follow(outputs.loaded, motion, self._rules) for motion in motions]
+        else:
+            followed = [self._targets.index_select(0, indices)] * len(views)
+        if self._mixer is not None:
+            mixed = [self._mixer.mix(*pair, epoch=epoch, start=start) for pair in zip(views, followed, strict=True)]
+            views, followed = [view for view, _ in mixed], [targets for _, targets in mixed]
+        frames = tuple(torch.from_numpy(motion.frame) for motion in motions)
+        of_views = tuple(followed) if self._follow is not None else ()
+        first = frames[0] if frames else None
+        return Batch(views[0], followed[0], indices, tuple(views), share, first, frames, of_views)

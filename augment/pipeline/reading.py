@@ -1,6 +1,6 @@
 """Which images a pipeline reads: those of a shard, in batches, of each epoch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,6 +55,7 @@ class Reading:
         epoch: the first epoch that is read.
         shard: which part of each epoch.
         stand_ins: maps the index of a sample to that of the sample that is read instead.
+        announce: is told the indices of each batch some time before it is made; None: nobody is.
     """
 
     files: Sequence[ImageRef]
@@ -63,6 +64,7 @@ class Reading:
     epoch: int = 0
     shard: Shard = Shard()
     stand_ins: Mapping[int, int] = field(default_factory=dict)
+    announce: Callable[[NDArray[np.int32]], None] | None = None
 
     @property
     def batches(self) -> int:

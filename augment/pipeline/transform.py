@@ -1,8 +1,9 @@
 """A recipe as a function of images in memory, for loops that read their images themselves."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import current_process
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -15,16 +16,20 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from torch.utils.dlpack import from_dlpack
 
+from augment.data.targets.boxes import BOXES
 from augment.data.targets.classes import CLASSES
+from augment.data.targets.keypoints import Keypoints
 from augment.data.targets.labels import LABELS
+from augment.data.targets.masks import MASKS
+from augment.data.targets.spatial import Rules, SpatialKind
 from augment.params import Interval
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
 from augment.pipeline.batch import Batch
 from augment.pipeline.feed import Values, stage_values
-from augment.pipeline.frames import Frames
 from augment.pipeline.graph import Form, GraphImage, Node, Placement
 from augment.pipeline.images import Images, check_encoded, read_images, read_targets
 from augment.pipeline.mixing import Mixer, to_device
+from augment.pipeline.motion import BatchMotion, Motions
 from augment.pipeline.operators import RANDOM_STATE, Dali, GraphSource, add_views
 from augment.pipeline.program import program_of
 from augment.pipeline.windows import COLUMNS, random_windows
@@ -64,7 +69,8 @@ class Transform:
         classes: number of classes, which a recipe that mixes samples needs if targets are class indices.
         half: float16 in place of float32.
         threads: CPU threads; None: one per core, at most 16.
-        frames: hand out the frames of images that come with targets, see `Batch`.
+        frames: hand out the frames of images that come with targets, see `Batch`; always so with targets in the image.
+        flip_pairs: pairs of points that are left and right of each other, and change places in a mirrored image.
 
     Attributes:
         position: number of the next call; set it to repeat a call or to resume.
@@ -85,6 +91,7 @@ class Transform:
         half: bool = False,
         threads: int | None = None,
         frames: bool = False,
+        flip_pairs: Sequence[tuple[int, int]] = (),
     ) -> None:
         check_arguments(recipe, classes=classes, half=half, rank=rank, seed=seed, threads=threads)
         self.plan = build_plan(recipe.aug, split)
@@ -93,6 +100,7 @@ class Transform:
         self._seed = recipe.seed if seed is None else seed
         self._rank = rank
         self._classes = classes
+        self._flip_pairs = tuple((int(left), int(right)) for left, right in flip_pairs)
         self._form = Form(half, frames=frames)
         self._placement = Placement().on(self._device, threads or min(16, cores()))
         self._graphs: dict[str, _Graph] = {}
@@ -112,7 +120,9 @@ class Transform:
             images: a uint8 tensor or array, (N, height, width, 3) RGB; or a list of images, each a uint8 tensor or
                 array, (height, width, 3), or a PIL image; or a list of encoded images, as bytes. On a GPU, tensors may
                 lie on the CPU or on that GPU.
-            targets: (N,) class indices, or (N, K) float labels or numbers.
+            targets: (N,) class indices, or (N, K) float labels or numbers; or, in the image, masks, (N, height, width)
+                or a list of (height, width) integers; a list of dicts with boxes (K, 4) and labels (K,); or points,
+                (N, P, 2) or (N, P, 3) floats. These are in pixels of the images as they are stored.
 
         Returns:
             Without targets (N, 3, size, size) float32 or float16, normalized, in channels_last memory; a tuple of them
@@ -123,7 +133,14 @@ class Transform:
         """
         read = read_images(images, self._device)
         mixing = ", ".join(stage.steps[0].key for stage in self.plan.batch_stages)
-        checked = read_targets(targets, len(read), self._device, mixing=mixing, classes=self._classes)
+        kind = _kind_of(targets, self._flip_pairs)
+        checked: Any
+        if kind is None:
+            checked = read_targets(targets, len(read), self._device, mixing=mixing, classes=self._classes)
+        else:
+            checked = kind.given(targets, len(read))
+            if not self._form.frames:
+                self._form, self._graphs = replace(self._form, frames=True), {}
         if self._process != os.getpid():  # in a fork, pipelines have no threads, and to free them would hang
             self._process, self._lock, self._graphs, self._inherited = os.getpid(), Lock(), {}, self._graphs
         with self._lock:
@@ -131,16 +148,22 @@ class Transform:
             call, self.position = self.position, self.position + 1
         if checked is None:
             return views[0] if len(views) == 1 else tuple(views)
-        if self.plan.batch_stages:
-            kind, classes = LABELS if checked.is_floating_point() else CLASSES, self._classes or 0
-            mixer = Mixer(self.plan, kind, seed=self._seed, rank=self._stream(), classes=classes, together=1)
-            mixed = [mixer.mix(view, checked, epoch=call, start=0) for view in views]
-            views, checked = [view for view, _ in mixed], mixed[0][1]
-        frames: tuple[Tensor, ...] = ()
+        motions: list[BatchMotion] = []
         if windows:
-            frames = Frames(self.plan, self._seed, self._stream()).of(windows, read.orientations(), call, 0)
-        indices = torch.arange(len(read), device=self._device)
-        return Batch(views[0], checked, indices, tuple(views), 1.0, frames[0] if frames else None, frames)
+            made = Motions(self.plan, self._seed, self._stream(), targets="" if kind is None else kind.units)
+            motions = made.of(windows, read.orientations(), call, 0, self._device)
+        followed = [checked] * len(views)
+        if kind is not None:
+            followed = [kind.follow(checked, motion, Rules(*self.plan.rules)) for motion in motions]
+        if self.plan.batch_stages:
+            own = kind or (LABELS if checked.is_floating_point() else CLASSES)
+            mixer = Mixer(self.plan, own, seed=self._seed, rank=self._stream(), classes=self._classes or 0, together=1)
+            mixed = [mixer.mix(*pair, epoch=call, start=0) for pair in zip(views, followed, strict=True)]
+            views, followed = [view for view, _ in mixed], [own for _, own in mixed]
+        frames = tuple(torch.from_numpy(motion.frame) for motion in motions)
+        indices, first = torch.arange(len(read), device=self._device), frames[0] if frames else None
+        of_views = tuple(followed) if kind is not None else ()
+        return Batch(views[0], followed[0], indices, tuple(views), 1.0, first, frames, of_views)
 
     def _stream(self) -> int:
         """Return the rank to draw by: the given one, or, in a worker process, one that only its copy has."""
@@ -171,6 +194,17 @@ class Transform:
             graph = _Graph(self.plan, kind, count, self._placement, self._form, samplers)
             self._graphs[kind] = graph
         return graph
+
+
+def _kind_of(targets: Any, flip_pairs: tuple[tuple[int, int], ...]) -> SpatialKind | None:
+    """Return the kind of targets that are in the image, None for those of whole images, by their form."""
+    if isinstance(targets, Sequence) and targets and isinstance(targets[0], Mapping):
+        return BOXES
+    if isinstance(targets, Sequence) and targets and np.ndim(targets[0]) == 2:
+        return MASKS
+    if np.ndim(targets) != 3:
+        return None
+    return Keypoints(flip_pairs) if "float" in str(targets.dtype) else MASKS
 
 
 class _Graph(GraphSource):

@@ -29,6 +29,7 @@ class Plan:
         std: standard deviation of RGB in 0..1, divided by.
         tree: the steps as the recipe nests them, without those of p = 0.
         skipped: steps with p = 0, which are not in the plan.
+        rules: min_visible, min_area and fill_label, by which targets in the image are handed out.
         views: the views that are made of each image, as the recipe gives them.
         view: the name of the view that the plan is for; "" if views have no names.
         shared: names of the steps whose draws are those of the first view.
@@ -43,6 +44,7 @@ class Plan:
     std: tuple[float, float, float]
     tree: tuple[Step, ...] = ()
     skipped: tuple[Step, ...] = ()
+    rules: tuple[float, float, int] = (0.0, 0.0, 255)
     views: Views = field(default_factory=Views)
     view: str = ""
     shared: frozenset[str] = frozenset()
@@ -221,6 +223,7 @@ def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) ->
         std=aug.std or IMAGENET_STD,
         tree=tree,
         skipped=tuple(step for step in rest if step.p == 0),
+        rules=(aug.min_visible, aug.min_area, aug.fill_label),
         views=views,
     )
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from math import inf
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -146,6 +147,15 @@ class Aug:
     )
     std: tuple[float, float, float] | None = setting(
         Channels(optional=True, within=(0, 10), above=0, doc="standard deviation of RGB in 0..1; null: as for mean")
+    )
+    min_visible: float = setting(
+        Number(default=0.1, within=(0, 1), doc="boxes of which less than this share is visible are dropped")
+    )
+    min_area: float = setting(
+        Number(default=1.0, within=(0, inf), doc="boxes of which less is visible are dropped, in square pixels")
+    )
+    fill_label: int = setting(
+        Count(default=255, within=(0, 255), doc="label of masks where the image is filled; 255 does not count")
     )
     decode: str = setting(
         Choice(

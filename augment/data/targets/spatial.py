@@ -36,9 +36,9 @@ class Rules:
         fill_label: the label of a mask where the image is filled.
     """
 
-    min_visible: float = 0.1
-    min_area: float = 1.0
-    fill_label: int = IGNORE
+    min_visible: float
+    min_area: float
+    fill_label: int
 
 
 class Motion(Protocol):
