@@ -8,17 +8,16 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from augment.data.dataset import Split
-from augment.data.targets.spatial import Rules, SpatialKind
+from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import Batch
 from augment.pipeline.build import BuiltPipeline, Outputs, build_pipeline
 from augment.pipeline.failures import BadImages, UnreadableError
 from augment.pipeline.frames import Orientations
 from augment.pipeline.graph import Form, Placement
+from augment.pipeline.making import BatchMaker, Shown, TargetReader
 from augment.pipeline.mixing import Mixer
-from augment.pipeline.motion import BatchMotion, Motions
 from augment.pipeline.reading import Order, Reading
 from augment.pipeline.state import check_state, digest_of, restored
-from augment.pipeline.targets import TargetReader
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
@@ -73,15 +72,13 @@ class Loader:
                 f"data: {amount(len(split), 'image')} in {plan.split} for {amount(self._shard.world_size, 'rank')}. "
                 "Allowed: at least one image a rank."
             )
-        self._follow = split.kind if isinstance(split.kind, SpatialKind) else None
-        self._rules = Rules(*plan.rules)
         self._reader: TargetReader | None = None
         self._targets = torch.empty(0)
-        if self._follow is None:
-            self._targets = split.kind.collate(split.targets).to(placement.torch_device)
-        else:
+        if isinstance(split.kind, SpatialKind):
             self._form = replace(self._form, frames=True)
             self._reader = TargetReader(split, placement.threads)
+        else:
+            self._targets = split.kind.collate(split.targets).to(placement.torch_device)
         self._files = digest_of(split)
         self._bad = BadImages(split)
         # Some loaders need a new pipeline for each pass. DALI keeps drawing new random windows, but validation must see
@@ -89,14 +86,11 @@ class Loader:
         self._one_pass = (plan.split == "val" and plan.draws_in_dali) or not plan.checkpoints
         self._built_at = 0  # the epoch in which the pipeline was built
         self._per_epoch = self._reading.batches
-        self._mixer: Mixer | None = None
+        mixer: Mixer | None = None
         if plan.batch_stages and not self._form.raw:
             assert classes, "to mix targets, the number of classes is needed"
-            self._mixer = Mixer(plan, split.kind, seed=order.seed, rank=order.shard.rank, classes=len(classes))
-        self._motions: Motions | None = None
-        if self._form.frames:
-            units = "" if self._follow is None else self._follow.units
-            self._motions = Motions(plan, order.seed, order.shard.rank, targets=units)
+            mixer = Mixer(plan, split.kind, seed=order.seed, rank=order.shard.rank, classes=len(classes))
+        self._maker = BatchMaker(plan, split.kind, order.seed, order.shard.rank, frames=self._form.frames, mixer=mixer)
         self._orientations = Orientations(split.files)
         self._pipeline: BuiltPipeline | None = None
         self._primed = False  # whether the next batch has been asked for already
@@ -189,7 +183,7 @@ class Loader:
     def identity(self) -> dict[str, Any]:
         """What determines the batches: only a loader with the same identity can resume from a saved state."""
         return {
-            "plan": self.plan.digest if self._follow is None else f"{self.plan.digest} {self.plan.rules}",
+            "plan": self.plan.digest if self._reader is None else f"{self.plan.digest} {self.plan.rules}",
             "batch_size": self.batch_size * self._shard.world_size,
             "seed": self._seed,
             "shard": [self._shard.rank, self._shard.world_size],
@@ -334,20 +328,8 @@ class Loader:
 
     def _batch(self, outputs: Outputs, epoch: int, start: int, share: float) -> Batch:
         indices = outputs.index.flatten().long()
+        targets = outputs.loaded if self._reader is not None else self._targets.index_select(0, indices)
         views = [image.permute(0, 3, 1, 2) for image in outputs.views]
-        motions: list[BatchMotion] = []
-        if self._motions is not None:
-            orientations = self._orientations.of(outputs.cpu_index)
-            drawn = epoch if self.plan.split == "train" else 0
-            motions = self._motions.of(outputs.windows, orientations, drawn, start, self.placement.torch_device)
-        if self._follow is not None:
-            followed = [self._follow.follow(outputs.loaded, motion, self._rules) for motion in motions]
-        else:
-            followed = [self._targets.index_select(0, indices)] * len(views)
-        if self._mixer is not None:
-            mixed = [self._mixer.mix(*pair, epoch=epoch, start=start) for pair in zip(views, followed, strict=True)]
-            views, followed = [view for view, _ in mixed], [targets for _, targets in mixed]
-        frames = tuple(torch.from_numpy(motion.frame) for motion in motions)
-        of_views = tuple(followed) if self._follow is not None else ()
-        first = frames[0] if frames else None
-        return Batch(views[0], followed[0], indices, tuple(views), share, first, frames, of_views)
+        shown = Shown(views, indices, outputs.windows, lambda: self._orientations.of(outputs.cpu_index))
+        drawn = epoch if self.plan.split == "train" else 0
+        return self._maker.make(shown, targets, epoch=drawn, start=start, share=share)

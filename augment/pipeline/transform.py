@@ -21,15 +21,14 @@ from augment.data.targets.classes import CLASSES
 from augment.data.targets.keypoints import Keypoints
 from augment.data.targets.labels import LABELS
 from augment.data.targets.masks import MASKS
-from augment.data.targets.spatial import Rules, SpatialKind
+from augment.data.targets.spatial import SpatialKind
 from augment.params import Interval
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
-from augment.pipeline.batch import Batch
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import Form, GraphImage, Node, Placement
 from augment.pipeline.images import Images, check_encoded, read_images, read_targets
+from augment.pipeline.making import BatchMaker, Shown
 from augment.pipeline.mixing import Mixer, to_device
-from augment.pipeline.motion import BatchMotion, Motions
 from augment.pipeline.operators import RANDOM_STATE, Dali, GraphSource, add_views
 from augment.pipeline.program import program_of
 from augment.pipeline.windows import COLUMNS, random_windows
@@ -148,22 +147,13 @@ class Transform:
             call, self.position = self.position, self.position + 1
         if checked is None:
             return views[0] if len(views) == 1 else tuple(views)
-        motions: list[BatchMotion] = []
-        if windows:
-            made = Motions(self.plan, self._seed, self._stream(), targets="" if kind is None else kind.units)
-            motions = made.of(windows, read.orientations(), call, 0, self._device)
-        followed = [checked] * len(views)
-        if kind is not None:
-            followed = [kind.follow(checked, motion, Rules(*self.plan.rules)) for motion in motions]
+        own = kind or (LABELS if checked.is_floating_point() else CLASSES)
+        drawn, mixer = {"seed": self._seed, "rank": self._stream()}, None
         if self.plan.batch_stages:
-            own = kind or (LABELS if checked.is_floating_point() else CLASSES)
-            mixer = Mixer(self.plan, own, seed=self._seed, rank=self._stream(), classes=self._classes or 0, together=1)
-            mixed = [mixer.mix(*pair, epoch=call, start=0) for pair in zip(views, followed, strict=True)]
-            views, followed = [view for view, _ in mixed], [own for _, own in mixed]
-        frames = tuple(torch.from_numpy(motion.frame) for motion in motions)
-        indices, first = torch.arange(len(read), device=self._device), frames[0] if frames else None
-        of_views = tuple(followed) if kind is not None else ()
-        return Batch(views[0], followed[0], indices, tuple(views), 1.0, first, frames, of_views)
+            mixer = Mixer(self.plan, own, classes=self._classes or 0, together=1, **drawn)
+        maker = BatchMaker(self.plan, own, frames=self._form.frames, mixer=mixer, **drawn)
+        shown = Shown(views, torch.arange(len(read), device=self._device), windows, read.orientations)
+        return maker.make(shown, checked, epoch=call, start=0)
 
     def _stream(self) -> int:
         """Return the rank to draw by: the given one, or, in a worker process, one that only its copy has."""

@@ -1,0 +1,136 @@
+"""Make batches of what a graph hands out: let targets in the image follow its pixels, mix samples, tell frames."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from augment.data.dataset import Split
+from augment.data.targets.kind import Kind
+from augment.data.targets.spatial import Rules, SpatialKind
+from augment.pipeline.batch import Batch
+from augment.pipeline.failures import UnreadableError
+from augment.pipeline.mixing import Mixer
+from augment.pipeline.motion import BatchMotion, Motions
+from augment.recipe.plan import Plan
+from augment.support.errors import UserError
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a graph hands out of N samples.
+
+    Attributes:
+        views: the images of each view, (N, 3, height, width).
+        indices: (N,) int64.
+        windows: with frames: the window of each view, (N, 6) on the CPU, see `GraphImage`.
+        orientations: with frames: returns the orientations of EXIF, (N,).
+    """
+
+    views: Sequence[Tensor]
+    indices: Tensor
+    windows: Sequence[Tensor]
+    orientations: Callable[[], NDArray[np.int64]]
+
+
+class BatchMaker:
+    """Makes the batches of a plan.
+
+    Args:
+        plan: what was done to the images.
+        kind: the kind of their targets.
+        seed: the seed of the draws.
+        rank: the rank of the draws.
+        frames: whether to tell frames; always so with targets in the image.
+        mixer: mixes samples; None: none are mixed.
+
+    Raises:
+        UserError: targets in the image cannot follow a step.
+    """
+
+    def __init__(self, plan: Plan, kind: Kind, seed: int, rank: int, *, frames: bool, mixer: Mixer | None) -> None:
+        self._follow = kind if isinstance(kind, SpatialKind) else None
+        self._rules, self._mixer, self._motions = Rules(*plan.rules), mixer, None
+        if frames or self._follow is not None:
+            units = self._follow.units if self._follow is not None else ""
+            self._motions = Motions(plan, seed, rank, targets=units)
+
+    def make(self, shown: Shown, targets: Any, *, epoch: int, start: int, share: float = 1.0) -> Batch:
+        """Make a batch.
+
+        Args:
+            shown: what the graph hands out.
+            targets: (N, ...) of whole images; or what `SpatialKind.load` returned, N of them.
+            epoch: the epoch by which its samples are drawn.
+            start: position of its first sample in the epoch.
+            share: see `Batch`.
+        """
+        views, motions, followed = list(shown.views), list[BatchMotion](), [targets] * len(shown.views)
+        if self._motions is not None:
+            device = shown.indices.device
+            motions = self._motions.of(shown.windows, shown.orientations(), epoch, start, device)
+        if self._follow is not None:
+            followed = [self._follow.follow(targets, motion, self._rules) for motion in motions]
+        if self._mixer is not None:
+            mixed = [self._mixer.mix(*pair, epoch=epoch, start=start) for pair in zip(views, followed, strict=True)]
+            views, followed = [view for view, _ in mixed], [own for _, own in mixed]
+        frames = tuple(torch.from_numpy(motion.frame) for motion in motions)
+        of_views = tuple(followed) if self._follow is not None else ()
+        first = frames[0] if frames else None
+        return Batch(views[0], followed[0], shown.indices, tuple(views), share, first, frames, of_views)
+
+
+class TargetReader:
+    """Reads the targets of coming batches in threads, such as masks in files, while the batches before are used.
+
+    Args:
+        split: whose targets these are.
+        threads: number of threads.
+    """
+
+    def __init__(self, split: Split, threads: int) -> None:
+        assert isinstance(split.kind, SpatialKind)
+        self._split, self._kind = split, split.kind
+        self._coming: dict[int, Future[Any]] = {}
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="targets") if self.reads else None
+
+    @property
+    def reads(self) -> bool:
+        """Whether files are read, so that it helps to announce them."""
+        return self._kind.loads(self._split.targets)
+
+    def announce(self, indices: NDArray[np.integer[Any]]) -> None:
+        """Begin to read the targets of a coming batch."""
+        if self._pool is not None:
+            for index in dict.fromkeys(indices.tolist()):
+                if index not in self._coming:
+                    self._coming[index] = self._pool.submit(self._load, index)
+
+    def take(self, indices: Sequence[int]) -> list[Any]:
+        """Return what `SpatialKind.load` does for the targets of a batch.
+
+        Raises:
+            UnreadableError: a target cannot be read.
+        """
+        found = {}
+        for index in dict.fromkeys(indices):
+            coming = self._coming.pop(index, None)
+            found[index] = self._load(index) if coming is None else coming.result()
+        return [found[index] for index in indices]
+
+    def forget(self) -> None:
+        """Forget what was announced for a pass that is over."""
+        for future in self._coming.values():
+            future.cancel()
+        self._coming.clear()
+
+    def _load(self, index: int) -> Any:
+        try:
+            return self._kind.load(self._split.targets[index])
+        except (OSError, UserError) as error:
+            raise UnreadableError(self._split.files[index], error) from error
