@@ -38,19 +38,20 @@ def drawable(text: str) -> str:
 
 
 @cache
-def _families() -> tuple[str, ...]:
+def families() -> tuple[str, ...]:
+    """Return the families of fonts that are installed, the usual one first."""
     installed = set(get_font_names())
     return tuple(family for family in _FAMILIES if family in installed)
 
 
 @cache
 def _characters() -> frozenset[int]:
-    return frozenset(code for family in _families() for code in get_font(findfont(family)).get_charmap())
+    return frozenset(code for family in families() for code in get_font(findfont(family)).get_charmap())
 
 
 def font(points: float, *, bold: bool = False) -> FontProperties:
     """Return the font of all text, with its fallbacks, in a size."""
-    return FontProperties(family=list(_families()), size=points, weight="bold" if bold else "normal")
+    return FontProperties(family=list(families()), size=points, weight="bold" if bold else "normal")
 
 
 @cache
