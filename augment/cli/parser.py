@@ -30,6 +30,8 @@ FAILED = 1  # exit code of an error in a user's own code
 USAGE = 2  # exit code of a user's mistake
 INTERRUPTED = 130  # exit code of what Ctrl-C or another signal interrupted, as in shells after Ctrl-C
 
+TRUST_FLAG = "--trust"
+
 _WIDE = 100_000  # columns of a table in a file or a pipe
 
 
@@ -96,6 +98,11 @@ class Parser(ArgumentParser):
             self._flags += [name for name in names if name.startswith("--")]
         return super().add_argument(*names, **options)
 
+    def add_trust_flag(self) -> None:
+        """Add the flag that lets a run folder decide everything, see `augment.cli.trust`."""
+        doc = "let the run folder name code to import, downloads, and environment variables; only for runs of your own"
+        self.add_argument(TRUST_FLAG, action="store_true", help=doc)
+
     def error(self, message: str) -> NoReturn:
         """Raise the message as a UserError, for `readable_errors`."""
         raise UserError(f"{message.rstrip('.')}.")
@@ -118,7 +125,8 @@ class Parser(ArgumentParser):
                 allowed = f"{', '.join(sorted(self._flags))}.{self._settings}"
                 flag = token.partition("=")[0]
                 raise UserError(f"{flag}: unknown flag.{self.meant(token, after)} Allowed: {allowed}")
-        set_config_dir(getattr(options, "config_dir", None))
+        if self._settings:
+            set_config_dir(options.config_dir)
         return options, rest
 
     def split_paths(self, arguments: Sequence[str]) -> tuple[Namespace, list[Path], list[str]]:

@@ -16,13 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from augment.cli.compose import TOP, Composed, compose_run, plain_values
 from augment.cli.explanation import explained
-from augment.cli.parser import Parser
+from augment.cli.parser import TRUST_FLAG
 from augment.params import DOWNLOADS, SENDS, Param, parse_named, settings
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
 from augment.support.nested import section_of
-
-TRUST_FLAG = "--trust"
 
 _ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder and what it names"
 
@@ -84,12 +82,6 @@ class Gate:
 
 # The one that all jobs pass now; see `gated`.
 _gate: Gate | None = None
-
-
-def add_trust_flag(parser: Parser) -> None:
-    """Add the flag that lets a run folder decide everything."""
-    doc = "let the run folder name code to import, downloads, and environment variables; only for runs of your own"
-    parser.add_argument(TRUST_FLAG, action="store_true", help=doc)
 
 
 def with_overrides(

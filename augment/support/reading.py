@@ -88,15 +88,15 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     level, depth = [value], 0
-    while level := [inner for one in level for inner in _inner(one)]:
+    while level := [
+        inner
+        for one in level
+        for inner in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+    ]:
         depth += 1
         if depth > MAX_DEPTH:
             raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
     return value
-
-
-def _inner(value: object) -> list[Any]:
-    return [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
 
 
 @contextmanager

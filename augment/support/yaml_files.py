@@ -29,7 +29,10 @@ def read_yaml(file: Path, *, folder: Path | None = None) -> object:
     try:
         text = (require_file(file).read_bytes() if folder is None else read_bytes(file, folder, MAX_BYTES)).decode()
         _check(text, file, aliases=folder is None)
-        loaded: object = yaml.load(text, Loader=get_yaml_loader() if folder is None else _saved_loader())
+        loader = get_yaml_loader()
+        if folder is not None and not issubclass(loader, _Loader):  # that of OmegaConf 2.4.1 is one already
+            loader = type("Loader", (_Loader, loader), {})
+        loaded: object = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         raise UserError(f"{file}: {describe_slip(error)}") from error
     except (OSError, ValueError) as error:
@@ -48,12 +51,6 @@ def read_list(file: Path, folder: Path) -> list[object]:
     if loaded and not isinstance(loaded, list):
         raise UserError(f"{file}: holds no list. Allowed: a YAML list.")
     return loaded if isinstance(loaded, list) else []
-
-
-def _saved_loader() -> type:
-    """Return Hydra's loader with the parser of libyaml, if PyYAML has it; that of OmegaConf 2.4.1 is one already."""
-    plain: type = get_yaml_loader()
-    return plain if issubclass(plain, _Loader) else type("Loader", (_Loader, plain), {})
 
 
 def _check(text: str, file: Path, *, aliases: bool) -> None:

@@ -25,7 +25,7 @@ from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import name_in_config
 from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.stopping import status_of
-from trainer.figures.images import thumbnail
+from trainer.figures.images import worst_images
 from trainer.loop.callback import Callback, Phase
 from trainer.loop.checkpoint import BEST, BestModel
 
@@ -258,18 +258,14 @@ def _running(row: StepRow) -> dict[str, float]:
 
 def _mistakes(learner: Learner, best: BestModel) -> list[list[Cell]]:
     """Return the validation images that the best epoch gets most wrong, the worst first, those that can be read."""
-    files = learner.run.val_files
-    if best.samples is None or not files:
+    if best.samples is None:
         return []
     samples = learner.task.samples(**best.samples)
+    found = worst_images(learner.task, samples, learner.classes, learner.run.val_files, _MOST_MISTAKES)
     rows: list[list[Cell]] = []
-    for wrong in learner.task.mistakes(samples, learner.classes):
-        index = int(samples.index[wrong.position])
-        if 0 <= index < len(files) and (image := thumbnail(files[index])) is not None:
-            confidence = "" if wrong.confidence is None else wrong.confidence
-            texts = (wrong.true, wrong.predicted, portable_name(files[index]))
-            true, predicted, file = (as_bytes(text).decode(errors="replace") for text in texts)
-            rows.append([image, true, predicted, confidence, file])
-        if len(rows) == _MOST_MISTAKES:
-            break
+    for wrong, file, image in found or ():
+        if image is not None:
+            texts = (wrong.true, wrong.predicted, portable_name(file))
+            true, predicted, name = (as_bytes(text).decode(errors="replace") for text in texts)
+            rows.append([image, true, predicted, "" if wrong.confidence is None else wrong.confidence, name])
     return rows

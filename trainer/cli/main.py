@@ -10,9 +10,9 @@ from fnmatch import fnmatch
 from augment.cli.compose import TOP, compose_run
 from augment.cli.conf import default_groups, group_names
 from augment.cli.overrides import key_of, parse, refuse_sweeps, refuse_words
-from augment.cli.parser import INTERRUPTED, Parser, readable_errors
+from augment.cli.parser import INTERRUPTED, TRUST_FLAG, Parser, readable_errors
 from augment.cli.tools import find_tools, print_version, refuse_tool
-from augment.cli.trust import TRUST_FLAG, add_trust_flag, gated
+from augment.cli.trust import gated
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.own_code import load_plugins
@@ -42,7 +42,7 @@ class _Parser(Parser):
         self.add_argument("--resolve", action="store_true", help=SUPPRESS)
         self.add_argument("--config-name", "-cn", default="config")
         self.add_argument("--version", action="store_true")
-        add_trust_flag(self)
+        self.add_trust_flag()
 
     def meant(self, flag: str, after: str) -> str:
         """Return a hint at the setting or config group of the same name, or at the nearest flag, if there is one."""

@@ -1,18 +1,22 @@
 """Figures of curves: the history of a run, its schedule, a test of learning rates."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from augment.drawing.style import BLUE, GRAY, INK, set_title
-from trainer.figures.style import SPLITS, TEXT, frame, new_figure, say_no_data, set_epochs, whole_numbers
+from trainer.figures.style import SPLITS, TEXT, frame, new_figure
 from trainer.tasks.registry import best_row, task_of
 
 # Markers of the suggested rates, which the legend shows.
 _MARKERS = "oDs"
+
+_whole_numbers = partial(MaxNLocator, nbins=10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
 
 
 def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
@@ -31,7 +35,7 @@ def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
             if draw_splits(axes, rows, quantity, title):
                 axes.legend(frameon=False, fontsize=TEXT, labelcolor=INK)
             else:
-                say_no_data(axes)
+                _say_no_data(axes)
         if task.share:
             right.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
         key = f"val_{task.score}"
@@ -57,14 +61,14 @@ def plot_schedule(values: Sequence[float], path: Path) -> None:
         figure.set_size_inches(6, 3.4)
         axes = figure.subplots()
         axes.plot(values, color=BLUE, linewidth=1.6, marker="o" if len(values) == 1 else None)
-        axes.xaxis.set_major_locator(whole_numbers())
+        axes.xaxis.set_major_locator(_whole_numbers())
         axes.margins(x=0.02)
         frame(axes, "Learning rate", "step")
         if len(values):
             peak = int(np.argmax(values))
             set_title(axes, f"Learning rate, highest {values[peak]:.3g} in step {peak}")
         else:
-            say_no_data(axes)
+            _say_no_data(axes)
 
 
 def plot_rates(
@@ -112,28 +116,31 @@ def plot_rates(
 
 
 def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str, title: str = "") -> bool:
-    """Draw a quantity of both passes over the epochs; return whether any row has a value."""
-    epochs = column(rows, "epoch") + 1
-    drawn = [draw_series(axes, epochs, rows, f"{split}_{quantity}", color) for split, color in SPLITS]
-    frame(axes, title, "epoch")
-    set_epochs(axes, epochs)
-    return any(drawn)
+    """Draw a quantity of both passes over the epochs; return whether any row has a value.
 
-
-def draw_series(axes: Axes, x: NDArray[np.float64], rows: Sequence[Mapping[str, float]], key: str, color: str) -> bool:
-    """Draw a key of the rows as a line; return whether any row has a value.
-
-    The line skips epochs that were not scored, and breaks where a value is not finite.
+    A line skips epochs that were not scored, and breaks where a value is not finite.
     """
-    values = column(rows, key)
-    if np.isnan(values).all():
-        return False
-    scored = [row.get(key) is not None for row in rows]
-    marker = "o" if sum(scored) <= 30 else None
-    axes.plot(
-        x[scored], values[scored], color=color, linewidth=1.6, marker=marker, markersize=3.5, label=key.split("_")[0]
-    )
-    return True
+    epochs, drawn = column(rows, "epoch") + 1, False
+    for split, color in SPLITS:
+        values = column(rows, key := f"{split}_{quantity}")
+        if np.isnan(values).all():
+            continue
+        scored = [row.get(key) is not None for row in rows]
+        (line,) = axes.plot(epochs[scored], values[scored], color=color, linewidth=1.6, label=split)
+        if sum(scored) <= 30:
+            line.set(marker="o", markersize=3.5)
+        drawn = True
+    frame(axes, title, "epoch")
+    if len(epochs):
+        axes.set_xlim(epochs.min() - 0.5, epochs.max() + max(0.5, 0.015 * np.ptp(epochs)))
+    axes.xaxis.set_major_locator(_whole_numbers())
+    return drawn
+
+
+def _say_no_data(axes: Axes) -> None:
+    """Write "no data" in place of a curve."""
+    axes.set(xticks=[], yticks=[])
+    axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", fontsize=TEXT, color=GRAY)
 
 
 def column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]:

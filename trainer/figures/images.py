@@ -1,20 +1,56 @@
-"""Images for pages and trackers: thumbnails of a data set's images, and figures of runs."""
+"""Images for pages and trackers: those of a data set that a model gets wrong, and figures of runs."""
 
 from base64 import b64encode
+from collections.abc import Sequence
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image
+from augment.support.background import in_threads
 from augment.support.reading import UnreadableError, regular
+from trainer.tasks.display import WrongSample
+from trainer.tasks.meter import Samples
+from trainer.tasks.task import Task
 
 SIDE = 160  # of a thumbnail, in pixels
+_THREADS = 4
 
 
-def thumbnail(file: ImageRef) -> Image.Image | None:
+def worst_images(
+    task: Task[Any], samples: Samples, names: Sequence[str], files: Sequence[ImageRef], most: int
+) -> list[tuple[WrongSample, ImageRef, Image.Image | None]] | None:
+    """Return what a model gets most wrong, the worst first; None if nobody knows which images these are.
+
+    Args:
+        task: the task, which chooses them and may draw on them, see `Task.draw`.
+        samples: the predictions of a pass.
+        names: names of classes, labels or numbers.
+        files: the images of the pass in the order of their indices.
+        most: the most to return.
+
+    Returns:
+        For each its sample, its file, and a thumbnail; None in place of one that cannot be read.
+    """
+    index = np.asarray(samples.index)
+    if index.min(initial=0) < 0 or index.max(initial=-1) >= len(files):
+        return None
+
+    def draw(sample: WrongSample) -> tuple[WrongSample, ImageRef, Image.Image | None]:
+        file = files[index[sample.position]]
+        image = _thumbnail(file)
+        return sample, file, None if image is None else task.draw(image, samples, sample.position, names)
+
+    with in_threads(draw, islice(task.mistakes(samples, names), most), _THREADS) as drawn:
+        return list(drawn)
+
+
+def _thumbnail(file: ImageRef) -> Image.Image | None:
     """Return an image in RGB, upright, with a longer side of at most 160 px; None if it cannot be read."""
     try:
         with open_image(file) as image:
@@ -26,17 +62,28 @@ def thumbnail(file: ImageRef) -> Image.Image | None:
         return None
 
 
-def read_png(file: Path, most_pixels: int) -> Image.Image | None:
-    """Return a PNG in RGB; None if there is none, or if a stranger has made it too large or unreadable."""
+def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Image | None:
+    """Return a PNG in RGB; None if there is none, or if a stranger has made it too large or unreadable.
+
+    Args:
+        file: the PNG.
+        most_pixels: of the file.
+        within: the width and the height to which it is scaled down if it is larger.
+    """
     try:
         with Image.open(regular(file), formats=["PNG"]) as image:
-            return image.convert("RGB") if image.width * image.height <= most_pixels else None
+            if image.width * image.height > most_pixels:
+                return None
+            colors = image.convert("RGB")
     except (OSError, UnreadableError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
+    colors.thumbnail(within, Image.Resampling.LANCZOS)
+    return colors
 
 
-def data_uri(image: Image.Image, form: str, **options: Any) -> str:
-    """Return an image as a data URI, in one of Pillow's formats with its options."""
+def data_uri(image: Image.Image, form: str, quality: int) -> str:
+    """Return an image as a data URI, as JPEG or WEBP."""
     data = BytesIO()
-    image.save(data, form, **options)
+    # Full color resolution keeps lettering sharp in a JPEG; the method is of WEBP.
+    image.save(data, form, quality=quality, subsampling=0, optimize=True, method=4)
     return f"data:image/{form.lower()};base64,{b64encode(data.getvalue()).decode()}"

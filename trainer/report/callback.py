@@ -63,7 +63,6 @@ class Report(Callback):
             self._refresher.finish()
         if learner.folder is None or not learner.folder.is_dir() or isinstance(learner.error, KeyboardInterrupt):
             return
-        from trainer.report.images import mistakes
         from trainer.report.page import write_record
 
         try:
@@ -71,8 +70,7 @@ class Report(Callback):
             recorder = learner.find(Recorder)
             record = _record(learner, ending, recorder.rows, recorder.steps)
             record.add_best(partial(best_model, learner))
-            if record.samples is not None:
-                record.mistakes = mistakes(record, learner.run.val_files, self.mistakes)
+            record.add_mistakes(learner.run.val_files, self.mistakes)
             if record.mistakes is not None:
                 write_mistakes(record)
             write_record(record)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from augment.cli.compose import TOP
 from augment.cli.overrides import key_of, parse
 from augment.cli.parser import USAGE, Parser, readable_errors, writing
-from augment.cli.trust import add_trust_flag
 from augment.params import parse_params
 from augment.support.errors import UserError, describe_error
 from augment.support.own_code import load_plugins
@@ -23,7 +22,7 @@ _EXAMPLES = """\
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     parser = Parser("trainer report", "Write the reports of runs again.", _EXAMPLES, arguments="RUN_FOLDER ...")
-    add_trust_flag(parser)
+    parser.add_trust_flag()
     with readable_errors():
         options, folders, overrides = parser.split_paths(arguments)
         if not folders:

@@ -15,11 +15,11 @@ from augment.support.files import write_atomically
 from augment.support.nested import section_of
 from augment.support.text import amount, duration
 from trainer.callbacks.plots import BATCH
+from trainer.figures.images import data_uri, read_png
 from trainer.figures.outputs import plot_outputs
 from trainer.loop.checkpoint import LAST
 from trainer.report.charts import charts
 from trainer.report.findings import findings
-from trainer.report.images import inline_image
 from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.summary import FINISHED, RUNNING
@@ -27,6 +27,8 @@ from trainer.tasks.display import FigureImage, Section, percent
 from trainer.tasks.metrics.classification import wilson_interval
 from trainer.tasks.registry import monitored
 from trainer.tasks.task import AUTO
+
+_MOST_PIXELS, _WITHIN = 2**26, (1600, 2**26)  # of a figure; those of a run have a tenth of the pixels
 
 RELOAD = 30  # seconds after which the page of a run in progress loads itself again
 
@@ -65,7 +67,7 @@ def render(record: RunRecord) -> str:
         predictions=record.samples is not None,
         mistakes=record.mistakes,
         mistakes_wanted=section_of(callbacks, "report").get("mistakes", MISTAKES),
-        batch=inline_image(run.folder / BATCH),
+        batch=_inline(run.folder / BATCH),
         plan=run.text(PLAN_FILE),
         config=run.text(CONFIG_FILE),
         command=shlex.join(["python", "-m", "trainer", *run.overrides]),
@@ -154,7 +156,13 @@ def _section(record: RunRecord) -> dict[str, Any]:
     file = record.run.folder / record.task.figure_file
     if not file.is_file() and (figure := record.task.figure(record.samples, record.classes)):
         plot_outputs(figure, file)
-    return section._asdict() | {"figure": inline_image(file)}
+    return section._asdict() | {"figure": _inline(file)}
+
+
+def _inline(file: Path) -> str:
+    """Return a figure of the run as a data URI; empty if there is none."""
+    image = read_png(file, _MOST_PIXELS, _WITHIN)
+    return "" if image is None else data_uri(image, "JPEG", 85)
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:

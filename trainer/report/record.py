@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.dataset import ImageRef
+from augment.data.images import name_of
 from augment.support.errors import UserError, first_line
 from augment.support.files import json_line, write_atomically
 from augment.support.reading import contents, read_object
+from trainer.figures.images import data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel
 from trainer.run.facts import FACTS_FILE
 from trainer.run.run_folder import RunFolder
@@ -83,6 +86,23 @@ class RunRecord:
         """Training batches before each epoch and, last, of the whole fit: (epochs + 1,); None if unknown."""
         batches = self.run.facts.batches
         return np.cumsum([0, *batches]) if batches else None
+
+    def add_mistakes(self, files: Sequence[ImageRef], most: int) -> None:
+        """Draw the images that the best epoch gets most wrong.
+
+        Args:
+            files: the validation images in the order of their indices.
+            most: number of images.
+        """
+        worst = worst_images(self.task, self.samples, self.classes, files, most) if self.samples is not None else None
+        if worst is not None:
+            self.mistakes = [
+                Mistake(
+                    *(name_of(file), wrong.true, wrong.predicted, wrong.confidence),
+                    uri="" if image is None else data_uri(image, "JPEG", 82),
+                )
+                for wrong, file, image in worst
+            ]
 
     def add_best(self, read: Callable[[], BestModel | None]) -> None:
         """Add what the best epoch achieved, if a function can read it; otherwise note why not."""

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
-from augment.cli.trust import TRUST_FLAG
+from augment.cli.parser import TRUST_FLAG
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
 from augment.support.secrets import for_worker

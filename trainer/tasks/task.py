@@ -29,6 +29,7 @@ from trainer.tasks.metric import METRICS, Metric, columns_of
 
 if TYPE_CHECKING:
     import torch
+    from PIL.Image import Image
     from torch import Tensor, nn
 
 S = TypeVar("S", bound=Samples)
@@ -174,6 +175,17 @@ class Task(ABC, Generic[S]):
     def mistakes(self, samples: S, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the samples that the model gets wrong, the worst first."""
         return iter(())
+
+    def draw(self, image: Image, samples: S, position: int, names: Sequence[str]) -> Image:
+        """Return the thumbnail of one of the `mistakes` as report and trackers show it: a task may draw on it.
+
+        Args:
+            image: the stored image, upright, in RGB, with a longer side of at most 160 px.
+            samples: the pass.
+            position: the sample's in the pass.
+            names: names of the units.
+        """
+        return image
 
     # --- derived ---
 

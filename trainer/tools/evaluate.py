@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from augment.cli.parser import USAGE, Parser, one_of, readable_errors, table_console, writing
-from augment.cli.trust import add_trust_flag
 from augment.data.check import check_files, leave_out
 from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
@@ -126,7 +125,7 @@ def _parser() -> Parser:
     parser = Parser("trainer evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
                         help="views of each image to average (default: those of the run)")  # fmt: skip
-    add_trust_flag(parser)
+    parser.add_trust_flag()
     return parser
 
 

@@ -14,7 +14,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from augment.cli.parser import Parser, one_of, positive_number, readable_errors, table_console, whole_number, writing
-from augment.cli.trust import add_trust_flag
 from augment.data.check import check_files
 from augment.data.dataset import Split
 from augment.data.formats.folder import find_images
@@ -209,7 +208,7 @@ def _parser() -> Parser:
                         help="views of each image to average (default: those of the run)")  # fmt: skip
     parser.add_argument("--csv", metavar="FILE", help="write CSV in place of a table; - writes to the terminal")
     parser.add_argument("--json", metavar="FILE", help="write JSON in place of a table; - writes to the terminal")
-    add_trust_flag(parser)
+    parser.add_trust_flag()
     return parser
 
 

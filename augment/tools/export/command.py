@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from augment.cli.parser import Parser, output, readable_errors, whole_number
-from augment.cli.trust import add_trust_flag
 
 OUT = Path("outputs/export")
 _EXAMPLES = """\
@@ -48,7 +47,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--limit", type=whole_number(1), default=500, metavar="N", help="compare on at most N images (default: 500)"
     )
-    add_trust_flag(parser)
+    parser.add_trust_flag()
     return parser
 
 

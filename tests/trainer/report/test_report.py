@@ -3,7 +3,9 @@
 import base64
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,6 @@ from trainer.callbacks.recorder import METRICS_FILE
 from trainer.figures.images import SIDE
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.report.charts import charts
-from trainer.report.images import mistakes
 from trainer.report.page import render, write_record
 from trainer.report.record import MISTAKES_FILE, REPORT_FILE, read_record, write_mistakes
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
@@ -200,7 +201,8 @@ def files(run: Path) -> list[Path]:
 
 def test_the_most_confident_mistakes_come_first(run: Path) -> None:
     read = read_record(run)
-    wrong = read.mistakes = mistakes(read, files(run), 2)
+    read.add_mistakes(files(run), 2)
+    wrong = read.mistakes
     assert wrong
     found = [(round(mistake.confidence or 0, 2), Path(mistake.name).name) for mistake in wrong]
     assert found == [(0.8, "1.jpg"), (0.7, "0.jpg")]
@@ -213,18 +215,34 @@ def test_the_most_confident_mistakes_come_first(run: Path) -> None:
     assert Page(render(read_record(run))).text.count("true: bee") == 2
 
 
+def test_a_task_may_draw_on_them(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, drawn = read_record(run), []
+
+    def draw(image: Image.Image, samples: object, position: int, names: Sequence[str]) -> Image.Image:
+        drawn.append((samples is read.samples, position, names))
+        return Image.new("RGB", (8, 8))
+
+    monkeypatch.setattr(read.task, "draw", draw)
+    read.add_mistakes(files(run), 1)
+    assert read.mistakes
+    assert drawn == [(True, 4, read.classes)]
+    with Image.open(BytesIO(base64.b64decode(read.mistakes[0].uri.split(",")[1]))) as image:
+        assert image.size == (8, 8)
+
+
 def test_a_deleted_image_is_reported(run: Path) -> None:
     read, listed = read_record(run), files(run)
     listed[4].unlink()
-    read.mistakes = mistakes(read, listed, 1)
+    read.add_mistakes(listed, 1)
     assert "cannot be read" in Page(render(read)).text
 
 
 def test_without_images_or_predictions_no_mistakes_are_shown(run: Path) -> None:
     read = read_record(run)
     assert "this run has not kept them" in Page(render(read)).text
-    assert mistakes(read, files(run)[:5], 2) is None  # other images than those of the run
-    read.mistakes = mistakes(read, files(run), 2)
+    read.add_mistakes(files(run)[:5], 2)
+    assert read.mistakes is None  # other images than those of the run
+    read.add_mistakes(files(run), 2)
     read.best["epoch"] = 2.0  # the best epoch is another one now
     write_mistakes(read)
     assert read_record(run).mistakes is None

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from PIL import Image
 
 from augment.support.text import as_bytes, clip
 from trainer.callbacks.plots import BATCH
@@ -229,10 +228,9 @@ def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
         file: the PNG.
         changed: when it was changed, so that it is read again then.
     """
-    if (small := read_png(file, _MOST_PIXELS)) is None:
+    if (small := read_png(file, _MOST_PIXELS, (_WIDTH, 2 * _WIDTH))) is None:
         return "", 0, 0
-    small.thumbnail((_WIDTH, 2 * _WIDTH), Image.Resampling.LANCZOS, reducing_gap=2)
-    return data_uri(small, "WEBP", quality=_QUALITY, method=4), small.width, small.height
+    return data_uri(small, "WEBP", _QUALITY), small.width, small.height
 
 
 def href(file: Path, base: Path) -> str:

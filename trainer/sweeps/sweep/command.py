@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from augment.cli.overrides import key_of, normalize, parse
-from augment.cli.parser import INTERRUPTED, USAGE, Parser, readable_errors, table_console
-from augment.cli.trust import TRUST_FLAG, add_trust_flag, compose_job, gated, sweep_gate
+from augment.cli.parser import INTERRUPTED, TRUST_FLAG, USAGE, Parser, readable_errors, table_console
+from augment.cli.trust import compose_job, gated, sweep_gate
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> Parser:
     usage = f"{'|'.join(_ACTIONS)} SWEEP [key=value ...]"
     parser = Parser("trainer sweep", "Resume, retry and show sweeps.", _EXAMPLES, arguments=usage)
-    add_trust_flag(parser)
+    parser.add_trust_flag()
     parser.add_argument("--job", action="append", metavar="ID", help="only this job; can be repeated")
     parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
     parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)  # of the workers that launchers start

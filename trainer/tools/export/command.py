@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number
-from augment.cli.trust import add_trust_flag
 from augment.support.errors import UserError
 from trainer.tools.evaluate import run_and_images
 
@@ -31,7 +30,7 @@ def _parser() -> Parser:
     parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to (default: RUN/export-FORM)")
     parser.add_argument("--limit", type=whole_number(1), metavar="N", help="compare on at most N images (default: all)")
     parser.add_argument("--unchecked", action="store_true", help="write without comparing, where there are no images")
-    add_trust_flag(parser)
+    parser.add_trust_flag()
     return parser
 
 
