@@ -24,7 +24,7 @@ import augment.data.sources.registry
 import augment.recipe.op
 import trainer
 import trainer.callbacks.registry
-import trainer.models.registry
+import trainer.models.base
 import trainer.optim.optimizers
 import trainer.tasks.metric
 import trainer.tasks.registry
@@ -64,7 +64,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         augment.recipe.op._OPS,
         augment.data.sources.registry._SOURCES,
         trainer.callbacks.registry._CALLBACKS,
-        trainer.models.registry._MODELS,
+        trainer.models.base._MODELS,
         trainer.optim.optimizers._OURS,
         trainer.tasks.registry._TASKS,
         trainer.tasks.metric.METRICS,

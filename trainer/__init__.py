@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from trainer.loop.learner import Learner
     from trainer.loop.settings import LoopSettings
-    from trainer.models.registry import Model, model
+    from trainer.models.base import Model, model
     from trainer.optim.optimizers import optimizer
     from trainer.run.summary import Summary
     from trainer.tasks.metric import metric
@@ -65,7 +65,7 @@ _MODULES = {
     ),
     "trainer.loop.learner": "Learner",
     "trainer.loop.settings": "LoopSettings",
-    "trainer.models.registry": "Model model",
+    "trainer.models.base": "Model model",
     "trainer.optim.optimizers": "optimizer",
     "trainer.run.summary": "Summary",
     "trainer.tasks.metric": "metric",

@@ -31,8 +31,9 @@ class NonFinite(Callback):
 
     Checking whether there was one waits for the device, so it is done every `interval` seconds, or at every batch on
     the CPU. Of the batches skipped since the last check, the first one of each shape is saved: `nonfinite-STEP.pt`
-    holds images, targets and the samples' indices, and the PNG of the same name shows them. Of several ranks, all check
-    after the same batch, and each bad part is saved: that of rank 1 as `nonfinite-STEP-rank1.pt`.
+    holds images, targets unless they are lists, and the samples' indices, and the PNG of the same name shows them. Of
+    several ranks, all check after the same batch, and each bad part is saved: that of rank 1 as
+    `nonfinite-STEP-rank1.pt`.
 
     `fit.skip_nonfinite` is the number of batches that may be skipped.
 
@@ -61,14 +62,14 @@ class NonFinite(Callback):
         self._judged = finite
         self._counts.append(~finite)
         device = batch.images.device
-        given = {
+        targets = {"targets": batch.targets} if isinstance(batch.targets, torch.Tensor) else {}
+        given = targets | {
             "images": batch.images,
-            "targets": batch.targets,
             "indices": batch.indices.to(device, non_blocking=True),
             "step": torch.full((), learner.step + 1, device=device),
             "bad": ~here,
         }
-        shape = batch.images.shape, batch.images.dtype, batch.targets.shape
+        shape = batch.images.shape, batch.images.dtype, *(value.shape for value in targets.values())
         kept = self._kept.setdefault(shape, {name: torch.zeros_like(value) for name, value in given.items()})
         take = given["bad"] & ~kept["bad"]
         for name, value in kept.items():
@@ -119,8 +120,9 @@ def _save(learner: Learner, rank: int, part: dict[str, Any]) -> str:
     assert learner.folder is not None
     step = int(part["step"])
     file = learner.folder / f"nonfinite-{step}{f'-rank{rank}' if rank else ''}.pt"
-    torch.save({"step": step} | {name: part[name] for name in ("images", "targets", "indices")}, file)
-    pixels, captions = as_fed(learner, part["images"][:32], part["targets"][:32])
+    torch.save({"step": step} | {name: value for name, value in part.items() if name not in ("step", "bad")}, file)
+    pixels, captions = as_fed(learner, part["images"][:32], part.get("targets", [])[:32])
+    captions = captions or [f"image {index}" for index in part["indices"].tolist()]
     plot_batch(pixels, captions, file.with_suffix(".png"), title=f"training batch {step}, not finite")
     return str(shown(file))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +106,7 @@ def _draw_first(learner: Learner, folder: Path, step: int, images: NDArray[np.ui
     plot_batch(images, labels, folder / BATCH, title=f"training batch {step}, as fed")
 
 
-def as_fed(learner: Learner, images: Tensor, targets: Tensor) -> tuple[NDArray[np.uint8], list[str]]:
+def as_fed(learner: Learner, images: Tensor, targets: Tensor | list[Any]) -> tuple[NDArray[np.uint8], list[str]]:
     """Return training images as pixels, (N, H, W, 3), as they were fed, and their targets in words."""
     import torch
 
@@ -115,5 +115,6 @@ def as_fed(learner: Learner, images: Tensor, targets: Tensor) -> tuple[NDArray[n
     images = images.float()
     mean, std = (images.new_tensor(values).view(-1, 1, 1) for values in normalization)
     pixels = ((images * std + mean) * 255).nan_to_num().round().clamp(0, 255).to(torch.uint8)
-    captions = [learner.task.caption(target, learner.classes) for target in targets.tolist()]
+    each = targets if isinstance(targets, list) else targets.tolist()
+    captions = [learner.task.caption(target, learner.classes) for target in each]
     return pixels.permute(0, 2, 3, 1).cpu().numpy(), captions

@@ -141,7 +141,9 @@ class Recorder(Callback):
             return  # the batch was skipped, and this is the loss of the previous one; or it is padding
         self._measured = loss
         meter = self._meter(learner)
-        meter.update(loss, learner.output, learner.batch.targets, learner.batch.indices, valid=learner.finite)
+        batch, task = learner.batch, learner.task
+        given = task.targets_of(batch), batch.indices
+        meter.update(loss, learner.output, *given, valid=learner.finite, frames=task.frames_of(batch))
         # Of several ranks, the running values are those of the first: none waits for the others.
         if learner.training and learner.ranks.is_main and monotonic() >= self._due:
             self._read(learner, meter)
@@ -174,7 +176,7 @@ class Recorder(Callback):
         self.val = {f"val_{name}": value for name, value in meter.scores().items()}
         self.samples = meter.kept()
         if self._row:  # in a fit
-            _check_finite(learner, meter, self.val["val_loss"])
+            _check_finite(learner, meter, self.val.get("val_loss", 0.0))
 
     def after_epoch(self, learner: Learner) -> None:
         """Write the row and the running values."""

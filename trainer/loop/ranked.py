@@ -63,7 +63,7 @@ class Ranked(Runner):
 
     def _part_of(self, batch: Batch) -> Tensor | float:
         """Return how much this rank's mean loss counts in that of all ranks' batch: by samples or weights."""
-        weights = getattr(self._learner.loss_function, "weight_of", lambda _: None)(batch.targets)
+        weights = getattr(self._learner.loss_function, "weight_of", lambda _: None)(self._task.targets_of(batch))
         if weights is None:
             return batch.share
         weights = weights if batch.share else torch.zeros_like(weights)
@@ -79,7 +79,7 @@ class RankedRecorded(Ranked, Recorded):
 def make_runner(learner: "Learner") -> Runner:
     """Return what does the work of a learner's batches: recorded on a GPU, unless the settings say otherwise."""
     ranked = learner.ranks.size > 1
-    if learner.settings.graph and learner.device.type == "cuda":
+    if learner.settings.graph and learner.device.type == "cuda" and not learner.task.own_loss:
         graphs = Graphs(CudaBackend(learner.device))
         return RankedRecorded(learner, graphs) if ranked else Recorded(learner, graphs)
     return Ranked(learner) if ranked else Runner(learner)

@@ -56,6 +56,7 @@ class Runner:
     def __init__(self, learner: "Learner") -> None:
         settings, device = learner.settings, learner.device
         self._learner, self._model, self._optimizer = learner, learner.model, learner.optimizer
+        self._task = learner.task
         self._guards, self._scaled = bool(settings.skip_nonfinite), settings.scaled
         self.scaler = Scaler(device, scaled=self._scaled) if self._guards or self._scaled else None
         self._bad = torch.zeros((), dtype=torch.bool, device=device)  # whether the step has a batch that is not finite
@@ -79,7 +80,7 @@ class Runner:
         self.pending = True
         if self._shares:
             self._share.fill_(share).mul_(self._part)
-        output, loss, *judged = self._run("train", self._forward_backward, batch.images, batch.targets)
+        output, loss, *judged = self._run("train", self._forward_backward, batch.images, self._task.targets_of(batch))
         if not judged:
             return Pass(output, loss)
         return Pass(output, loss, self._agreed(judged[0], judged[1:]), judged[0])
@@ -90,7 +91,7 @@ class Runner:
         def forward(images: Tensor, targets: Tensor) -> Tensors:
             return self._forward(images, targets, self._learner.val_loss_function, self._learner.settings.tta)
 
-        return Pass(*self._run("validate", forward, batch.images, batch.targets))
+        return Pass(*self._run("validate", forward, batch.images, self._task.targets_of(batch)))
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
@@ -167,7 +168,10 @@ class Runner:
 
     def _forward(self, images: Tensor, targets: Tensor, loss_function: LossFunction, views: str) -> Tensors:
         with self._learner.settings.autocast(self._learner.device):
-            output = average(self._model, images, views, self._learner.task)
+            if self._task.own_loss and self._model.training:
+                output = self._model(images, targets)
+            else:
+                output = average(self._model, images, views, self._task)
         check_outputs(output, loss_function, self._learner.train_loader)
         return output, loss_function(output.float(), targets)
 

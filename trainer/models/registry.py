@@ -4,90 +4,19 @@ The settings of a model build its network, and only then import PyTorch, which t
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from augment.params import Choice, Count, Flag, Number, Text, parse_named, setting
 from augment.support.errors import UserError, first_line, suggest
+from trainer.models.base import MODELS as MODELS
+from trainer.models.base import Channels as Channels
+from trainer.models.base import Model as Model
+from trainer.models.base import model as model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-Channels = tuple[float, float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """Base of the models' settings.
-
-    Attributes:
-        weights: the file or run whose weights training starts from, see `trainer.run.weights`.
-        any_size: whether images of any size fit through the network, so that none has to be tried.
-    """
-
-    any_size: ClassVar[bool] = False
-
-    weights: str | None = setting(
-        Text(
-            optional=True,
-            doc=(
-                "start from the weights of this file (.safetensors or a PyTorch checkpoint) or run folder; the head is "
-                "new unless the classes are the same"
-            ),
-        )
-    )
-
-    def build(self, classes: int, size: int) -> "nn.Module":
-        """Build the network: (N, 3, size, size) -> (N, classes)."""
-        raise NotImplementedError
-
-    def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return mean and std, in 0..1, that the weights were trained with; None: no preference."""
-        return None
-
-    def untrained(self) -> "Model":
-        """Return the same model without weights to read or download."""
-        return replace(self, weights=None)
-
-    def downloads(self) -> str:
-        """Return the setting by which a run would download weights; empty if it would not."""
-        return ""
-
-    def require_weights(self) -> None:
-        """Check that the weights can be had, before anything is written.
-
-        Raises:
-            UserError: they cannot be downloaded.
-        """
-
-    def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
-        """Return the tensors of a file in another layout of this model by the names of its network, if it knows how.
-
-        Args:
-            tensors: the tensors by their names in the file.
-            network: the network; only names and shapes of its tensors count.
-        """
-        return tensors
-
-
-M = TypeVar("M", bound=type[Model])
-
-_MODELS: dict[str, type[Model]] = {}
-
-# Read-only view: name in the configuration -> model.
-MODELS: Mapping[str, type[Model]] = MappingProxyType(_MODELS)
-
-
-def model(kind: str) -> Callable[[M], M]:
-    """Register a model under its name in the configuration."""
-
-    def decorate(cls: M) -> M:
-        _MODELS[kind] = cls
-        return cls
-
-    return decorate
 
 
 def parse_model(given: object) -> Model:
@@ -96,7 +25,7 @@ def parse_model(given: object) -> Model:
     Raises:
         UserError: an unknown kind or setting, or a value that is not allowed.
     """
-    return parse_named(_MODELS, given, "model", "kind")
+    return parse_named(MODELS, given, "model", "kind")
 
 
 @model("cnn")

@@ -148,10 +148,10 @@ def make_learner(
     torch.manual_seed(config.seed)
     # The checkpoint of a run to resume holds all weights.
     model = config.model if fit.resume is None else config.model.untrained()
-    network = model.build(len(dataset.classes), config.aug.size)
     task = task_named(dataset.task)
+    network = model.build(task.outputs(len(dataset.classes)), config.aug.size)
     started = start_from(model, network, dataset.classes, config.aug.size)
-    prepared = task.prepare(network, fit, dataset.train.targets, dataset.classes)
+    prepared = task.prepare(network, fit, dataset.train, dataset.classes)
     notes = tuple(filter(None, (started, prepared)))
     for note in notes:
         log.info(note)

@@ -1,6 +1,7 @@
 """Checks of a configuration that need the data and the model; all run before anything is written."""
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,14 +10,14 @@ from augment.data.formats.folder import describe_nested
 from augment.support.errors import UserError
 from augment.support.text import amount
 from trainer.callbacks.freeze import keep_statistics
-from trainer.models.registry import check_model
+from trainer.models.registry import MODELS, check_model
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.config import Config
 from trainer.run.fit import Fit
 from trainer.run.weights import check_weights, require_start
 from trainer.tasks.metric import columns_of
 from trainer.tasks.registry import ALL_MONITORED, check_metrics, task_named
-from trainer.tasks.task import AUTO
+from trainer.tasks.task import AUTO, Task
 
 
 def check_config(config: Config) -> None:
@@ -46,8 +47,9 @@ def check_config(config: Config) -> None:
             f"classes or more{describe_nested(dataset)}."
         )
     task = task_named(dataset.task)
+    _check_task(config, task)
     check_metrics(task, classes, config.fit.metrics)
-    keys = [column.key for column in columns_of(task.measured(classes, None))]
+    keys = [column.key for column in columns_of(task.measured(classes, None), val_loss=not task.own_loss)]
     allowed = (AUTO, *sorted(keys, key=lambda key: key.startswith("train_")))
     for name, values in config.resolved["callbacks"].items():
         monitor = values.get("monitor")
@@ -56,13 +58,13 @@ def check_config(config: Config) -> None:
                 f"callbacks.{name}.monitor: {monitor} is not measured for the task {dataset.task} "
                 f"with {task.count(len(classes))}. Allowed: {', '.join(allowed)}."
             )
-    size = config.aug.size
-    network = check_model(config.model, len(classes), size)
+    size, outputs = config.aug.size, task.outputs(len(classes))
+    network = check_model(config.model, outputs, size)
     if config.fit.resume is None:
         check_weights(config.model, network, classes, size)
     for stage in config.fit.full_stages(size):
         if stage.size != size:
-            check_model(config.model, len(classes), size, fed=stage.size, key=f"fit.stages.{stage.name}.size")
+            check_model(config.model, outputs, size, fed=stage.size, key=f"fit.stages.{stage.name}.size")
     callbacks = [make() for make in config.callbacks]
     for callback in callbacks:
         callback.check(network)
@@ -70,6 +72,20 @@ def check_config(config: Config) -> None:
     check_last_batch(config.fit, network, len(dataset.train), size, frozen=frozen)
     make_optimizer(config.fit, network)
     config.fit.schedules()
+
+
+def _check_task(config: Config, task: Task[Any]) -> None:
+    """Check that model, views and compiling are possible for a task."""
+    kind, needed = config.resolved["model"]["kind"], task.name if task.own_models else ""
+    if config.model.task != needed:
+        allowed = ", ".join(f"model={name}" for name, cls in MODELS.items() if cls.task == needed)
+        raise UserError(f"model.kind={kind}: does not predict {task.units}, which the data have. Allowed: {allowed}.")
+    if config.fit.tta not in task.views:
+        raise UserError(f"fit.tta={config.fit.tta}: not with {task.units}. Allowed: {', '.join(task.views)}.")
+    if config.fit.compile and task.own_loss:
+        raise UserError(
+            f"fit.compile: true, but models that predict {task.units} cannot be compiled. Allowed: false."
+        )
 
 
 def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: int, *, frozen: Collection[str] = ()) -> None:

@@ -66,8 +66,8 @@ def check_resume(config: Config) -> None:
     with contents(run / LAST):
         loader.check_state(state.loader)
     with torch.device("meta"):
-        network = config.model.untrained().build(len(dataset.classes), config.aug.size)
-    task.prepare(network, config.fit, dataset.train.targets, dataset.classes)
+        network = config.model.untrained().build(task.outputs(len(dataset.classes)), config.aug.size)
+    task.prepare(network, config.fit, dataset.train, dataset.classes)
     theirs, ours = ({n: value.shape for n, value in s.items()} for s in (state.model, network.state_dict()))
     if differing := next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), ""):
         raise UserError(

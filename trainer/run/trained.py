@@ -131,7 +131,7 @@ def load_trained(
     # First without its memory, which a folder could ask for without end.
     for shapes in (torch.device("meta"), nullcontext()):
         with shapes:
-            network = config.model.untrained().build(len(best.classes), config.aug.size)
+            network = config.model.untrained().build(task.outputs(len(best.classes)), config.aug.size)
             with contents(run / BEST):
                 task.restore(network, best.model)
         theirs, ours = ({n: value.shape for n, value in s.items()} for s in (best.model, network.state_dict()))

@@ -74,15 +74,17 @@ class Meter:
         indices: Tensor | None = None,
         *,
         valid: Tensor | None = None,
+        frames: Tensor | None = None,
     ) -> None:
         """Add a batch; keep nothing of it but copies.
 
         Args:
             loss: () mean over the batch.
             outputs: (N, ...), output of the model.
-            targets: (N, ...), targets of the batch.
+            targets: (N, ...), targets of the batch, see `Task.targets_of`.
             indices: (N,) indices into the split's files.
             valid: () bool, on the device: whether the sums count the batch; None: they do.
+            frames: (N, 3, 3), see `Task.frames_of`.
         """
         count, before = len(targets), self._sums if valid is None else self._sums.clone()
         outputs, targets = outputs.detach().float(), self._task.unmixed(targets)
@@ -94,6 +96,7 @@ class Meter:
             known = targets.new_full((count,), -1).long() if indices is None else indices
             kept = {"index": known, "target": targets, **self._task.keep(outputs, targets)}
             kept |= {"output": outputs} if self._whole else {}
+            kept |= {} if frames is None else {"frame": frames}
             self._kept.append({name: value.clone() for name, value in kept.items()})
         self.samples += count
         if valid is not None:
@@ -109,7 +112,10 @@ class Meter:
         """Return the values at the end of a pass, also those that need all samples at once."""
         kept = self._together()
         whole = {m.name: m.of_all(kept["output"], kept["target"]) if kept else math.nan for m in self._whole}
-        return self.compute() | whole
+        means = self.compute()
+        if self._task.own_loss:
+            del means["loss"]
+        return means | whole
 
     def kept(self) -> Samples | None:
         """Return the predictions for each sample so far; None before the first batch."""
@@ -120,7 +126,7 @@ class Meter:
         import torch
 
         kept = self._kept or [{}]
-        return {name: torch.cat([batch[name] for batch in kept]).cpu() for name in kept[0]}
+        return {name: torch.cat(_alike([batch[name] for batch in kept])).cpu() for name in kept[0]}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums with their names."""
@@ -146,3 +152,14 @@ class Meter:
         whole._sums.copy_(sum(part["sums"] for part in parts))
         whole._kept = None if self._kept is None else [part["kept"] for part in parts if part["kept"]]
         return whole
+
+
+def _alike(parts: list[Tensor]) -> list[Tensor]:
+    """Return tensors (N, K, ...) with the largest K of them; what is missing is NaN."""
+    from torch.nn.functional import pad
+
+    lengths = {part.shape[1] for part in parts if part.ndim > 2}
+    if len(lengths) < 2:
+        return parts
+    rest = (0, 0) * (parts[0].ndim - 2)
+    return [pad(part, (*rest, 0, max(lengths) - part.shape[1]), value=math.nan) for part in parts]

@@ -132,8 +132,9 @@ def metric(
     return decorate
 
 
-def columns_of(metrics: Iterable[Metric]) -> tuple[Column, ...]:
-    """Return the columns of the loss and of metrics, those of training first."""
+def columns_of(metrics: Iterable[Metric], *, val_loss: bool = True) -> tuple[Column, ...]:
+    """Return the columns of the loss, also in validation if it has one, and of metrics, those of training first."""
     columns = [column for metric in metrics for column in metric.columns]
     train = [column for column in columns if column.key.startswith("train_")]
-    return (TRAIN_LOSS, *train, VAL_LOSS, *(column for column in columns if column not in train))
+    loss = (VAL_LOSS,) if val_loss else ()
+    return (TRAIN_LOSS, *train, *loss, *(column for column in columns if column not in train))

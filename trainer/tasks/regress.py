@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from augment.data.targets.kind import Target
+from augment.data.dataset import Split
 from augment.data.targets.numbers import NUMBERS
 from trainer.tasks.display import FigureImage, Finding, Scatter, Section, WrongSample
 from trainer.tasks.losses import LossFunction, LossSettings, regression_loss
@@ -34,11 +34,11 @@ class Regress(Task[OutputSamples]):
     figure_file = "scatter.png"
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"
 
-    def prepare(self, network: nn.Module, fit: LossSettings, targets: Sequence[Target], names: Sequence[str]) -> str:
+    def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
         """Make the network predict numbers in their own units, if they are learned in standard deviations."""
         if not fit.standardize:
             return ""
-        standard = Standard.of(targets)
+        standard = Standard.of(train.targets)
         standard.put_into(network)
         return f"targets are standardized by mean and standard deviation in train: {standard.describe(names)}"
 

@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from augment.data.dataset import Split
 from augment.data.targets.classes import CLASSES
-from augment.data.targets.kind import Kind, Target
+from augment.data.targets.kind import Kind
 from augment.support.text import amount
 from trainer.tasks.display import (
     PACE,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor, nn
 
+    from augment.pipeline.batch import Batch
+
 S = TypeVar("S", bound=Samples)
 
 # The value of `monitor` that stands for the task's own.
@@ -53,6 +56,9 @@ class Task(ABC, Generic[S]):
         score_title: the score in words.
         unit_score: the score in `per_class` by which the worst classes, labels or numbers are found, those with the
             lowest; empty: there is none.
+        own_models: whether it needs models of its own, see `trainer.models.base.Model.task`.
+        own_loss: whether these get the targets, too, in training, and return their losses; then validation has none.
+        views: the test-time augmentations that it can average.
         samples: what is kept of each sample in validation, and in best.pt of the best epoch: tensors by name.
         loss_settings: settings of the fit that have an effect with this task.
         resume_settings: settings of the fit that a resumed run must share with the saved one.
@@ -74,6 +80,9 @@ class Task(ABC, Generic[S]):
     score: ClassVar[str]
     score_title: ClassVar[str]
     unit_score: ClassVar[str] = ""
+    own_models: ClassVar[bool] = False
+    own_loss: ClassVar[bool] = False
+    views: ClassVar[tuple[str, ...]] = ("none", "flip", "flip_shift")
     samples: ClassVar[type[Samples]] = OutputSamples
     loss_settings: ClassVar[tuple[str, ...]] = ()
     resume_settings: ClassVar[tuple[str, ...]] = ()
@@ -88,6 +97,18 @@ class Task(ABC, Generic[S]):
 
     # --- training ---
 
+    def outputs(self, names: int) -> int:
+        """Return the number of a network's outputs for so many classes, labels, numbers or points."""
+        return names
+
+    def targets_of(self, batch: Batch) -> Any:
+        """Return the targets of a batch as losses and metrics take them."""
+        return batch.targets
+
+    def frames_of(self, batch: Batch) -> Tensor | None:
+        """Return the matrices from stored pixels to what outputs are in, (N, 3, 3); None where nobody asks for them."""
+        return batch.frames
+
     @abstractmethod
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
@@ -101,7 +122,7 @@ class Task(ABC, Generic[S]):
             weights: (K,) weights of the classes or labels in training; None: 1.
         """
 
-    def prepare(self, network: nn.Module, fit: LossSettings, targets: Sequence[Target], names: Sequence[str]) -> str:
+    def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
         """Adapt a new network to the targets of the train split; return a sentence for the log, or nothing."""
         return ""
 
@@ -113,6 +134,10 @@ class Task(ABC, Generic[S]):
         import torch
 
         return torch.stack([weight * output for weight, output in views]).sum(dim=0)
+
+    def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
+        """Return the outputs for mirror images as they are for the images."""
+        return outputs
 
     # --- predictions ---
 
@@ -214,7 +239,7 @@ class Task(ABC, Generic[S]):
     @property
     def columns(self) -> tuple[Column, ...]:
         """All columns of tables of epochs."""
-        return (*columns_of(self.metrics), *PACE)
+        return (*columns_of(self.metrics, val_loss=not self.own_loss), *PACE)
 
     @property
     def share(self) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 View = Callable[["Tensor"], "Tensor"]
 
@@ -60,7 +60,7 @@ TTA: Mapping[str, tuple[tuple[float, View], ...]] = MappingProxyType(
 )
 
 
-def average(model: Callable[[Tensor], Tensor], images: Tensor, tta: str, task: Task[Any]) -> Tensor:
+def average(model: nn.Module, images: Tensor, tta: str, task: Task[Any]) -> Tensor:
     """Return a model's outputs for images, averaged over several views of each.
 
     The model sees one view after the other, so that a batch takes no more memory than without averaging.
@@ -75,5 +75,10 @@ def average(model: Callable[[Tensor], Tensor], images: Tensor, tta: str, task: T
         (N, ...) float32; with "none" the model's output as it is.
     """
     if tta == "none":
-        return model(images)
-    return task.average([(weight, model(view(images)).float()) for weight, view in TTA[tta]])
+        output: Tensor = model(images)
+        return output
+    looks = []
+    for weight, view in TTA[tta]:
+        output = model(view(images)).float()
+        looks.append((weight, task.unmirrored(output, model) if view is _mirror else output))
+    return task.average(looks)
