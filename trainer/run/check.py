@@ -83,9 +83,7 @@ def _check_task(config: Config, task: Task[Any]) -> None:
     if config.fit.tta not in task.views:
         raise UserError(f"fit.tta={config.fit.tta}: not with {task.units}. Allowed: {', '.join(task.views)}.")
     if config.fit.compile and task.own_loss:
-        raise UserError(
-            f"fit.compile: true, but models that predict {task.units} cannot be compiled. Allowed: false."
-        )
+        raise UserError(f"fit.compile: true, but models that predict {task.units} cannot be compiled. Allowed: false.")
 
 
 def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: int, *, frozen: Collection[str] = ()) -> None:
