@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from augment.data.dataset import ImageRef
-from augment.data.images import open_image
+from augment.data.images import open_image, orientation_of
 from augment.support.background import in_threads
 from augment.support.reading import UnreadableError, regular
 from trainer.tasks.display import WrongSample
@@ -43,23 +43,18 @@ def worst_images(
 
     def draw(sample: WrongSample) -> tuple[WrongSample, ImageRef, Image.Image | None]:
         file = files[index[sample.position]]
-        image = _thumbnail(file)
-        return sample, file, None if image is None else task.draw(image, samples, sample.position, names)
+        try:
+            with open_image(file) as image:
+                size = image.size[::-1] if orientation_of(image) >= 5 else image.size
+                image.draft("RGB", (2 * SIDE, 2 * SIDE))
+                small = ImageOps.exif_transpose(image).convert("RGB")
+        except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
+            return sample, file, None
+        small.thumbnail((SIDE, SIDE))
+        return sample, file, task.draw(small, size, samples, sample.position, names)
 
     with in_threads(draw, islice(task.mistakes(samples, names), most), _THREADS) as drawn:
         return list(drawn)
-
-
-def _thumbnail(file: ImageRef) -> Image.Image | None:
-    """Return an image in RGB, upright, with a longer side of at most 160 px; None if it cannot be read."""
-    try:
-        with open_image(file) as image:
-            image.draft("RGB", (2 * SIDE, 2 * SIDE))
-            small = ImageOps.exif_transpose(image).convert("RGB")
-            small.thumbnail((SIDE, SIDE))
-            return small
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
-        return None
 
 
 def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Image | None:

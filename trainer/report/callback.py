@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -87,12 +87,15 @@ def _write(learner: Learner, ending: Summary, rows: list[MetricsRow], steps: lis
     from trainer.report.page import write_record
 
     if ending.folder.is_dir():
-        write_record(replace(_record(learner, ending, rows, steps), left=left))
+        record = _record(learner, ending, rows, steps)
+        record.left = left
+        write_record(record)
 
 
 def _record(learner: Learner, ending: Summary, rows: list[MetricsRow], steps: list[StepRow]) -> RunRecord:
     """Return a record with the measurements of the fit; neither the model nor the device is touched."""
-    running: list[MetricsRow] = [step._asdict() for step in steps]
-    read = read_record(ending.folder, best=False)
-    read = replace(read, ending=ending, rows=list(rows), steps=running, best=ending.best)
-    return replace(read, task=learner.task, classes=learner.classes)
+    record = read_record(ending.folder, best=False)
+    record.ending, record.best = ending, ending.best
+    record.rows, record.steps = list(rows), [step._asdict() for step in steps]
+    record.task, record.classes = learner.task, learner.classes
+    return record

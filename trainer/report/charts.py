@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from augment.drawing.style import BLUE
 from augment.support.text import amount
 from trainer.figures.curves import column, draw_splits
-from trainer.figures.style import LOCK, SPLITS, frame
+from trainer.figures.style import LOCK, frame
 from trainer.report.record import RunRecord
 
 _FAINT = "0.75"
@@ -43,57 +43,44 @@ class Chart:
 def charts(record: RunRecord) -> list[Chart]:
     """Draw all curves that have data."""
     with LOCK:
-        made = [_loss(record), _score(record), *_schedules(record), _speed(record)]
-    return [chart for chart in made if chart is not None]
+        return [*_scores(record), *_schedules(record), *_speed(record)]
 
 
-def _loss(record: RunRecord) -> Chart | None:
-    figure, axes = _axes()
+def _scores(record: RunRecord) -> Iterator[Chart]:
+    """Yield loss and score of both passes over the epochs, with the best epoch marked."""
+    task, best = record.task, record.best
+    score = (task.score, task.score_title, "{:.1%}" if task.share else "{:.3g}")
+    for quantity, title, form in (("loss", "Loss", "{:.3g}"), score):
+        figure, axes = _axes()
+        if not draw_splits(axes, record.rows, quantity):
+            continue
+        if best:
+            axes.axvline(best["epoch"] + 1, color=_FAINT, linewidth=1, linestyle=":", zorder=0)
+        if quantity == "loss":
+            _add_steps(axes, record)
+        elif f"val_{quantity}" in best:
+            axes.plot(best["epoch"] + 1, best[f"val_{quantity}"], "o", color=BLUE, markersize=9, fillstyle="none")
+        if "%" in form:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.legend(frameon=False, fontsize=9)
+        parts = []
+        for split, name in (("train", "Training"), ("val", "Validation")):
+            values = column(record.rows, f"{split}_{quantity}")
+            if len(values := values[np.isfinite(values)]):
+                first, last = form.format(values[0]), form.format(values[-1])
+                parts.append(f"{name} {quantity}: {first} in the first epoch, {last} in the last.")
+        yield Chart(title, _svg(figure), " ".join(parts))
+
+
+def _add_steps(axes: Axes, record: RunRecord) -> None:
+    """Draw the loss within epochs; axes keep their range, as outliers would flatten the curves of the epochs."""
     steps = [step for step in record.steps if {"step", "loss"} <= step.keys()]
     if steps and (before := record.batches_before) is not None:
+        limits = axes.get_ylim()
         # An epoch's row is a mean over it, drawn at its number, so its batches lie half an epoch to both sides.
         x = np.interp(column(steps, "step"), before, np.arange(len(before))) + 0.5
         axes.plot(*_thin(x, column(steps, "loss")), color=_FAINT, linewidth=0.8, label="train, within epochs", zorder=1)
-    if not (course := _draw(axes, record, "loss", "{:.3g}")):
-        return None
-    # The range is that of the epochs, so that outliers among single steps do not flatten their curves.
-    values = np.concatenate([column(record.rows, f"{split}_loss") for split, _ in SPLITS])
-    low, high = np.nanmin(values), np.nanmax(values)
-    margin = 0.08 * (high - low) or 0.1
-    axes.set_ylim(min(low - margin, axes.get_ylim()[1]), high + margin)
-    return Chart("Loss", _svg(figure), course)
-
-
-def _score(record: RunRecord) -> Chart | None:
-    figure, axes = _axes()
-    task = record.task
-    if not (course := _draw(axes, record, task.score, "{:.1%}" if task.share else "{:.3g}")):
-        return None
-    if task.share:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    best = record.best.get(f"val_{task.score}")
-    if best is not None:
-        axes.plot(record.best["epoch"] + 1, best, "o", color=BLUE, markersize=9, fillstyle="none")
-    return Chart(task.score_title, _svg(figure), course)
-
-
-def _draw(axes: Axes, record: RunRecord, quantity: str, form: str) -> str:
-    """Draw a quantity of both passes with a legend, and mark the best epoch; return its course in words, if any."""
-    draw_splits(axes, record.rows, quantity)
-    if record.best:
-        axes.axvline(record.best["epoch"] + 1, color=_FAINT, linewidth=1, linestyle=":", zorder=0)
-    parts = []
-    for split, name in (("train", "Training"), ("val", "Validation")):
-        values = column(record.rows, f"{split}_{quantity}")
-        values = values[np.isfinite(values)]
-        if len(values):
-            first, last = form.format(values[0]), form.format(values[-1])
-            parts.append(f"{name} {quantity}: {first} in the first epoch, {last} in the last.")
-    if parts:
-        handles, labels = axes.get_legend_handles_labels()
-        order = sorted(range(len(labels)), key=lambda i: "," in labels[i])  # the faint line comes last
-        axes.legend([handles[i] for i in order], [labels[i] for i in order], frameon=False, fontsize=9)
-    return " ".join(parts)
+        axes.set_ylim(limits)
 
 
 def _schedules(record: RunRecord) -> Iterator[Chart]:
@@ -124,12 +111,12 @@ def _schedules(record: RunRecord) -> Iterator[Chart]:
         yield Chart(title, _svg(figure), f"{title}: {course}.", f"{caption}{rest}")
 
 
-def _speed(record: RunRecord) -> Chart | None:
+def _speed(record: RunRecord) -> Iterator[Chart]:
     steps = [step for step in record.steps if {"seconds", "images_per_second"} <= step.keys()]
     rates, seconds = column(steps, "images_per_second"), column(steps, "seconds")
     seen = rates[np.isfinite(rates)]
     if not len(seen):
-        return None
+        return
     figure, axes = _axes()
     unit, name = (60.0, "minutes") if np.nanmax(seconds, initial=0) > 300 else (1.0, "seconds")
     x, y = _thin(seconds / unit, rates)
@@ -140,7 +127,7 @@ def _speed(record: RunRecord) -> Chart | None:
     axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
     seen = y[np.isfinite(y)]
     course = f"{seen.min():,.0f} to {seen.max():,.0f}, median {np.median(seen):,.0f}"
-    return Chart("Training images per second", _svg(figure), f"Training images per second: {course}.")
+    yield Chart("Training images per second", _svg(figure), f"Training images per second: {course}.")
 
 
 def _axes() -> tuple[Figure, Axes]:

@@ -201,11 +201,12 @@ class Task(ABC, Generic[S]):
         """Yield the samples that the model gets wrong, the worst first."""
         return iter(())
 
-    def draw(self, image: Image, samples: S, position: int, names: Sequence[str]) -> Image:
+    def draw(self, image: Image, size: tuple[int, int], samples: S, position: int, names: Sequence[str]) -> Image:
         """Return the thumbnail of one of the `mistakes` as report and trackers show it: a task may draw on it.
 
         Args:
-            image: the stored image, upright, in RGB, with a longer side of at most 160 px.
+            image: the image, upright, in RGB, scaled to a longer side of at most 160 px.
+            size: width and height before that.
             samples: the pass.
             position: the sample's in the pass.
             names: names of the units.

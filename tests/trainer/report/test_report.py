@@ -218,14 +218,16 @@ def test_the_most_confident_mistakes_come_first(run: Path) -> None:
 def test_a_task_may_draw_on_them(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read, drawn = read_record(run), []
 
-    def draw(image: Image.Image, samples: object, position: int, names: Sequence[str]) -> Image.Image:
-        drawn.append((samples is read.samples, position, names))
+    def draw(
+        image: Image.Image, size: tuple[int, int], samples: object, position: int, names: Sequence[str]
+    ) -> Image.Image:
+        drawn.append((image.size, size, samples is read.samples, position, names))
         return Image.new("RGB", (8, 8))
 
     monkeypatch.setattr(read.task, "draw", draw)
     read.add_mistakes(files(run), 1)
     assert read.mistakes
-    assert drawn == [(True, 4, read.classes)]
+    assert drawn == [((160, 107), (300, 200), True, 4, read.classes)]
     with Image.open(BytesIO(base64.b64decode(read.mistakes[0].uri.split(",")[1]))) as image:
         assert image.size == (8, 8)
 
