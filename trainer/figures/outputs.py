@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from augment.drawing.style import BLUE, GRAY, INK, set_title
 from augment.drawing.text import DPI, drawable, font, shorten, text_width
 from trainer.figures.style import SMALL, TEXT, frame, new_figure
-from trainer.tasks.display import BarChart, FigureData, Matrix, Scatter
+from trainer.tasks.display import BarChart, FigureData, Matrix, Scatter, percent
 
 MAX_BARS = 60
 MAX_SCATTERS = 9
@@ -28,20 +28,21 @@ def plot_outputs(figure: FigureData, path: Path) -> None:
     """
     match figure:
         case Matrix():
-            plot_confusion(figure.counts, figure.names, path)
+            plot_confusion(figure.counts, figure.names, path, shares=figure.shares)
         case BarChart():
             plot_bars(figure, path)
         case Scatter():
             plot_scatter(figure, path)
 
 
-def plot_confusion(counts: NDArray[np.integer], classes: Sequence[str], path: Path) -> None:
+def plot_confusion(counts: NDArray[np.integer], classes: Sequence[str], path: Path, *, shares: bool = False) -> None:
     """Draw a confusion matrix, each row colored by its share of the true class.
 
     Args:
         counts: (C, C) integers, rows true, columns predicted.
         classes: C names.
         path: the PNG to write.
+        shares: whether to write shares in place of counts.
     """
     size = len(classes)
     with new_figure(path, constrained=False) as figure:
@@ -58,13 +59,13 @@ def plot_confusion(counts: NDArray[np.integer], classes: Sequence[str], path: Pa
 
         figure.set_size_inches(width, height)
         axes = figure.add_axes((left / width, bottom / height, side / width, side / height))
-        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        colors = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         # The square root keeps the rare confusions of a good model visible.
-        image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="auto")
+        image = axes.imshow(colors, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="auto")
         if named:
             _name_ticks(axes, names, points, rotation)
         if size <= 20:
-            _write_counts(axes, counts, shares)
+            _write_counts(axes, counts, colors, shares=shares)
         axes.tick_params(length=0, pad=4, labelsize=points, labelcolor=INK)
         axes.spines[:].set_color(GRAY)
         axes.set_ylabel("true", fontsize=TEXT, color=INK)
@@ -92,10 +93,11 @@ def _name_ticks(axes: Axes, names: Sequence[str], points: float, rotation: int) 
             label.set(ha="right", rotation_mode="anchor")
 
 
-def _write_counts(axes: Axes, counts: NDArray[np.integer], shares: NDArray[np.float64]) -> None:
+def _write_counts(axes: Axes, counts: NDArray[np.integer], colors: NDArray[np.float64], *, shares: bool) -> None:
     for (row, column), count in np.ndenumerate(counts):
-        color = "0.75" if not count else "white" if shares[row, column] > 0.45 else INK
+        color = "0.75" if not count else "white" if colors[row, column] > 0.45 else INK
         text = str(count) if count < 100_000 else f"{count / 1e6:.2g}M"
+        text = percent(float(colors[row, column])) if shares and count else text
         axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=color)
 
 

@@ -100,11 +100,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A confusion matrix, (C, C): rows are true classes, columns predicted ones."""
+    """A confusion matrix, (C, C): rows are true classes, columns predicted ones.
+
+    With `shares`, cells show shares of the true class, as the counts are large ones of pixels.
+    """
 
     kind: ClassVar[str] = "matrix"
     counts: NDArray[np.int64]
     names: Sequence[str]
+    shares: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from augment.params import Choice, Flag, Number, setting
@@ -15,6 +16,10 @@ LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
 
 # Losses of numbers, means over the batch and the numbers of each image -> names in torch.nn.functional.
 REGRESSION_LOSSES = {"mse": "mse_loss", "mae": "l1_loss", "huber": "huber_loss"}
+
+# Losses of masks, see `PixelLoss`, and their sums.
+_PIXEL_TERMS = ("ce", "dice", "focal")
+PIXEL_LOSSES = tuple("+".join(terms) for count in (1, 2, 3) for terms in combinations(_PIXEL_TERMS, count))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +35,15 @@ class LossSettings:
             options=REGRESSION_LOSSES,
             doc="regression: the loss to minimize; huber: quadratic for errors up to 1, linear beyond, which allows a "
             "higher lr than mse",
+        )
+    )
+    mask_loss: str = setting(
+        Choice(
+            aliases=("loss",),
+            default="ce",
+            options=PIXEL_LOSSES,
+            doc="masks: the loss to minimize, a mean over images; ce: cross entropy of pixels; dice: overlap of each "
+            "class; focal: ce that counts confident pixels less; or a sum of them",
         )
     )
     standardize: bool = setting(
@@ -112,3 +126,61 @@ class BinaryCrossEntropy:
         if self.smoothing:
             targets = targets * (1 - self.smoothing) + self.smoothing / 2
         return binary_cross_entropy_with_logits(outputs, targets, pos_weight=self.weights)
+
+
+@dataclass(frozen=True)
+class PixelLoss:
+    """A loss of masks, or a sum of several: each is computed for every image, and the mean is over the images.
+
+    So it means the same for any batch size, accumulation and number of ranks. Pixels whose target is no class, such as
+    those to ignore, do not count; an image that has no other counts as 0.
+
+    ce: cross entropy, a mean over the image's pixels.
+    focal: the same, each pixel weighted by (1 - p)^2, with p the probability of its class (Lin et al. 2017,
+        arXiv:1708.02002, gamma 2).
+    dice: 1 - the Dice coefficient of probabilities and targets, a mean over the classes that the image has (Milletari
+        et al. 2016, arXiv:1606.04797, but with sums of the values, not of their squares).
+
+    Attributes:
+        terms: names of the losses to add up.
+        smoothing: share of every target that is spread evenly over all classes, in ce, in [0, 1).
+    """
+
+    terms: tuple[str, ...] = _PIXEL_TERMS[:1]
+    smoothing: float = 0.0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss.
+
+        Args:
+            outputs: (N, classes, height, width).
+            targets: (N, height, width) class indices.
+        """
+        logs = outputs.log_softmax(dim=1)
+        counted = targets < outputs.shape[1]
+        truth = targets.where(counted, 0)[:, None]
+        # PyTorch's own loss of indices is not deterministic on a GPU.
+        entropy = -logs.gather(1, truth)[:, 0]
+        pixels = counted.flatten(1).sum(dim=1).clamp(min=1)
+        loss = outputs.new_zeros(len(outputs))
+        for term in self.terms:
+            if term == "dice":
+                loss = loss + _dice_loss(logs.exp() * counted[:, None], truth, counted)
+                continue
+            if term == "focal":
+                each = (1 - (-entropy).exp()).square() * entropy
+            else:
+                each = entropy * (1 - self.smoothing) - self.smoothing * logs.mean(dim=1)
+            loss = loss + (each * counted).flatten(1).sum(dim=1) / pixels
+        return loss.mean()
+
+
+def _dice_loss(shares: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
+    """Return the loss of each image, (N,), of probabilities, (N, classes, height, width), and (N, 1, height, width)."""
+    import torch
+
+    there = torch.zeros_like(shares).scatter(1, truth, counted[:, None].to(shares.dtype))
+    common, in_truth, in_shares = (part.flatten(2).sum(dim=2) for part in (shares * there, there, shares))
+    has = in_truth > 0
+    lost = 1 - 2 * common / (in_truth + in_shares).clamp(min=1e-6)
+    return (lost * has).sum(dim=1) / has.sum(dim=1).clamp(min=1)

@@ -94,8 +94,8 @@ class Meter:
             metric.add_to(total, outputs, targets)
         if self._kept is not None:
             known = targets.new_full((count,), -1).long() if indices is None else indices
-            kept = {"index": known, "target": targets, **self._task.keep(outputs, targets)}
-            kept |= {"output": outputs} if self._whole else {}
+            kept = {"index": known, "target": targets} | ({"output": outputs} if self._whole else {})
+            kept |= self._task.keep(outputs, targets)
             kept |= {} if frames is None else {"frame": frames}
             self._kept.append({name: value.clone() for name, value in kept.items()})
         self.samples += count
@@ -125,8 +125,11 @@ class Meter:
     def _together(self) -> dict[str, Tensor]:
         import torch
 
-        kept = self._kept or [{}]
-        return {name: torch.cat(_alike([batch[name] for batch in kept])).cpu() for name in kept[0]}
+        kept, together = self._kept or [{}], {}
+        for name in kept[0]:
+            joined = torch.cat(_alike([batch[name] for batch in kept]))
+            together[name] = (joined.sum(dim=0, keepdim=True) if name in self._task.sums else joined).cpu()
+        return together
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums with their names."""

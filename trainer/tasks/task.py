@@ -62,6 +62,7 @@ class Task(ABC, Generic[S]):
         samples: what is kept of each sample in validation, and in best.pt of the best epoch: tensors by name.
         loss_settings: settings of the fit that have an effect with this task.
         resume_settings: settings of the fit that a resumed run must share with the saved one.
+        sums: those of `samples` that are summed over the batches, not joined.
         by_unit: whether outputs and targets have a column for each unit, whose metrics can be measured alone, too.
         ranked: whether a prediction is a list of probabilities, the highest first, or a value for each unit.
         top: number of units that a ranked prediction names by default; None: all.
@@ -86,6 +87,7 @@ class Task(ABC, Generic[S]):
     samples: ClassVar[type[Samples]] = OutputSamples
     loss_settings: ClassVar[tuple[str, ...]] = ()
     resume_settings: ClassVar[tuple[str, ...]] = ()
+    sums: ClassVar[tuple[str, ...]] = ()
     by_unit: ClassVar[bool] = False
     ranked: ClassVar[bool] = True
     top: ClassVar[int | None] = None
@@ -162,6 +164,8 @@ class Task(ABC, Generic[S]):
 
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return what `samples` has of a validation batch besides index and target, (N, ...) each.
+
+        Metrics that need all samples get "output" and "target" of it in place of those of the batch.
 
         Args:
             outputs: (N, K) float32.

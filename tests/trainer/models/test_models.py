@@ -43,14 +43,14 @@ def test_a_model_is_parsed(given: object, expected: Model) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (None, "model.kind: missing. Allowed: cnn, xresnet, timm."),
-        ("cnn", "model.kind: missing. Allowed: cnn, xresnet, timm."),
+        (None, "model.kind: missing. Allowed: "),
+        ("cnn", "model.kind: missing. Allowed: "),
         ({}, "model.kind: missing."),
         ({"name": "resnet18"}, "model.kind: missing."),
-        ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, timm, xresnet."),
+        ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, "),
         (
             {"kind": "cnn", "name": "resnet18"},
-            "model.name: unknown key of model=cnn; model=timm has it. Allowed: weights.",
+            "model.name: unknown key of model=cnn; model=timm, model=unet,",
         ),
         ({"kind": "timm"}, "model.name: missing. Allowed: text (a model of timm,"),
         (

@@ -1,0 +1,196 @@
+"""Models with an output for each pixel and class, (N, classes, height, width), for segmentation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from augment.params import Flag, Text, setting
+from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD
+from augment.support.errors import UserError, first_line, missing_package, suggest
+from trainer.models.base import Channels, Model, model
+from trainer.models.timm_models import Timm
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@model("unet")
+@dataclass(frozen=True, kw_only=True)
+class Unet(Model):
+    """A U-Net: a small one of 0.5 million parameters, or one on the features of a model of timm."""
+
+    task: ClassVar[str] = "segment"
+
+    name: str | None = setting(
+        Text(optional=True, doc="a model of timm as the encoder, such as resnet18; null: eight convolutions")
+    )
+    pretrained: bool = setting(
+        Flag(default=False, doc="start from timm's weights of the encoder; model.weights takes precedence")
+    )
+
+    def build(self, classes: int, size: int) -> "nn.Module":
+        """Build it, with a new decoder and head.
+
+        Raises:
+            UserError: timm has no such model or weights, they cannot be downloaded, or it gives no features.
+        """
+        from trainer.models import unet
+
+        if self._encoder is None:
+            if self.pretrained:
+                raise UserError("model.pretrained: true, but without a model.name. Allowed: false, or model.name=NAME.")
+            return unet.Unet(unet.Plain(), unet.Plain.channels, classes)
+        try:
+            encoder: Any = self._encoder.create(size, features_only=True)
+        except (AttributeError, AssertionError, TypeError, KeyError) as error:
+            raise UserError(
+                f"model.name={self.name}: gives no features of several resolutions ({first_line(error)}). Allowed: "
+                "convolutional models of timm, such as resnet18."
+            ) from error
+        return unet.Unet(encoder, encoder.feature_info.channels(), classes)
+
+    def normalization(self) -> tuple[Channels, Channels] | None:
+        """Return those of the pretrained encoder."""
+        return self._encoder.normalization() if self._encoder else None
+
+    def untrained(self) -> "Unet":
+        """Return the same model without weights to read or download."""
+        return replace(self, pretrained=False, weights=None)
+
+    def downloads(self) -> str:
+        """Return "pretrained" if the encoder's weights are not in the cache."""
+        return self._encoder.downloads() if self._encoder else ""
+
+    def require_weights(self) -> None:
+        """Check that the encoder's weights are in the cache or can be downloaded, within seconds."""
+        if self._encoder:
+            self._encoder.require_weights()
+
+    @property
+    def _encoder(self) -> Timm | None:
+        return None if self.name is None else Timm(name=self.name, pretrained=self.pretrained, weights=self.weights)
+
+
+@model("smp")
+@dataclass(frozen=True, kw_only=True)
+class Smp(Model):
+    """A model of segmentation-models-pytorch, which is not installed by default."""
+
+    task: ClassVar[str] = "segment"
+
+    architecture: str = setting(
+        Text(default="unet", doc="a model of segmentation-models-pytorch, such as fpn, deeplabv3plus or segformer")
+    )
+    name: str = setting(Text(default="resnet34", doc="its encoder"))
+    pretrained: bool = setting(
+        Flag(default=False, doc="start from ImageNet weights of the encoder; model.weights takes precedence")
+    )
+
+    def build(self, classes: int, size: int) -> "nn.Module":
+        """Build it.
+
+        Raises:
+            UserError: the package is missing, it has no such model or encoder, or weights cannot be downloaded.
+        """
+        smp = _smp()
+        known = {cls.__name__.lower() for cls in smp.MODEL_ARCHITECTURES}
+        if self.architecture.lower() not in known:
+            raise UserError(f"model.architecture: unknown '{self.architecture}'.{suggest(self.architecture, known)}")
+        weights = "imagenet" if self._downloads else None
+        try:
+            network: nn.Module = smp.create_model(self.architecture, self.name, weights, 3, classes)
+        except KeyError as error:
+            raise UserError(
+                f"model.name: unknown encoder '{self.name}'.{suggest(self.name, smp.encoders.encoders)}"
+            ) from error
+        except (RuntimeError, OSError, ValueError) as error:
+            raise UserError(f"model.name={self.name}: {first_line(error)}") from error
+        return network
+
+    def normalization(self) -> tuple[Channels, Channels] | None:
+        """Return those of the pretrained encoder."""
+        if not self._downloads or self.name not in (smp := _smp()).encoders.encoders:
+            return None
+        params = smp.encoders.get_preprocessing_params(self.name)
+        return tuple(params["mean"]), tuple(params["std"])
+
+    def untrained(self) -> "Smp":
+        """Return the same model without weights to read or download."""
+        return replace(self, pretrained=False, weights=None)
+
+    def downloads(self) -> str:
+        """Return "pretrained" if weights of the encoder are asked for, which may be in the cache."""
+        return "pretrained" if self._downloads else ""
+
+    @property
+    def _downloads(self) -> bool:
+        return self.pretrained and self.weights is None
+
+
+@model("torchvision")
+@dataclass(frozen=True, kw_only=True)
+class Torchvision(Model):
+    """A segmentation model of torchvision, by its name there."""
+
+    task: ClassVar[str] = "segment"
+
+    name: str = setting(
+        Text(required=True, doc="a segmentation model of torchvision, such as lraspp_mobilenet_v3_large")
+    )
+    pretrained: bool = setting(
+        Flag(default=False, doc="start from ImageNet weights of the backbone; model.weights takes precedence")
+    )
+
+    def build(self, classes: int, size: int) -> "nn.Module":
+        """Build it.
+
+        Raises:
+            UserError: torchvision has no such model, or its weights cannot be downloaded.
+        """
+        from torchvision.models import get_model, list_models, segmentation
+
+        if self.name not in (known := list_models(module=segmentation)):
+            raise UserError(f"model.name: unknown model '{self.name}'.{suggest(self.name, known)}")
+        backbone = "DEFAULT" if self._downloads else None
+        try:
+            network: nn.Module = get_model(self.name, weights=None, weights_backbone=backbone, num_classes=classes)
+        except OSError as error:
+            raise UserError(
+                f"model.pretrained=true: the backbone's weights of {self.name} cannot be downloaded "
+                f"({first_line(error).rstrip('.')}). Allowed: model.weights=FILE, or model.pretrained=false."
+            ) from error
+        network.register_forward_hook(_logits)  # not a module around it, so that names of tensors are torchvision's
+        return network
+
+    def normalization(self) -> tuple[Channels, Channels] | None:
+        """Return those of ImageNet with a pretrained backbone."""
+        return (IMAGENET_MEAN, IMAGENET_STD) if self._downloads else None
+
+    def untrained(self) -> "Torchvision":
+        """Return the same model without weights to read or download."""
+        return replace(self, pretrained=False, weights=None)
+
+    def downloads(self) -> str:
+        """Return "pretrained" if weights of the backbone are asked for, which may be in the cache."""
+        return "pretrained" if self._downloads else ""
+
+    def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
+        """Return the tensors without those of an auxiliary classifier, which is not trained here."""
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith("aux_classifier.")}
+
+    @property
+    def _downloads(self) -> bool:
+        return self.pretrained and self.weights is None
+
+
+def _logits(network: "nn.Module", _: Any, outputs: "Mapping[str, Tensor]") -> "Tensor":
+    return outputs["out"]
+
+
+def _smp() -> Any:
+    """Return the module of segmentation-models-pytorch."""
+    try:
+        return import_module("segmentation_models_pytorch")
+    except ImportError as error:
+        raise missing_package("model=smp", "segmentation-models-pytorch", "smp") from error

@@ -1,0 +1,175 @@
+"""Semantic segmentation: each pixel has a class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from augment.data.targets.masks import MASKS
+from augment.support.text import amount, plural
+from trainer.tasks.display import Bar, Bars, FigureImage, Finding, Matrix, Section, Table, WrongSample, percent
+from trainer.tasks.losses import LossFunction, LossSettings, PixelLoss
+from trainer.tasks.meter import Samples
+from trainer.tasks.metrics.segmentation import confusions, ious
+from trainer.tasks.registry import register
+from trainer.tasks.task import Task
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+# As for classes, see `trainer.tasks.classify`.
+_BESIDE, _PAIRS = 12, 20
+_NAMED = 3  # classes in the caption of a mask
+
+
+@dataclass(frozen=True, eq=False)
+class MaskSamples(Samples):
+    """Numbers of pixels of a pass; those whose target is no class do not count.
+
+    Attributes:
+        target: (N, classes) int32, pixels of each class.
+        output: (N, 2, classes) int32, pixels that are predicted as each class, and those of them that are right.
+        confusion: (1, classes, classes) int64 of all images: rows are targets, columns predictions.
+    """
+
+    output: Tensor
+    confusion: Tensor
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The confusion matrix, (classes, classes)."""
+        return np.asarray(self.confusion[0])
+
+
+@register
+class Segment(Task[MaskSamples]):
+    """A class for each pixel."""
+
+    name, kind, own_models = "segment", MASKS, True
+    views = ("none", "flip")
+    unit, units = "class", "classes"
+    monitor, score, score_title, unit_score = "val_miou", "miou", "Mean IoU", "iou"
+    samples = MaskSamples
+    sums = ("confusion",)
+    loss_settings = ("mask_loss", "label_smoothing")
+    top = _NAMED
+    figure_file = "confusion.png"
+    mistakes_title, mistakes_text = "Worst masks", "with the lowest mean IoU in the best epoch"
+
+    def make_losses(
+        self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
+    ) -> tuple[LossFunction, LossFunction]:
+        """Return the configured loss, in training with smoothing."""
+        terms = tuple(fit.mask_loss.split("+"))
+        return PixelLoss(terms, fit.label_smoothing), PixelLoss(terms)
+
+    def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
+        """Return the logarithms of the mean probabilities."""
+        import torch
+        from torch.nn import functional as F
+
+        looks = [math.log(weight) + F.log_softmax(output, dim=1) for weight, output in views]
+        return torch.stack(looks).logsumexp(dim=0)
+
+    def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
+        """Return the outputs for mirror images, mirrored."""
+        return outputs.flip(3)
+
+    def activate(self, outputs: Tensor) -> Tensor:
+        """Return probabilities."""
+        return outputs.softmax(dim=1)
+
+    def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        """Return the numbers of pixels that `MaskSamples` has."""
+        import torch
+
+        counts = confusions(outputs.argmax(dim=1), targets, outputs.shape[1])
+        right = counts.diagonal(dim1=1, dim2=2)
+        return {
+            "target": counts.sum(dim=2).int(),
+            "output": torch.stack([counts.sum(dim=1), right], dim=1).int(),
+            "confusion": counts.sum(dim=0, keepdim=True),
+        }
+
+    def per_class(self, samples: MaskSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Return IoU, recall and precision of each class, and how many pixels and images have it."""
+        counts = samples.counts
+        right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
+        images = (samples.target > 0).sum(dim=0).tolist()
+        return {
+            name: {
+                "iou": r / (n + p - r) if n + p else math.nan,
+                "recall": r / n if n else math.nan,
+                "precision": r / p if p else math.nan,
+                "pixels": n,
+                "images": having,
+            }
+            for name, r, n, p, having in zip(names, right, of, predicted, images, strict=True)
+        }
+
+    def figure(self, samples: MaskSamples, names: Sequence[str]) -> Matrix:
+        """Return the confusion matrix, of pixels."""
+        return Matrix(samples.counts, names, shares=True)
+
+    def section(self, samples: MaskSamples, names: Sequence[str]) -> Section:
+        """Return the IoU of each class, and the confusion matrix or the most confused pairs."""
+        matrix, total = self.figure(samples, names), max(int(samples.counts.sum()), 1)
+        rows = [
+            (name, Bar(found["iou"]), (percent(found["pixels"] / total, 1), str(found["images"])))
+            for name, found in self.worst_first(self.per_class(samples, names))
+        ]
+        head = ("class", "IoU", "of all pixels", "images")
+        bars = Bars("IoU of each class in the best epoch, the worst first", head, rows)
+        if len(names) <= _BESIDE:
+            return Section((bars, matrix))
+        counts = samples.counts
+        pairs = [
+            (names[true], names[wrong], percent(counts[true, wrong] / counts[true].sum(), 1))
+            for true, wrong in _confused(counts)[:_PAIRS]
+        ]
+        title = f"The {amount(len(pairs), 'most confused pair')}, by pixels"
+        table = Table(title, ("true", "mistaken for", "of the class"), pairs, left=2)
+        alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
+        return Section((bars, *([table] if pairs else [])), (FigureImage("Confusion matrix", alt),))
+
+    def findings(self, samples: MaskSamples, names: Sequence[str]) -> Iterator[Finding]:
+        """Yield the worst class with what it is mistaken for, and how many classes no pixel has."""
+        counts, known = samples.counts, self.worst_first(self.per_class(samples, names))
+        if len(known) > 1:
+            name, worst = known[0]
+            row = list(names).index(name)
+            mistaken = [names[wrong] for true, wrong in _confused(counts) if true == row][:1]
+            more = f", most often mistaken for {mistaken[0]}" if mistaken else ""
+            images = amount(int(worst["images"]), "image")
+            yield Finding(f"Worst class: {name} at an IoU of {percent(worst['iou'])} ({images}){more}.")
+        if absent := int((counts.sum(axis=1) == 0).sum()):
+            verb = plural(absent, "has", "have")
+            yield Finding(f"{absent} of {self.count(len(names))} {verb} no pixel in validation.", warning=True)
+
+    def mistakes(self, samples: MaskSamples, names: Sequence[str]) -> Iterator[WrongSample]:
+        """Yield the images by their mean IoU, the lowest first; those without a class last."""
+        scores = ious(samples.output, samples.target).nanmean(dim=1)
+        for i in scores.nan_to_num(2.0).argsort(stable=True).tolist():
+            true, predicted = (shares_text(counts[i], names) for counts in (samples.target, samples.output[:, 0]))
+            if not math.isnan(score := float(scores[i])):
+                yield WrongSample(i, true, f"mIoU {percent(score)}: {predicted}")
+
+
+def shares_text(counts: Tensor, names: Sequence[str]) -> str:
+    """Return the largest classes of an image with their shares of its pixels, (classes,), as "cat 70%, dog 30%"."""
+    total = max(int(counts.sum()), 1)
+    largest = counts.argsort(descending=True, stable=True)[:_NAMED].tolist()
+    return ", ".join(f"{names[i]} {percent(int(counts[i]) / total)}" for i in largest if counts[i]) or "nothing"
+
+
+def _confused(counts: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return the pairs of a class and another one that its pixels are predicted as, the most frequent first."""
+    wrong = counts - np.diag(counts.diagonal())
+    order = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
+    return [(int(true), int(other)) for true, other in zip(*np.unravel_index(order, wrong.shape), strict=True)]
