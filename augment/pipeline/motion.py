@@ -29,10 +29,14 @@ _ITERATIONS = 20  # of the search for a point that a field moves; each is closer
 
 @dataclass(frozen=True)
 class _Matrix:
-    """A geometry stage: matrices, (N, 3, 3), in pixels; a pixel from beyond the edges is found by `border`."""
+    """A geometry stage: matrices, (N, 3, 3), in pixels; a pixel from beyond the edges is found by `border`.
+
+    Images that are not `moved`, (N,), skip the stage.
+    """
 
     matrix: Array
     border: str
+    moved: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class _Field:
     """A local stage that moves pixels: how far from each output pixel the one is that it shows, (N, H, W, 2)."""
 
     shift: Tensor
+    moved: NDArray[np.bool_]
+    border: str = "reflect_101"
 
 
 class BatchMotion:
@@ -105,11 +111,12 @@ class BatchMotion:
         for step in reversed(self._steps):
             if isinstance(step, _Field):
                 shift = _sample(step.shift.to(self.device), x, y)
-                x, y = x + shift[0], y + shift[1]
-                border = "reflect_101"
+                traced = x + shift[0], y + shift[1]
             else:
-                x, y, border = *_traced(self._moved_to(np.linalg.inv(step.matrix)), x, y), step.border
-            x, y, inside = _within(x, y, width, height, border, inside)
+                traced = _traced(self._moved_to(np.linalg.inv(step.matrix)), x, y)
+            found = _within(*traced, width, height, step.border, inside)
+            moved = self._moved_to(step.moved)[:, None, None]
+            x, y, inside = (torch.where(moved, new, old) for new, old in zip(found, (x, y, inside), strict=True))
         x, y, inside = self._uncropped(x, y, inside)
         turned = _traced(self._moved_to(np.linalg.inv(turns(self._orientations, self._window[:, :2]))), x, y)
         column, row = ((axis + 0.5).floor().long().clamp(min=0) for axis in turned)
@@ -182,14 +189,14 @@ def _step(stage: Stage, draws: dict[str, Draws], size: Any) -> _Matrix | _Field:
         matrix = stage.matrix(draws, size)
         # The identity stays the identity, to the bit.
         moved = (matrix != np.eye(3)).any(axis=(1, 2))
-        return _Matrix(np.where(moved[:, None, None], there @ matrix @ back, np.eye(3)), stage.border[0])
+        return _Matrix(np.where(moved[:, None, None], there @ matrix @ back, np.eye(3)), stage.border[0], moved)
     step = stage.steps[0]
     assert isinstance(step.op, LocalOp)
     assert step.op.displacement
     values = {name: torch.from_numpy(value) for name, value in stage.values(draws, size).items()}
     shift = step.op.displacement(size=size, **step.op.fixed(step.params), **values)
-    applied = torch.from_numpy(np.ascontiguousarray(stage.applied(draws)))
-    return _Field(torch.where(applied[:, None, None, None], shift.double(), 0.0))
+    applied = np.asarray(stage.applied(draws), bool)
+    return _Field(torch.where(torch.from_numpy(applied)[:, None, None, None], shift.double(), 0.0), applied)
 
 
 def _apply(matrix: Array, points: Array) -> Array:
@@ -239,7 +246,7 @@ def _within(
 
 
 def _folded(place: Tensor, side: Tensor | int, border: str) -> Tensor:
-    """Return places along an axis within [-0.5, side - 0.5]."""
+    """Return places along an axis within the image; what is within half a pixel of its edge shows the pixel there."""
     last = side - 1
     if border == "reflect_101":
         period = 2 * torch.as_tensor(last, dtype=place.dtype, device=place.device).clamp(min=1e-9)
@@ -250,5 +257,5 @@ def _folded(place: Tensor, side: Tensor | int, border: str) -> Tensor:
         return torch.where(outside, reflected, place)
     if border == "wrap":
         return (place + 0.5).remainder(torch.as_tensor(side, dtype=place.dtype, device=place.device)) - 0.5
-    low = torch.full_like(place, -0.5)
-    return place.maximum(low).minimum(low + side)
+    zero = torch.zeros_like(place)
+    return place.maximum(zero).minimum(zero + last)

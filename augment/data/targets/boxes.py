@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from augment.data.targets.keypoints import move_points
 from augment.data.targets.kind import Target, register
-from augment.data.targets.masks import StoredMask, look_up
+from augment.data.targets.masks import StoredMask, look_up, to_device
 from augment.data.targets.spatial import Motion, Rules, SpatialKind, check_array
 from augment.support.errors import UserError
 
@@ -129,20 +129,19 @@ class Boxes(SpatialKind):
         if all(found.points is not None for found in objects) and self.point_names:
             points = np.concatenate([found.points for found in objects])
             fields["keypoints"] = move_points(points, owners, motion, self.flip_pairs)
-        split = np.cumsum(counts)[:-1]
-        kept = np.split(keep, split)
-        parts = {name: np.split(array, split) for name, array in fields.items()}
-        batch = [
-            {name: torch.from_numpy(part[number][kept[number]]).to(motion.device) for name, part in parts.items()}
-            for number in range(len(objects))
-        ]
-        for target, found in zip(batch, objects, strict=True):
-            target["image_id"] = torch.tensor([found.image_id], device=motion.device)
+        # The number of each object in the mask of its image.
+        fields["number"] = np.concatenate([np.arange(1, n + 1) for n in counts]) if counts else np.zeros(0, np.int64)
+        left = np.bincount(owners[keep], minlength=len(objects)).tolist()
+        # One copy a field, not one for each image.
+        moved = {name: to_device(torch.from_numpy(array[keep]), motion.device) for name, array in fields.items()}
+        parts = {name: torch.split(tensor, left) for name, tensor in moved.items()}
+        numbers = parts.pop("number")
+        ids = to_device(torch.tensor([[found.image_id] for found in objects]), motion.device)
+        batch = [{name: part[i] for name, part in parts.items()} | {"image_id": ids[i]} for i in range(len(objects))]
         if all(mask is not None for _, mask in loaded):
             shown = look_up([mask for _, mask in loaded], motion, 0)
-            for number, target in enumerate(batch):
-                wanted = torch.from_numpy(np.flatnonzero(kept[number]) + 1).to(motion.device)
-                target["masks"] = (shown[number] == wanted[:, None, None]).to(torch.uint8)
+            for target, wanted, mask in zip(batch, numbers, shown, strict=True):
+                target["masks"] = (mask == wanted[:, None, None]).to(torch.uint8)
         return batch
 
     def given(self, targets: Any, count: int) -> list[Any]:

@@ -165,14 +165,14 @@ def look_up(loaded: Sequence[tuple[NDArray[np.uint8], str]], motion: Motion, fil
     heights, widths = (torch.tensor([labels.shape[axis] for labels, _ in loaded]) for axis in (0, 1))
     starts = torch.cumsum(heights * widths, 0) - heights * widths
     flat = torch.from_numpy(np.concatenate([labels.ravel() for labels, _ in loaded]))
-    flat, starts, heights, widths = (_move(tensor, motion.device) for tensor in (flat, starts, heights, widths))
+    flat, starts, heights, widths = (to_device(tensor, motion.device) for tensor in (flat, starts, heights, widths))
     row = row.minimum((heights - 1)[:, None, None])
     column = column.minimum((widths - 1)[:, None, None])
     found = flat[starts[:, None, None] + row * widths[:, None, None] + column]
     return torch.where(inside, found, fill)
 
 
-def _move(tensor: Tensor, device: Any) -> Tensor:
+def to_device(tensor: Tensor, device: Any) -> Tensor:
     """Copy to a device without waiting for it."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 

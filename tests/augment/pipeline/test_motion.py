@@ -1,0 +1,222 @@
+"""Masks, boxes and points against a slow reference in float64, written apart: one pixel lookup through all stages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import needs_gpu
+from numpy.typing import NDArray
+
+from augment import Transform, UserError, load_recipe
+from augment.data.targets.spatial import IGNORE
+from augment.params import Number
+from augment.recipe.op import OPS, numpy_op
+from augment.recipe.plan import Plan
+from augment.recipe.sampler import Sampler
+
+Array = NDArray[np.float64]
+SIZE, SEED, COUNT = 48, 5, 6
+BORDERS = ("reflect_101", "constant", "replicate", "wrap")
+CROPS: tuple[dict[str, Any], ...] = (
+    {"resize": {}},
+    {"resize": {"side": "short"}},
+    {"resize": {"side": "long"}},
+    {"random_resized_crop": {}},
+    {"center_crop": {"scale": 0.7}},
+    {"random_crop": {"scale": 0.8, "padding": 0.2}},
+    {"random_crop": {"padding": 0.3, "border": "constant"}},
+    {"letterbox": {"border": "replicate"}},
+)
+GEOMETRY = ("flip", "rotate", "rot90", "affine", "perspective", "warp", "scale", "shear", "translate")
+
+
+def images(rng: np.random.Generator) -> tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
+    """Return images of several sizes and masks of noise, of which each pixel counts."""
+    sizes = rng.integers(30, 90, (COUNT, 2))
+    return (
+        [rng.integers(0, 256, (*size, 3), np.uint8) for size in sizes],
+        [rng.integers(0, 20, size, np.uint8) for size in sizes],
+    )
+
+
+def random_recipe(rng: np.random.Generator) -> dict[str, Any]:
+    """Return a crop and up to four geometry steps, with any borders and probabilities, and a color step."""
+    steps: dict[str, Any] = dict(CROPS[rng.integers(len(CROPS))])
+    for number in range(rng.integers(0, 5)):
+        name = GEOMETRY[rng.integers(len(GEOMETRY))]
+        step = {"op": name, "border": BORDERS[rng.integers(len(BORDERS))], "p": [0.5, 1.0][rng.integers(2)]}
+        steps[f"step{number}"] = {key: value for key, value in step.items() if key in (*OPS[name].params, "op")}
+    return {"size": SIZE, "train": {**steps, "contrast": {"p": 0.5}}}
+
+
+def fold(place: Array, side: float, border: str) -> Array:
+    """Bring places along an axis into an image by mirroring, clamping or wrapping them one by one."""
+    found = place.copy()
+    for at in np.ndindex(found.shape):
+        value = found[at]
+        if border == "wrap":
+            while value < -0.5:
+                value += side
+            while value >= side - 0.5:
+                value -= side
+        elif border == "reflect_101":
+            while not 0 <= value <= side - 1:
+                value = -value if value < 0 else 2 * (side - 1) - value
+        found[at] = value if border == "wrap" else min(max(value, 0), side - 1)
+    return found
+
+
+def reference(plan: Plan, frame: Array, row: int, size: tuple[int, ...]) -> tuple[Array, Array, Array, Array]:
+    """Return x and y of the stored place that each output pixel shows, whether it shows any, and how far from a tie."""
+    draws = Sampler(plan, SEED, 0).draw(0, 0, COUNT)
+    middle = (SIZE - 1) / 2
+    back = np.array([[1, 0, -middle], [0, 1, -middle], [0, 0, 1]])
+    stages = [stage for stage in plan.stages if stage.kind == "geometry"]
+    matrices = [np.linalg.inv(back) @ stage.matrix(draws, plan.size)[row] @ back for stage in stages]
+    window = np.linalg.inv(np.linalg.multi_dot([*matrices[::-1], np.eye(3), np.eye(3)])) @ frame
+    y, x = np.mgrid[:SIZE, :SIZE].astype(float)
+    inside = np.ones((SIZE, SIZE), bool)
+    for stage, matrix in list(zip(stages, matrices, strict=True))[::-1]:
+        if (matrix == np.eye(3)).all():
+            continue
+        px, py, w = np.einsum("ij,jhw->ihw", np.linalg.inv(matrix), np.stack([x, y, np.ones_like(x)]))
+        x, y, border = px / w, py / w, stage.border[0]
+        if border == "constant":
+            inside &= (x >= -0.5) & (x < SIZE - 0.5) & (y >= -0.5) & (y < SIZE - 0.5)
+        x, y = fold(x, SIZE, border), fold(y, SIZE, border)
+    params = plan.crop.params
+    border = params.get("border", "constant" if params.get("side") == "long" else "replicate")
+    # Pixels of the resized image, from those of the crop: the window may begin beyond its edge.
+    scale = window[0, 0], window[1, 1]
+    shift = [(window[axis, 2] + 0.5) - 0.5 * scale[axis] for axis in (0, 1)]
+    x, y = x - shift[0], y - shift[1]
+    sides = size[1] * scale[0], size[0] * scale[1]
+    if border == "constant":
+        inside &= (x >= -0.5) & (x < sides[0] - 0.5) & (y >= -0.5) & (y < sides[1] - 0.5)
+    x, y = fold(x, sides[0], border), fold(y, sides[1], border)
+    x, y = (x + 0.5) / scale[0] - 0.5, (y + 0.5) / scale[1] - 0.5
+    parts = (x + 0.5) % 1, (y + 0.5) % 1
+    return x, y, inside, np.minimum.reduce([*parts, 1 - parts[0], 1 - parts[1]])
+
+
+def check(number: int, device: str) -> None:
+    rng = np.random.default_rng(number)
+    recipe, (pictures, masks) = random_recipe(rng), images(rng)
+    points = rng.uniform(0, 30, (COUNT, 4, 2))
+    boxes = [np.sort(rng.uniform(0, 30, (5, 2, 2)), axis=1).reshape(5, 4) for _ in pictures]
+    given = [{"boxes": b, "labels": np.arange(1, 6)} for b in boxes]
+    transform = Transform(load_recipe(recipe), device=device, seed=SEED)
+    batch = transform(pictures, masks)
+    assert batch.targets.device.type == device
+    wrong = 0
+    for row, mask in enumerate(masks):
+        x, y, inside, tie = reference(transform.plan, batch.frames[row].numpy(), row, mask.shape)
+        columns = np.clip(np.floor(x + 0.5), 0, mask.shape[1] - 1).astype(int)
+        rows = np.clip(np.floor(y + 0.5), 0, mask.shape[0] - 1).astype(int)
+        expected = np.where(inside, mask[rows, columns], IGNORE)
+        wrong += int(((batch.targets[row].cpu().numpy() != expected) & (tie > 1e-6)).sum())
+    assert wrong <= 0.001 * COUNT * SIZE**2, recipe
+    transform.position = 0
+    shown, frames = transform(pictures, points), batch.frames.numpy()
+    moved = np.einsum("nij,nkj->nki", frames, np.concatenate([points, np.ones((COUNT, 4, 1))], axis=-1))
+    moved = moved[..., :2] / moved[..., 2:]
+    np.testing.assert_allclose(shown.targets[..., :2].cpu(), moved, atol=0.01)
+    outside = ((moved < -0.5) | (moved > SIZE - 0.5)).any(axis=-1)
+    assert ((shown.targets[..., 2].cpu().numpy() == 0) == outside).all()
+    transform.position = 0
+    for row, target in enumerate(transform(pictures, given).targets):
+        corners = np.array([[[b[i], b[j], 1] for i in (0, 2) for j in (1, 3)] for b in boxes[row]]) - [0.5, 0.5, 0]
+        hull = np.einsum("ij,kcj->kci", frames[row], corners)
+        hull = hull[..., :2] / hull[..., 2:] + 0.5
+        clipped = np.concatenate([hull.min(axis=1), hull.max(axis=1)], axis=-1).clip(0, SIZE)
+        area = np.prod(clipped[:, 2:] - clipped[:, :2], axis=1)
+        kept = (area >= 1) & (area >= 0.1 * np.prod(hull.max(axis=1) - hull.min(axis=1), axis=1))
+        assert target["labels"].tolist() == (1 + np.flatnonzero(kept)).tolist()
+        np.testing.assert_allclose(target["boxes"].cpu(), clipped[kept], atol=0.01)
+
+
+@pytest.mark.parametrize("number", range(24))
+def test_targets_follow_random_recipes(number: int) -> None:
+    check(number, "cpu")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(24, 200))
+def test_targets_follow_more_random_recipes(number: int) -> None:
+    check(number, "cpu")
+
+
+@needs_gpu
+@pytest.mark.parametrize("number", range(200))
+def test_targets_follow_on_the_gpu(number: int) -> None:
+    check(number, "cuda")
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"elastic": {}},
+        {"elastic": {"p": 0.5}, "rotate": {"border": "constant"}},
+        {"random_resized_crop": {}, "one_of": {"steps": {"rotate": {}, "elastic": {}, "flip": {}}}},
+    ],
+)
+def test_masks_show_what_the_image_shows(steps: Mapping[str, Any]) -> None:
+    """The image is its own mask, in levels, so that each pixel inside of a class tells whether both moved alike."""
+    y, x = np.mgrid[:120, :90]
+    mask = (3 * (x // 30) + y // 40).astype(np.uint8)
+    pictures = [np.repeat((20 * mask)[..., None], 3, axis=2)] * 8
+    batch = Transform(load_recipe({"size": SIZE, "train": steps}), device="cpu")(pictures, [mask] * 8)
+    mean, std = (torch.tensor(of)[:, None, None] for of in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    levels = ((batch.images * std + mean) * 255)[:, 0]
+    targets = batch.targets.float()
+    high = torch.nn.functional.max_pool2d(targets, 3, 1, 1)
+    low = -torch.nn.functional.max_pool2d(-targets, 3, 1, 1)
+    inner = (high == low) & (targets != IGNORE)
+    assert inner.float().mean() > 0.4
+    assert ((levels - 20 * targets).abs()[inner] < 8).float().mean() > 0.98  # the rest blends with what fills the image
+
+
+def test_elastic_moves_points_to_where_the_image_shows_them() -> None:
+    image = np.zeros((SIZE, SIZE, 3), np.uint8)
+    image[20:23, 25:28] = 255
+    recipe = load_recipe({"size": SIZE, "train": {"elastic": {"std_range": [0.03, 0.03]}}})
+    batch = Transform(recipe, device="cpu")([image] * 8, np.full((8, 1, 2), [26.0, 21.0]))
+    level = batch.images[:, 0] - batch.images.amin()
+    y, x = torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")
+    center = torch.stack([(level * axis).sum((1, 2)) / level.sum((1, 2)) for axis in (x, y)], dim=-1)
+    assert (batch.targets[:, 0, :2] - center).abs().max() < 0.5
+    assert (batch.targets[:, 0, :2] - torch.tensor([26.0, 21.0])).abs().max() > 0.5
+
+
+def test_points_of_a_pair_change_places_in_a_mirrored_image() -> None:
+    recipe = load_recipe({"size": SIZE, "train": {"flip": {}}})
+    points = np.array([[[5.0, 10], [30, 12], [20, 40]]])
+    transform = Transform(recipe, device="cpu", flip_pairs=[(0, 1)])
+    flipped = transform([np.zeros((SIZE, SIZE, 3), np.uint8)], points).targets[0, :, :2]
+    assert flipped.tolist() == [[SIZE - 1 - 30, 12], [SIZE - 1 - 5, 10], [SIZE - 1 - 20, 40]]
+
+
+def test_a_skipped_step_leaves_boxes_as_they_are() -> None:
+    box = np.array([[0.3, 0.7, 20.1, 33.3]], np.float32)
+    recipe = load_recipe({"size": SIZE, "train": {"rotate": {"p": 1e-9}, "affine": {"p": 1e-9}}})
+    batch = Transform(recipe, device="cpu")([np.zeros((SIZE, SIZE, 3), np.uint8)], [{"boxes": box, "labels": [1]}])
+    assert batch.targets[0]["boxes"].numpy().tobytes() == box.tobytes()
+
+
+def test_an_op_that_moves_pixels_without_a_rule_is_refused() -> None:
+    @numpy_op(strength=Number(default=1.0, doc="any"))
+    def swirl(image: Any, strength: float) -> Any:
+        """Move pixels somehow."""
+        return image
+
+    transform = Transform(load_recipe({"size": SIZE, "train": {"swirl": {}}}), device="cpu")
+    with pytest.raises(UserError, match=r"aug\.train\.swirl: masks cannot follow the op 'swirl'"):
+        transform([np.zeros((8, 8, 3), np.uint8)], [np.zeros((8, 8), np.uint8)])
+
+
+def test_a_mask_of_another_size_is_named() -> None:
+    transform = Transform(load_recipe({"size": SIZE}), device="cpu")
+    with pytest.raises(UserError, match=r"targets\[1\]: the mask has 9 x 8 pixels, the image 8 x 8"):
+        transform([np.zeros((8, 8, 3), np.uint8)] * 2, [np.zeros((8, 8), np.uint8), np.zeros((9, 8), np.uint8)])
