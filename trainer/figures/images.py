@@ -37,6 +37,8 @@ def worst_images(
     Returns:
         For each its sample, its file, and a thumbnail; None in place of one that cannot be read.
     """
+    from augment.pipeline.frames import turns  # which imports PyTorch
+
     index = np.asarray(samples.index)
     if index.min(initial=0) < 0 or index.max(initial=-1) >= len(files):
         return None
@@ -45,13 +47,18 @@ def worst_images(
         file = files[index[sample.position]]
         try:
             with open_image(file) as image:
-                size = image.size[::-1] if orientation_of(image) >= 5 else image.size
+                stored, orientation = image.size, orientation_of(image)
                 image.draft("RGB", (2 * SIDE, 2 * SIDE))
                 small = ImageOps.exif_transpose(image).convert("RGB")
         except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
             return sample, file, None
         small.thumbnail((SIDE, SIDE))
-        return sample, file, task.draw(small, size, samples, sample.position, names)
+        upright = np.array(stored[::-1] if orientation >= 5 else stored)
+        scale = small.size / upright
+        place = np.diag([*scale, 1.0])
+        place[:2, 2] = (scale - 1) / 2  # as pixel centers are at integers
+        place = place @ turns(np.array([orientation]), upright[None, ::-1])[0]
+        return sample, file, task.draw(small, place, samples, sample.position, names)
 
     with in_threads(draw, islice(task.mistakes(samples, names), most), _THREADS) as drawn:
         return list(drawn)

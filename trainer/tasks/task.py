@@ -29,7 +29,9 @@ from trainer.tasks.meter import OutputSamples, Samples
 from trainer.tasks.metric import METRICS, Metric, columns_of
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from PIL.Image import Image
     from torch import Tensor, nn
 
@@ -205,12 +207,12 @@ class Task(ABC, Generic[S]):
         """Yield the samples that the model gets wrong, the worst first."""
         return iter(())
 
-    def draw(self, image: Image, size: tuple[int, int], samples: S, position: int, names: Sequence[str]) -> Image:
+    def draw(self, image: Image, place: NDArray[np.float64], samples: S, position: int, names: Sequence[str]) -> Image:
         """Return the thumbnail of one of the `mistakes` as report and trackers show it: a task may draw on it.
 
         Args:
             image: the image, upright, in RGB, scaled to a longer side of at most 160 px.
-            size: width and height before that.
+            place: (3, 3), from pixels of the image as it is stored, as frames are, to those of `image`.
             samples: the pass.
             position: the sample's in the pass.
             names: names of the units.

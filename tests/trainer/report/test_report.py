@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: F401  (a fixture)
 
@@ -219,15 +220,16 @@ def test_a_task_may_draw_on_them(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     read, drawn = read_record(run), []
 
     def draw(
-        image: Image.Image, size: tuple[int, int], samples: object, position: int, names: Sequence[str]
+        image: Image.Image, place: NDArray[np.float64], samples: object, position: int, names: Sequence[str]
     ) -> Image.Image:
-        drawn.append((image.size, size, samples is read.samples, position, names))
+        corners = place @ np.array([[-0.5, 299.5], [-0.5, 199.5], [1, 1]])
+        drawn.append((image.size, corners[:2].round(6).tolist(), samples is read.samples, position, names))
         return Image.new("RGB", (8, 8))
 
     monkeypatch.setattr(read.task, "draw", draw)
     read.add_mistakes(files(run), 1)
     assert read.mistakes
-    assert drawn == [((160, 107), (300, 200), True, 4, read.classes)]
+    assert drawn == [((160, 107), [[-0.5, 159.5], [-0.5, 106.5]], True, 4, read.classes)]
     with Image.open(BytesIO(base64.b64decode(read.mistakes[0].uri.split(",")[1]))) as image:
         assert image.size == (8, 8)
 
