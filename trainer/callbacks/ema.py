@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from augment.params import Flag, Number, setting
+from augment.params import Count, Flag, Number, setting
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
+from trainer.optim.schedule import position
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,6 +29,8 @@ class EMA(Callback):
     warmup: bool = setting(
         Flag(default=True, doc="start with a smaller decay: (1 + t) / (10 + t) after t steps, at most decay")
     )
+    every: int = setting(Count(default=1, within=(1, 10**6), doc="steps between two updates of the average"))
+    start: float = setting(Number(default=0.0, within=(0, 1), doc="share of the run before the average begins"))
     order = Phase.FIRST  # callbacks that read the model in after_validate or after_fit see the trained values
     saves = ("_steps", "_average")
     _steps: int = field(default=0, init=False)
@@ -44,13 +47,17 @@ class EMA(Callback):
         """Move the average towards the current values."""
         import torch
 
+        if position(learner.step + 1, learner.total_steps) < self.start:
+            return
         self._steps += 1
+        if self._steps % self.every:
+            return
         values = _averaged(learner.model)
         decay = min(self.decay, (1 + self._steps) / (10 + self._steps)) if self.warmup else self.decay
         if not self._average:
             self._average = _copies(learner.model)
         with torch.no_grad():
-            torch._foreach_lerp_([*self._average.values()], [*values.values()], 1 - decay)
+            torch._foreach_lerp_([*self._average.values()], [*values.values()], 1 - decay**self.every)
 
     def before_validate(self, learner: Learner) -> None:
         """Put the average into the model."""

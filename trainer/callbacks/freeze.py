@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from augment.params import Choice, Count, setting
+from augment.params import Choice, Count, Text, setting
 from augment.support.errors import UserError
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
-from trainer.optim.layers import layer_of
+from trainer.optim.layers import layer_of, matches
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,7 +27,14 @@ class Freeze(Callback):
     """
 
     epochs: int = setting(
-        Count(default=1, within=(1, 10**6), doc="number of epochs in which all layers but the head are frozen")
+        Count(default=1, within=(1, 10**6), doc="number of epochs in which all of these layers are frozen")
+    )
+    layers: str | None = setting(
+        Text(
+            optional=True,
+            doc="what to freeze: a number of layers from the stem on, or the parameters whose names match a pattern, "
+            "such as layer1.*; null: all but the head",
+        )
     )
     unfreeze: str = setting(
         Choice(
@@ -39,11 +46,8 @@ class Freeze(Callback):
     _trainable: dict[str, nn.Parameter] = field(default_factory=dict, init=False)
 
     def check(self, model: nn.Module) -> None:
-        """Refuse a network with a single layer."""
-        if not self._layers(model):
-            raise UserError(
-                "callbacks.freeze: all parameters are those of the head. Allowed: a model with more layers."
-            )
+        """Refuse to freeze nothing, or everything."""
+        self._layers(model)
 
     def before_fit(self, learner: Learner) -> None:
         """Remember which parameters are trainable."""
@@ -80,10 +84,22 @@ class Freeze(Callback):
             learner.recapture()  # drops the gradients of frozen parameters, so that no optimizer moves them
 
     def _layers(self, model: nn.Module) -> dict[str, int]:
-        """Return the parameters that are ever frozen, all but those of the head, with their layers."""
+        """Return the parameters that are ever frozen, with their layers."""
         layers = layer_of(model, coarse=True)
         head = max(layers.values(), default=0)
-        return {name: layers[name] for name, _ in model.named_parameters() if layers.get(name, head) < head}
+        known = {name: layers.get(name, head) for name, _ in model.named_parameters()}
+        if self.layers is None or self.layers.isdecimal():
+            frozen = {name: number for name, number in known.items() if number < int(self.layers or head)}
+        else:
+            frozen = {name: number for name, number in known.items() if matches(name, [self.layers])}
+        if not frozen or len(frozen) == len(known):
+            children = dict.fromkeys(f"{name.split('.')[0]}.*" for name in known if "." in name)
+            what, given = "all parameters" if frozen else "no parameter", self.layers or "null"
+            raise UserError(
+                f"callbacks.freeze.layers: {given} freezes {what}. Allowed: a number of layers from 1 to {head}, "
+                f"or a pattern of names such as {', '.join([*children][:5])}."
+            )
+        return frozen
 
 
 def keep_statistics(model: nn.Module, frozen: Collection[str]) -> None:

@@ -48,8 +48,8 @@ class Mlflow(Tracker):
     _client: Any = field(default=None, init=False)
     _run: str = field(default="", init=False)
 
-    def start(self, run: TrackedRun) -> None:
-        """Create a run, or continue the resumed one if the store has it."""
+    def start(self, run: TrackedRun) -> int:
+        """Create a run, or continue the resumed one if the store has it; return the last epoch that it has."""
         # Otherwise the package sends what is done with it to its makers.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # no lines of its own in the table of epochs
@@ -67,13 +67,14 @@ class Mlflow(Tracker):
         if known:
             self._run = known[0].info.run_id
             self._client.update_run(self._run, status="RUNNING", name=run.name[:_TEXT] if run.named else None)
-            return
+            return int(known[0].data.metrics.get("epoch", -1))
         texts = {"group": run.group or "", "tags": ", ".join(run.tags)}
         tags = {_ID: run.id, **{name: text[:_TEXT] for name, text in texts.items() if text}}
         self._run = self._client.create_run(experiment, run_name=run.name[:_TEXT] or None, tags=tags).info.run_id
         params = [Param(key, str(value)[:_TEXT]) for key, value in leaves(run.config)]
         for first in range(0, len(params), _PARAMS):
             self._client.log_batch(self._run, params=params[first : first + _PARAMS])
+        return -1
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Log values of epochs over epochs, running values over batches."""

@@ -104,8 +104,13 @@ class Tracker(Callback):
 
     # --- what a tracker implements; called in its thread ---
 
-    def start(self, run: TrackedRun) -> None:
-        """Begin to track a run, or continue if it is a resumed one."""
+    def start(self, run: TrackedRun) -> int | None:
+        """Begin to track a run, or continue if it is a resumed one.
+
+        Returns:
+            The last epoch in the record, from 0, or -1; those that have ended since then are sent. None: unknown, and
+            none is sent, unless the tracker `replays`.
+        """
         raise NotImplementedError
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
@@ -149,9 +154,8 @@ class Tracker(Callback):
         tracked = TrackedRun(self._id, resumed, name, named, run.group, run.tags, run.config, learner.folder)
         self._worker, self._started, self._warned = CallQueue(self._give_up), False, False
         recorder = learner.find(Recorder)
-        before = [] if resumed and not self.replays else recorder.rows  # what the record lacks
-        batches = [sum(map(learner.batches_in, range(int(row["epoch"]) + 1))) for row in before]
-        rows = [(dict(row), count) for row, count in zip(before, batches, strict=True)]
+        batches = [sum(map(learner.batches_in, range(int(row["epoch"]) + 1))) for row in recorder.rows]
+        rows = [(dict(row), count) for row, count in zip(recorder.rows, batches, strict=True)]
         self._worker.add(partial(self._start, tracked, list(recorder.steps) if self.replays else [], rows))
         self._last = recorder.steps[-1] if recorder.steps else None
         self._pictured = False
@@ -215,12 +219,15 @@ class Tracker(Callback):
         self, run: TrackedRun, steps: Sequence[StepRow], rows: Sequence[tuple[Mapping[str, float], int]]
     ) -> None:
         """Start, and send what the record lacks: running values, and rows with the number of batches until then."""
-        self.start(run)
+        known = self.start(run)
         self._started = True
+        if self.replays:
+            known = -1
         for step in steps:
             self.log(_running(step), step.step)
         for row, batches in rows:
-            self.log(row, batches, int(row["epoch"]))
+            if known is not None and row["epoch"] > known:
+                self.log(row, batches, int(row["epoch"]))
 
     def _send_outcome(self, learner: Learner) -> None:
         step = learner.step + 1

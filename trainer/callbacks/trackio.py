@@ -30,7 +30,7 @@ class Trackio(DashboardTracker):
     saves: ClassVar[tuple[str, ...]] = ("_id", "_name")
     _name: str = field(default="", init=False)
 
-    def start(self, run: TrackedRun) -> None:
+    def start(self, run: TrackedRun) -> int | None:
         """Start a run, or continue the resumed one."""
         # Trackio drops values that are logged while another thread imports Matplotlib.
         import matplotlib.figure  # noqa: F401
@@ -52,6 +52,7 @@ class Trackio(DashboardTracker):
         )
         # Trackio finds a run to continue by its name, which other runs may have, too.
         self._run.id = run.id
+        return None if run.resumed else -1
 
     def shown(self, cell: str | float) -> str | float:
         """Escape texts, which are Markdown."""

@@ -95,7 +95,7 @@ class Wandb(DashboardTracker):
                 f"WANDB_API_KEY; or {key}=offline, and `wandb sync` later."
             )
 
-    def start(self, run: TrackedRun) -> None:
+    def start(self, run: TrackedRun) -> int | None:
         """Start the dashboard run, or continue that of the resumed run."""
         import wandb
 
@@ -119,6 +119,7 @@ class Wandb(DashboardTracker):
             resume="allow" if own_id and run.resumed else None,
             reinit="create_new",  # a run of this process before may still be sending
         )
+        return None if run.resumed else -1
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Log values over the batches; those of epochs are drawn over epochs."""

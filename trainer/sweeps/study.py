@@ -101,7 +101,7 @@ class Search:
             UserError: its journal is damaged, or it is of another score.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        direction = StudyDirection.MINIMIZE if smaller_is_better(self.metric) else StudyDirection.MAXIMIZE
+        direction = "minimize" if smaller_is_better(self.metric) else "maximize"
         try:
             study = optuna.create_study(
                 storage=self.storage(), study_name=STUDY, direction=direction, load_if_exists=True

@@ -46,15 +46,17 @@ def by_hand(states: list[dict[str, Tensor]], decays: list[float]) -> dict[str, T
 
 
 @pytest.mark.parametrize(
-    ("settings", "decays"),
+    ("settings", "taken", "decays"),
     [
-        ({"decay": 0.8, "warmup": False}, [0.8] * 6),
-        ({"decay": 0.3}, [2 / 11, 3 / 12, 0.3, 0.3, 0.3, 0.3]),
+        ({"decay": 0.8, "warmup": False}, [0, 1, 2, 3, 4, 5], [0.8] * 6),
+        ({"decay": 0.3}, [0, 1, 2, 3, 4, 5], [2 / 11, 3 / 12, 0.3, 0.3, 0.3, 0.3]),
+        ({"decay": 0.8, "warmup": False, "every": 2}, [1, 3, 5], [0.64] * 3),
+        ({"decay": 0.8, "warmup": False, "start": 0.5}, [2, 3, 4, 5], [0.8] * 4),
     ],
 )
-def test_validation_sees_the_average(settings: dict[str, Any], decays: list[float]) -> None:
+def test_validation_sees_the_average(settings: dict[str, Any], taken: list[int], decays: list[float]) -> None:
     _, steps, validated = history(EMA(**settings))
-    expected = by_hand(steps, decays)
+    expected = by_hand([steps[index] for index in taken], decays)
     for name, value in validated[-1].items():
         torch.testing.assert_close(value, expected[name], msg=lambda text, name=name: f"{name}: {text}")
     assert not torch.allclose(validated[-1]["1.running_var"], steps[-1]["1.running_var"])

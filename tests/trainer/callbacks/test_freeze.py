@@ -58,6 +58,8 @@ EVERYTHING = STEM | MIDDLE | HEAD
         ({"epochs": 9}, [HEAD] * 4),
         ({"unfreeze": "gradually"}, [HEAD, MIDDLE | HEAD, EVERYTHING, EVERYTHING]),
         ({"epochs": 2, "unfreeze": "gradually"}, [HEAD, HEAD, MIDDLE | HEAD, EVERYTHING]),
+        ({"layers": "1"}, [MIDDLE | HEAD, EVERYTHING, EVERYTHING, EVERYTHING]),
+        ({"layers": "[23].*", "epochs": 2}, [STEM | HEAD, STEM | HEAD, EVERYTHING, EVERYTHING]),
     ],
 )
 def test_what_moves_in_each_epoch(settings: dict[str, Any], expected: list[set[str]]) -> None:
@@ -96,6 +98,12 @@ def test_nothing_stays_frozen_behind_it() -> None:
     assert [name for name, p in learner.model.named_parameters() if not p.requires_grad] == ["0.weight"]
 
 
-def test_a_network_of_a_head_alone_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^callbacks\.freeze: all parameters are those of the head\. Allowed: "):
-        Freeze().check(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+@pytest.mark.parametrize(
+    ("layers", "what"),
+    [("layer9.*", "no parameter"), ("0", "no parameter"), ("3", "all parameters"), ("*", "all parameters")],
+)
+def test_freezing_nothing_or_everything_is_refused(layers: str, what: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"^callbacks\.freeze\.layers: .* freezes {what}\. Allowed: .* from 1 to 2, .*6\.\*"
+    ):
+        Freeze(layers=layers).check(three_stages())

@@ -78,6 +78,7 @@ SINGLE = {"fit": {"batch_size": 1, "epochs": 30}, "aug": {"size": 32}}
         ({"fit": {"momentum_low": 0.8, "schedule": "constant"}}, "fit.momentum_low=0.8: not with "),
         ({"fit": {"momentum": 0.9, "momentum_low": 0.8, "optimizer": "madgrad"}}, None),
         ({"fit": {"momentum_low": 0.8}}, "fit.momentum_low=0.8: not with "),
+        ({"callbacks": {"freeze": {"layers": "layer9.*"}}}, "callbacks.freeze.layers: layer9.* freezes no parameter."),
         (SINGLE | {"callbacks": {"freeze": {"epochs": 30}}}, None),
         (
             SINGLE | {"callbacks": {"freeze": {"epochs": 29}}},

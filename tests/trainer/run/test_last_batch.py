@@ -67,6 +67,7 @@ def test_a_single_image_is_refused_with_what_helps(fit: dict[str, Any], samples:
     [
         ({"epochs": 4}, 4, True),
         ({"epochs": 4}, 5, False),
+        ({"epochs": 4, "layers": "1"}, 4, False),
         ({"unfreeze": "gradually"}, 1, True),
         ({"unfreeze": "gradually"}, 2, False),
     ],

@@ -240,9 +240,7 @@ def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: P
     with pytest.raises(UserError, match=r"^aug: steps or views in another order: not the configuration of the search"):
         begin(after)
     for metric in ("val_loss", "val_top5"):  # one of them is to be maximized as before
-        with pytest.raises(
-            UserError, match=rf"^hydra\.sweeper\.metric={metric}: .* began with val_accuracy\. Allowed: "
-        ):
+        with pytest.raises(UserError, match=rf"^hydra\.sweeper\.metric={metric}: .* began with val_accuracy\. Allowed: "):
             begin(make(tmp_path, metric=metric))
 
 

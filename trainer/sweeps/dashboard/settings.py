@@ -1,11 +1,13 @@
 """The settings in which runs differ, how much each matters, and groups of runs that repeat each other."""
 
+import json
 import math
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import fmean, quantiles
+from statistics import fmean, median, quantiles
 from typing import Any
 
 from augment.support.text import amount, clip
@@ -16,13 +18,18 @@ MOST_SETTINGS = 300
 KEY, VALUE = 120, 200  # characters
 
 FEWEST = 6  # jobs
+_SEARCHED = 20  # jobs
 _LEVELS = 8  # more different numbers than these are binned
 
-_NOTE = (
+_VARIANCE_NOTE = (
     "Share of the variance of the last score that a setting explains on its own (epsilon squared, which is about 0 for "
     "a setting without effect), over {}. What settings do only in combination is not in it; settings that were varied "
-    "together share what they explain; numbers with many values are put into four bins. Of a search, it describes "
-    "where it looked, so it is rough for settings that the sampler soon fixed."
+    "together share what they explain; numbers with many values are put into four bins."
+)
+_PED_ANOVA_NOTE = (
+    "PED-ANOVA (Watanabe et al. 2023), over {}: how differently the values of the best tenth of the jobs are "
+    "distributed, of all settings together 1. It describes where the search looked, so it is rough for settings that a "
+    "sampler soon fixed; settings that not every job has are left out."
 )
 
 # Settings that say nothing about an experiment.
@@ -51,10 +58,8 @@ class Settings:
             chosen = {key: value for key, value in overrides.items() if not config or key not in known}
             for key, value in (chosen | config).items():
                 columns[key][i] = value
-        for i, overrides in enumerate(self._overrides):  # a number may stand for a range, such as x for [-x, x]
-            for key, value in overrides.items():
-                if isinstance(value, int | float) and key in columns:
-                    columns[key][i] = value
+        for key in self.given & columns.keys():
+            columns[key] |= _as_numbers(columns[key], [given.get(key) for given in self._overrides])
         # What a job that has not begun lacks is no difference.
         begun = [i for i, config in enumerate(self._configs) if config] or range(len(runs))
         differing = [
@@ -84,24 +89,38 @@ class Settings:
         return encoded
 
 
-def importance(settings: Mapping[str, Sequence[object]], scores: Sequence[float]) -> dict[str, Any] | None:
+def importance(
+    settings: Mapping[str, Sequence[object]], scores: Sequence[float], smaller: bool
+) -> dict[str, Any] | None:
     """Return the importance of each setting, the greatest first, and a note on what it is; None for too few jobs.
+
+    A search over numbers is measured by PED-ANOVA, a grid by shares of variance.
 
     Args:
         settings: for each setting its value in each job; None: the job has none.
         scores: the last score of each job.
+        smaller: whether a smaller score is better.
     """
     if len(scores) < FEWEST or len(set(scores)) < 2:
         return None
-    shares = {key: _explained(values, scores) for key, values in settings.items()}
+    searched = any(len(set(_numbers(values) or ())) > _LEVELS for values in settings.values())
+    shares, note = {key: _explained(values, scores) for key, values in settings.items()}, _VARIANCE_NOTE
+    if searched and len(scores) >= _SEARCHED:
+        shares, note = _ped_anova(settings, scores, smaller), _PED_ANOVA_NOTE
     rows = [[key, round(share, 4)] for key, share in sorted(shares.items(), key=lambda row: -row[1])]
-    return {"rows": rows, "note": _NOTE.format(amount(len(scores), "finished job"))} if rows else None
+    return {"rows": rows, "note": note.format(amount(len(scores), "finished job"))} if rows else None
+
+
+def _numbers(values: Sequence[object]) -> list[float] | None:
+    """Return values as numbers; None if one of them is none."""
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    return numbers if len(numbers) == len(values) else None
 
 
 def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
     """Return epsilon squared: the share of the variance between the values of a setting, corrected for chance."""
-    levels, numbers = values, [value for value in values if isinstance(value, int | float)]
-    if len(set(numbers)) > _LEVELS and len(numbers) == len(values):
+    levels, numbers = values, _numbers(values) or ()
+    if len(set(numbers)) > _LEVELS:
         cuts = quantiles(numbers, n=4)
         levels = [sum(number > cut for cut in cuts) for number in numbers]
     of_level: defaultdict[object, list[float]] = defaultdict(list)
@@ -114,6 +133,34 @@ def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
     if free < 1:  # a value for each job explains everything, and nothing
         return 0.0
     return max(0.0, 1 - within / free * (len(scores) - 1) / total) if total else 0.0
+
+
+def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float], smaller: bool) -> dict[str, float]:
+    import optuna  # takes a while
+    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+
+    optuna.logging.disable_default_handler()
+    distributions: dict[str, BaseDistribution] = {}
+    columns: dict[str, list[Any]] = {}
+    for key, values in settings.items():
+        if None in values:
+            continue
+        if numbers := _numbers(values):
+            low, high = min(numbers), max(numbers)
+            # Most of the values of a search on a logarithmic scale are small.
+            log = low > 0 and high / low > 50 and median(numbers) < high / 4
+            columns[key], distributions[key] = numbers, FloatDistribution(low, high, log=log)
+        else:
+            columns[key] = [*map(str, values)]
+            distributions[key] = CategoricalDistribution([*dict.fromkeys(columns[key])])
+    study = optuna.create_study(direction="minimize" if smaller else "maximize")
+    for i, score in enumerate(scores):
+        params = {key: column[i] for key, column in columns.items()}
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about ties
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
 
 
 def groups(runs: Sequence[RunFolder]) -> tuple[list[str], list[int]]:
@@ -142,6 +189,22 @@ def _values(config: Mapping[str, Any]) -> dict[str, Value]:
         for key, text in flat(config).items()
         if not key.startswith(_OF_FOLDERS) and not key.endswith(f".{text}.op")
     }
+
+
+def _as_numbers(column: Mapping[int, Value], given: Sequence[Value]) -> dict[int, Value]:
+    """Return intervals around a neutral value as one number if some run was given it so: x for [-x, x], [1 - x, 1 + x].
+
+    Args:
+        column: the values of a key by position of the run.
+        given: what each run was given for it; None: nothing.
+    """
+    intervals = {}
+    for i, value in column.items():
+        with suppress(ValueError, TypeError):  # it is no interval
+            low, high = json.loads(str(value))
+            intervals[i] = float(low), float(high)
+    center = {round(sum(ends) / 2, 9) for i, ends in intervals.items() if isinstance(given[i], int | float)}
+    return {i: float(f"{(b - a) / 2:.6g}") for i, (a, b) in intervals.items() if center == {round((a + b) / 2, 9)}}
 
 
 def _split(overrides: Iterable[str]) -> dict[str, Value]:

@@ -83,11 +83,17 @@ def test_a_job_that_has_not_begun_differs_in_what_it_was_given_alone(tmp_path: P
 
 def test_a_range_that_was_given_as_one_number_is_one(tmp_path: Path) -> None:
     """So that searches over ranges have axes, and comparisons in the filter."""
-    for name, angle, given in (("a", 7, "7"), ("b", 9.5, "9.5"), ("c", 3, "[-3,3]")):
-        steps = {"rotate": {"angle_range": [-angle, angle]}}
-        given = f"++aug.train.rotate.angle_range={given}"
-        write_run(tmp_path / name, {"aug": {"train": steps}}, [given], [0.1], planned=1)
-    assert values_of(content(tmp_path), "aug.train.rotate.angle_range") == {"a": 7, "b": 9.5, "c": "[-3,3]"}
+
+    def write(name: str, factor: list[float], angle: list[float], *given: str) -> None:
+        steps = {"contrast": {"factor_range": factor}, "rotate": {"angle_range": angle}}
+        write_run(tmp_path / name, {"aug": {"train": steps}}, [*given], [0.1], planned=1)
+
+    write("a", [0.9, 1.1], [-7, 7], "++aug.train.rotate.angle_range=[-7,7]")
+    write("b", [0.8, 1.2], [0, 9], "++aug.train.contrast.factor_range=0.2")
+    write("c", [0.7, 1.4], [-9, 9])
+    data = content(tmp_path)
+    assert values_of(data, "aug.train.contrast.factor_range") == {"a": 0.1, "b": 0.2, "c": "[0.7,1.4]"}
+    assert values_of(data, "aug.train.rotate.angle_range") == {"a": "[-7,7]", "b": "[0,9]", "c": "[-9,9]"}
 
 
 def test_groups_of_several_sweeps_have_names_of_their_own(tmp_path: Path) -> None:
@@ -159,6 +165,7 @@ def test_no_runs_and_damaged_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [10, 60])
 def test_the_setting_that_matters_is_the_first(count: int) -> None:
+    """By shares of variance for few jobs, by PED-ANOVA for many."""
     rng = np.random.default_rng(0)
     settings: dict[str, list[object]] = {
         "idle": list(rng.uniform(0, 1, count).tolist()),
@@ -166,10 +173,11 @@ def test_the_setting_that_matters_is_the_first(count: int) -> None:
         "kind": [("a", "b", None)[i % 3] for i in range(count)],
     }
     scores = [-((math.log10(float(str(lr))) + 2) ** 2) + 0.01 * float(rng.normal()) for lr in settings["lr"]]
-    found = importance(settings, scores)
+    found = importance(settings, scores, smaller=False)
     assert found is not None
     assert found["rows"][0][0] == "lr"
-    assert importance(settings, scores[:5]) is None
+    assert ("PED-ANOVA" in found["note"]) == (count == 60)
+    assert importance(settings, scores[:5], smaller=False) is None
 
 
 def test_only_the_trials_of_a_search_tell_which_settings_matter(tmp_path: Path) -> None:
