@@ -156,7 +156,7 @@ COMMANDS = [
     ("trainer -m hydra/sweeper=optuna fit.lr=interval(1,0.1)", "fit.lr=interval(1,0.1)", "low < high"),
     ("trainer -m hydra/sweeper=optuna fit.lr=loguniform(0.1,1)", "'loguniform'", "tag(log,interval(LOW,HIGH))"),
     ("trainer -m hydra/sweeper=optuna hydra.sweeper.n_trial=3 fit.lr=interval(0.1,1)", "n_trial", "'n_trials'"),
-    ("trainer -m hydra/sweeper=optuna hydra.sweeper.metric=val_acc fit.lr=interval(0.1,1)", "val_acc",
+    ("trainer -m hydra/sweeper=optuna hydra.sweeper.metrics=[val_acc] fit.lr=interval(0.1,1)", "val_acc",
      "'val_accuracy'"),
     ("trainer -m hydra.launcher.jobs=2 seed=0,1", "hydra.launcher.jobs: unknown key", "'n_jobs'"),
     ("trainer hydra.sweeper.n_trials=3", "hydra.sweeper.n_trials: there is no sweep", "without -m"),

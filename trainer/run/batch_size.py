@@ -9,10 +9,12 @@ import torch
 from augment.support.errors import UserError
 from augment.support.text import amount
 from trainer.loop.graphs import WARM_UP
+from trainer.models.registry import check_model
 from trainer.run.build import make_learner, make_loaders, release_memory
 from trainer.run.check import check_config
 from trainer.run.config import Config, with_batch_size
 from trainer.run.failures import is_out_of_memory, too_large
+from trainer.run.memory import largest_batch
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +22,7 @@ log = logging.getLogger(__name__)
 def find_batch_size(config: Config) -> tuple[Config, str]:
     """Return the configuration with a batch size that fits, and what was changed, for people; empty: nothing.
 
-    The configured size is tried first, or all images if they are fewer; then its halves. A trial
+    The configured size is tried first, or all images if they are fewer, or what could fit; then its halves. A trial
     trains until the work of a batch is recorded, then validates, and is discarded. The learning rate stays as
     configured.
 
@@ -49,7 +51,8 @@ def _candidates(config: Config, whole: int) -> Iterator[int]:
         config: the configuration.
         whole: the size asked for, at most all images: larger batches are the same.
     """
-    size = max(1, whole)
+    network = check_model(config.model, len(config.dataset.classes), config.aug.size)
+    size = max(1, largest_batch(config, network, whole, config.aug.size))
     while size:
         try:
             check_config(with_batch_size(config, size))

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from augment.params import Choice, Count, Flag, Number, OptionMap, Text, setting
+from augment.params import Choice, Count, Flag, Number, OptionMap, Text, Texts, setting
 
 # In the folder of a sweep.
 JOURNAL_FILE = "study.journal"
 
-SAMPLERS = ("tpe", "random")
+SAMPLERS = ("tpe", "cmaes", "random", "qmc", "grid")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +19,19 @@ class SearchSettings:
     n_trials: int = setting(Count(default=20, within=(1, 10**6), doc="trials of the search, earlier ones included"))
     sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how configurations are chosen"))
     seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
-    metric: str | None = setting(
-        Text(aliases=("metrics",), optional=True, doc="score of the last epoch to improve; null: that of the task")
+    storage: str | None = setting(
+        Text(optional=True, doc=f"URL of an Optuna storage; null: {JOURNAL_FILE} in the sweep's folder")
+    )
+    metrics: tuple[str, ...] = setting(
+        Texts(default=(), doc="scores of the last epoch to improve; empty: that of the task; several: a Pareto front")
+    )
+    directions: tuple[str, ...] = setting(
+        Texts(
+            default=(), doc="maximize or minimize, for each of the metrics; empty: the direction in which it improves"
+        )
+    )
+    enqueue: Mapping[str, Any] | None = setting(
+        OptionMap(optional=True, doc="configurations to try first, each under any name: {mine: {fit.lr: 0.01}}")
     )
     prune: bool = setting(
         Flag(default=True, doc="end trials that are behind others after the same number of epochs (successive halving)")

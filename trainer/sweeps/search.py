@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
@@ -21,7 +21,7 @@ from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.groups import group_runs, scored
 from trainer.sweeps.launchers import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.plan import Plan, overrides_of, suggest_from
+from trainer.sweeps.plan import Plan, grid, overrides_of, suggest_from
 from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, importances, job_of, repeat
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import markdown_lines, markdown_table, print_lines, print_table, score
@@ -40,22 +40,25 @@ _FINALISTS = "finalists"
 def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     """Run trials until there are enough, then their finalists, then confirm the winner; return the exit code."""
     worker = replace(worker, watch=watch_trials(plan), left=partial(_time_left, plan))
+    _enqueue(plan)
     _run_trials(plan, launcher, worker)
     study, settings = plan.search.study(), plan.search.settings
     lines, compared = [_count(study)], None
     known = {job.id: job for job in read_ledger(plan.search.folder)}
-    best = best_trials(study, known)[: max(1, settings.finalists)]
-    if not best:
+    if len(study.directions) > 1:
+        lines += _front(plan, study)
+    elif best := best_trials(study, known)[: max(1, settings.finalists)]:
+        lines += _best(plan, study, best[0])
+        if settings.finalists:
+            candidates = [known[job_of(trial) or ""].overrides for trial in best]
+            winner, compared = _finals(plan, candidates, launcher, worker)
+            varied = _joined(override for override in winner if override not in plan.fixed)
+            lines.append(f"Winner of {amount(len(candidates), 'finalist')}: {varied}")
+            if compared is None:
+                lines.append("No verdict: no run of the starting configuration with a fresh seed has finished.")
+    else:
         print_lines(worker.console, [*lines, "No trial finished."])
         return 1
-    lines += _best(plan, study, best[0])
-    if settings.finalists:
-        candidates = [known[job_of(trial) or ""].overrides for trial in best]
-        winner, compared = _finals(plan, candidates, launcher, worker)
-        varied = _joined(override for override in winner if override not in plan.fixed)
-        lines.append(f"Winner of {amount(len(candidates), 'finalist')}: {varied}")
-        if compared is None:
-            lines.append("No verdict: no run of the starting configuration with a fresh seed has finished.")
     _report(plan, worker.console, lines, compared)
     return 0
 
@@ -74,8 +77,19 @@ def retry(plan: Plan, jobs: Sequence[Job]) -> None:
 
 def watch_trials(plan: Plan) -> Callable[[Job], Sequence[Callback]]:
     """Return what makes the callbacks of a job: a trial that can be pruned has one."""
-    prunes = plan.search.settings.prune
+    prunes = plan.search.settings.prune and len(plan.search.metrics) == 1
     return lambda job: (Prune(plan.search, job.trial),) if prunes and job.trial is not None else ()
+
+
+def _enqueue(plan: Plan) -> None:
+    """Put the trials of a grid, and those that the settings name, at the head of the queue."""
+    settings = plan.search.settings
+    with plan.search.locked() as study:
+        for params in (settings.enqueue or {}).values():
+            study.enqueue_trial(dict(params), skip_if_exists=True)
+        if settings.sampler == "grid":
+            for chosen in grid(plan.space)[: settings.n_trials]:
+                study.enqueue_trial(chosen, skip_if_exists=True)
 
 
 def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
@@ -94,9 +108,11 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
 
 def _next(plan: Plan, worker: Worker) -> Job | None:
     """Return the job of a new trial; None if there are enough."""
+    settings = plan.search.settings
     while True:
         with plan.search.locked() as study:
-            if len(counted(study)) >= plan.search.settings.n_trials:
+            waiting = settings.sampler != "grid" or study.get_trials(deepcopy=False, states=[TrialState.WAITING])
+            if not waiting or len(counted(study)) >= settings.n_trials:
                 return None
             trial = ask(plan.search, study)
             chosen = suggest_from(trial, plan.space)
@@ -124,25 +140,29 @@ def _tell(plan: Plan) -> list[Job]:
         if status not in ENDED:
             running.append(known[name])
             continue
-        value = _score(plan, known[name]) if status == FINISHED else math.nan
-        state = TrialState.PRUNED if status == PRUNED else TrialState.FAIL if math.isnan(value) else TrialState.COMPLETE
-        study.tell(trial.number, None if math.isnan(value) else value, state=state, skip_if_finished=True)
+        values = _scores(plan, known[name]) if status == FINISHED else None
+        state = TrialState.PRUNED if status == PRUNED else TrialState.COMPLETE if values else TrialState.FAIL
+        study.tell(trial.number, values, state=state, skip_if_finished=True)
     return running
 
 
-def _score(plan: Plan, job: Job) -> float:
-    """Return the score of a job that has finished."""
-    last, metric = RunFolder(job.folder).last, plan.search.metric
-    if metric not in last:
-        raise UserError(f"hydra.sweeper.metric: {shown(job.folder)} has no {metric}.{suggest(metric, last)}")
-    return last[metric]
+def _scores(plan: Plan, job: Job) -> list[float] | None:
+    """Return the scores of a job that has finished; None if one of them is no number."""
+    last = RunFolder(job.folder).last
+    if missing := next((metric for metric in plan.search.metrics if metric not in last), None):
+        raise UserError(f"hydra.sweeper.metrics: {shown(job.folder)} has no {missing}.{suggest(missing, last)}")
+    scores = [last[metric] for metric in plan.search.metrics]
+    return None if any(map(math.isnan, scores)) else scores
 
 
 def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
     """Return how long a part of the search will take, whose jobs are given; of its trials, that of all to come."""
     if jobs[0].trial is None:
         return time_left(jobs, at_a_time)
-    further = max(0, plan.search.settings.n_trials - len(counted(plan.search.study())))
+    settings, study = plan.search.settings, plan.search.study()
+    further = max(0, settings.n_trials - len(counted(study)))
+    if settings.sampler == "grid":
+        further = min(further, len(study.get_trials(deepcopy=False, states=[TrialState.WAITING])))
     jobs = [job for job in read_ledger(plan.search.folder) if job.trial is not None]
     return time_left(jobs, at_a_time, further)
 
@@ -151,7 +171,7 @@ def _finals(
     plan: Plan, finalists: Sequence[Sequence[str]], launcher: Launcher, worker: Worker
 ) -> tuple[Sequence[str], Comparison | None]:
     """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
-    settings, metric = plan.search.settings, plan.search.metric
+    settings, metric = plan.search.settings, plan.search.metrics[0]
     first = plan.base.seed + 1
     jobs = []
     if len(finalists) > 1:
@@ -162,7 +182,8 @@ def _finals(
     chosen, _ = compare_runs(runs, key=metric)
     winner = finalists[0]
     if chosen is not None:
-        best = chosen.rows[0].runs[0].folder.name
+        sign = -1 if plan.search.study().direction == StudyDirection.MINIMIZE else 1
+        best = max(chosen.rows, key=lambda group: sign * group.mean).runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
@@ -198,10 +219,19 @@ def _count(study: Study) -> str:
     return f"{text}."
 
 
+def _front(plan: Plan, study: Study) -> list[str]:
+    """Describe the trials that no other one beats in every score."""
+    lines = ["Trials that no other one beats in every score:"]
+    for trial in study.best_trials:
+        scores = ", ".join(f"{m} {v:.4g}" for m, v in zip(plan.search.metrics, trial.values, strict=True))
+        lines.append(f"{scores} with {_joined(overrides_of(trial.params, plan.space))}")
+    return lines
+
+
 def _best(plan: Plan, study: Study, best: FrozenTrial) -> list[str]:
-    """Describe the best trial of a search, and which settings mattered."""
+    """Describe the best trial of a search for a single score, and which settings mattered."""
     top = _joined(overrides_of(best.params, plan.space))
-    metric = Metric(plan.search.metric, within=range_of(plan.search.metric))
+    metric = Metric(plan.search.metrics[0], within=range_of(plan.search.metrics[0]))
     lines = [
         f"Best of the search: {metric.key} {score(metric, best.value or 0.0)} with {top}.",
         "That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below.",

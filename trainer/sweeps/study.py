@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import optuna
 from optuna import pruners, samplers, storages
@@ -79,8 +80,19 @@ class Search:
 
     settings: SearchSettings
     folder: Path
-    metric: str  # the score to improve
+    metrics: tuple[str, ...]  # the scores to improve
     epochs: int  # of a trial that is not pruned
+
+    def check(self) -> None:
+        """Check hydra.sweeper.directions and hydra.sweeper.storage."""
+        names, url = self.settings.directions, self.settings.storage
+        if names and (len(names) != len(self.metrics) or not {*names} <= {"minimize", "maximize"}):
+            raise UserError(
+                f"hydra.sweeper.directions: {list(names)} is not allowed. Allowed: maximize or minimize, for each of "
+                f"hydra.sweeper.metrics ({', '.join(self.metrics)})."
+            )
+        if url is not None and not urlsplit(url).scheme:
+            raise UserError(f"hydra.sweeper.storage: {url!r} is not a URL. Allowed: such as sqlite:///search.db.")
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
@@ -98,52 +110,68 @@ class Search:
         """Return the study, which is made if there is none.
 
         Raises:
-            UserError: its journal is damaged, or it is of another score.
+            UserError: its storage cannot be used, or it has other objectives.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        direction = "minimize" if smaller_is_better(self.metric) else "maximize"
+        names = self.settings.directions or [
+            "minimize" if smaller_is_better(metric) else "maximize" for metric in self.metrics
+        ]
+        directions = [StudyDirection[name.upper()] for name in names]
         try:
             study = optuna.create_study(
-                storage=self.storage(), study_name=STUDY, direction=direction, load_if_exists=True
+                storage=self.storage(), study_name=STUDY, directions=directions, load_if_exists=True
             )
         except (OSError, UserError):
             raise
-        except Exception as error:  # nearly anything, by what it meets
-            raise UserError(
-                f"{shown(self.folder / JOURNAL_FILE)}: damaged ({first_line(error)}). Allowed: delete it, and the "
-                "search begins again; jobs that have finished are not run twice."
-            ) from error
+        except Exception as error:  # of any database
+            if self.settings.storage is None:
+                raise UserError(
+                    f"{shown(self.folder / JOURNAL_FILE)}: damaged ({first_line(error)}). Allowed: delete it, and the "
+                    "search begins again; jobs that have finished are not run twice."
+                ) from error
+            raise UserError(f"hydra.sweeper.storage: {first_line(error)}.") from error
         metrics = study.user_attrs.get(_METRICS)
         if metrics is None:
-            study.set_user_attr(_METRICS, [self.metric])
-        elif metrics != [self.metric]:
+            study.set_user_attr(_METRICS, self.metrics)
+        elif study.directions != directions or metrics != [*self.metrics]:
+            had = ", ".join(f"{one.name.lower()} {key}" for one, key in zip(study.directions, metrics, strict=True))
             raise UserError(
-                f"hydra.sweeper.metric={self.metric}: the search in {shown(self.folder)} began with "
-                f"{', '.join(metrics)}. Allowed: the same; or another hydra.sweep.dir."
+                f"hydra.sweeper.metrics: the search in {shown(self.folder)} began with {had}. Allowed: the same; or "
+                "another hydra.sweep.dir."
             )
         return study
 
     def storage(self) -> storages.BaseStorage:
         """Return the storage of the study."""
-        file = self.folder / JOURNAL_FILE
-        with _locked(file):  # before Optuna opens what may be a link
-            pass
-        lock: Any = _JournalLock(file)
-        return storages.JournalStorage(JournalFileBackend(str(file), lock))
+        url = self.settings.storage
+        if url is None:
+            file = self.folder / JOURNAL_FILE
+            with _locked(file):  # before Optuna opens what may be a link
+                pass
+            lock: Any = _JournalLock(file)
+            return storages.JournalStorage(JournalFileBackend(str(file), lock))
+        return storages.get_storage(url)
 
     def pruner(self) -> pruners.BasePruner:
-        """Return what decides whether a trial ends early."""
+        """Return what decides whether a trial with a single score ends early."""
         least = self.settings.min_epochs or max(1, self.epochs // 9)
         return pruners.SuccessiveHalvingPruner(min_resource=least, reduction_factor=self.settings.reduction)
 
     def sampler(self, number: int) -> samplers.BaseSampler:
         """Return the sampler of a trial; each has a seed of its own, whichever process asks."""
         seed = derive_seed("search", self.settings.seed, number) % 2**32
-        if self.settings.sampler == "random":
-            return samplers.RandomSampler(seed=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return samplers.TPESampler(seed=seed, multivariate=True, group=True)
+            if self.settings.sampler == "tpe":
+                return samplers.TPESampler(seed=seed, multivariate=True, group=True)
+            if self.settings.sampler == "cmaes":
+                return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+            drawn = samplers.RandomSampler(seed=seed)
+            if self.settings.sampler == "qmc":  # one seed makes its points; what the first trial lacks is drawn
+                return samplers.QMCSampler(
+                    scramble=True, seed=self.settings.seed, independent_sampler=drawn, warn_independent_sampling=False
+                )
+            return drawn
 
 
 @dataclass(eq=False)
@@ -157,12 +185,12 @@ class Prune(Callback):
 
     def after_epoch(self, learner: "Learner") -> None:
         """Report the epoch; end the fit if the trial is pruned."""
-        done, value = learner.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metric, math.nan)
+        done, value = learner.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metrics[0], math.nan)
         if math.isnan(value) or done >= learner.epochs:
             return
         try:
             behind = self._report(done, value)
-        except Exception as error:  # a folder that is away ends no trial
+        except Exception as error:  # a database that is away ends no trial
             log.warning("the epoch was not reported to the study: %s", error)
             return
         if behind:
@@ -212,7 +240,7 @@ def job_of(trial: FrozenTrial) -> str | None:
 
 
 def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:
-    """Return the complete trials of a study whose jobs are there, the best first, each job once."""
+    """Return the complete trials of a study with one score whose jobs are there, the best first, each job once."""
     sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
     done = study.get_trials(states=[TrialState.COMPLETE])
     done.sort(key=lambda trial: sign * (trial.value or 0.0))
@@ -226,7 +254,7 @@ def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:
 def importances(study: Study) -> dict[str, float]:
     """Return the share of each key in the spread of scores (PED-ANOVA); empty with too few trials."""
     done = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-    if len(done) < 10:
+    if len(done) < 10 or len(study.directions) > 1:
         return {}
     try:
         with warnings.catch_warnings():

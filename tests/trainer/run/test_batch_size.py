@@ -8,6 +8,7 @@ from fakes import assert_same
 from photos import draw_photo
 from PIL import Image
 from rich.console import Console
+from torch import nn
 
 from augment.cli.compose import compose
 from augment.cli.overrides import normalize
@@ -17,7 +18,9 @@ from trainer.cli.jobs import prepare
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.runner import Pass, Runner
 from trainer.run.batch_size import _candidates
+from trainer.run.check import check_config
 from trainer.run.config import load_config, parse_config
+from trainer.run.memory import bytes_kept
 from trainer.run.train import train
 
 SMALL = ["aug.size=16", "fit.device=cpu", "fit.threads=1", "callbacks.plots=null", "callbacks.report=null"]
@@ -94,6 +97,24 @@ def test_where_nothing_fits_the_run_ends_with_a_sentence(monkeypatch: pytest.Mon
 def test_halves_of_what_is_asked_are_tried(asked: int, sizes: list[int]) -> None:
     config = parse_config(compose(["data=folder", "data.root=photos", *AUTO, f"fit.batch_size={asked}"]))
     assert list(_candidates(config, min(asked, 10))) == sizes
+
+
+def test_what_cannot_fit_is_refused_with_what_could(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.run.memory.host_memory", lambda: 400_000)
+    given = ["data=folder", "data.root=photos", *SMALL]
+    with pytest.raises(UserError, match=r"^fit\.batch_size=99: 10 images at 16 px do not fit .* at most \d,") as caught:
+        check_config(parse_config(compose([*given, "fit.batch_size=99"])))
+    most = int(str(caught.value).partition("at most ")[2][0])
+    assert 1 < most < 9
+    check_config(parse_config(compose([*given, f"fit.batch_size={most}", "fit.drop_last=true"])))
+    automatic = parse_config(compose([*given, "fit.batch_size=99", "fit.auto_batch_size=true"]))
+    check_config(automatic)
+    assert next(iter(_candidates(automatic, 10))) in (most, most - 1)
+
+
+def test_what_autograd_keeps_of_an_image() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(inplace=True), nn.Conv2d(4, 2, 1)).to("meta")
+    assert bytes_kept(network, 8) == 4 * 8 * 8 * (3 + 4)
 
 
 def test_stages_have_sizes_of_their_own() -> None:

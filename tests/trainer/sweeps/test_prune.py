@@ -15,7 +15,7 @@ EPOCHS = 8
 
 
 def search_in(folder: Path) -> Search:
-    return Search(SearchSettings(min_epochs=1, reduction=2), folder, "val_accuracy", EPOCHS)
+    return Search(SearchSettings(min_epochs=1, reduction=2), folder, ("val_accuracy",), EPOCHS)
 
 
 def train(search: Search, score: float, first: int = 0) -> Prune:
@@ -50,7 +50,7 @@ def test_no_trial_ends_where_it_cannot_be_compared(tmp_path: Path) -> None:
     assert train(search, math.nan).reason == ""
 
 
-def test_a_study_that_is_away_ends_no_trial(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_storage_that_is_away_ends_no_trial(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     search = search_in(tmp_path)
     prune = Prune(search, 99)  # which the study does not have
     learner: Any = SimpleNamespace(epoch=0, epochs=8, find=lambda _: SimpleNamespace(rows=[{"val_accuracy": 0.1}]))

@@ -57,19 +57,24 @@ def scored(gain: float) -> Callable[[Mapping[str, Any]], float]:
     return score
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(
+    "sampler", [name if name in ("tpe", "grid") else pytest.param(name, marks=pytest.mark.long) for name in SAMPLERS]
+)
 def test_each_sampler_runs_as_many_trials_as_asked(runs: FakeRuns, tmp_path: Path, sampler: str) -> None:
-    plan = make(tmp_path, sampler=sampler)
+    swept = ["++fit.lr=0.1,0.2", SWEPT[1]] if sampler == "grid" else SWEPT
+    plan = make(tmp_path, swept, sampler=sampler)
     assert search(plan, Local(), runs.worker()) == 0
     trials = plan.search.study().trials
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 4
     assert {job_of(trial) for trial in trials} == {job.id for job in read_ledger(tmp_path)}
+    if sampler == "grid":
+        assert len({job_of(trial) for trial in trials}) == 4
     assert (tmp_path / JOURNAL_FILE).is_file()
     before = len(runs.runs)
     assert search(plan, Local(), runs.worker()) == 0
     assert len(runs.runs) == before
-    search(make(tmp_path, sampler=sampler, n_trials=5), Local(), runs.worker())
-    assert len(plan.search.study().trials) == 5
+    search(make(tmp_path, swept, sampler=sampler, n_trials=5), Local(), runs.worker())
+    assert len(plan.search.study().trials) == (4 if sampler == "grid" else 5)
 
 
 def test_a_trial_begins_as_soon_as_one_has_ended(runs: FakeRuns, tmp_path: Path) -> None:
@@ -89,6 +94,13 @@ def test_a_trial_begins_as_soon_as_one_has_ended(runs: FakeRuns, tmp_path: Path)
     with ExitStack() as claims:
         search(make(tmp_path), Two(), runs.worker())
     assert waiting == [[0, 1], [0, 2], [0, 3], [0]]
+
+
+def test_the_journal_is_not_needed_with_another_storage(runs: FakeRuns, tmp_path: Path) -> None:
+    plan = make(tmp_path / "sweep", n_trials=2, storage=f"sqlite:///{tmp_path}/search.db")
+    search(plan, Local(), runs.worker())
+    assert (tmp_path / "search.db").is_file()
+    assert not (tmp_path / "sweep" / JOURNAL_FILE).exists()
 
 
 def compared_with_the_base(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -128,10 +140,11 @@ def test_the_time_left_of_a_search(runs: FakeRuns, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "grid"])
 def test_a_trial_whose_process_died_before_it_had_a_job_is_repeated(
-    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: FakeRuns, tmp_path: Path, sampler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = make(tmp_path, n_trials=2)
+    plan = make(tmp_path, [SWEPT[1]] if sampler == "grid" else SWEPT, sampler=sampler, n_trials=2)
     with monkeypatch.context() as patched:
         patched.setattr("trainer.sweeps.search.check_jobs", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -143,7 +156,7 @@ def test_a_trial_whose_process_died_before_it_had_a_job_is_repeated(
     assert lost.params in [trial.params for trial in trials]
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "qmc"])
 def test_the_seed_of_a_search_decides_about_its_trials(sampler: str, tmp_path: Path) -> None:
     """Those of the next seed are others, not the same ones a trial later."""
     tried = []
@@ -164,19 +177,17 @@ def test_the_seed_of_a_search_decides_about_its_trials(sampler: str, tmp_path: P
 
 def test_failed_and_impossible_trials_count(runs: FakeRuns, tmp_path: Path) -> None:
     runs.fail = lambda config: ValueError("no") if config["aug"]["train"]["rotate"]["p"] == 0.5 else None
-    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5,2"], n_trials=9)
+    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5,2"], sampler="grid")
     search(plan, Local(), runs.worker())
-    states = {trial.params["aug.train.rotate.p"]: trial.state for trial in plan.search.study().trials}
-    assert states == {0: TrialState.COMPLETE, 0.5: TrialState.FAIL, 2: TrialState.FAIL}
-    assert len(plan.search.study().trials) == 9
+    states = [trial.state for trial in plan.search.study().trials]
+    assert states == [TrialState.COMPLETE, TrialState.FAIL, TrialState.FAIL]
 
 
 def test_pruned_trials_count_but_have_no_score(runs: FakeRuns, tmp_path: Path) -> None:
     runs.stopped = lambda config: "pruned after 1 epoch" if config["aug"]["train"]["rotate"]["p"] == 0.5 else ""
-    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5"])
+    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5"], sampler="grid")
     assert search(plan, Local(), runs.worker()) == 0
-    states = {trial.params["aug.train.rotate.p"]: trial.state for trial in plan.search.study().trials}
-    assert states == {0: TrialState.COMPLETE, 0.5: TrialState.PRUNED}
+    assert [trial.state for trial in plan.search.study().trials] == [TrialState.COMPLETE, TrialState.PRUNED]
     (job, _) = read_ledger(tmp_path)
     assert [type(one) for one in watch_trials(plan)(job)] == [Prune]
     assert not watch_trials(make(tmp_path, prune=False))(job)
@@ -184,10 +195,28 @@ def test_pruned_trials_count_but_have_no_score(runs: FakeRuns, tmp_path: Path) -
 
 def test_a_trial_whose_score_is_no_number_has_failed(runs: FakeRuns, tmp_path: Path) -> None:
     runs.score = lambda config: math.nan if config["aug"]["train"]["rotate"]["p"] == 0.5 else 0.5
-    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5"])
+    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5"], sampler="grid")
     assert search(plan, Local(), runs.worker()) == 0
-    states = {trial.params["aug.train.rotate.p"]: trial.state for trial in plan.search.study().trials}
-    assert states == {0: TrialState.COMPLETE, 0.5: TrialState.FAIL}
+    assert [trial.state for trial in plan.search.study().trials] == [TrialState.COMPLETE, TrialState.FAIL]
+
+
+def test_named_configurations_are_tried_first(runs: FakeRuns, tmp_path: Path) -> None:
+    plan = make(tmp_path, enqueue={"mine": {"fit.lr": 0.25, "aug.train.rotate.p": 0}}, n_trials=2)
+    search(plan, Local(), runs.worker())
+    first = read_ledger(tmp_path)[0]
+    assert first.varied == ("++fit.lr=0.25", "++aug.train.rotate.p=0")
+    with pytest.raises(UserError, match=r"hydra\.sweeper\.enqueue\.mine: .* Allowed: values of fit\.lr"):
+        make(tmp_path, enqueue={"mine": {"fit.lrr": 1}})
+    for value, key in ((5, "fit.lr"), ("abc", "fit.lr"), (0.2, "aug.train.rotate.p")):
+        with pytest.raises(UserError, match=rf"^hydra\.sweeper\.enqueue\.mine\.{key}: .* Allowed: a value of {key}="):
+            make(tmp_path, enqueue={"mine": {key: value}})
+
+
+def test_several_scores_make_a_front(runs: FakeRuns, tmp_path: Path) -> None:
+    runs.score = scored(0.1)
+    plan = make(tmp_path, metrics=["val_accuracy", "epoch"], directions=["maximize", "minimize"])
+    assert search(plan, Local(), runs.worker()) == 0
+    assert "Trials that no other one beats in every score" in (tmp_path / "search.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -195,9 +224,10 @@ def test_a_trial_whose_score_is_no_number_has_failed(runs: FakeRuns, tmp_path: P
     [
         ({"sampler": "tpo"}, r"hydra\.sweeper\.sampler: .*Did you mean 'tpe'"),
         ({"n_trail": 3}, r"hydra\.sweeper\.n_trail: unknown key\. Did you mean 'n_trials'"),
-        ({"metrics": ["val_loss"]}, r"hydra\.sweeper\.metrics: unknown key\. Did you mean 'metric'"),
-        ({"metric": "val_acuracy"}, r"hydra\.sweeper\.metric: val_acuracy is not measured\. Did you mean 'val_acc"),
-        ({"metric": "val_loss"}, r"hydra\.sweeper\.metric: .* has no val_loss\."),
+        ({"directions": ["up"]}, r"hydra\.sweeper\.directions: \['up'\] is not allowed"),
+        ({"storage": "file.db"}, r"hydra\.sweeper\.storage: 'file\.db' is not a URL"),
+        ({"metrics": ["val_acuracy"]}, r"hydra\.sweeper\.metrics: val_acuracy is not measured\. Did you mean 'val_acc"),
+        ({"metrics": ["val_loss"]}, r"hydra\.sweeper\.metrics: .* has no val_loss\."),
     ],
 )
 def test_mistakes(runs: FakeRuns, tmp_path: Path, settings: dict[str, Any], message: str) -> None:
@@ -240,8 +270,10 @@ def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: P
     with pytest.raises(UserError, match=r"^aug: steps or views in another order: not the configuration of the search"):
         begin(after)
     for metric in ("val_loss", "val_top5"):  # one of them is to be maximized as before
-        with pytest.raises(UserError, match=rf"^hydra\.sweeper\.metric={metric}: .* began with val_accuracy\. Allowed: "):
-            begin(make(tmp_path, metric=metric))
+        with pytest.raises(
+            UserError, match=r"^hydra\.sweeper\.metrics: .* began with maximize val_accuracy\. Allowed: "
+        ):
+            begin(make(tmp_path, metrics=[metric]))
 
 
 def test_deleted_and_failed_jobs_leave_a_verdict(runs: FakeRuns, tmp_path: Path) -> None:
