@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha1
@@ -110,6 +110,29 @@ def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> Ex
     problems = [Problem(file, found[file].reason) for file in files if found[file].reason]
     digests = {image: verdict.digest for image, verdict in found.items() if verdict.digest and not verdict.reason}
     return Examined(problems, digests)
+
+
+def remember(files: Sequence[Path], judge: Callable[[Path], str], cache: Path) -> dict[Path, str]:
+    """Return the line that a function says of each file; of files as they were, from a cache, see `examine_files`."""
+    known = _read_cache(cache)
+    states = {file: _state_of(file) for file in files}
+    lines = {file: known.get(_key(file), "") for file in files}
+    unknown = [file for file in files if not states[file] or not lines[file].startswith(states[file])]
+    fresh: dict[str, str] = {}
+    try:
+        with (
+            strict_pillow(),
+            progress_bar(quiet=len(unknown) <= _PROGRESS_FROM) as progress,
+            in_threads(judge, unknown, cores()) as judged,
+        ):
+            for file, line in zip(unknown, progress.track(judged, len(unknown), description="Reading"), strict=True):
+                lines[file] = states[file] + line
+                if states[file]:
+                    fresh[_key(file)] = lines[file]
+    finally:  # also after Ctrl-C
+        if fresh:
+            _write_cache(cache, known | fresh)
+    return {file: line.removeprefix(states[file]) for file, line in lines.items()}
 
 
 def _key(image: Any) -> str:

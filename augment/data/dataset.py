@@ -144,6 +144,8 @@ class Dataset:
         task: the name of the task, which also says of which kind the targets are unless that is known; empty: the one
             that trains on the kind. A source of a plugin may name a task of its own.
         copies: the number of its group for each image that has the same bytes as others, as far as they were compared.
+        faults: what is wrong with the targets of some images, as a predicate; they are treated as images that cannot be
+            decoded.
         problems: why training would refuse the data set.
         notices: what is strange about it, a sentence each.
     """
@@ -153,6 +155,7 @@ class Dataset:
     val: Split
     task: Task = ""
     copies: Mapping[ImageRef, int] = field(default_factory=dict)
+    faults: Mapping[ImageRef, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
 

@@ -96,3 +96,27 @@ def are_decoded(images: Sequence[ImageRef]) -> bool:
 def is_decoded(image: ImageRef) -> TypeGuard[DecodedImage]:
     """Whether an image is stored decoded."""
     return hasattr(image, "read_pixels")
+
+
+def turn_back(labels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Return an array of an upright image, (height, width), as the pixels of its file are, by its EXIF orientation."""
+    turns = {
+        2: labels[:, ::-1], 3: labels[::-1, ::-1], 4: labels[::-1], 5: labels.T, 6: np.rot90(labels),
+        7: labels[::-1, ::-1].T, 8: np.rot90(labels, -1),
+    }  # fmt: skip
+    return np.ascontiguousarray(turns.get(orientation, labels))
+
+
+def points_back(points: NDArray[np.float64], orientation: int) -> NDArray[np.float64]:
+    """Return where points of an upright image, (M, 2), are in its file; both in shares of width and height."""
+    x, y = points.T
+    turns = {
+        2: (1 - x, y),
+        3: (1 - x, 1 - y),
+        4: (x, 1 - y),
+        5: (y, x),
+        6: (y, 1 - x),
+        7: (1 - y, 1 - x),
+        8: (1 - y, x),
+    }
+    return np.stack(turns.get(orientation, (x, y)), axis=1)

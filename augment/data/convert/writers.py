@@ -93,7 +93,8 @@ def check_names(schema: Schema, to: str) -> None:
     Raises:
         UserError: it cannot.
     """
-    task, counts, kinds = schema.task, Counter(schema.names), known_kinds()
+    task, counts = schema.task, Counter(schema.names)
+    kinds = {name: kind for name, kind in known_kinds().items() if not kind.follows}
     if task not in kinds:
         raise UserError(f"data: its task is {task}, which no format can hold. Allowed: {', '.join(kinds)}.")
     in_folder = to == "folder" and task

@@ -63,7 +63,7 @@ def _read(items: Items, *, numbers: bool) -> LabeledSplit:
         labels = _labels(targets, name, numbers=numbers)
     except UserError as error:
         raise UserError(f"{items.factory.key}: {error}") from None
-    return LabeledSplit(items.factory.key, images, labels, name, _class_names(items.sequence))
+    return LabeledSplit(items.factory.key, images, labels, name, class_names(items.sequence))
 
 
 def _match_items(targets: Sequence[Any] | NDArray[Any], items: Items, first: object) -> bool:
@@ -108,10 +108,10 @@ def _known_targets(sequence: Any) -> Sequence[Any] | NDArray[Any] | None:
     return None
 
 
-def _class_names(sequence: Any) -> tuple[str, ...] | None:
+def class_names(sequence: Any) -> tuple[str, ...] | None:
     """Return the class names in a Dataset's `classes`, synonyms of a class joined; None if it has none."""
     if isinstance(sequence, Subset):
-        return _class_names(sequence.dataset)
+        return class_names(sequence.dataset)
     names = getattr(sequence, "classes", None)
     if not isinstance(names, list | tuple) or not names:
         return None

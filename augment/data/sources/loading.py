@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from augment.data.balance import balanced
-from augment.data.check import examine_files, group_copies, leave_out
+from augment.data.check import Problem, examine_files, group_copies, leave_out
 from augment.data.dataset import DATA_DIR, Dataset, ImageRef, check_dataset
 from augment.data.images import portable_name
 from augment.data.selection import as_left_out, cut_val, take_fraction
@@ -16,7 +16,7 @@ from augment.data.sources.notices import (
     describe_missing,
     log_notices,
 )
-from augment.data.sources.registry import SOURCES, VAL_MISSING, LabeledSource, Source, whole
+from augment.data.sources.registry import SOURCES, VAL_MISSING, ListedSource, Source, whole
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded
 
@@ -103,7 +103,7 @@ def select(source: Source, dataset: Dataset) -> Dataset:
 def _load(source: Source, *, needs_val: bool) -> Dataset:
     """List and check all images."""
     listed = needs_val and not source.cuts_val
-    if listed and isinstance(source, LabeledSource) and source.val is None:
+    if listed and isinstance(source, ListedSource) and source.val is None:
         raise UserError(VAL_MISSING)
     name = next((name for name, cls in SOURCES.items() if cls is type(source)), type(source).__name__)
     dataset = check_dataset(source.load() if needs_val else source.load_train(), f"data.source={name}")
@@ -118,11 +118,14 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
     cache = Path(getattr(source, "dir", DATA_DIR)) / f"checked-{digest(expanded(named).resolve())}.json"
     skip_bad, digests = getattr(source, "skip_bad", False), dict[ImageRef, str]()
     names = source.must_check(dataset)
-    for name in names:
+    for name in ("train", "val"):
         split, called = getattr(dataset, name), "val" if source.only_val else name
-        examined = examine_files(split.files, cache=cache)
-        split = leave_out(split, called, examined.problems, skip_bad=skip_bad)
-        split = replace(split, max_bad=getattr(source, "max_bad", 0) if skip_bad else 0)
+        examined = examine_files(split.files if name in names else (), cache=cache)
+        reasons = {**dataset.faults, **{problem.file: problem.reason for problem in examined.problems}}
+        problems = [Problem(file, reasons[file]) for file in split.files if file in reasons] if reasons else []
+        split = leave_out(split, called, problems, skip_bad=skip_bad)
+        if name in names:
+            split = replace(split, max_bad=getattr(source, "max_bad", 0) if skip_bad else 0)
         dataset = replace(dataset, train=split) if name == "train" else replace(dataset, val=split)
         dataset = dataset.noting(describe_left_out(split, called))
         digests |= examined.digests

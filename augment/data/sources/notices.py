@@ -2,11 +2,12 @@
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from augment.data.dataset import Dataset, ImageRef, Split
 from augment.data.faults import CONVERT
 from augment.data.images import name_of
+from augment.data.targets.boxes import BACKGROUND
 from augment.data.targets.kind import Target
 from augment.support.errors import UserError
 from augment.support.text import amount, list_some, plural
@@ -40,9 +41,10 @@ def describe_missing(dataset: Dataset, *, only_val: bool = False) -> list[str]:
         raise UserError(f"data: no class of val is in train; train has {of_train}, val {of_val}.")
     notices = []
     for name, some in present.items():
-        absent = [known for index, known in enumerate(dataset.classes) if index not in some]
+        background = (0,) if dataset.classes[0] == BACKGROUND else ()
+        absent = [known for index, known in enumerate(dataset.classes) if index not in (*some, *background)]
         if absent:
-            of, have = amount(len(dataset.classes), dataset.noun), plural(len(absent), "has", "have")
+            of, have = amount(len(dataset.classes) - len(background), dataset.noun), plural(len(absent), "has", "have")
             notices.append(f"{len(absent)} of {of} {have} no image in {name}: {list_some(absent)}.")
             if absent == ["0"] and name == "train":
                 notices[-1] += " Do labels begin at 1? Then set data.label_offset=1."
@@ -79,9 +81,9 @@ def describe_copies(dataset: Dataset) -> str:
         [(dataset.copies[i], i, t) for i, t in zip(split.files, split.targets, strict=True) if i in dataset.copies]
         for split in (dataset.train, dataset.val)
     )
-    targets: dict[int, dict[Target, ImageRef]] = defaultdict(dict)
+    targets: dict[int, dict[Hashable, tuple[Target, ImageRef]]] = defaultdict(dict)
     for group, image, target in train + val:
-        targets[group].setdefault(target, image)
+        targets[group].setdefault(dataset.kind.content(target), (target, image))
     learned = {group for group, _, _ in train}
     scored = [image for group, image, _ in val if group in learned]
     found = []
@@ -89,8 +91,7 @@ def describe_copies(dataset: Dataset) -> str:
         are = plural(len(scored), "is a copy of a train image", "are copies of train images")
         found.append(f"{len(scored):,} of {amount(len(dataset.val), 'val image')} {are}, such as {name_of(scored[0])}")
     if clashing := [images for images in targets.values() if len(images) > 1]:
-        (one, first), (other, second), *_ = clashing[0].items()
-        pairs = ((one, first), (other, second))
+        pairs = list(clashing[0].values())[:2]
         shown = [f"{name_of(image)} ({dataset.kind.caption(target, dataset.classes)})" for target, image in pairs]
         found.append(
             f"{amount(len(clashing), 'image')} with copies of other {dataset.kind.units}, such as {' and '.join(shown)}"

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.own.factory import ObjectName, SequenceFactory, object_name
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
-from augment.params import IMPORTS, Count, OptionMap, Text, setting
+from augment.data.targets.kind import known_kinds
+from augment.params import IMPORTS, Choice, Count, Flag, OptionMap, Text, setting
 from augment.support.errors import UserError
 
 
@@ -37,6 +39,10 @@ class Own(LabeledSource):
     )
     train_options: Mapping[str, Any] | None = setting(OptionMap(optional=True, doc="further arguments of data.train"))
     val_options: Mapping[str, Any] | None = setting(OptionMap(optional=True, doc="further arguments of data.val"))
+    task: str | None = setting(
+        Choice(optional=True, options=tuple(known_kinds()), doc="what the targets are; null: inferred from labels")
+    )
+    instances: bool = setting(Flag(default=False, doc="with data.task=detect: targets have masks, (K, height, width)"))
     workers: int = setting(
         Count(default=0, within=(0, 1024), doc="processes with a Dataset each that read items of a split; 0: a thread")
     )
@@ -47,6 +53,7 @@ class Own(LabeledSource):
         """Make both sequences and determine their targets, if necessary by reading every item once."""
         # Not at the top: it imports PyTorch, which other sources do not need.
         from augment.data.own.reader import read_own
+        from augment.data.own.spatial import read_spatial
 
         if self.workers and any(isinstance(name, ObjectName) for name in self.given().values()):
             raise UserError(
@@ -55,7 +62,10 @@ class Own(LabeledSource):
             )
         made = [self._factory(key.removeprefix("data."), name) for key, name in self.given().items()]
         same = len(made) == 2 and (repr(self.train), self.train_options) == (repr(self.val), self.val_options)
-        return read_own(made, self.target_options()).noting(
+        options = self.target_options()
+        follows = options.kind is not None and options.kind.follows
+        read = partial(read_spatial, with_masks=self.instances) if follows else read_own
+        return read(made, options).noting(
             f"data.val: is made as data.train is, by {self.train} with the same arguments: the model is validated "
             "on what it learns, unless these are drawn at random"
             if same

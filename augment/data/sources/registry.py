@@ -126,11 +126,29 @@ VAL_MISSING = f"data.val: missing. Allowed: validation data; or {CUT}."
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabeledSource(Source):
-    """Base of the sources whose images come with labels or numbers, with common rules."""
+class ListedSource(Source):
+    """Base of the sources that have a setting for the data of either split."""
 
     train: str = setting(Text(required=True, doc="training data"))
     val: str | None = setting(Text(optional=True, doc="validation data; null: with val_fraction or folds"))
+
+    @property
+    def given_val(self) -> tuple[str, str] | None:
+        """What data.val names."""
+        return None if self.val is None else (f"data.val={self.val}", "data.val=null")
+
+    def given(self) -> dict[str, str]:
+        """Return what is to be read, by its key: data.train and, unless val is cut from it, data.val."""
+        if self.only_val:
+            return {"data.val": self.train}
+        val = {} if self.cuts_val or self.val is None else {"data.val": self.val}
+        return {"data.train": self.train} | val
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabeledSource(ListedSource):
+    """Base of the sources whose images come with labels or numbers, with common rules."""
+
     classes: str | None = setting(Text(optional=True, doc="file with one class name per line; null: those found"))
     label_offset: int = setting(Count(default=0, doc="label of the first class: 1 if labels are numbers from 1"))
     multilabel: bool = setting(
@@ -148,11 +166,6 @@ class LabeledSource(Source):
     )
 
     @property
-    def given_val(self) -> tuple[str, str] | None:
-        """What data.val names."""
-        return None if self.val is None else (f"data.val={self.val}", "data.val=null")
-
-    @property
     def kind(self) -> Kind | None:
         """The kind of targets that the settings ask for; None: it is inferred."""
         return known_kinds().get("multilabel" if self.multilabel else self.task or "")
@@ -168,13 +181,6 @@ class LabeledSource(Source):
         A source that has none of its own for `load` has this.
         """
         raise NotImplementedError
-
-    def given(self) -> dict[str, str]:
-        """Return what is to be read, by its key: data.train and, unless val is cut from it, data.val."""
-        if self.only_val:
-            return {"data.val": self.train}
-        val = {} if self.cuts_val or self.val is None else {"data.val": self.val}
-        return {"data.train": self.train} | val
 
     def target_options(self) -> TargetOptions:
         """Return the settings about targets.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -95,7 +95,7 @@ class Boxes(SpatialKind):
         flip_pairs: pairs of points that are left and right of each other.
     """
 
-    noun, units, task = "class", "boxes", "detect"
+    noun, units, task, many_groups = "class", "boxes", "detect", True
 
     point_names: tuple[str, ...] = field(default=(), compare=False)
     flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
@@ -185,12 +185,25 @@ class Boxes(SpatialKind):
         """Return no objects."""
         return Objects.of([], [])
 
+    def content(self, target: Target) -> Hashable:
+        """Return boxes and classes."""
+        return target.boxes.tobytes(), target.labels.tobytes()
+
+    def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
+        """Return the number of each set of classes, ordered by the rarest class, as for labels."""
+        sets = [frozenset(self.present(target)) for target in targets]
+        counts = Counter(label for found in sets for label in found)
+        rank = {label: number for number, (label, _) in enumerate(sorted(counts.items(), key=lambda item: item[::-1]))}
+        keys = [tuple(sorted(rank[label] for label in found)) for found in sets]
+        number = {key: index for index, key in enumerate(sorted(set(keys)))}
+        return np.array([number[key] for key in keys], np.int64)
+
     def present(self, target: Target) -> Sequence[int]:
         """Return the classes that objects have."""
         return [int(label) for label in np.unique(target.labels)]
 
 
-def fault_of_boxes(boxes: NDArray[np.float32]) -> str:
+def fault_of_boxes(boxes: NDArray[Any]) -> str:
     """Return what is wrong with the first wrong box of (K, 4); nothing if none is."""
     with np.errstate(invalid="ignore"):
         wrong = ~(np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -103,6 +103,11 @@ class Kind(ABC):
     def present(self, target: Target) -> Sequence[int]:
         """Return the classes or labels that an image has, as indices."""
         return ()
+
+    def content(self, target: Target) -> Hashable:
+        """Return what is equal for targets that mean the same."""
+        content: Hashable = target
+        return content
 
     def values(self, target: Target) -> Sequence[Label]:
         """Return a target in the form that files of records have: indices of classes or labels, or numbers."""

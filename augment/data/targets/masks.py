@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,9 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from augment.data.faults import DECODER_ERRORS
+from augment.data.images import turn_back
 from augment.data.targets.kind import Target, register
 from augment.data.targets.spatial import IGNORE, Motion, Rules, SpatialKind, check_array
 from augment.support.errors import UserError, first_line
+from augment.support.text import list_some
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,15 +48,18 @@ class MaskFile:
 
     Attributes:
         path: the file. Its pixels are labels, gray or by a palette, or colors if `colors` has some.
-        labels: the label that each value of a pixel, 0 to 255, means; empty: the value itself.
-        colors: the label of each color (R, G, B).
+        labels: the label that each value of a pixel, 0 to 255, or each of `colors` means; empty: the value itself, or
+            the number of the color.
+        colors: the colors (R, G, B) that there may be.
         classes: number of classes; other labels than `IGNORE` must be below it.
+        orientation: the EXIF orientation of the image, if the mask is of the image as it is shown, upright.
     """
 
     path: Path
     labels: tuple[int, ...] = ()
     colors: tuple[tuple[int, int, int], ...] = field(default=())
     classes: int = IGNORE
+    orientation: int = 1
 
     @property
     def name(self) -> str:
@@ -64,26 +71,31 @@ class MaskFile:
 
     def read(self) -> NDArray[np.uint8]:
         """Return the labels, (height, width)."""
-        try:
-            with Image.open(self.path) as image:
-                mode = image.mode
-                if self.colors and mode not in _LABEL_MODES[:2]:
-                    return _of_colors(np.asarray(image.convert("RGB")), self.colors, self.name)
-                if mode not in _LABEL_MODES:
-                    hint = "" if mode not in ("RGB", "RGBA") else " Colors need data.palette=FILE."
-                    raise UserError(f"{self.path}: a mask of mode {mode}.{hint} Allowed: one label a pixel, 8 bits.")
-                found = np.asarray(image, np.uint8)
-        except OSError as error:
-            raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error
-        if self.labels:
-            found = np.array(self.labels, np.uint8)[found]
+        values = self._values()
+        found = np.array(self.labels, np.uint8)[values] if self.labels else values
         beyond = (found >= self.classes) & (found != IGNORE)
         if beyond.any():
-            raise UserError(
-                f"{self.path}: the mask has the label {found[beyond][0]}. Allowed: 0 to {self.classes - 1}, and "
-                f"{IGNORE} for pixels that do not count."
+            listed = [value for value, label in enumerate(self.labels) if label < self.classes or label == IGNORE]
+            allowed = (
+                list_some(map(str, listed), 12) if self.labels else f"0 to {self.classes - 1}, and {IGNORE} for none"
             )
-        return found
+            raise UserError(f"{self.path}: the mask has the label {values[beyond][0]}. Allowed: {allowed}.")
+        return turn_back(found, self.orientation)
+
+    def _values(self) -> NDArray[np.uint8]:
+        """Return the value of each pixel, or the number of its color."""
+        try:
+            with Image.open(self.path) as image:
+                if self.colors:
+                    return _of_colors(np.asarray(image.convert("RGB")), self.colors, self.name)
+                if image.mode not in _LABEL_MODES:
+                    hint = " Colors need data.palette=FILE." if image.mode in ("RGB", "RGBA") else ""
+                    raise UserError(
+                        f"{self.path}: a mask of mode {image.mode}.{hint} Allowed: one label a pixel, 8 bits."
+                    )
+                return np.asarray(image, np.uint8)
+        except DECODER_ERRORS as error:
+            raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error
 
 
 class Masks(SpatialKind):
@@ -122,11 +134,20 @@ class Masks(SpatialKind):
         return f"{odd[0]!r}. Allowed: an augment.MaskFile, or an object with a name and a read()." if odd else ""
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the classes of a mask, (height, width), with their shares of the pixels."""
-        counts = Counter(np.asarray(target).ravel().tolist())
+        """Return the classes of a mask, (height, width) or stored, with their shares of the pixels."""
+        labels = np.asarray(target.read() if hasattr(target, "read") else target)
+        counts = Counter(dict(zip(*(found.tolist() for found in np.unique(labels, return_counts=True)), strict=True)))
         counts.pop(IGNORE, None)
         total = max(sum(counts.values()), 1)
         return ", ".join(f"{names[i] if names else i} {n / total:.0%}" for i, n in counts.most_common(3))
+
+    def content(self, target: Target) -> Hashable:
+        """Return a digest of the labels."""
+        try:
+            labels = target.read()
+        except UserError:  # which is reported when it is used
+            return str(target)
+        return blake2b(labels.tobytes() + bytes(str(labels.shape), "ascii"), digest_size=8).hexdigest()
 
     def blank(self, names: int) -> Target:
         """Return a mask of any size that does not count."""

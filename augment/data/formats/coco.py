@@ -1,0 +1,156 @@
+"""Read COCO's JSON: boxes, outlines and points of the objects of images.
+
+Format: cocodataset.org/#format-data. Labels count the categories from 1, in the order of their ids.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from augment.data.formats.objects import Annotated, AnnotatedImage, Wanted
+from augment.data.formats.regions import Shape, read_polygons, read_runs
+from augment.support.errors import UserError, suggest
+from augment.support.files import near_file, require_file
+from augment.support.text import amount
+
+_LISTS = ("images", "annotations", "categories")
+
+
+@dataclass(frozen=True)
+class CocoFile:
+    """A file of annotations.
+
+    Attributes:
+        key: the setting that names it, for messages.
+        file: the file.
+        categories: name of each category by id, in order of the ids.
+        points: names of the points that objects have.
+        content: the file's lists.
+    """
+
+    key: str
+    file: Path
+    categories: Mapping[int, str]
+    points: tuple[str, ...]
+    content: Mapping[str, Any]
+
+    def error(self, text: str) -> UserError:
+        """Return an error about the file."""
+        return UserError(f"{self.key}={self.file}: {text}")
+
+
+def read_coco(key: str, file: Path) -> CocoFile:
+    """Read a file.
+
+    Raises:
+        UserError: it is not such a file, or a category is not as it should be.
+    """
+    if not file.is_file():
+        raise UserError(f"{key}: there is no file {file}.{near_file(file)} Allowed: a COCO file, .json.")
+    try:
+        content = json.loads(require_file(file).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{key}={file}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    found = CocoFile(key, file, {}, (), content if isinstance(content, dict) else {})
+    for name in _LISTS:
+        if not isinstance(found.content.get(name), list):
+            given = suggest(name, found.content) if found.content else ""
+            raise found.error(f"has no list '{name}'.{given.partition(' Allowed')[0]} Allowed: {', '.join(_LISTS)}.")
+    categories: dict[int, str] = {}
+    points: dict[tuple[str, ...], str] = {}
+    for number, category in enumerate(content["categories"]):
+        try:
+            identity, name = int(category["id"]), str(category["name"])
+            names = tuple(map(str, category.get("keypoints", ())))
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise found.error(f"categories[{number}] is {category!r:.80}. Allowed: with an id and a name.") from None
+        if identity in categories or name in categories.values():
+            raise found.error(f"categories[{number}] has the id {identity} or the name '{name}' of another one.")
+        categories[identity] = name
+        if names:
+            points[names] = name
+    if len(points) > 1:
+        shown = " and ".join(list(points.values())[:2])
+        raise found.error(f"the categories {shown} have other keypoints. Allowed: the same for all that have some.")
+    return CocoFile(key, file, dict(sorted(categories.items())), next(iter(points), ()), content)
+
+
+def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[AnnotatedImage], str]:
+    """Return the images of a file with their objects, and a notice if annotations are of no image.
+
+    Raises:
+        UserError: an image has no file name, or an id is there twice; an object that is wrong is a fault of its image.
+    """
+    images: dict[Any, AnnotatedImage] = {}
+    for number, image in enumerate(coco.content["images"]):
+        try:
+            identity, name = int(image["id"]), str(image["file_name"])
+            size = (int(image["height"]), int(image["width"])) if {"height", "width"} <= image.keys() else None
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise coco.error(f"images[{number}] is {image!r:.80}. Allowed: with an id and a file_name.") from None
+        if identity in images:
+            raise coco.error(f"images[{number}], {name}, has the id {identity} of {images[identity].file.name}.")
+        where = f"images[{number}] of {coco.file.name}"
+        images[identity] = AnnotatedImage(folder / name, where, size, image_id=identity)
+    labels = {identity: label for label, identity in enumerate(coco.categories, 1)}
+    strangers = 0
+    for number, annotation in enumerate(coco.content["annotations"]):
+        owner = images.get(annotation.get("image_id")) if isinstance(annotation, dict) else None
+        if owner is None:
+            strangers += 1
+            continue
+        where = f"annotations[{number}] of {coco.file.name}"
+        try:
+            label = labels.get(annotation["category_id"])
+            if label is None:
+                raise ValueError(f"the category {annotation['category_id']}, which is not listed")
+            owner.objects.append(_object(annotation, where, label, owner, wanted, len(coco.points)))
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            what = f"no {error}" if isinstance(error, KeyError) else str(error)
+            owner.blame(f"has a bad object, {where}: {what}")
+    if not strangers:
+        return list(images.values()), ""
+    return list(images.values()), f"{coco.file}: {amount(strangers, 'annotation')} of images that are not listed"
+
+
+def _object(
+    annotation: Mapping[str, Any], where: str, label: int, image: AnnotatedImage, wanted: Wanted, count: int
+) -> Annotated:
+    left, top, width, height = map(float, annotation["bbox"])
+    points = None
+    if wanted.points and annotation.get("keypoints"):
+        points = np.array(annotation["keypoints"], np.float64)
+        if points.size != 3 * count or not np.isfinite(points).all():
+            raise ValueError(f"{points.size} numbers as keypoints, where {3 * count} are allowed: x, y, visibility")
+        points = points.reshape(-1, 3)
+    shape = _shape(annotation.get("segmentation"), image.size) if wanted.shapes else None
+    crowd = bool(annotation.get("iscrowd", 0))
+    return Annotated(where, (left, top, left + width, top + height), label, crowd, shape=shape, points=points)
+
+
+def _shape(given: Any, size: tuple[int, int] | None) -> Shape | None:
+    """Return an outline, None if there is none."""
+    if not given:
+        return None
+    if isinstance(given, dict):
+        if size is None:
+            raise ValueError("runs, but its image has no height and width")
+        return read_runs(given, *size)
+    return read_polygons(given)
+
+
+def same_categories(files: Sequence[CocoFile]) -> Iterator[str]:
+    """Yield the names of the categories.
+
+    Raises:
+        UserError: val has other ones than train.
+    """
+    first, last = files[0], files[-1]
+    if first.categories != last.categories:
+        odd = [f"{i} {n}" for i, n in last.categories.items() if first.categories.get(i) != n] or ["fewer"]
+        raise last.error(f"has other categories than {first.file}: {odd[0]}. Allowed: the same ids and names.")
+    yield from first.categories.values()

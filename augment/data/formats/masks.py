@@ -1,0 +1,177 @@
+"""Find the mask of each image in folders, and read what their pixels mean."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from augment.data.check import remember
+from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
+from augment.data.formats.folder import find_images
+from augment.data.formats.headers import cache_file, read_headers
+from augment.data.targets.masks import MASKS, NO_MASK, MaskFile
+from augment.data.targets.spatial import IGNORE
+from augment.support.errors import UserError
+from augment.support.files import near_file, require_file, shown
+from augment.support.text import amount
+
+_MOST = IGNORE - 1  # classes
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """What the pixels of masks mean.
+
+    Attributes:
+        names: names of the classes; empty: numbers up to the highest that is found.
+        labels, colors: see `MaskFile`.
+    """
+
+    names: tuple[str, ...] = ()
+    labels: tuple[int, ...] = ()
+    colors: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class MaskFolders:
+    """Folders of the images and of the masks of a split; names end in these suffixes, before their extensions."""
+
+    images: Path
+    masks: Path
+    image_suffix: str = ""
+    mask_suffix: str = ""
+
+
+@dataclass
+class _Found:
+    """The images of a split, their masks, and what is wrong with some."""
+
+    files: list[Path]
+    masks: dict[Path, Path]
+    faults: dict[Path, str] = field(default_factory=dict)
+
+
+def ignoring(value: int) -> tuple[int, ...]:
+    """Return the `MaskFile.labels` where pixels of a value do not count; 255 never does."""
+    return () if value == IGNORE else tuple(IGNORE if label == value else label for label in range(IGNORE + 1))
+
+
+def read_palette(file: Path) -> Pixels:
+    """Read a palette: lines `name,value` or `name,red,green,blue` in the order of the classes.
+
+    Lines with the same name are one class; pixels of lines without a name do not count.
+
+    Raises:
+        UserError: it cannot be read, or a line is of another form.
+    """
+    key, allowed = f"data.palette={file}", "lines name,red,green,blue or name,value of 0 to 255, no value twice"
+    try:
+        rows = list(csv.reader(require_file(file).read_text("utf-8-sig").splitlines(), skipinitialspace=True))
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(
+            f"{key}: cannot be read: {getattr(error, 'strerror', None) or error}. Allowed: {allowed}."
+        ) from None
+    names: dict[str, int] = {}
+    labels: dict[tuple[int, ...], int] = {}
+    for number, (name, *cells) in ((number, row) for number, row in enumerate(rows, 1) if any(row)):
+        words = [cell.strip() for cell in cells]
+        if number == 1 and not any(word.isdecimal() for word in words):
+            continue  # a header
+        values = tuple(int(word) for word in words if word.isdecimal() and int(word) <= IGNORE)
+        width = len(next(iter(labels), values))
+        if len(values) != len(words) or len(values) not in (1, 3) or len(values) != width or values in labels:
+            raise UserError(f"{key}: line {number} is {','.join((name, *cells))}. Allowed: {allowed}.")
+        labels[values] = names.setdefault(name.strip(), len(names)) if name.strip() else IGNORE
+    if not names or len(names) > _MOST:
+        raise UserError(f"{key}: names {amount(len(names), 'class')}. Allowed: 1 to {_MOST}.")
+    colors = tuple((color[0], color[1], color[2]) for color in labels if len(color) == 3)
+    if colors:
+        return Pixels(tuple(names), tuple(labels.values()), colors)
+    # Values that are not in the palette mean a label beyond all classes.
+    return Pixels(tuple(names), tuple(labels.get((value,), _MOST) for value in range(IGNORE + 1)))
+
+
+def read_masks(splits: Sequence[MaskFolders], pixels: Pixels) -> Dataset:
+    """List the images of train, and of val if there is one, with their masks.
+
+    Raises:
+        UserError: a folder is missing or holds no images, or no mask has a label.
+    """
+    found = [_find(folders) for folders in splits]
+    everything = [mask for split in found for mask in split.masks.values()]
+    cache = cache_file("masks", everything, pixels.labels, pixels.colors)
+    plain = MaskFile(Path(), pixels.labels, pixels.colors)
+    facts = remember(everything, lambda file: _judge(replace(plain, path=file)), cache)
+    highest = max((int(line.split(" ", 3)[2]) for line in facts.values()), default=-1)
+    names = pixels.names or tuple(map(str, range(highest + 1)))
+    if len(names) < 2 and not pixels.names:
+        if bad := next((file for file, line in facts.items() if line.split(" ", 3)[3]), None):
+            raise UserError(f"data.root: {bad} {facts[bad].split(' ', 3)[3]}")
+        only = f"no label but {names[0] if names else IGNORE}, which is nothing to learn; {IGNORE} does not count"
+        remedy = "other masks; or data.palette=FILE, with lines such as background,0 and object,255"
+        raise UserError(f"data.root: the masks in {splits[0].masks} have {only}. Allowed: {remedy}.")
+    made: list[Split] = []
+    faults: dict[ImageRef, str] = {}
+    for split in found:
+        headers = read_headers(split.files)
+        targets = []
+        for file in split.files:
+            mask = MaskFile(split.masks.get(file, Path()), pixels.labels, pixels.colors, len(names))
+            fault = split.faults.get(file, "")
+            if not fault and file in headers:  # others cannot be read, which the check reports
+                height, width, top, why = facts[mask.path].split(" ", 3)
+                turn = headers[file].turn_of((int(height), int(width)))
+                if why:
+                    fault = why
+                elif int(top) >= len(names):
+                    fault = (
+                        f"has the mask {mask.path.name} with the label {top}, but the classes are 0 to {len(names) - 1}"
+                    )
+                elif turn is None:
+                    size = " x ".join(map(str, headers[file].shown))
+                    fault = f"has {size} pixels, but its mask {mask.path} {height} x {width}"
+                else:
+                    mask = replace(mask, orientation=turn)
+            targets.append(NO_MASK if fault else mask)
+            faults |= {file: fault} if fault else {}
+        made.append(Split(tuple(split.files), tuple(targets), MASKS))
+    return Dataset(names, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults)
+
+
+def _find(folders: MaskFolders) -> _Found:
+    """Return the images of a split with their masks, found by the path in the folder without suffix and extension."""
+    for folder in (folders.images, folders.masks):
+        if not folder.is_dir():
+            raise UserError(f"data.root: there is no folder {folder}.{near_file(folder, folder=True)}")
+    files = [file for file in find_images(folders.images) if file.stem.endswith(folders.image_suffix)]
+    if not files:
+        raise UserError(f"data.root: {folders.images} holds no images.")
+    named: dict[str, list[Path]] = {}
+    for mask in find_images(folders.masks, with_foreign=True):
+        named.setdefault(_key(mask, folders.masks, folders.mask_suffix), []).append(mask)
+    found = _Found(files, {})
+    for file in files:
+        key = _key(file, folders.images, folders.image_suffix)
+        masks = named.get(key, [])
+        if len(masks) == 1:
+            found.masks[file] = masks[0]
+        else:
+            names = " and ".join(mask.name for mask in masks[:2])
+            missing = f"has no mask: no {key}{folders.mask_suffix}.png in {shown(folders.masks)}"
+            found.faults[file] = f"has several masks: {names}" if masks else missing
+    return found
+
+
+def _key(file: Path, folder: Path, suffix: str) -> str:
+    stem = file.relative_to(folder).with_suffix("").as_posix()
+    return stem.removesuffix(suffix) if stem.endswith(suffix) else f"{stem}/"  # which no other has
+
+
+def _judge(mask: MaskFile) -> str:
+    """Return height, width, the highest label and the fault of a mask."""
+    try:
+        labels = mask.read()
+    except UserError as error:
+        return f"0 0 -1 has a bad mask: {str(error).rstrip('.')}"
+    counted = labels[labels != IGNORE]
+    return f"{labels.shape[0]} {labels.shape[1]} {int(counted.max()) if counted.size else -1} "

@@ -1,0 +1,203 @@
+"""Make targets of the objects that a file of annotations describes; check each against its image."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
+from augment.data.formats.headers import Header, read_headers
+from augment.data.formats.regions import Regions, Shape
+from augment.data.targets.boxes import BACKGROUND, Boxes, Objects, fault_of_boxes
+from augment.data.targets.masks import MASKS
+from augment.data.targets.spatial import IGNORE
+from augment.support.errors import UserError
+from augment.support.text import amount, plural
+
+_MOST = IGNORE - 1  # objects or classes in a mask of 8 bits
+_SLACK = 1.0  # px that boxes may be outside of the image without a word, as rounded ones are
+
+
+@dataclass
+class Annotated:
+    """An object of an image, in pixels of the image that was annotated.
+
+    Attributes:
+        where: its place in its file, for messages.
+        box: left, top, right and bottom edge.
+        label: its class, from 1.
+        shape: its outline.
+        points: (P, 3), x, y and visibility of its points.
+    """
+
+    where: str
+    box: Sequence[float]
+    label: int
+    crowd: bool = False
+    difficult: bool = False
+    shape: Shape | None = None
+    points: NDArray[np.float64] | None = None
+
+
+@dataclass
+class AnnotatedImage:
+    """An image with its objects.
+
+    Attributes:
+        file: the image.
+        where: what describes it, for messages.
+        size: height and width of the image that was annotated; None: not known.
+        fault: what is wrong with it, as a predicate.
+    """
+
+    file: Path
+    where: str
+    size: tuple[int, int] | None = None
+    objects: list[Annotated] = field(default_factory=list)
+    image_id: int = 0
+    fault: str = ""
+
+    def blame(self, fault: str) -> None:
+        """Note a fault; the first one counts."""
+        self.fault = self.fault or fault
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to make of objects: boxes with instance masks or points, or with task "segment" masks of classes."""
+
+    task: str = "detect"
+    instances: bool = False
+    points: tuple[str, ...] = ()
+    flip_pairs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def shapes(self) -> bool:
+        """Whether outlines are needed."""
+        return self.instances or self.task == "segment"
+
+
+def make_objects(names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) -> Dataset:
+    """Return the data set of the images of train, and of val if there is one; `names` are those of the classes, from 1.
+
+    Images with a fault are in `Dataset.faults`; boxes are clipped to their images, with a notice.
+
+    Raises:
+        UserError: a split has no images, an image is listed twice, or there are too many classes for a mask.
+    """
+    if wanted.task == "segment" and len(names) >= _MOST:
+        raise UserError(f"data.task=segment: {len(names)} classes. Allowed: {_MOST - 1}.")
+    kind = MASKS if wanted.task == "segment" else Boxes(wanted.points, wanted.flip_pairs)
+    made: list[Split] = []
+    faults: dict[ImageRef, str] = {}
+    clipped = Counter[str]()
+    for images in splits:
+        _refuse_twice(images)
+        headers = read_headers([image.file for image in images])
+        targets: list[Any] = []
+        for image in images:
+            header = headers.get(image.file) or Header(*(image.size or (1, 1)))  # the check reports that it is missing
+            target = None if image.fault else _make(image, header, wanted, clipped)
+            if image.fault:
+                faults[image.file] = image.fault
+            targets.append(kind.blank(len(names)) if target is None else target)
+        made.append(Split(tuple(image.file for image in images), tuple(targets), kind))
+    boxes = clipped.total()
+    notice = (
+        f"data: {amount(boxes, 'box')} {plural(boxes, 'is', 'are')} clipped, as they reach out of their images, such "
+    )
+    notice += f"as {next(iter(clipped), '')}"
+    dataset = Dataset((BACKGROUND, *names), made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults)
+    return dataset.noting(notice if boxes else "")
+
+
+def _refuse_twice(images: Sequence[AnnotatedImage]) -> None:
+    if not images:
+        raise UserError("data: there are no images.")
+    counts = Counter(image.file for image in images)
+    if len(counts) < len(images):
+        first, other, *_ = (image.where for image in images if counts[image.file] > 1)
+        file = counts.most_common(1)[0][0]
+        raise UserError(f"data: {file} is listed twice ({first}; {other}). Allowed: once.")
+
+
+def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counter[str]) -> Any:
+    """Return the target of an image, in pixels of its file; if it has a fault, note it."""
+    turn = header.turn_of(image.size)
+    if turn is None:
+        sizes = [" x ".join(map(str, size)) for size in (header.shown, image.size or ())]
+        return image.blame(f"has {sizes[0]} pixels, but {sizes[1]} in {image.where}")
+    objects = image.objects
+    height, width = header.shown if turn == header.orientation else (header.height, header.width)
+    boxes = np.array([found.box for found in objects], np.float64).reshape(-1, 4)
+    with np.errstate(over="ignore"):
+        inside = boxes.clip(0, np.array([width, height] * 2)).astype(np.float32)
+    if not np.isfinite(boxes).all() or fault_of_boxes(inside):
+        wrong = next(
+            number for number, box in enumerate(boxes) if fault_of_boxes(box[None]) or fault_of_boxes(inside[[number]])
+        )
+        fault = fault_of_boxes(boxes[[wrong]]) or f"the box {boxes[wrong].tolist()} is outside"
+        return image.blame(f"has a bad object, {objects[wrong].where}: {fault.partition('. ')[0]}")
+    if wanted.shapes and (bare := next((found.where for found in objects if found.shape is None), "")):
+        return image.blame(f"has an object without an outline, {bare}")
+    over = (np.abs(boxes - inside) > _SLACK).any(axis=1)
+    if over.any():
+        clipped[objects[int(np.argmax(over))].where] += int(over.sum())
+    regions = None
+    if wanted.shapes:
+        labels = [found.label for found in objects] if wanted.task == "segment" else range(1, len(objects) + 1)
+        if len(objects) > _MOST and wanted.task != "segment":
+            return image.blame(f"has {len(objects)} objects, but instance masks allow {_MOST}")
+        shapes = tuple(found.shape for found in objects if found.shape is not None)
+        regions = Regions(image.where, height, width, shapes, tuple(labels), turn)
+        if wanted.task == "segment":
+            return regions
+    corners = header.stored(inside.reshape(-1, 2).astype(np.float64), turn).reshape(-1, 2, 2)
+    try:
+        return Objects.of(
+            np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1),
+            [found.label for found in objects],
+            crowd=[found.crowd for found in objects],
+            difficult=[found.difficult for found in objects],
+            instances=regions,
+            points=_points(objects, header, turn, len(wanted.points)) if wanted.points else None,
+            image_id=image.image_id,
+        )
+    except UserError as error:  # rounding has left no area
+        return image.blame(f"has a bad object in {image.where}: {error}")
+
+
+def _points(objects: Sequence[Annotated], header: Header, turn: int, count: int) -> NDArray[np.float32]:
+    """Return the points of the objects, (K, P, 3); objects without any have points that are not labeled."""
+    points = np.array([np.zeros((count, 3)) if found.points is None else found.points for found in objects])
+    points = points.reshape(len(objects), count, 3)
+    # Centers of pixels are at integers, half a pixel from the edges.
+    places = header.stored(points[..., :2].reshape(-1, 2) + 0.5, turn).reshape(len(objects), count, 2) - 0.5
+    labeled = points[..., 2:] > 0
+    return np.concatenate([np.where(labeled, places, 0), points[..., 2:]], axis=-1).astype(np.float32)
+
+
+def flip_pairs_of(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of points whose names are the same but for left and right."""
+    numbers = {name.lower(): number for number, name in enumerate(names)}
+    swapped = {name: name.replace("left", "right") for name in numbers if "left" in name}
+    return tuple((numbers[left], numbers[right]) for left, right in swapped.items() if right in numbers)
+
+
+def named_pairs(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Return `data.flip_pairs`, pairs of names of points, as indices; None: by `flip_pairs_of`.
+
+    Raises:
+        UserError: one is no pair of two names.
+    """
+    if given is None:
+        return flip_pairs_of(names)
+    for pair in given:
+        if len(set(pair)) != 2 or len(pair) != 2 or not set(pair) <= set(names):
+            example = "[[left_eye, right_eye]]"
+            raise UserError(f"data.flip_pairs: {list(pair)}. Allowed: pairs of {', '.join(names)}, as {example}.")
+    return tuple((names.index(left), names.index(right)) for left, right in given)

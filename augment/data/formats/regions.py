@@ -1,0 +1,147 @@
+"""Draw the masks of objects from polygons and run-length codes, when they are needed.
+
+Polygons are in pixels from the top left corner of the image; a pixel belongs to one if its center is inside, by the
+even-odd rule.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.images import turn_back
+
+# Polygons, (n, 2) each, or the lengths of runs of 0 and 1 down the columns of the image, (R,).
+Shape = tuple[NDArray[np.float32], ...] | NDArray[np.int64]
+
+_BITS = 40  # of the length of a run
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """The objects of an image as a mask; `augment.data.targets.masks.StoredMask`.
+
+    Attributes:
+        name: what the objects come from, for messages.
+        height, width: size of the image that they were drawn for.
+        shapes: the objects.
+        labels: the label of each. Larger objects are drawn first.
+        orientation: the EXIF orientation of the file, if they were drawn for the upright image.
+    """
+
+    name: str
+    height: int
+    width: int
+    shapes: tuple[Shape, ...]
+    labels: tuple[int, ...]
+    orientation: int = 1
+
+    def read(self) -> NDArray[np.uint8]:
+        """Return the labels, (height, width) as stored; 0 where there is no object."""
+        found = np.zeros((self.height, self.width), np.uint8)
+        drawn = [_fill(shape, self.height, self.width) for shape in self.shapes]
+        for index in sorted(range(len(drawn)), key=lambda index: -int(drawn[index][1].sum())):
+            (top, left), inside = drawn[index]
+            found[top : top + inside.shape[0], left : left + inside.shape[1]][inside] = self.labels[index]
+        return turn_back(found, self.orientation)
+
+    @cached_property
+    def _digest(self) -> str:
+        digest = blake2b(f"{self.height} {self.width} {self.labels}".encode(), digest_size=8)
+        for shape in self.shapes:
+            for part in [shape] if isinstance(shape, np.ndarray) else shape:
+                digest.update(f"{part.shape}".encode() + part.tobytes())
+        return digest.hexdigest()
+
+    def __str__(self) -> str:
+        return self._digest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Regions) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+
+def read_polygons(parts: Sequence[Any]) -> Shape:
+    """Return polygons, x1, y1, x2, y2 ... each.
+
+    Raises:
+        ValueError: one has too few or an odd number of numbers, or they are not finite.
+    """
+    polygons = []
+    for part in parts:
+        numbers = np.asarray(part, np.float32)
+        if numbers.ndim != 1 or len(numbers) < 6 or len(numbers) % 2 or not np.isfinite(numbers).all():
+            raise ValueError(f"a polygon of {numbers.size} numbers, where x and y of three points or more are allowed")
+        polygons.append(numbers.reshape(-1, 2))
+    if not polygons:
+        raise ValueError("no polygon")
+    return tuple(polygons)
+
+
+def read_runs(code: Any, height: int, width: int) -> Shape:
+    """Return the runs of COCO's code, {"size": [height, width], "counts": a list of lengths, or their text}.
+
+    The text is that of pycocotools' maskApi.c: five bits a character, and the difference to the last run but one.
+
+    Raises:
+        ValueError: they do not fit the image.
+    """
+    counts = code["counts"]
+    runs: list[int] = []
+    if isinstance(counts, str):
+        value = shift = 0
+        for byte in counts.encode():
+            value |= (byte - 48 & 31) << shift
+            shift += 5
+            if shift > _BITS:
+                raise ValueError("a run that is too long")
+            if not byte - 48 & 32:
+                value -= (1 << shift) if byte - 48 & 16 else 0
+                runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+                value = shift = 0
+    else:
+        runs = counts
+    lengths = np.asarray(runs, np.int64)
+    size = [height, width]
+    if code["size"] != size or lengths.ndim != 1 or (lengths < 0).any() or lengths.sum() != height * width:
+        raise ValueError(f"runs of {code['size']} and {lengths.sum()} pixels, where the image has {size}")
+    return lengths
+
+
+def extent(shape: Shape) -> NDArray[np.float32] | None:
+    """Return the box of polygons, (4,): left, top, right, bottom; None for runs."""
+    if isinstance(shape, np.ndarray):
+        return None
+    points = np.concatenate(shape)
+    return np.concatenate([points.min(axis=0), points.max(axis=0)])
+
+
+def _fill(shape: Shape, height: int, width: int) -> tuple[tuple[int, int], NDArray[np.bool_]]:
+    """Return the top left corner of a part of the image, and which of its pixels the object has."""
+    if isinstance(shape, np.ndarray):
+        return (0, 0), np.repeat(np.arange(len(shape)) % 2 == 1, shape).reshape(width, height).T
+    points = np.concatenate(shape)
+    limits = np.array([width, height])
+    left, top = np.floor(points.min(axis=0)).clip(0, limits).astype(int).tolist()
+    right, bottom = np.ceil(points.max(axis=0)).clip(0, limits).astype(int).tolist()
+    inside = np.zeros((bottom - top, right - left), np.bool_)
+    for polygon in shape:
+        inside |= _inside(polygon - np.array([left, top]), *inside.shape)
+    return (top, left), inside
+
+
+def _inside(polygon: NDArray[np.float64], height: int, width: int) -> NDArray[np.bool_]:
+    """Return which pixels have their centers in a polygon: from each crossing of a row's line on, they change sides."""
+    (x, y), (next_x, next_y) = polygon.T, np.roll(polygon, -1, axis=0).T
+    rows = np.arange(height) + 0.5
+    edge, row = np.nonzero((y[:, None] <= rows) != (next_y[:, None] <= rows))
+    crossing = x[edge] + (rows[row] - y[edge]) / (next_y[edge] - y[edge]) * (next_x[edge] - x[edge])
+    column = np.ceil(crossing - 0.5).clip(0, width).astype(np.int64)
+    changes = np.bincount(row * (width + 1) + column, minlength=height * (width + 1)).reshape(height, width + 1)
+    return np.asarray(changes.cumsum(axis=1)[:, :-1] % 2 == 1)

@@ -1,0 +1,180 @@
+"""COCO's JSON as boxes, instance masks, keypoints and masks of classes."""
+
+import json
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from annotated import coco, load, photo
+from PIL import Image, ImageOps
+
+from augment.data.targets.boxes import Boxes
+from augment.support.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+SIZES = [(30, 20), (24, 24)]
+BOX: dict[str, Any] = {"bbox": [2, 3, 10, 5]}
+SQUARE = [[2, 3, 12, 3, 12, 8, 2, 8]]
+
+
+def found(*annotations: dict[str, Any], **settings: Any) -> Any:
+    """Return what is loaded of two images in train and in val, of which the first have these annotations."""
+    train = coco("train.json", SIZES, annotations)
+    return load("coco", train=train, val=train, images=".", **settings)
+
+
+def test_boxes_are_edges_and_labels_count_the_categories_by_id() -> None:
+    dataset = found(BOX, {"bbox": [0, 0, 30, 20], "category_id": 7, "iscrowd": 1})
+    first, second = dataset.train.targets
+    assert dataset.classes == ("background", "cat", "dog")
+    assert first.boxes.tolist() == [[2, 3, 12, 8], [0, 0, 30, 20]]
+    assert (first.labels.tolist(), first.crowd.tolist(), first.image_id) == ([1, 2], [False, True], 10)
+    assert (len(second), dataset.task) == (0, "detect"), "an image without objects is legal"
+
+
+def test_boxes_that_reach_out_are_clipped_with_a_notice() -> None:
+    dataset = found({"bbox": [-5, 3, 10, 40]}, {"bbox": [20, 0, 10.5, 20]})
+    assert dataset.train.targets[0].boxes.tolist() == [[0, 3, 5, 20], [20, 0, 30, 20]]
+    assert "2 boxes are clipped" in dataset.notices[0]  # one in train, one in val: half a pixel is nothing
+    assert "such as annotations[0] of train.json" in dataset.notices[0]
+
+
+def test_outlines_become_masks_of_instances_or_of_classes() -> None:
+    runs = {"size": [20, 30], "counts": [0, 20 * 2, 20 * 28]}
+    given = (BOX | {"segmentation": SQUARE}, {"bbox": [0, 0, 2, 20], "category_id": 7, "segmentation": runs})
+    expected = np.zeros((20, 30), np.uint8)
+    expected[:, :2], expected[3:8, 2:12] = 2, 1
+    instances = found(*given, instances=True).train.targets[0].instances
+    np.testing.assert_array_equal(instances.read(), expected)
+    dataset = found(*given, task="segment")
+    assert (dataset.task, dataset.classes) == ("segment", ("background", "cat", "dog"))
+    np.testing.assert_array_equal(dataset.train.targets[0].read(), expected)
+    assert not dataset.train.targets[1].read().any()
+
+
+def test_keypoints_have_names_and_pairs() -> None:
+    points = {"keypoints": ["nose", "left_eye", "right_eye"]}
+    train = coco("train.json", SIZES, [BOX | {"keypoints": [4, 5, 2, 6, 5, 1, 0, 0, 0]}, BOX | {"category_id": 7}])
+    content = json.loads(Path(train).read_text())
+    content["categories"][1] |= points
+    Path(train).write_text(json.dumps(content))
+    dataset = load("coco", train=train, val=train, keypoints=True)
+    assert isinstance(dataset.kind, Boxes)
+    assert dataset.kind.point_names == ("nose", "left_eye", "right_eye")
+    assert dataset.kind.flip_pairs == ((1, 2),)
+    objects = dataset.train.targets[0]
+    assert objects.points.tolist() == [[[4, 5, 2], [6, 5, 1], [0, 0, 0]], [[0, 0, 0]] * 3]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "why"),
+    [
+        ({"bbox": [2, 3, -4, 5]}, r"annotations\[0\] of train.json: the box \[2.0, 3.0, -2.0, 8.0\] has no area, or"),
+        ({"bbox": [2, 3, 0, 5]}, r"annotations\[0\] of train.json: the box .* has no area"),
+        ({"bbox": [2, 3, float("nan"), 5]}, r"annotations\[0\] of train.json: the box .*nan.* is not finite"),
+        ({"bbox": [2, 3, float("inf"), 5]}, ".*inf.* is not finite"),
+        ({"bbox": [40, 3, 5, 5]}, r"annotations\[0\] of train.json: the box \[40.0, 3.0, 45.0, 8.0\] is outside"),
+        ({"bbox": [2, 3]}, r"annotations\[0\] of train.json: not enough values"),
+        ({"bbox": [1, 1, 2, 2], "category_id": 5}, r"annotations\[0\] .*: the category 5, which is not listed"),
+        ({}, r"annotations\[0\] of train.json: no 'bbox'"),
+    ],
+)
+def test_a_bad_object_is_named_and_its_image_left_out(annotation: dict[str, Any], why: str) -> None:
+    with pytest.raises(UserError, match=rf"1 of 2 train images cannot be used:\n  .*0.jpg has a bad object, {why}"):
+        found(annotation)
+    dataset = found(annotation, skip_bad=True)
+    assert [file.name for file in dataset.train.files] == ["1.jpg"]
+    assert [image.file.name for image in dataset.train.left_out] == ["0.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("outline", "why"),
+    [
+        ([[1, 2, 3, 4]], "a polygon of 4 numbers"),
+        ({"size": [20, 30], "counts": [5, 6]}, r"runs of \[20, 30\] and 11 pixels, where the image has \[20, 30\]"),
+        ({"size": [30, 20], "counts": "52"}, "runs of"),
+        ([], "has an object without an outline"),
+    ],
+)
+def test_an_outline_that_does_not_fit_is_named(outline: object, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        found(BOX | {"segmentation": outline}, instances=True)
+    assert len(found(BOX | {"segmentation": outline}).train) == 2, "outlines are not needed"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            {"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 1, "file_name": "1.jpg"}]},
+            r"images\[1\].* id 1 of 0.jpg",
+        ),
+        ({"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 2, "file_name": "0.jpg"}]}, "0.jpg is listed twice"),
+        ({"images": [{"id": 1, "file_name": "none.jpg"}]}, r"there is no none.jpg, images\[0\] of train.json"),
+        ({"images": [{"file_name": "0.jpg"}]}, r"images\[0\] is .*Allowed: with an id and a file_name"),
+        ({"images": []}, "there are no images"),
+        ({"categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}, r"categories\[1\] has the id 1"),
+        ({"categories": None}, "has no list 'categories'"),
+    ],
+)
+def test_a_file_that_is_no_coco_file_says_why(change: dict[str, Any], why: str) -> None:
+    train = coco("train.json", SIZES, [], **change)
+    with pytest.raises(UserError, match=why):
+        load("coco", train=train, val_fraction=0.5)
+
+
+def test_annotations_of_other_images_are_counted() -> None:
+    dataset = found(BOX, BOX | {"image_id": 99}, BOX | {"image_id": 98})
+    assert any("2 annotations of images that are not listed" in notice for notice in dataset.notices)
+
+
+def test_an_image_of_another_size_than_in_the_file_is_named() -> None:
+    train = coco("train.json", SIZES, [BOX])
+    photo(Path("0.jpg"), 60, 40)
+    with pytest.raises(UserError, match=r"0.jpg has 40 x 60 pixels, but 20 x 30 in images\[0\] of train.json"):
+        load("coco", train=train, val=train)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_objects_of_an_image_as_it_is_shown_are_turned_to_its_file(orientation: int) -> None:
+    """A box and a mask are where Pillow's own turn, undone, has them."""
+    stored = Image.new("L", (30, 20))
+    exif = stored.getexif()
+    exif[0x0112] = orientation
+    upright = ImageOps.exif_transpose(_with(stored, exif))
+    expected = np.zeros((20, 30), np.uint8)
+    expected[3:8, 2:12] = 1
+    shown = np.asarray(ImageOps.exif_transpose(_with(Image.fromarray(expected), exif)))
+    (top, left), (bottom, right) = (
+        np.argwhere(shown).min(axis=0).tolist(),
+        (np.argwhere(shown).max(axis=0) + 1).tolist(),
+    )
+    box = {"bbox": [left, top, right - left, bottom - top]}
+    outline = {"segmentation": [[left, top, right, top, right, bottom, left, bottom]]}
+    train = coco("train.json", [upright.size, (9, 9)], [box | outline])
+    photo(Path("0.jpg"), 30, 20, orientation=orientation)
+    objects = load("coco", train=train, val=train, instances=True).train.targets[0]
+    np.testing.assert_allclose(objects.boxes, [[2, 3, 12, 8]], atol=1e-5)
+    np.testing.assert_array_equal(objects.instances.read(), expected)
+
+
+def _with(image: Any, exif: Any) -> Any:
+    """Return an image that has been saved with EXIF."""
+    stream = BytesIO()
+    image.save(stream, "PNG", exif=exif)
+    return Image.open(stream)
+
+
+def test_folds_and_shares_keep_classes_apart_and_balance_is_refused() -> None:
+    annotations = [BOX | {"image_id": 10 + n, "category_id": 3 + 4 * (n % 2)} for n in range(12)]
+    train = coco("train.json", [(30, 20 + n) for n in range(12)], annotations)
+    for settings in ({"val_fraction": 0.34}, {"folds": 3, "fold": 1}):
+        dataset = load("coco", train=train, **settings)
+        labels = [target.labels[0] for target in dataset.val.targets]
+        assert (len(dataset.train), sorted(labels)) == (8, [1, 1, 2, 2])
+    assert len(load("coco", train=train, val_fraction=0.34, fraction=0.5).train) == 4
+    with pytest.raises(UserError, match=r"data.balance=oversample: images have boxes, not classes. Allowed: none"):
+        load("coco", train=train, val_fraction=0.34, balance="oversample")

@@ -1,0 +1,160 @@
+"""Folders of images and masks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from annotated import load, mask, photo
+from PIL import Image
+
+from augment.support.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+
+def put(split: str = "train", count: int = 2, *, labels: Any = None) -> list[Path]:
+    """Write images of 12 x 8 with masks of labels 0, 1, 2 and 255."""
+    for number in range(count):
+        photo(Path(f"set/{split}/images/{number}.jpg"), 12, 8 + number)
+    default = np.array([0, 1, 2, 255] * 3)
+    return [
+        mask(
+            Path(f"set/{split}/masks/{number}.png"), np.resize(default if labels is None else labels, (8 + number, 12))
+        )
+        for number in range(count)
+    ]
+
+
+def test_masks_are_found_by_stem_and_their_labels_are_the_classes() -> None:
+    put()
+    put("val")
+    dataset = load("masks", root="set")
+    assert (dataset.classes, dataset.task, len(dataset.train), len(dataset.val)) == (("0", "1", "2"), "segment", 2, 2)
+    assert dataset.train.targets[1].read().shape == (9, 12)
+    assert np.unique(dataset.train.targets[0].read()).tolist() == [0, 1, 2, 255]
+    assert str(dataset.train.targets[0]) == "masks/0.png"
+
+
+def test_folders_may_be_in_another_order_and_names_have_endings() -> None:
+    for number in range(4):
+        photo(Path(f"set/left/city/{number}_left.jpg"), 12, 8)
+        mask(Path(f"set/fine/city/{number}_ids.png"), np.full((8, 12), number % 2))
+        mask(Path(f"set/fine/city/{number}_instances.png"), np.full((8, 12), 9))
+    names = {"images": "left", "masks": "fine", "image_suffix": "_left", "mask_suffix": "_ids"}
+    dataset = load("masks", root="set", val_fraction=0.25, **names)
+    assert (len(dataset.train), len(dataset.val), dataset.classes) == (3, 1, ("0", "1"))
+    Path("set/left/val").mkdir()
+    Path("set/fine/val").mkdir()
+    for kind, folder in (("left", "train"), ("fine", "train")):
+        Path(f"set/{kind}/city").rename(f"set/{kind}/{folder}")
+    photo(Path("set/left/val/9_left.jpg"), 12, 8)
+    mask(Path("set/fine/val/9_ids.png"), np.ones((8, 12)))
+    dataset = load("masks", root="set", **names)
+    assert (len(dataset.train), len(dataset.val)) == (4, 1)
+    with pytest.raises(
+        UserError, match=r"val_fraction=0.5: but there is .* data.images=left/train data.masks=fine/train"
+    ):
+        load("masks", root="set", val_fraction=0.5, **names)
+
+
+def test_colors_and_values_of_a_palette_are_classes_in_its_order() -> None:
+    put(labels=[0, 100, 7, 200])
+    Path("values.csv").write_text("name,value\nroad,100\nsky,0\nroad,200\n,7\n")
+    dataset = load("masks", root="set", val_fraction=0.5, palette="values.csv")
+    target = min(dataset.train.targets + dataset.val.targets, key=str)
+    assert dataset.classes == ("road", "sky")
+    assert target.read()[0, :4].tolist() == [1, 0, 255, 0]
+    colors = np.array([[9, 9, 9], [200, 0, 0], [0, 0, 1], [0, 200, 0]], np.uint8)
+    for number in range(2):
+        pixels = np.resize(np.arange(4), (8 + number, 12))
+        Image.fromarray(colors[pixels]).save(f"set/train/masks/{number}.png")
+    Path("colors.csv").write_text("sky,0,0,1\nroad, 200, 0, 0\ncar,0,200,0\n,9,9,9\n")
+    dataset = load("masks", root="set", val_fraction=0.5, palette="colors.csv")
+    target = min(dataset.train.targets + dataset.val.targets, key=str)
+    assert (dataset.classes, target.read()[0, :4].tolist()) == (("sky", "road", "car"), [255, 1, 0, 2])
+    with pytest.raises(UserError, match=r"a mask of mode RGB. Colors need data.palette=FILE"):
+        load("masks", root="set", val_fraction=0.5)
+    Path("colors.csv").write_text("sky,0,0,1\nroad,200,0,0\ncar,0,200,0\n")
+    with pytest.raises(UserError, match=r"0.jpg has a bad mask: .*0.png: the mask has the color \(9, 9, 9\)"):
+        load("masks", root="set", val_fraction=0.5, palette="colors.csv")
+
+
+@pytest.mark.parametrize("line", ["a,1,2", "b,300", "b,1,2,3,4", "b,x", "b,1,2,3", "c,1"])
+def test_a_line_of_a_palette_that_is_wrong_is_named(line: str) -> None:
+    put()
+    Path("p.csv").write_text(f"a,1\n{line}\n")
+    with pytest.raises(UserError, match=rf"data.palette=p.csv: line 2 is {line}. Allowed: lines name,red"):
+        load("masks", root="set", val_fraction=0.5, palette="p.csv")
+
+
+def test_another_value_can_be_ignored() -> None:
+    put(labels=[0, 1, 2, 3])
+    dataset = load("masks", root="set", val_fraction=0.5, ignore_index=3)
+    assert dataset.classes == ("0", "1", "2")
+    assert np.unique(dataset.train.targets[0].read()).tolist() == [0, 1, 2, 255]
+
+
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        (np.zeros((8, 13)), r"0.jpg has 8 x 12 pixels, but its mask .*0.png 8 x 13"),
+        (np.full((8, 12), 3), r"0.jpg has the mask 0.png with the label 3, but the classes are 0 to 2"),
+        (np.zeros((8, 12, 4)), r"0.jpg has a bad mask: .*0.png: a mask of mode RGBA"),
+        (None, r"0.jpg has no mask: no 0.png in set/train/masks"),
+        (b"", r"0.jpg has a bad mask: .*0.png: the mask cannot be read"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_named_and_its_image_left_out(labels: Any, why: str) -> None:
+    first, *_ = put()
+    put("val")
+    Path("classes.txt").write_text("a\nb\nc\n")
+    if isinstance(labels, np.ndarray):
+        mask(first, labels)
+    else:
+        first.unlink()
+        if labels is not None:
+            first.write_bytes(labels)
+    settings = {"root": "set", "classes": "classes.txt"}
+    for _ in range(2):  # the second time from the cache
+        with pytest.raises(UserError, match=why):
+            load("masks", **settings)
+    dataset = load("masks", skip_bad=True, **settings)
+    assert [file.name for file in dataset.train.files] == ["1.jpg"]
+    put()  # repaired
+    assert len(load("masks", **settings).train) == 2
+
+
+def test_two_masks_of_an_image_and_masks_of_nothing_are_refused() -> None:
+    put(labels=[0, 255])
+    with pytest.raises(UserError, match=r"have no label but 0, which is nothing to learn; 255 does not count.*palette"):
+        load("masks", root="set", val_fraction=0.5)
+    put()
+    mask(Path("set/train/masks/0.bmp"), np.zeros((8, 12)))
+    with pytest.raises(UserError, match=r"0.jpg has several masks: 0.bmp and 0.png"):
+        load("masks", root="set", val_fraction=0.5)
+    with pytest.raises(UserError, match=r"there is no folder set/train/mask\b.* Did you mean set/train/masks"):
+        load("masks", root="set", masks="mask", val_fraction=0.5)
+
+
+def test_a_mask_of_the_image_as_it_is_shown_is_turned_to_its_file() -> None:
+    put()
+    photo(Path("set/train/images/0.jpg"), 12, 8, orientation=6)
+    upright = np.zeros((12, 8), np.uint8)
+    upright[0, :] = 1  # the top row of the upright image is the left column of the file
+    mask(Path("set/train/masks/0.png"), upright)
+    dataset = load("masks", root="set", val_fraction=0.5)
+    target = min(dataset.train.targets + dataset.val.targets, key=str)
+    expected = np.zeros((8, 12))
+    expected[:, 0] = 1
+    np.testing.assert_array_equal(target.read(), expected)
+
+
+def test_copies_with_equal_masks_are_not_in_conflict() -> None:
+    put(count=1)
+    Path("set/train/images/1.jpg").write_bytes(Path("set/train/images/0.jpg").read_bytes())
+    mask(Path("set/train/masks/1.png"), np.resize([0, 1, 2, 255], (8, 12)))
+    put("val")
+    assert load("masks", root="set").notices == ()
+    mask(Path("set/train/masks/1.png"), np.ones((8, 12)))
+    assert "1 image with copies of other masks, such as" in load("masks", root="set").notices[0]

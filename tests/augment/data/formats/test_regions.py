@@ -1,0 +1,64 @@
+"""Outlines of objects: polygons and run-length codes."""
+
+import numpy as np
+import pytest
+from matplotlib.path import Path as Outline
+
+from augment.data.formats.regions import Regions, read_polygons, read_runs
+
+
+def drawn(shape: object, height: int, width: int) -> np.ndarray:
+    return Regions("", height, width, (shape,), (1,)).read()  # type: ignore[arg-type]
+
+
+def test_runs_are_those_of_pycocotools() -> None:
+    expected = np.zeros((40, 50), np.uint8)
+    expected[5:30, 7:45] = 1
+    expected[10:12, :20] = 0
+    counts = "m852==CC==CC==CC==CC==CC==CC==CC==CC==CC==CC==CC==CC==7000000000000000000000000000000000000000000000000S6"
+    np.testing.assert_array_equal(drawn(read_runs({"size": [40, 50], "counts": counts}, 40, 50), 40, 50), expected)
+    edges = np.flatnonzero(np.diff(expected.T.ravel(), prepend=0)).tolist()
+    plain = np.diff([0, *edges, expected.size]).tolist()
+    np.testing.assert_array_equal(drawn(read_runs({"size": [40, 50], "counts": plain}, 40, 50), 40, 50), expected)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        {"size": [3, 4], "counts": [5, 6]},
+        {"size": [4, 3], "counts": [6, 6]},
+        {"size": [3, 4], "counts": [13, -1]},
+        {"size": [3, 4], "counts": "oooooooooooooooooooo"},
+        {"size": [3, 4], "counts": "52"},
+    ],
+)
+def test_runs_that_do_not_fit_are_refused(code: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="run"):
+        read_runs(code, 3, 4)
+
+
+def test_a_pixel_is_in_a_polygon_if_its_center_is() -> None:
+    box = drawn(read_polygons([[2, 1, 5, 1, 5, 4, 2, 4]]), 6, 8)
+    assert (np.argwhere(box).min(axis=0).tolist(), np.argwhere(box).max(axis=0).tolist()) == ([1, 2], [3, 4])
+    rng = np.random.default_rng(0)
+    centers = np.stack(np.meshgrid(np.arange(40) + 0.5, np.arange(30) + 0.5), -1).reshape(-1, 2)
+    for _ in range(20):
+        angles = np.sort(rng.random(9)) * 2 * np.pi
+        radii = rng.uniform(5, 30, 9)  # so that some points are outside
+        points = np.stack([20 + radii * np.cos(angles), 15 + radii * np.sin(angles)], 1)
+        inside = Outline(points).contains_points(centers).reshape(30, 40)
+        np.testing.assert_array_equal(drawn(read_polygons([points.ravel()]), 30, 40) > 0, inside)
+
+
+def test_smaller_objects_are_in_front_of_larger_ones() -> None:
+    large, small = ([0, 0, 9, 0, 9, 9, 0, 9], [2, 2, 4, 2, 4, 4, 2, 4])
+    shapes = (read_polygons([small]), read_polygons([large]))
+    found = Regions("", 9, 9, shapes, (1, 2)).read()
+    assert np.count_nonzero(found == 1) == 4
+    assert np.count_nonzero(found == 2) == 77
+
+
+@pytest.mark.parametrize("parts", [[[1, 2, 3, 4]], [[1, 2, 3, 4, 5, 6, 7]], [[1, 2, 3, float("nan"), 5, 6]], []])
+def test_polygons_of_no_area_or_form_are_refused(parts: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match="polygon"):
+        read_polygons(parts)

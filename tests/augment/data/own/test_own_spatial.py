@@ -1,0 +1,118 @@
+"""Masks, boxes and points of a user's own code."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from own_data import own_module, written  # noqa: F401  (a fixture)
+
+from augment.data.targets.keypoints import Keypoints
+from augment.support.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("own_module")
+
+CODE = """
+    import numpy as np, torch
+    from pathlib import Path
+    from PIL import Image
+    READ = []
+    class Items:
+        def __len__(self):
+            return 3
+        def __getitem__(self, index):
+            READ.append(index)
+            return np.full((10 + index, 12, 3), index, np.uint8), target(index)
+    train = Items
+    def target(index):
+"""
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "np.full((10 + index, 12), index, np.int64)",
+        "torch.full((1, 10 + index, 12), index)",
+        "Image.new('L', (12, 10 + index), index)",
+        "Image.new('P', (12, 10 + index), index)",
+    ],
+)
+def test_masks_are_read_when_they_are_needed(target: str) -> None:
+    dataset = written(f"{CODE}        return {target}\n", task="segment")
+    assert (dataset.classes, dataset.task) == (("0", "1", "2"), "segment")
+    np.testing.assert_array_equal(dataset.train.targets[2].read(), np.full((12, 12), 2))
+    assert str(dataset.train.targets[2]) == "mine.train[2]"
+
+
+def test_with_names_no_mask_is_read_before_it_is_needed() -> None:
+    Path("names.txt").write_text("a\nb\n")
+    dataset = written(f"{CODE}        return np.full((10 + index, 12), index)\n", task="segment", classes="names.txt")
+    import mine  # type: ignore[import-not-found]
+
+    assert set(mine.READ) == {0}
+    assert dataset.classes == ("a", "b")
+    with pytest.raises(UserError, match=r"item 2 of mine.train has the label 2 in its mask. Allowed: 0 to 1, and 255"):
+        dataset.train.targets[2].read()
+
+
+def test_paths_are_read_as_files() -> None:
+    code = """
+        from PIL import Image
+        for index in range(3):
+            Image.new("L", (12, 10), index).save(f"{index}.png")
+        train = [(f"photos/{index}.png", f"{index}.png") for index in range(3)]
+    """
+    dataset = written(code, task="segment")
+    assert [file.name for file in dataset.train.files] == ["0.png", "1.png", "2.png"]
+    assert dataset.train.targets[1].read().max() == 1
+    assert len(dataset.classes) == 3
+
+
+def test_boxes_are_given_as_torchvision_has_them() -> None:
+    target = '{"boxes": torch.tensor([[0., 1, 2, 3]] * index).reshape(-1, 4), "labels": torch.full((index,), 2)}'
+    dataset = written(f"{CODE}        return {target}\n", task="detect")
+    assert dataset.classes == ("background", "1", "2")
+    assert [len(objects) for objects in dataset.train.targets] == [0, 1, 2]
+    assert dataset.train.targets[2].boxes.tolist() == [[0, 1, 2, 3]] * 2
+    masks = '"masks": torch.arange(10 * 12).reshape(1, 10, 12) < torch.tensor([60, 12]).reshape(2, 1, 1)'
+    target = f'{{"boxes": [[0, 0, 12, 5], [0, 0, 12, 1]], "labels": [1, 1], {masks}}}'
+    dataset = written(f"{CODE}        return {target}\n", task="detect", instances=True)
+    found = dataset.train.targets[0].instances
+    assert found is not None
+    assert found.read()[[0, 1, 4, 5], 0].tolist() == [2, 1, 1, 0]
+
+
+def test_points_may_be_missing_and_have_names() -> None:
+    Path("names.txt").write_text("nose\nleft_eye\nright_eye\n")
+    code = f"{CODE}        return np.array([[1, 2], [np.nan, 3], [5, 6.5]])\n"
+    dataset = written(code, task="keypoints", classes="names.txt")
+    assert dataset.train.targets[0] == ((1, 2, 2), (0, 0, 0), (5, 6.5, 2))
+    assert isinstance(dataset.kind, Keypoints)
+    assert dataset.kind.flip_pairs == ((1, 2),)
+
+
+@pytest.mark.parametrize(
+    ("task", "target", "why"),
+    [
+        ("segment", "[1, 2]", r"item 0 of mine.train has .*Allowed: a mask: a path"),
+        ("segment", "Image.new('RGB', (12, 10))", "a mask of mode RGB"),
+        ("detect", "3", "item 0 of mine.train has for a target an int. Allowed: a dict with"),
+        ("detect", '{"boxes": [[1, 1, 0, 3]], "labels": [1]}', "item 0 of mine.train has the box .* has no area"),
+        ("detect", '{"boxes": [[1, 1, 2, 3]], "labels": [0]}', "the label 0, where 0 is the background"),
+        ("detect", '{"boxes": [[1, 1, 2, 3]] * index, "labels": [9][:index] * index}', None),
+        ("keypoints", "np.zeros((2, 4))", "item 0 of mine.train has"),
+        ("keypoints", "np.zeros((2 + index, 2))", r"data.train: has the target .*Allowed: 2 points"),
+    ],
+)
+def test_targets_of_another_form_are_refused(task: str, target: str, why: str | None) -> None:
+    if why is None:
+        assert len(written(f"{CODE}        return {target}\n", task=task).train) == 3
+        return
+    with pytest.raises(UserError, match=why):
+        written(f"{CODE}        return {target}\n", task=task)
+
+
+def test_a_later_item_that_is_wrong_can_be_left_out() -> None:
+    code = f'{CODE}        return {{"boxes": [[1, 1, 2 - index, 3]], "labels": [1]}}\n'
+    with pytest.raises(UserError, match=r"2 of 3 train images cannot be used:\n  mine.train\[1\] has the box"):
+        written(code, task="detect")
+    assert len(written(code, task="detect", skip_bad=True).train) == 1
