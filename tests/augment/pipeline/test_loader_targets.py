@@ -1,0 +1,132 @@
+"""Loaders of masks and boxes: every sample once, the same after a resume, and files that turn out bad."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from augment import UserError
+from augment.data.dataset import Split
+from augment.data.targets.boxes import BOXES, Objects
+from augment.data.targets.masks import MASKS, MaskFile
+from augment.pipeline.batch import Batch
+from augment.pipeline.graph import Placement
+from augment.pipeline.loader import Loader
+from augment.pipeline.reading import Order, Shard
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import parse_aug
+
+RECIPE = {
+    "size": 32,
+    "train": {"random_resized_crop": {}, "flip": {"p": 0.5}, "rotate": {"p": 0.5, "border": "constant"}},
+}
+COUNT = 11
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Return images, each with a mask beside it that has one label all over, its number."""
+    made = []
+    for number in range(COUNT):
+        size = (40 + number, 50 - number)
+        Image.new("RGB", size, (20 * number, 0, 0)).save(tmp_path / f"{number}.jpg")
+        Image.new("L", size, number).save(tmp_path / f"{number}.png")
+        made.append(tmp_path / f"{number}.jpg")
+    return made
+
+
+def masks(files: list[Path], **fields: Any) -> Split:
+    targets = tuple(MaskFile(file.with_suffix(".png"), classes=COUNT) for file in files)
+    return Split(tuple(files), targets, MASKS, **fields)
+
+
+def loader(split: Split, shard: Shard = Shard(), batch_size: int = 4) -> Loader:  # noqa: B008  (frozen)
+    plan = build_plan(parse_aug(RECIPE), "train")
+    return Loader(plan, split, Order(batch_size, 3, shard), Placement(threads=2), classes=list(map(str, range(COUNT))))
+
+
+def same(some: list[Batch], others: list[Batch]) -> bool:
+    return len(some) == len(others) and all(
+        torch.equal(one.images, other.images) and torch.equal(one.targets, other.targets)
+        for one, other in zip(some, others, strict=True)
+    )
+
+
+def test_each_mask_comes_with_its_image(files: list[Path]) -> None:
+    found = []
+    for batch in loader(masks(files)):
+        assert batch.targets.dtype == torch.int64
+        for index, mask in zip(batch.indices.tolist(), batch.targets, strict=True):
+            assert set(mask.unique().tolist()) <= {index, 255}
+            found.append(index)
+    assert sorted(found) == list(range(COUNT))
+
+
+def test_a_resumed_epoch_has_the_same_masks(files: list[Path]) -> None:
+    whole, first = loader(masks(files)), loader(masks(files))
+    expected = [list(whole), list(whole)]
+    passing = iter(first)
+    begun = [next(passing)]
+    state = first.state_dict()
+    resumed = loader(masks(files))
+    resumed.load_state_dict(state)
+    assert same([*begun, *resumed], expected[0])
+    assert same(list(resumed), expected[1])
+
+
+def test_shards_share_an_epoch(files: list[Path]) -> None:
+    parts = [list(loader(masks(files), Shard(rank, 2))) for rank in range(2)]
+    assert sorted(int(i) for part in parts for batch in part for i in batch.indices) == list(range(COUNT))
+
+
+def test_a_mask_that_cannot_be_read_is_named(files: list[Path]) -> None:
+    files[5].with_suffix(".png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"5\.png: the mask cannot be read"):
+        list(loader(masks(files)))
+
+
+def test_others_stand_in_for_an_image_whose_mask_turns_bad(files: list[Path]) -> None:
+    files[5].with_suffix(".png").write_bytes(b"no image")
+    found = [int(i) for batch in loader(masks(files, max_bad=1)) for i in batch.indices]
+    assert len(found) == COUNT
+    assert 5 not in found
+
+
+def test_a_label_beyond_the_classes_is_named(files: list[Path]) -> None:
+    Image.new("L", (42, 48), 200).save(files[2].with_suffix(".png"))
+    with pytest.raises(UserError, match=r"2\.png: the mask has the label 200\. Allowed: 0 to 10, and 255"):
+        list(loader(masks(files)))
+
+
+def test_images_without_objects_and_batches_without_any_box(files: list[Path]) -> None:
+    objects = [Objects.of([[1, 1, 30, 30]], [1]) if number == 0 else Objects.of([], []) for number in range(COUNT)]
+    batches = list(loader(Split(tuple(files), tuple(objects), BOXES), batch_size=1))
+    assert sorted(len(batch.targets[0]["boxes"]) for batch in batches) in ([0] * COUNT, [0] * (COUNT - 1) + [1])
+    assert all(batch.targets[0]["boxes"].shape[1:] == (4,) for batch in batches)
+    assert batches[0].frames is not None
+
+
+def test_boxes_hold_the_mask_of_their_instance(files: list[Path]) -> None:
+    for file in files:  # two instances, left and right
+        with Image.open(file) as image:
+            width, height = image.size
+        mask = np.zeros((height, width), np.uint8)
+        mask[10:30, 4:14], mask[5:25, 20:36] = 1, 2
+        Image.fromarray(mask).save(file.with_suffix(".png"))
+    boxes = [[4, 10, 14, 30], [20, 5, 36, 25]]
+    objects = [Objects.of(boxes, [1, 2], instances=MaskFile(file.with_suffix(".png"))) for file in files]
+    count = 0
+    for batch in loader(Split(tuple(files), tuple(objects), BOXES)):
+        for target in batch.targets:
+            assert len(target["masks"]) == len(target["boxes"])
+            for box, mask in zip(target["boxes"], target["masks"], strict=True):
+                rows, columns = torch.nonzero(mask, as_tuple=True)
+                edges = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+                inner = torch.tensor(edges, dtype=torch.float32)
+                assert (inner[:2] >= box[:2] - 1).all()
+                assert (inner[2:] <= box[2:] + 1).all()
+                count += 1
+    assert count > COUNT
