@@ -29,6 +29,7 @@ import trainer.optim.optimizers
 import trainer.tasks.metric
 import trainer.tasks.registry
 from augment.cli.compose import compose, compose_recipe
+from augment.params import Size
 from augment.pipeline.build import render
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
@@ -116,7 +117,7 @@ def test_a_callback_of_your_own() -> None:
 @pytest.mark.usefixtures("modules")
 def test_a_model_of_your_own() -> None:
     (command,) = [command for command in commands() if "plugins=[my_models]" in command]
-    network = parse_config(compose(list(command[1:]))).model.build(10, 32)
+    network = parse_config(compose(list(command[1:]))).model.build(10, Size(32, 32))
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert [parameter.shape[0] for parameter in network.parameters()] == [64, 64, 64, 64, 10, 10]
     assert "model.kind=tiny  Two convolutions." in help_text([]).splitlines()
@@ -194,7 +195,10 @@ def test_stages_as_shown() -> None:
     given = OmegaConf.to_container(OmegaConf.create(code))
     assert isinstance(given, dict)
     config = parse_config(compose([]) | {"fit": given["fit"]})
-    assert [(stage.size, stage.epochs) for stage in config.fit.full_stages(128)] == [(96, 12), (128, 8)]
+    assert [(stage.size.plain, stage.epochs) for stage in config.fit.full_stages(Size(128, 128))] == [
+        (96, 12),
+        (128, 8),
+    ]
 
 
 def test_an_agent_of_wandb_runs_the_sweep_as_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

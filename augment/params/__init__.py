@@ -6,7 +6,16 @@ An op declares its parameters in its decorator, a configuration section as datac
 from augment.params.kinds import CacheSize, Channels, Choice, Count, Flag, Number, OptionMap, Text, Texts
 from augment.params.param import DOWNLOADS, IMPORTS, SENDS, WRITES, Interval, Param
 from augment.params.ranges import Range, Values
-from augment.params.settings import check_known, parse_named, parse_params, parse_settings, setting, settings
+from augment.params.settings import (
+    check_known,
+    parse_named,
+    parse_params,
+    parse_settings,
+    plain_value,
+    setting,
+    settings,
+)
+from augment.params.size import ImageSize, Size
 
 __all__ = [
     "DOWNLOADS",
@@ -18,11 +27,13 @@ __all__ = [
     "Choice",
     "Count",
     "Flag",
+    "ImageSize",
     "Interval",
     "Number",
     "OptionMap",
     "Param",
     "Range",
+    "Size",
     "Text",
     "Texts",
     "Values",
@@ -30,6 +41,7 @@ __all__ = [
     "parse_named",
     "parse_params",
     "parse_settings",
+    "plain_value",
     "setting",
     "settings",
 ]

@@ -6,6 +6,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from augment.params.param import Param
+from augment.params.ranges import Values
+from augment.params.size import Size
 from augment.support.errors import UserError, suggest, unknown_key
 from augment.support.text import list_some, plural
 
@@ -70,6 +72,15 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
 def parse_settings(cls: type[S], given: object, key: str) -> S:
     """Build a dataclass of settings from a mapping that is validated as in `parse_params`."""
     return cls(**parse_params(settings(cls), given, key))
+
+
+def plain_value(value: object) -> object:
+    """Return the value of a parameter as in YAML."""
+    if isinstance(value, Values):
+        return {"values": list(value.values)}
+    if isinstance(value, Size):
+        return value.plain
+    return list(value) if isinstance(value, tuple) else value
 
 
 def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector: str) -> S:

@@ -12,7 +12,7 @@ class Batch:
     """The images and targets that the model gets; unpacks to `images, targets`.
 
     Attributes:
-        images: (N, 3, size, size) float32 or float16, normalized, in channels_last memory.
+        images: (N, 3, height, width) float32 or float16, normalized, in channels_last memory.
         targets: (N,) int64 class indices; if samples were mixed, (N, classes) float32, the share of each class. Labels
             and numbers are (N, K) float32. Masks are (N, height, width) int64, points (N, P, 3) float32, and objects a
             list of N dicts of tensors, see `augment.data.targets`.

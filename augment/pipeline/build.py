@@ -1,6 +1,6 @@
 """Build DALI pipelines from plans.
 
-    images -> decode and crop -> (size, size, 3) uint8 -> one operator a stage -> normalize -> float HWC
+    images -> decode and crop -> (height, width, 3) uint8 -> one operator a stage -> normalize -> float HWC
 
 On a GPU a kernel takes the place of the stages and the normalization of policies, see `augment.pipeline.program`.
 

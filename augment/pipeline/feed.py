@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.params import Size
 from augment.pipeline.reading import Reading
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws, Stage
@@ -81,10 +82,10 @@ class Feed:
         return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
 
 
-def stage_values(stage: Stage, draws: Mapping[str, Draws], size: int, *, neutral: bool) -> dict[str, Values]:
+def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutral: bool) -> dict[str, Values]:
     """Return what a stage is fed, by name, with a mask `applied` of the samples that it does not skip, if it needs one.
 
-    `draws` are those of `Sampler.draw`, `size` is the side of the images in pixels; for `neutral` see `Feed`.
+    `draws` are those of `Sampler.draw`, `size` is that of the images; for `neutral` see `Feed`.
     """
     if stage.kind in ("geometry", "color"):
         fed = chain(stage.links(draws, size)) if stage.chained else matrices(stage, stage.matrix(draws, size), size)
@@ -100,7 +101,7 @@ def stage_values(stage: Stage, draws: Mapping[str, Draws], size: int, *, neutral
     return {"applied": stage.applied(draws), **plain} if masked else plain
 
 
-def matrices(stage: Stage, matrix: NDArray[np.float64], size: int) -> dict[str, Values]:
+def matrices(stage: Stage, matrix: NDArray[np.float64], size: Size) -> dict[str, Values]:
     """Turn a stage's matrices into what its DALI operator takes.
 
     A warp asks, for each pixel of the result, where it comes from, in pixels from the center of the top left one.
@@ -119,12 +120,10 @@ def matrices(stage: Stage, matrix: NDArray[np.float64], size: int) -> dict[str, 
     return color_values(matrix)
 
 
-def about_middle(size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the matrices that bring the middle of a square from 0 to between its pixels, and back."""
-    middle = (size - 1) / 2
-    return np.array([[1, 0, middle], [0, 1, middle], [0, 0, 1]]), np.array(
-        [[1, 0, -middle], [0, 1, -middle], [0, 0, 1]]
-    )
+def about_middle(size: Size) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the matrices that bring the middle of an image from 0 to between its pixels, and back."""
+    y, x = ((side - 1) / 2 for side in size)
+    return np.array([[1, 0, x], [0, 1, y], [0, 0, 1]]), np.array([[1, 0, -x], [0, 1, -y], [0, 0, 1]])
 
 
 def color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Values]:

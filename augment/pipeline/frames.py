@@ -18,14 +18,15 @@ from torch import Tensor
 from augment.data.dataset import ImageRef
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import is_decoded, open_image, orientation_of
+from augment.params import Size
 from augment.recipe.kinds import Array
 from augment.support.errors import UserError
 
 
-def resizes(windows: Array, size: int) -> Array:
-    """Return the matrices that map windows, (N, 6) as of `GraphImage`, to the square, in pixels, (N, 3, 3)."""
+def resizes(windows: Array, size: Size) -> Array:
+    """Return the matrices that map windows, (N, 6) as of `GraphImage`, to a size, in pixels, (N, 3, 3)."""
     start, end = windows[:, 2:4], windows[:, 4:6]
-    scale = size / (end - start)
+    scale = np.array(size) / (end - start)
     matrix = np.tile(np.eye(3), (len(windows), 1, 1))
     for axis, column in ((0, 1), (1, 0)):  # windows hold y first
         matrix[:, axis, axis] = scale[:, column]

@@ -1,5 +1,6 @@
 """Decoding and cropping in a DALI graph."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -8,7 +9,7 @@ import nvidia.dali.math
 import nvidia.dali.types
 import torch
 
-from augment.params import Interval
+from augment.params import Interval, Size
 
 # DALI's stubs know no keyword dictionaries.
 fn: Any = nvidia.dali.fn
@@ -106,7 +107,7 @@ class GraphImage:
 
     Attributes:
         window: with `frames`: height and width of the upright image, and the top, left, bottom and right edges of the
-            window that became the square, in pixels from the image's top left corner, (6,) float32; None if the op
+            window that became the output, in pixels from the image's top left corner, (6,) float32; None if the op
             resized something else than an image that `decode` returned.
     """
 
@@ -141,8 +142,8 @@ class GraphImage:
         self._whole = self._here(image)
         return self._whole
 
-    def resize_random_window(self, size: int, area_range: Interval, aspect_range: Interval) -> Node:
-        """Return a random window as (size, size, 3) uint8; DALI draws it, by the crop's own seed.
+    def resize_random_window(self, size: Size, area_range: Interval, aspect_range: Interval) -> Node:
+        """Return a random window as (height, width, 3) uint8; DALI draws it, by the crop's own seed.
 
         Whether frames are asked for or not, windows and pixels are the same: an operator that draws and cuts is
         replaced by one that draws, from the same seed, and one that cuts.
@@ -160,42 +161,50 @@ class GraphImage:
             cut = fn.decoders.image_slice(self._stored, anchor, sides, axis_names="HW", **self._decoder)
             return self._resized(self._here(cut), size)
         if whole is not None:
-            return fn.random_resized_crop(whole, **_square(size), **drawn)
+            return fn.random_resized_crop(whole, **_to(size), **drawn)
         return self._resized(self._here(fn.decoders.image_random_crop(self._stored, **drawn, **self._decoder)), size)
 
-    def centered_square(self, image: Node, scale: float) -> tuple[Node, Node]:
-        """Return start and end, (y, x) in pixels, of a centered square of `scale` times the short side."""
-        sides = self._sides(image)
-        side = scale * fn.reductions.min(sides)
-        return (sides - side) / 2, (sides + side) / 2
+    def centered_window(self, image: Node, size: Size, scale: float) -> tuple[Node, Node]:
+        """Return start and end, (y, x) in pixels, of a centered window of the proportions of `size`.
 
-    def resize(self, image: Node, size: int, window: tuple[Node, Node] | None = None) -> Node:
-        """Return the window of an image, by default all of it, as (size, size, 3) uint8; antialiased."""
+        Its sides are `scale` times those of the largest such window.
+        """
+        sides = self._sides(image)
+        if size.is_square:  # fewer operators
+            window = scale * fn.reductions.min(sides)
+        else:
+            proportions = _of_each_side(size.proportions)
+            window = scale * fn.reductions.min(sides / proportions) * proportions
+        return (sides - window) / 2, (sides + window) / 2
+
+    def resize(self, image: Node, size: Size, window: tuple[Node, Node] | None = None) -> Node:
+        """Return the window of an image, by default all of it, as (height, width, 3) uint8; antialiased."""
         if self._frames and image is self._whole:
             sides = self._sides(image)
             self._show(sides, *(window or (sides * 0, sides)))
         roi = {} if window is None else {"roi_start": window[0], "roi_end": window[1]}
         return self._resized(image, size, **roi)
 
-    def random_square(self, size: int, scale: float, padding: float, border: str, fill: int) -> Node:
-        """Return a square of fixed scale at a random position as (size, size, 3) uint8; by default DALI draws it.
+    def random_window(self, size: Size, scale: float, padding: float, border: str, fill: int) -> Node:
+        """Return a window of fixed scale at a random position as (height, width, 3) uint8; by default DALI draws it.
 
         Args:
-            size: side of the result in pixels.
-            scale: side of the square over the short side.
-            padding: how far it may reach beyond the edge, over its side.
+            size: height and width of the result in pixels.
+            scale: sides of the window over those of the largest that has the proportions of the result.
+            padding: how far it may reach beyond the edges, over its sides.
             border: what lies there.
             fill: gray level there with border constant.
         """
         whole = self.decode()
-        image = fn.resize(whole, resize_shorter=round(size / scale), interp_type=types.INTERP_LINEAR, antialias=True)
-        beyond = round(padding * size)
+        least = [round(side / scale) for side in size]
+        image = fn.resize(whole, size=least, mode="not_smaller", interp_type=types.INTERP_LINEAR, antialias=True)
+        beyond = [round(padding * side) for side in size]
         sides = fn.cast(image.shape(), dtype=types.FLOAT)[:2]
-        positions = sides - (size - 2 * beyond) + 1
+        positions = sides - _of_each_side([side - 2 * more for side, more in zip(size, beyond, strict=True)]) + 1
         # A cast rounds, and would take the positions at both ends half as often as the others.
-        start = fn.cast(math.floor(self.random_position() * positions), dtype=types.INT32) - beyond
+        start = fn.cast(math.floor(self.random_position() * positions), dtype=types.INT32) - _of_each_side(beyond)
         if self._frames:
-            scaled = round(size / scale) / fn.reductions.min(self._sides(whole))
+            scaled = fn.reductions.max(_of_each_side(least) / self._sides(whole))
             self._show_cut(whole, sides, start, size, scaled)
         return self._cut(image, start, size, border, fill)
 
@@ -203,19 +212,20 @@ class GraphImage:
         """Return two numbers in [0, 1); DALI draws them, by the crop's seed."""
         return fn.random.uniform(range=[0.0, 1.0], shape=[2], seed=self._seed)
 
-    def letterbox(self, size: int, border: str, fill: int) -> Node:
-        """Return the whole image, its long side resized to fit, in the middle of (size, size, 3) uint8."""
+    def letterbox(self, size: Size, border: str, fill: int) -> Node:
+        """Return the whole image, resized to fit, in the middle of (height, width, 3) uint8."""
         whole = self.decode()
-        image = fn.resize(whole, resize_longer=size, interp_type=types.INTERP_LINEAR, antialias=True)
+        image = fn.resize(whole, size=list(size), mode="not_larger", interp_type=types.INTERP_LINEAR, antialias=True)
         if self._peek:
             sides = self._sides(whole)
-            resized = math.floor(sides * (size / fn.reductions.max(sides)) + 0.5)
+            resized = math.floor(sides * fn.reductions.min(_of_each_side(size) / sides) + 0.5)
             sides = fn.cast(math.max(resized, 1.0), dtype=types.INT32)
         else:
             sides = fn.cast(image.shape(), dtype=types.INT32)[:2]
-        start = -((size - sides) // 2)
+        start = -((_of_each_side(size) - sides) // 2)
         if self._frames:
-            self._show_cut(whole, sides, start, size, size / fn.reductions.max(self._sides(whole)))
+            scale = fn.reductions.min(_of_each_side(size) / self._sides(whole))
+            self._show_cut(whole, sides, start, size, scale)
         return self._cut(image, start, size, border, fill)
 
     def _sides(self, image: Node) -> Node:
@@ -227,28 +237,36 @@ class GraphImage:
         """Note which window the result shows; all (y, x), as floats."""
         self.window = fn.cat(sides, start, end)
 
-    def _show_cut(self, whole: Node, sides: Node, start: Node, size: int, scale: Node) -> None:
-        """Note which window the result shows, a square at `start` of an image that was resized to `sides`.
+    def _show_cut(self, whole: Node, sides: Node, start: Node, size: Size, scale: Node) -> None:
+        """Note which window the result shows, at `start` of an image that was resized to `sides`.
 
         The scale is exact: where the sides were rounded, the edges of the image are a fraction of a pixel off.
         """
         original = self._sides(whole)
         first = original / 2 + (start - sides / 2) / scale
-        self._show(original, first, first + size / scale)
+        self._show(original, first, first + _of_each_side(size) / scale)
 
-    def _resized(self, image: Node, size: int, **roi: Node) -> Node:
-        return fn.resize(image, **_square(size), **roi)
+    def _resized(self, image: Node, size: Size, **roi: Node) -> Node:
+        return fn.resize(image, **_to(size), **roi)
 
-    def _cut(self, image: Node, start: Node, size: int, border: str, fill: int) -> Node:
+    def _cut(self, image: Node, start: Node, size: Size, border: str, fill: int) -> Node:
         policy = {"constant": "pad", "replicate": "edge"}.get(border, border)
         return fn.slice(
-            image, start=start, shape=[size, size], axes=[0, 1], out_of_bounds_policy=policy, fill_values=float(fill)
+            image, start=start, shape=list(size), axes=[0, 1], out_of_bounds_policy=policy, fill_values=float(fill)
         )
 
     def _here(self, image: Node) -> Node:
         return image.gpu() if self._placement.device == "gpu" and not self._mixed else image
 
 
-def _square(size: int) -> dict[str, Any]:
-    """Return how an operator resizes to the square."""
-    return {"size": [size, size], "interp_type": types.INTERP_LINEAR, "antialias": True}
+def _to(size: Size) -> dict[str, Any]:
+    """Return how an operator resizes to a size."""
+    return {"size": list(size), "interp_type": types.INTERP_LINEAR, "antialias": True}
+
+
+def _of_each_side(values: Sequence[float]) -> Any:
+    """Return values of height and width for arithmetic; equal ones are one number, which is no operator of its own."""
+    if values[0] == values[1]:
+        return values[0]
+    whole = all(isinstance(value, int) for value in values)
+    return types.Constant(list(values), dtype=types.INT32 if whole else types.FLOAT)

@@ -42,37 +42,38 @@ def launch(
     """Run the program of each sample.
 
     Args:
-        images: (N, size, size, 3) uint8, contiguous.
+        images: (N, height, width, 3) uint8, contiguous.
         programs: (N, numbers) float32: for each stage its code, how many numbers it is given, and these.
-        out: result, (N, size, size, 3) float, or uint8, which is not normalized.
+        out: result, (N, height, width, 3) float, or uint8, which is not normalized.
         mean: mean of each channel in 0..255.
         std: standard deviation of each channel in 0..255.
         stages: number of stages.
         every_op: compile the ops that policies do not need as well.
         plane: give each sample memory for one channel as floats, which blur, JPEG and downscale need.
     """
-    count, size = images.shape[:2]
+    count, height, width = images.shape[:3]
     buffers = torch.empty((2, *images.shape), dtype=torch.uint8, device=images.device)
     tables = torch.empty((count, 3, 256), dtype=torch.uint8, device=images.device)
-    room = (-(-size // 8) * 8) ** 2  # whole blocks of a JPEG
+    room = 64 * -(-height // 8) * -(-width // 8)  # whole blocks of a JPEG
     planes = torch.empty((count, room), dtype=torch.float32, device=images.device) if plane else programs
     scale = [1.0 / s for s in std]
     raw = out.dtype == torch.uint8
     with torch.cuda.device_of(images):
         _run[(count,)](
-            images, buffers, tables, planes, programs, out, stages, programs.shape[1], room, size, *mean, *scale,
+            images, buffers, tables, planes, programs, out, stages, programs.shape[1], room, height, width,
+            *mean, *scale,
             raw=raw, every_op=every_op, block=_BLOCK, num_warps=_WARPS,
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["stages", "numbers", "room", "size"])
+@triton.jit(do_not_specialize=["stages", "numbers", "room", "height", "width"])
 def _run(
-    images, buffers, tables, planes, programs, out, stages, numbers, room, size,
+    images, buffers, tables, planes, programs, out, stages, numbers, room, height, width,
     mean_r, mean_g, mean_b, scale_r, scale_g, scale_b,
     raw: tl.constexpr, every_op: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
-    area = size * size
+    area = height * width
     source = images + sample * area * 3
     other = tl.num_programs(0).to(tl.int64) * area * 3  # from one buffer to the other
     table, plane = tables + sample * 768, planes + sample * room
@@ -84,9 +85,9 @@ def _run(
         if code != 0:
             target = buffers + sample * area * 3 + at * other
             if code == _GEOMETRY:
-                _warp(source, target, given, size, block)
+                _warp(source, target, given, height, width, block)
             elif code == _SHARPEN:
-                correlate(source, target, given, 3, size, block)
+                correlate(source, target, given, 3, height, width, block)
             elif (code == _COLOR) | (code == _COLOR_OF_MEAN):
                 _color(source, target, given, code == _COLOR_OF_MEAN, area, block)
             elif code <= _EQUALIZE:
@@ -95,7 +96,7 @@ def _run(
                 tl.debug_barrier()
                 _look_up(source, target, table, area, block)
             elif every_op:
-                _local(source, target, plane, given, code, size, block)
+                _local(source, target, plane, given, code, height, width, block)
             # What the other threads of the block wrote is read next.
             tl.debug_barrier()
             source = target
@@ -115,31 +116,31 @@ def _run(
 
 
 @triton.jit
-def _local(source, target, plane, given, code, size, block: tl.constexpr):
+def _local(source, target, plane, given, code, height, width, block: tl.constexpr):
     if code == _BLUR:
-        gaussian_blur(source, target, plane, given, size, block)
+        gaussian_blur(source, target, plane, given, height, width, block)
     elif code == _MOTION:
-        correlate(source, target, given + 1, tl.load(given).to(tl.int32), size, block)
+        correlate(source, target, given + 1, tl.load(given).to(tl.int32), height, width, block)
     elif code == _NOISE:
-        gaussian_noise(source, target, given, size * size, block)
+        gaussian_noise(source, target, given, height * width, block)
     elif code == _JPEG:
-        jpeg(source, target, plane, given, size, block)
+        jpeg(source, target, plane, given, height, width, block)
     elif code == _DOWNSCALE:
-        downscale(source, target, plane, given, size, block)
+        downscale(source, target, plane, given, height, width, block)
     else:
-        erase(source, target, given, size, block)
+        erase(source, target, given, height, width, block)
 
 
 @triton.jit
-def _warp(source, target, m, size, block: tl.constexpr):
+def _warp(source, target, m, height, width, block: tl.constexpr):
     a, b, c = tl.load(m), tl.load(m + 1), tl.load(m + 2)
     d, e, f = tl.load(m + 3), tl.load(m + 4), tl.load(m + 5)
     g, h, i = tl.load(m + 6), tl.load(m + 7), tl.load(m + 8)
     border, fill = tl.load(m + 9).to(tl.int32), tl.load(m + 10)
-    for start in range(0, size * size, block):
+    for start in range(0, height * width, block):
         pixel = start + tl.arange(0, block)
-        kept = pixel < size * size
-        x, y = (pixel % size).to(tl.float32), (pixel // size).to(tl.float32)
+        kept = pixel < height * width
+        x, y = (pixel % width).to(tl.float32), (pixel // width).to(tl.float32)
         w = g * x + h * y + i
         # Far away is far enough: what is beyond would not be a whole number any more.
         from_x = tl.minimum(tl.maximum((a * x + b * y + c) / w, -1e6), 1e6)
@@ -152,8 +153,8 @@ def _warp(source, target, m, size, block: tl.constexpr):
             u, v = column + corner % 2, row + corner // 2
             across = tl.where(corner % 2 == 1, right_share, 1 - right_share)
             share = across * tl.where(corner // 2 == 1, lower_share, 1 - lower_share)
-            shown = (border != 0) | ((u >= 0) & (u < size) & (v >= 0) & (v < size))
-            there = source + 3 * (within(v, size, border) * size + within(u, size, border))
+            shown = (border != 0) | ((u >= 0) & (u < width) & (v >= 0) & (v < height))
+            there = source + 3 * (within(v, height, border) * width + within(u, width, border))
             level_r, level_g, level_b = load(there, kept)
             red += share * tl.where(shown, level_r, fill)
             green += share * tl.where(shown, level_g, fill)

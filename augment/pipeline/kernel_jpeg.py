@@ -15,14 +15,14 @@ _NORM = tl.constexpr(0.3535533905932737)
 
 
 @triton.jit
-def jpeg(source, target, plane, given, size, block: tl.constexpr):
+def jpeg(source, target, plane, given, height, width, block: tl.constexpr):
     """Quantize luma and chroma as JPEG does, by the given tables, (2, 64); chroma at half the resolution."""
-    _compress(source, target, plane, given, 0, False, size, block)
+    _compress(source, target, plane, given, 0, False, height, width, block)
     for channel in range(1, 3):
-        _compress(source, target, plane, given + 64, channel, True, size, block)
-    for start in range(0, size * size, block):
+        _compress(source, target, plane, given + 64, channel, True, height, width, block)
+    for start in range(0, height * width, block):
         pixel = start + tl.arange(0, block)
-        kept = pixel < size * size
+        kept = pixel < height * width
         luma, cb, cr = load(target + 3 * pixel, kept)
         cb -= 128
         cr -= 128
@@ -30,53 +30,53 @@ def jpeg(source, target, plane, given, size, block: tl.constexpr):
 
 
 @triton.jit
-def _compress(source, target, plane, table, channel, chroma: tl.constexpr, size, block: tl.constexpr):
+def _compress(source, target, plane, table, channel, chroma: tl.constexpr, height, width, block: tl.constexpr):
     """Write luma, or one chroma, compressed, into a channel of the target; each has blocks of its own."""
     cell: tl.constexpr = 2 if chroma else 1  # pixels along the side of a chroma
-    side = ((size + cell - 1) // cell + 7) // 8 * 8
-    for start in range(0, side * side, block):
+    rows, columns = ((height + cell - 1) // cell + 7) // 8 * 8, ((width + cell - 1) // cell + 7) // 8 * 8
+    for start in range(0, rows * columns, block):
         number = start + tl.arange(0, block)
-        inside = number < side * side
-        x, y = number % side, number // side
+        inside = number < rows * columns
+        x, y = number % columns, number // columns
         if chroma:
             r, g, b = (
-                _quarter(source, x, y, size, inside),
-                _quarter(source + 1, x, y, size, inside),
-                _quarter(source + 2, x, y, size, inside),
+                _quarter(source, x, y, height, width, inside),
+                _quarter(source + 1, x, y, height, width, inside),
+                _quarter(source + 2, x, y, height, width, inside),
             )
             blue, red = -0.16873589 * r - 0.33126411 * g + 0.5 * b, 0.5 * r - 0.41868759 * g - 0.08131241 * b
             level = tl.where(channel == 1, blue, red) + 128
         else:
-            r, g, b = load(source + 3 * (within(y, size, 0) * size + within(x, size, 0)), inside)
+            r, g, b = load(source + 3 * (within(y, height, 0) * width + within(x, width, 0)), inside)
             level = 0.299 * r + 0.587 * g + 0.114 * b
         tl.store(plane + number, byte(level).to(tl.float32) - 128, mask=inside)
     tl.debug_barrier()
-    _transform_blocks(plane, table, side, block // 4)
-    for start in range(0, size * size, block):
+    _transform_blocks(plane, table, rows, columns, block // 4)
+    for start in range(0, height * width, block):
         pixel = start + tl.arange(0, block)
-        kept = pixel < size * size
-        there = plane + pixel // size // cell * side + pixel % size // cell
+        kept = pixel < height * width
+        there = plane + pixel // width // cell * columns + pixel % width // cell
         tl.store(target + 3 * pixel + channel, byte(tl.load(there, mask=kept, other=0) + 128), mask=kept)
     tl.debug_barrier()
 
 
 @triton.jit
-def _quarter(source, x, y, size, inside):
+def _quarter(source, x, y, height, width, inside):
     """Return the mean of 2 x 2 pixels of a channel, rounded, halves to even."""
     total = tl.zeros_like(x)
     for corner in tl.static_range(4):
-        u, v = within(2 * x + corner % 2, size, 0), within(2 * y + corner // 2, size, 0)
-        total += tl.load(source + 3 * (v * size + u), mask=inside, other=0).to(tl.int32)
+        u, v = within(2 * x + corner % 2, width, 0), within(2 * y + corner // 2, height, 0)
+        total += tl.load(source + 3 * (v * width + u), mask=inside, other=0).to(tl.int32)
     return ((total + 1 + (total // 4) % 2) // 4).to(tl.float32)
 
 
 @triton.jit
-def _transform_blocks(plane, table, side, block: tl.constexpr):
+def _transform_blocks(plane, table, rows, columns, block: tl.constexpr):
     """Quantize the cosine transform of each block of 8 x 8, in place: the rows, the columns, and the rows again.
 
     Each thread has the eight numbers of a row or column to itself, so passes only wait for each other.
     """
-    count = side * side // 8
+    count = rows * columns // 8
     for start in range(0, count, block):
         number = start + tl.arange(0, block)
         row = plane + 8 * number
@@ -86,15 +86,15 @@ def _transform_blocks(plane, table, side, block: tl.constexpr):
     tl.debug_barrier()
     for start in range(0, count, block):
         number = start + tl.arange(0, block)
-        column = plane + number // side * 8 * side + number % side
+        column = plane + number // columns * 8 * columns + number % columns
         steps = table + number % 8
-        a, b, c, d, e, f, g, h = _load_eight(column, side, number < count)
+        a, b, c, d, e, f, g, h = _load_eight(column, columns, number < count)
         a, b, c, d, e, f, g, h = _cosines(a, b, c, d, e, f, g, h)
         a, b, c, d = _quantize(a, steps), _quantize(b, steps + 8), _quantize(c, steps + 16), _quantize(d, steps + 24)
         e, f = _quantize(e, steps + 32), _quantize(f, steps + 40)
         g, h = _quantize(g, steps + 48), _quantize(h, steps + 56)
         a, b, c, d, e, f, g, h = _levels(a, b, c, d, e, f, g, h)
-        _store_eight(column, side, a, b, c, d, e, f, g, h, number < count)
+        _store_eight(column, columns, a, b, c, d, e, f, g, h, number < count)
     tl.debug_barrier()
     for start in range(0, count, block):
         number = start + tl.arange(0, block)

@@ -61,19 +61,19 @@ def mean_color(source, area, block: tl.constexpr):
 
 
 @triton.jit
-def correlate(source, target, weights, side, size, block: tl.constexpr):
+def correlate(source, target, weights, side, height, width, block: tl.constexpr):
     """Apply a kernel of (side, side) weights."""
-    border = tl.where(side // 2 < size, 3, 1)
-    for start in range(0, size * size, block):
+    border = tl.where(side // 2 < tl.minimum(height, width), 3, 1)
+    for start in range(0, height * width, block):
         pixel = start + tl.arange(0, block)
-        kept = pixel < size * size
-        x, y = pixel % size, pixel // size
+        kept = pixel < height * width
+        x, y = pixel % width, pixel // width
         red, green, blue = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
         for tap in range(side * side):
             weight = tl.load(weights + tap)
             if weight != 0:  # most are 0 in the kernel of a motion
                 v, u = y + tap // side - side // 2, x + tap % side - side // 2
-                r, g, b = load(source + 3 * (within(v, size, border) * size + within(u, size, border)), kept)
+                r, g, b = load(source + 3 * (within(v, height, border) * width + within(u, width, border)), kept)
                 red += weight * r
                 green += weight * g
                 blue += weight * b
@@ -81,7 +81,7 @@ def correlate(source, target, weights, side, size, block: tl.constexpr):
 
 
 @triton.jit
-def gaussian_blur(source, target, plane, given, size, block: tl.constexpr):
+def gaussian_blur(source, target, plane, given, height, width, block: tl.constexpr):
     """Blur across, into a plane of floats, and down, channel by channel; given sigma."""
     sigma = tl.load(given)
     radius = tl.ceil(3 * sigma).to(tl.int32)
@@ -90,29 +90,32 @@ def gaussian_blur(source, target, plane, given, size, block: tl.constexpr):
     for tap in range(1, radius + 1):
         total += 2 * tl.exp(-falloff * (tap * tap))
     for channel in range(3):
-        for start in range(0, size * size, block):
+        for start in range(0, height * width, block):
             pixel = start + tl.arange(0, block)
-            blurred = _blurred(source + channel, 3, pixel, True, radius, falloff, total, size, block)
-            tl.store(plane + pixel, blurred, mask=pixel < size * size)
+            blurred = _blurred(source + channel, 3, pixel, True, radius, falloff, total, height, width, block)
+            tl.store(plane + pixel, blurred, mask=pixel < height * width)
         tl.debug_barrier()
-        for start in range(0, size * size, block):
+        for start in range(0, height * width, block):
             pixel = start + tl.arange(0, block)
-            blurred = _blurred(plane, 1, pixel, False, radius, falloff, total, size, block)
-            tl.store(target + 3 * pixel + channel, byte(blurred), mask=pixel < size * size)
+            blurred = _blurred(plane, 1, pixel, False, radius, falloff, total, height, width, block)
+            tl.store(target + 3 * pixel + channel, byte(blurred), mask=pixel < height * width)
         tl.debug_barrier()
 
 
 @triton.jit
-def _blurred(source, step, pixel, across: tl.constexpr, radius, falloff, total, size, block: tl.constexpr):
+def _blurred(source, step, pixel, across: tl.constexpr, radius, falloff, total, height, width, block: tl.constexpr):
     """Return levels that are blurred across or down; from one pixel to the next it is `step`."""
-    x, y = pixel % size, pixel // size
-    border = tl.where(radius < size, 3, 1)
+    x, y = pixel % width, pixel // width
+    border = tl.where(radius < (width if across else height), 3, 1)
     level = tl.zeros([block], tl.float32)
     for tap in range(2 * radius + 1):
         offset = tap - radius
         weight = tl.exp(-falloff * (offset * offset)) / total
-        there = y * size + within(x + offset, size, border) if across else within(y + offset, size, border) * size + x
-        level += weight * tl.load(source + step * there, mask=pixel < size * size, other=0).to(tl.float32)
+        if across:
+            there = y * width + within(x + offset, width, border)
+        else:
+            there = within(y + offset, height, border) * width + x
+        level += weight * tl.load(source + step * there, mask=pixel < height * width, other=0).to(tl.float32)
     return level
 
 
@@ -138,18 +141,18 @@ def gaussian_noise(source, target, given, area, block: tl.constexpr):
 
 
 @triton.jit
-def erase(source, target, given, size, block: tl.constexpr):
+def erase(source, target, given, height, width, block: tl.constexpr):
     """Fill a rectangle; given its top, left, height and width, the number of a fill, a level and a seed."""
     top, left = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
     bottom, right = top + tl.load(given + 2).to(tl.int32), left + tl.load(given + 3).to(tl.int32)
     fill, level, seed = tl.load(given + 4).to(tl.int32), tl.load(given + 5), _seed(given + 6)
     red, green, blue = level, level, level
     if fill == 1:
-        red, green, blue = mean_color(source, size * size, block)
-    for start in range(0, size * size, block):
+        red, green, blue = mean_color(source, height * width, block)
+    for start in range(0, height * width, block):
         pixel = start + tl.arange(0, block)
-        kept = pixel < size * size
-        x, y = pixel % size, pixel // size
+        kept = pixel < height * width
+        x, y = pixel % width, pixel // width
         hole = (x >= left) & (x < right) & (y >= top) & (y < bottom)
         r, g, b = load(source + 3 * pixel, kept)
         if fill == 2:
@@ -168,47 +171,54 @@ def erase(source, target, given, size, block: tl.constexpr):
 
 
 @triton.jit
-def downscale(source, target, plane, given, size, block: tl.constexpr):
-    """Resize a channel to a smaller plane and back; given its side, both ratios, and 1 for linear enlargement."""
-    side, shrink, stretch = tl.load(given).to(tl.int32), tl.load(given + 1), tl.load(given + 2)
-    linear = tl.load(given + 3).to(tl.int32)
+def downscale(source, target, plane, given, height, width, block: tl.constexpr):
+    """Resize a channel to a smaller plane and back.
+
+    Given, each for y and x: the sides of the plane, those of the image over them, and the reverse; and 1 for linear
+    enlargement.
+    """
+    rows, columns = tl.load(given).to(tl.int32), tl.load(given + 1).to(tl.int32)
+    shrink_y, shrink_x = tl.load(given + 2), tl.load(given + 3)
+    stretch_y, stretch_x = tl.load(given + 4), tl.load(given + 5)
+    linear = tl.load(given + 6).to(tl.int32)
     for channel in range(3):
-        _shrink(source + channel, plane, side, shrink, size, block)
+        _shrink(source + channel, plane, rows, columns, shrink_y, shrink_x, height, width, block)
         tl.debug_barrier()
-        for start in range(0, size * size, block):
+        for start in range(0, height * width, block):
             pixel = start + tl.arange(0, block)
-            kept = pixel < size * size
-            x, y = pixel % size, pixel // size
+            kept = pixel < height * width
+            x, y = pixel % width, pixel // width
             if linear == 1:
-                level = _interpolated(plane, x, y, stretch, side, kept)
+                level = _interpolated(plane, x, y, stretch_y, stretch_x, rows, columns, kept)
             else:
-                u = tl.minimum(tl.floor(x * stretch + 0.5 * stretch).to(tl.int32), side - 1)
-                v = tl.minimum(tl.floor(y * stretch + 0.5 * stretch).to(tl.int32), side - 1)
-                level = tl.load(plane + v * side + u, mask=kept, other=0)
+                u = tl.minimum(tl.floor(x * stretch_x + 0.5 * stretch_x).to(tl.int32), columns - 1)
+                v = tl.minimum(tl.floor(y * stretch_y + 0.5 * stretch_y).to(tl.int32), rows - 1)
+                level = tl.load(plane + v * columns + u, mask=kept, other=0)
             tl.store(target + 3 * pixel + channel, byte(level), mask=kept)
         tl.debug_barrier()
 
 
 @triton.jit
-def _shrink(source, plane, side, ratio, size, block: tl.constexpr):
-    """Resize one channel to (side, side) with a triangular filter, each pixel of which covers two of the result."""
-    taps = tl.ceil(2 * ratio).to(tl.int32)
-    for start in range(0, side * side, block):
+def _shrink(source, plane, rows, columns, ratio_y, ratio_x, height, width, block: tl.constexpr):
+    """Resize one channel to (rows, columns) with a triangular filter, each pixel of which covers two of the result."""
+    taps_y, taps_x = tl.ceil(2 * ratio_y).to(tl.int32), tl.ceil(2 * ratio_x).to(tl.int32)
+    for start in range(0, rows * columns, block):
         pixel = start + tl.arange(0, block)
-        x, y = (pixel % side).to(tl.float32), (pixel // side).to(tl.float32)
+        x, y = (pixel % columns).to(tl.float32), (pixel // columns).to(tl.float32)
         # Where the filter begins, in pixels of the source.
-        from_x, from_y = x * ratio + (0.5 * ratio - 0.5 - ratio), y * ratio + (0.5 * ratio - 0.5 - ratio)
+        from_x = x * ratio_x + (0.5 * ratio_x - 0.5 - ratio_x)
+        from_y = y * ratio_y + (0.5 * ratio_y - 0.5 - ratio_y)
         left, top = tl.ceil(from_x).to(tl.int32), tl.ceil(from_y).to(tl.int32)
         level, total = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
-        for down in range(taps):
-            height = _triangle((top + down - from_y) / ratio)
-            row = within(top + down, size, 0) * size
-            for across in range(taps):
-                weight = height * _triangle((left + across - from_x) / ratio)
-                there = source + 3 * (row + within(left + across, size, 0))
-                level += weight * tl.load(there, mask=pixel < side * side, other=0).to(tl.float32)
+        for down in range(taps_y):
+            share = _triangle((top + down - from_y) / ratio_y)
+            row = within(top + down, height, 0) * width
+            for across in range(taps_x):
+                weight = share * _triangle((left + across - from_x) / ratio_x)
+                there = source + 3 * (row + within(left + across, width, 0))
+                level += weight * tl.load(there, mask=pixel < rows * columns, other=0).to(tl.float32)
                 total += weight
-        tl.store(plane + pixel, byte(level / total).to(tl.float32), mask=pixel < side * side)
+        tl.store(plane + pixel, byte(level / total).to(tl.float32), mask=pixel < rows * columns)
 
 
 @triton.jit
@@ -218,15 +228,16 @@ def _triangle(position):
 
 
 @triton.jit
-def _interpolated(plane, x, y, stretch, side, kept):
-    from_x, from_y = x * stretch + (0.5 * stretch - 0.5), y * stretch + (0.5 * stretch - 0.5)
+def _interpolated(plane, x, y, stretch_y, stretch_x, rows, columns, kept):
+    from_x, from_y = x * stretch_x + (0.5 * stretch_x - 0.5), y * stretch_y + (0.5 * stretch_y - 0.5)
     left, top = tl.floor(from_x), tl.floor(from_y)
     right_share, lower_share = from_x - left, from_y - top
-    u, right = within(left.to(tl.int32), side, 0), within(left.to(tl.int32) + 1, side, 0)
-    v, below = within(top.to(tl.int32), side, 0), within(top.to(tl.int32) + 1, side, 0)
-    upper_left, upper_right = tl.load(plane + v * side + u, mask=kept), tl.load(plane + v * side + right, mask=kept)
-    lower_left = tl.load(plane + below * side + u, mask=kept)
-    lower_right = tl.load(plane + below * side + right, mask=kept)
+    u, right = within(left.to(tl.int32), columns, 0), within(left.to(tl.int32) + 1, columns, 0)
+    v, below = within(top.to(tl.int32), rows, 0), within(top.to(tl.int32) + 1, rows, 0)
+    upper_left = tl.load(plane + v * columns + u, mask=kept)
+    upper_right = tl.load(plane + v * columns + right, mask=kept)
+    lower_left = tl.load(plane + below * columns + u, mask=kept)
+    lower_right = tl.load(plane + below * columns + right, mask=kept)
     upper = upper_left + right_share * (upper_right - upper_left)
     lower = lower_left + right_share * (lower_right - lower_left)
     return upper + lower_share * (lower - upper)

@@ -15,7 +15,7 @@ def mix(images: Tensor, targets: Tensor, records: Tensor, classes: int) -> tuple
     """Mix each sample with the next one of its batch.
 
     Args:
-        images: (N, 3, size, size) float in channels_last memory.
+        images: (N, 3, height, width) float in channels_last memory.
         targets: (N,) class indices, or (N, K) float32 labels or numbers.
         records: (N, stages, 6) float32, contiguous: left, right, top and bottom of a rectangle, the weight of the own
             image in it, and the weight of the own target.
@@ -24,30 +24,43 @@ def mix(images: Tensor, targets: Tensor, records: Tensor, classes: int) -> tuple
     Returns:
         Images like those given, and targets, (N, classes) or (N, K) float32.
     """
-    count, _, size, _ = images.shape
+    count, _, height, width = images.shape
     labels, targets = targets.is_floating_point(), targets.contiguous()
     columns = targets.shape[1] if labels else classes
     mixed = torch.empty_like(images)
     shares = torch.empty((count, columns), dtype=torch.float32, device=images.device)
-    pieces = triton.cdiv(3 * size * size, _BLOCK)
+    pieces = triton.cdiv(3 * height * width, _BLOCK)
     with torch.cuda.device_of(images):
         _mix[(count, pieces + 1)](
-            images, mixed, targets, shares, records, records.shape[1], size, columns, labels=labels, block=_BLOCK
+            images,
+            mixed,
+            targets,
+            shares,
+            records,
+            records.shape[1],
+            height,
+            width,
+            columns,
+            labels=labels,
+            block=_BLOCK,
         )
     return mixed, shares
 
 
 # Compiled once, wherever in memory the records of a batch begin.
-@triton.jit(do_not_specialize=["targets", "records", "stages", "size", "columns"])
-def _mix(images, mixed, targets, shares, records, stages, size, columns, labels: tl.constexpr, block: tl.constexpr):
+@triton.jit(do_not_specialize=["targets", "records", "stages", "height", "width", "columns"])
+def _mix(
+    images, mixed, targets, shares, records, stages, height, width, columns,
+    labels: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
     partner = (sample + 1) % tl.num_programs(0)
     given = records + sample * stages * 6
     piece = tl.program_id(1)
     if piece < tl.num_programs(1) - 1:
-        length = 3 * size * size
+        length = 3 * height * width
         number = piece * block + tl.arange(0, block)
-        x, y = number // 3 % size, number // 3 // size
+        x, y = number // 3 % width, number // 3 // width
         own = tl.load(images + sample * length + number, mask=number < length, other=0).to(tl.float32)
         other = tl.load(images + partner * length + number, mask=number < length, other=0).to(tl.float32)
         for _ in range(stages):

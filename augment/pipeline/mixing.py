@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from augment.data.targets.kind import Kind
+from augment.params import Size
 from augment.pipeline.feed import BLOCK, Values, compact, stage_values
 from augment.pipeline.program import runs
 from augment.recipe.kinds import Array, BatchOp
@@ -35,24 +36,24 @@ class Mixer:
         self._together = together
         self._known = all(stage.steps[0].op.name in _KERNEL_OPS for stage in plan.batch_stages)
         # For each size of images, by the kernel or not: epoch, first and last sample, and the values of batch stages.
-        self._drawn: dict[tuple[int, bool], tuple[int, int, int, list[_Values]]] = {}
+        self._drawn: dict[tuple[Size, bool], tuple[int, int, int, list[_Values]]] = {}
 
     def mix(self, images: Tensor, targets: Tensor, *, epoch: int, start: int) -> tuple[Tensor, Tensor]:
         """Mix a batch, or one view of it.
 
         Args:
-            images: (N, 3, size, size).
+            images: (N, 3, height, width).
             targets: those of its samples, as the kind collates them.
             epoch: the epoch it belongs to.
             start: position of its first sample in the epoch.
 
         Returns:
-            Images, (N, 3, size, size) in channels_last memory, and the share of each class in them, (N, classes)
+            Images, (N, 3, height, width) in channels_last memory, and the share of each class in them, (N, classes)
             float32; labels and numbers are mixed in the same shares, (N, K).
         """
         stages = self._sampler.plan.batch_stages
         by_kernel = self._known and images.permute(0, 2, 3, 1).is_contiguous() and kernel_runs(images.device)
-        given = self._values((images.shape[-1], by_kernel), epoch, start, len(images), images.device)
+        given = self._values((Size(*images.shape[2:]), by_kernel), epoch, start, len(images), images.device)
         if by_kernel:
             from augment.pipeline.kernel_mix import mix
 
@@ -79,7 +80,7 @@ class Mixer:
         return images.contiguous(memory_format=torch.channels_last), own
 
     def _values(
-        self, kind: tuple[int, bool], epoch: int, start: int, count: int, device: torch.device
+        self, kind: tuple[Size, bool], epoch: int, start: int, count: int, device: torch.device
     ) -> list[_Values]:
         """Return what each batch stage is fed, with a mask `applied` if its op has no neutral values.
 
@@ -99,7 +100,7 @@ class Mixer:
         return [{name: value[rows] for name, value in stage.items()} for stage in values]
 
 
-def _records(fed: dict[str, Values], size: int) -> Values:
+def _records(fed: dict[str, Values], size: Size) -> Values:
     """Return what the kernel takes of mixup or cutmix, (N, 6) float32, see `kernel_mix`; both have neutral values."""
     share = fed["share"]
     records = np.zeros((len(share), 6), np.float32)
@@ -109,7 +110,7 @@ def _records(fed: dict[str, Values], size: int) -> Values:
             records[:, column] = mask.argmax(axis=1)
             records[:, column + 1] = records[:, column] + mask.sum(axis=1)
     else:
-        records[:, [1, 3]] = size
+        records[:, 1], records[:, 3] = size.width, size.height
         records[:, 4] = share
     return records
 

@@ -10,6 +10,7 @@ import nvidia.dali.fn
 import nvidia.dali.types
 from nvidia.dali.data_node import DataNode
 
+from augment.params import Size
 from augment.pipeline.graph import Device, Form, GraphImage, Node, Placement
 from augment.pipeline.program import Program
 from augment.recipe.plan import Plan
@@ -31,13 +32,13 @@ class Dali:
         fn: DALI's operators.
         types: DALI's types.
         device: where the images are, cpu or gpu.
-        size: side of the images in pixels.
+        size: height and width of the images in pixels.
     """
 
     fn = fn
     types = types
 
-    def __init__(self, device: Device, size: int, seed: int | None, key: str) -> None:
+    def __init__(self, device: Device, size: Size, seed: int | None, key: str) -> None:
         self.device = device
         self.size = size
         self._seed, self._key = seed, key
@@ -72,7 +73,7 @@ class Dali:
         return value.gpu() if self.device == "gpu" else value
 
     def numpy_function(self, function: Callable[..., Any], images: Node, values: Mapping[str, Any]) -> Node:
-        """Apply `function(image, **values)` to each image, (size, size, 3) uint8 to the same, on the CPU."""
+        """Apply `function(image, **values)` to each image, (height, width, 3) uint8 to the same, on the CPU."""
         drawn, fixed = _split(values)
 
         def call(image: Any, *given: Any) -> Any:
@@ -145,8 +146,8 @@ def add_views(
     """Add the views of a plan to a graph, of images that are stored encoded or, if `raw`, decoded.
 
     Returns:
-        The images of each view, (size, size, 3), uint8 if a kernel does the rest; and with frames the windows of crops,
-        see `GraphImage`, and the position of each view's window among them.
+        The images of each view, (height, width, 3), uint8 if a kernel does the rest; and with frames the windows of
+        crops, see `GraphImage`, and the position of each view's window among them.
 
     Raises:
         UserError: frames are asked for, and a crop does not say which window it takes.
@@ -185,7 +186,7 @@ def is_decoded_once(plan: Plan) -> bool:
 
 
 def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> Node:
-    """Apply a stage to (size, size, 3) uint8 images.
+    """Apply a stage to (height, width, 3) uint8 images.
 
     It is fed its values of each sample, on the CPU; with `applied`, only those samples are touched.
     """
@@ -237,7 +238,7 @@ def _local(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -
 
 
 def normalize(images: Node, plan: Plan, *, half: bool, layout: str = "HWC") -> Node:
-    """Turn (size, size, 3) uint8 into float of a layout, by mean and standard deviation."""
+    """Turn (height, width, 3) uint8 into float of a layout, by mean and standard deviation."""
     return fn.crop_mirror_normalize(
         images,
         dtype=types.FLOAT16 if half else types.FLOAT,

@@ -8,6 +8,7 @@ comes with PyTorch for CUDA, and runs on PyTorch's stream, after DALI's graph.
 Noise is drawn in the kernel, by a counter-based generator (Philox) with a seed for each sample and stage.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -29,7 +30,7 @@ from augment.recipe.stage import Stage
 
 log = getLogger(__name__)
 
-_LARGEST = 256  # side in pixels up to which the other ops than those of policies run in the kernel
+_LARGEST = 256**2  # pixels up to which the other ops than those of policies run in the kernel
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Program:
         """
         program = Program(plan)
         several = sum(stage.kind == "local" for stage in program.stages) > 1
-        return program if several and (plan.size <= _LARGEST or not program.every_op) else None
+        return program if several and (math.prod(plan.size) <= _LARGEST or not program.every_op) else None
 
     @cached_property
     def _split(self) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
@@ -123,7 +124,7 @@ class Program:
         return programs
 
     def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
-        """Apply the stages to (N, size, size, 3) uint8 and normalize: the same as float, or uint8 if the form is raw.
+        """Apply the stages to (N, height, width, 3) uint8 and normalize: float, or uint8 if the form is raw.
 
         The programs, which `values` returns, are on the device of the images.
         """

@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.params import Size
 from augment.pipeline.feed import Values
 from augment.recipe.stage import Stage
 
@@ -32,29 +33,31 @@ CHROMA = (
 )
 
 
-def _as_fed(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+def _as_fed(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
     """Return the numbers that a routine takes of a stage, as columns, (N, any) each: what DALI's operators take."""
     return [value.reshape(len(value), np.prod(value.shape[1:], dtype=int)) for value in fed.values()]
 
 
-def _warp(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+def _warp(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
     return [*_as_fed(stage, fed, size), *_constants(fed, BORDERS[stage.border[0]], stage.border[1])]
 
 
-def _motion_blur(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+def _motion_blur(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
     return [*_constants(fed, fed["kernel"].shape[1]), *_as_fed(stage, fed, size)]
 
 
-def _jpeg(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+def _jpeg(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
     return [_quantization()[fed["quality"]]]
 
 
-def _downscale(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
-    side = fed["side"][:, :1]
-    return [side, size / side, side / size, *_constants(fed, stage.steps[0].params["interpolation"] == "linear")]
+def _downscale(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+    sides = fed["side"]
+    linear = stage.steps[0].params["interpolation"] == "linear"
+    whole = np.array(size, np.float32)
+    return [sides, whole / sides, sides / whole, *_constants(fed, linear)]
 
 
-def _erase(stage: Stage, fed: dict[str, Values], size: int) -> list[Values]:
+def _erase(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
     *window, seed = _as_fed(stage, fed, size)
     params = stage.steps[0].params
     return [*window, *_constants(fed, _FILLS[params["fill"]], params["level"]), seed]
@@ -68,7 +71,7 @@ def _constants(fed: dict[str, Values], *values: float) -> list[Values]:
 # What the kernel runs, and what it takes of each: a kind of stage, or an op of the registry. A stage's code is its
 # place here, from 1; 0 stands for a stage that does not apply to a sample. The first eight are all that policies need:
 # without the others, the kernel compiles in less time.
-ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], int], list[Values]]] = {
+ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], Size], list[Values]]] = {
     "geometry": _warp,
     "color": _as_fed,
     "color of mean": _as_fed,

@@ -22,7 +22,7 @@ from augment.data.targets.keypoints import Keypoints
 from augment.data.targets.labels import LABELS
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import SpatialKind
-from augment.params import Interval
+from augment.params import Interval, Size
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import Form, GraphImage, Node, Placement
@@ -124,8 +124,8 @@ class Transform:
                 (N, P, 2) or (N, P, 3) floats. These are in pixels of the images as they are stored.
 
         Returns:
-            Without targets (N, 3, size, size) float32 or float16, normalized, in channels_last memory; a tuple of them
-            if the recipe makes several views. With targets a `Batch`, whose indices are positions in this batch.
+            Without targets (N, 3, height, width) float32 or float16, normalized, in channels_last memory; a tuple of
+            them if the recipe makes several views. With targets a `Batch`, whose indices are positions in this batch.
 
         Raises:
             UserError: images or targets that are not as above, or missing targets.
@@ -254,7 +254,7 @@ class _Graph(GraphSource):
         return Dali(self.placement.device, plan.size, None, f"{plan.path}.{stage.steps[0].key}")
 
     def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Return each view, (N, 3, size, size), with the draws of a call, and with frames its windows."""
+        """Return each view, (N, 3, height, width), with the draws of a call, and with frames its windows."""
         device = self.placement.torch_device
         stream = torch.cuda.current_stream(device) if self.placement.device == "gpu" else None
         where = (call, 0, len(images))
@@ -326,8 +326,8 @@ class _FedImage(GraphImage):
         self.columns = 2
         self.draw: Callable[[Array, Any], Array] | None = None
 
-    def resize_random_window(self, size: int, area_range: Interval, aspect_range: Interval) -> Node:
-        """Return a random window as (size, size, 3) uint8."""
+    def resize_random_window(self, size: Size, area_range: Interval, aspect_range: Interval) -> Node:
+        """Return a random window as (height, width, 3) uint8."""
         self.columns = COLUMNS
         self.draw = lambda uniform, sizes: random_windows(uniform, sizes(), area_range, aspect_range)
         window = self._source()

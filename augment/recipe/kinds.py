@@ -103,7 +103,7 @@ class Op:
 
 @dataclass(frozen=True, repr=False)
 class CropOp(Op):
-    """Cuts a window out of an image of any size, and resizes it to the square."""
+    """Cuts a window out of an image of any size, and resizes it."""
 
     random: bool = False
 

@@ -87,10 +87,11 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
 
 
 def crop(*, random: bool = False, **params: Param[Any]) -> Decorator:
-    """Declare an op that turns an image of any size into the square: `function(source, size, **values)`.
+    """Declare an op that turns an image of any size into one of `size`: `function(source, size, **values)`.
 
-    `source` is an `augment.pipeline.graph.GraphImage`, which decodes and resizes; values are the configured parameters.
-    The function returns a DALI node, (size, size, 3) uint8. A recipe has at most one crop: its first step, without p.
+    `source` is an `augment.pipeline.graph.GraphImage`, which decodes and resizes; `size` is (height, width); values are
+    the configured parameters. The function returns a DALI node, (height, width, 3) uint8. A recipe has at most one
+    crop: its first step, without p.
 
     Args:
         random: whether it draws random numbers in DALI.
@@ -102,8 +103,9 @@ def crop(*, random: bool = False, **params: Param[Any]) -> Decorator:
 def geometry(*, moves_inside: bool = False, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Decorator:
     """Declare an op that moves pixels by a matrix: `function(size, **values) -> (N, 3, 3)`.
 
-    For N samples and images of (size, size), the matrix maps source to destination in pixels, with the origin in the
-    middle of the image, x right and y down. Drawn values are (N,) arrays. Without any, return a single (3, 3) matrix.
+    For N samples and images of `size`, (height, width), the matrix maps source to destination in pixels, with the
+    origin in the middle of the image, x right and y down. Drawn values are (N,) arrays. Without any, return a single
+    (3, 3) matrix.
 
     Args:
         moves_inside: whether the result shows nothing beyond the edges, as for a flip; the op then has no border.
@@ -140,13 +142,13 @@ def local(
 ) -> Decorator:
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
 
-    Images are (size, size, 3) uint8, before and after. `dali` is an `augment.pipeline.operators.Dali`, with DALI's `fn`
-    and `types`, and the `size`. Drawn values are DALI nodes on the CPU, one value per sample.
+    Images are (height, width, 3) uint8, before and after. `dali` is an `augment.pipeline.operators.Dali`, with DALI's
+    `fn` and `types`, and the `size`, (height, width). Drawn values are DALI nodes on the CPU, one value per sample.
 
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: NumPy function `(size, **values) -> {name: (N, ...) array}` that computes what `function` takes in
-            place of the drawn values.
+            place of the drawn values; the size is (height, width).
         neutral: drawn or prepared values with which the op changes no bit, for an op that is cheap on the GPU.
         random: whether it draws random numbers in DALI: each operator that does takes `**dali.random`.
         checkpoints: whether DALI can checkpoint its operators; false makes resuming an epoch slower.
@@ -163,7 +165,7 @@ def local(
 
 
 def numpy_op(*, uniforms: tuple[str, ...] = (), moves: bool = True, **params: Param[Any]) -> Decorator:
-    """Declare an op on one image in NumPy: `function(image, **values)`, (size, size, 3) uint8 -> the same.
+    """Declare an op on one image in NumPy: `function(image, **values)`, (height, width, 3) uint8 -> the same.
 
     Drawn values are floats. The function runs on the CPU, image by image, holding the interpreter lock; if there is a
     GPU, images are copied to the CPU and back. `uniforms`, `moves` and `params` are as for `local`.
@@ -172,7 +174,7 @@ def numpy_op(*, uniforms: tuple[str, ...] = (), moves: bool = True, **params: Pa
 
 
 def torch_op(*, uniforms: tuple[str, ...] = (), moves: bool = True, **params: Param[Any]) -> Decorator:
-    """Declare an op on a batch in PyTorch: `function(images, **values)`, (N, size, size, 3) uint8 -> the same.
+    """Declare an op on a batch in PyTorch: `function(images, **values)`, (N, height, width, 3) uint8 -> the same.
 
     Drawn values are (N,) float32 tensors on the images' device, where the function runs. Each batch costs a stack and
     Python code that holds the interpreter lock. `uniforms`, `moves` and `params` are as for `local`.
@@ -204,7 +206,7 @@ def batch(
 ) -> Decorator:
     """Declare an op that mixes samples: `function(images, partners, **values) -> images, share`.
 
-    Images and their partners are (N, 3, size, size) float tensors, normalized; `share`, (N,), is each sample's own
+    Images and their partners are (N, 3, height, width) float tensors, normalized; `share`, (N,), is each sample's own
     share of the mixed target. Drawn values are (N,) tensors. It may write to all of these.
 
     Args:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
+from augment.params import Size
 from augment.recipe.layout import positions_of, stages_of
 from augment.recipe.ops.crops import resize as _resize
 from augment.recipe.stage import Stage, StageKind
@@ -22,8 +23,8 @@ class Plan:
 
     Attributes:
         split: train or val.
-        size: side of the square output in pixels.
-        crop: the step that turns an image of any size into (size, size).
+        size: height and width of the output in pixels.
+        crop: the step that turns an image of any size into one of that size.
         stages: the stages in order.
         mean: mean of RGB in 0..1, subtracted.
         std: standard deviation of RGB in 0..1, divided by.
@@ -37,7 +38,7 @@ class Plan:
     """
 
     split: SplitName
-    size: int
+    size: Size
     crop: Step
     stages: tuple[Stage, ...]
     mean: tuple[float, float, float]
@@ -117,14 +118,24 @@ class Plan:
         views = [(plan.digest, sorted(plan.shared)) for plan in self.others] if self.view else []
         # Older digests have no entry for views by name.
         named = [views] if views else []
-        whole = (self.split, self.size, _identity(self.crop), stages, tree, self.mean, self.std, self.views, *named)
+        whole = (
+            self.split,
+            self.size.plain,
+            _identity(self.crop),
+            stages,
+            tree,
+            self.mean,
+            self.std,
+            self.views,
+            *named,
+        )
         return blake2b(repr(whole).encode(), digest_size=8).hexdigest()
 
     def __str__(self) -> str:
         if self.views.named:
             return "\n".join([f"{self.split}: {amount(len(self.per_view), 'view')}", *self._named_views()])
         views = f", {self.views.count} views, {self.views.crop} crop" if self.views.count > 1 else ""
-        return "\n".join([f"{self.split}: {self.size} x {self.size} px{views}", *self._lines()])
+        return "\n".join([f"{self.split}: {_pixels(self.size)}{views}", *self._lines()])
 
     def _named_views(self) -> list[str]:
         plans = {plan.view: plan for plan in reversed(self.per_view)}
@@ -133,7 +144,7 @@ class Plan:
             plan = plans[view.name]
             times = f"{view.count} times, " if view.count > 1 else ""
             shared = f", sharing {', '.join(view.share)}" if view.share and plan.view != self.view else ""
-            lines += [f" {view.name}: {times}{plan.size} x {plan.size} px{shared}", *plan._lines()]
+            lines += [f" {view.name}: {times}{_pixels(plan.size)}{shared}", *plan._lines()]
         return lines
 
     def _lines(self) -> list[str]:
@@ -178,6 +189,10 @@ def _summary(stage: Stage) -> str:
     if stage.kind == "geometry":
         return f"{count} warp, border {mode}" + (f" {fill}" if mode == "constant" else "")
     return f"{stage.steps[0].op.name}, one of {alternatives}"
+
+
+def _pixels(size: Size) -> str:
+    return f"{size.height} x {size.width} px"
 
 
 def _list(values: tuple[float, ...]) -> str:

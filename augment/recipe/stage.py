@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.params import Size
 from augment.recipe.kinds import Array, PreparedOp
 from augment.recipe.steps import Step
 from augment.support.errors import UserError
@@ -47,12 +48,12 @@ class Stage:
         """Whether a color stage's matrix depends on the mean color of the image."""
         return self.kind == "color" and any(_shape(step)[-1] == 7 for step in self.steps)
 
-    def matrix(self, draws: Mapping[str, Draws], size: int) -> Array:
+    def matrix(self, draws: Mapping[str, Draws], size: Size) -> Array:
         """Compose the matrices of the stage's steps.
 
         Args:
             draws: each step's drawn values, (N,) each, and `applied`, (N,) bool, by the step's key.
-            size: side of the image in pixels.
+            size: height and width of the image in pixels.
 
         Returns:
             geometry: (N, 3, 3), source to destination, in pixels, origin in the middle of the image.
@@ -62,7 +63,7 @@ class Stage:
         side = 3 if self.kind == "geometry" else 7 if self.uses_mean else 4
         return _total(self.steps, draws, size, side)[:, :3]
 
-    def links(self, draws: Mapping[str, Draws], size: int) -> list[Array]:
+    def links(self, draws: Mapping[str, Draws], size: Size) -> list[Array]:
         """Return the matrices of a chained stage in order of application, each as `matrix` returns them.
 
         A step may consist of several, as color_jitter does.
@@ -94,7 +95,7 @@ class Stage:
         assert isinstance(op, PreparedOp)
         return op
 
-    def values(self, draws: Mapping[str, Draws], size: int, *, neutral: bool = False) -> dict[str, Array]:
+    def values(self, draws: Mapping[str, Draws], size: Size, *, neutral: bool = False) -> dict[str, Array]:
         """Return the values that a local or batch stage's op takes for each sample: {name: (N, ...)}; see `matrix`.
 
         With `neutral`, samples that skip the stage get the op's neutral values, if it has some; otherwise, any values.
@@ -136,7 +137,7 @@ def _shape(step: Step) -> tuple[int, ...]:
     return np.shape(step.op.function(**step.op.values(step.params, one)))
 
 
-def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: int, side: int, part: int | None = None) -> Array:
+def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: Size, side: int, part: int | None = None) -> Array:
     """Return the product of the matrices of some steps, (N, side, side), or of one part of each."""
     total = np.tile(np.eye(side), (len(draws[steps[0].key]["applied"]), 1, 1))
     for step in steps:
@@ -146,7 +147,9 @@ def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: int, side: i
     return total
 
 
-def _matrices(step: Step, drawn: Draws, size: int, rows: NDArray[np.intp], side: int, part: int | None = None) -> Array:
+def _matrices(
+    step: Step, drawn: Draws, size: Size, rows: NDArray[np.intp], side: int, part: int | None = None
+) -> Array:
     """Return a step's matrices for some samples, (rows, side, side), or those of one of its parts."""
     values = step.op.values(step.params, {n: drawn[n][rows] for n in (*step.op.draws, *step.op.uniforms)})
     if step.op.kind == "geometry":

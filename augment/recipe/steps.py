@@ -16,12 +16,15 @@ from augment.params import (
     Choice,
     Count,
     Flag,
+    ImageSize,
     Number,
     Range,
+    Size,
     Texts,
     Values,
     check_known,
     parse_params,
+    plain_value,
     setting,
     settings,
 )
@@ -123,12 +126,12 @@ class Aug:
         views: views of each image of the train split.
     """
 
-    size: int = setting(
-        Count(
+    size: Size = setting(  # noqa: RUF009
+        ImageSize(
             aliases=("img_size", "image_size", "resolution"),
-            default=128,
+            default=Size(128, 128),
             within=(8, 4096),
-            doc="side of the square model input",
+            doc="size of the model input: the side of a square, or [height, width]",
             unit="px",
         )
     )
@@ -320,7 +323,7 @@ def plain_views(aug: Aug) -> dict[str, Any]:
         return {name: getattr(aug.views, name) for name in settings(Views)}
     return {
         view.name: {
-            **{name: _plain(getattr(view, name)) for name in settings(View)},
+            **{name: plain_value(getattr(view, name)) for name in settings(View)},
             "steps": plain_steps(tuple(step for step in view.steps if step not in aug.train)),
         }
         for view in aug.views.named
@@ -333,11 +336,5 @@ def _plain_step(step: Step) -> dict[str, Any]:
         plain["p"] = step.p
     if step.weight != 1:
         plain["weight"] = step.weight
-    plain |= {name: _plain(value) for name, value in step.params.items()}
+    plain |= {name: plain_value(value) for name, value in step.params.items()}
     return plain | ({"steps": plain_steps(step.steps)} if step.op.nests else {})
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Values):
-        return {"values": list(value.values)}
-    return list(value) if isinstance(value, tuple) else value

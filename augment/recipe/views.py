@@ -4,7 +4,18 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from augment.params import Choice, Count, Texts, check_known, parse_params, parse_settings, setting, settings
+from augment.params import (
+    Choice,
+    Count,
+    ImageSize,
+    Size,
+    Texts,
+    check_known,
+    parse_params,
+    parse_settings,
+    setting,
+    settings,
+)
 from augment.recipe.op import OPS
 from augment.support.errors import UserError, suggest
 
@@ -22,8 +33,10 @@ class View:
     """
 
     count: int = setting(Count(default=1, within=(1, 16), doc="number of these views, each with draws of its own"))
-    size: int | None = setting(
-        Count(optional=True, within=(8, 4096), doc="side of the square; null: aug.size", unit="px")
+    size: Size | None = setting(  # noqa: RUF009
+        ImageSize(
+            optional=True, within=(8, 4096), doc="size of these views, as aug.size, which null stands for", unit="px"
+        )
     )
     share: tuple[str, ...] = setting(Texts(default=(), doc="steps whose draws are those of the first view"))
     name: str = ""

@@ -20,6 +20,7 @@ from augment.data.images import open_image
 from augment.data.sources import load_dataset
 from augment.data.sources.files import Sample
 from augment.drawing.text import DPI
+from augment.params import Size
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
@@ -48,7 +49,7 @@ _EXAMPLES = """\
 def aug_of(steps: int, *, fuse: bool) -> Aug:
     """Return a recipe of `steps` alternating rotations and warps, applied to every sample."""
     given = {f"step_{i}": {"op": ("rotate", "warp")[i % 2], "p": 1.0} for i in range(steps)}
-    return Aug(size=SIZE, fuse=fuse, mean=None, std=None, plugins=(), val=parse_steps(given, "aug.val"))
+    return Aug(size=Size(SIZE, SIZE), fuse=fuse, mean=None, std=None, plugins=(), val=parse_steps(given, "aug.val"))
 
 
 def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> Images:
@@ -87,7 +88,7 @@ def always_inside(steps: int, count: int) -> Mask:
     points = np.broadcast_to(np.stack([x, y, np.ones_like(x)]).reshape(3, -1), (count, 3, SIZE * SIZE))
     inside = np.ones((count, SIZE * SIZE), dtype=bool)
     for step in reversed(plan.steps):
-        points = np.linalg.inv(Stage("geometry", ((step,),)).matrix(draws, SIZE)) @ points
+        points = np.linalg.inv(Stage("geometry", ((step,),)).matrix(draws, plan.size)) @ points
         inside &= (np.abs(points[:, :2]) <= middle - 1).all(axis=1)
     return inside.reshape(count, SIZE, SIZE)
 

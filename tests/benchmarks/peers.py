@@ -64,7 +64,7 @@ def feeds(setup: Setup) -> dict[str, tuple[str, Feed]]:
 
 
 def fixed(setup: Setup) -> Iterator[Tensor]:
-    batch = torch.randn(setup.batch_size, 3, setup.aug.size, setup.aug.size, device=setup.device)
+    batch = torch.randn(setup.batch_size, 3, *setup.aug.size, device=setup.device)
     while True:
         yield batch
 
@@ -120,7 +120,7 @@ def by_timm(setup: Setup) -> Iterator[Tensor]:
     colors = [steps[name] for name in ("brightness", "contrast", "saturation") if name in steps]
     strength = max((abs(step.params["factor_range"][1] - 1) for step in colors), default=None)
     loader = create_loader(
-        TimmImages(setup.paths()), plan.size, setup.batch_size, is_training=True, interpolation="bilinear",
+        TimmImages(setup.paths()), tuple(plan.size), setup.batch_size, is_training=True, interpolation="bilinear",
         scale=plan.crop.params["area_range"], ratio=plan.crop.params["aspect_range"], mean=plan.mean, std=plan.std,
         hflip=steps["flip"].p if "flip" in steps else 0.0, color_jitter=strength,
         color_jitter_prob=max((step.p for step in colors), default=None), num_workers=setup.flags.workers,

@@ -12,6 +12,7 @@ from photos import draw_photo
 from PIL import Image
 
 from augment.data.dataset import ImageRef
+from augment.params import Size
 from augment.pipeline.build import build_pipeline
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.reading import Reading
@@ -33,7 +34,7 @@ def plan_of(steps: dict[str, Any], split: SplitName = "val", size: int = SIZE, *
 def step_matrix(step: Step, drawn: Draws, size: int) -> Pixels:
     """Return a step's matrix for each sample, square, the identity where the step does not apply."""
     stage = Stage("geometry" if step.op.kind == "geometry" else "color", ((step,),))
-    matrix = stage.matrix({step.key: drawn}, size)
+    matrix = stage.matrix({step.key: drawn}, Size(size, size))
     columns = matrix.shape[-1]
     return np.concatenate([matrix, np.broadcast_to(np.eye(columns)[3:], (len(matrix), columns - 3, columns))], axis=1)
 

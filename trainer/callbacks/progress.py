@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import accumulate
 from time import monotonic
@@ -46,7 +47,7 @@ class Pace(Callback):
         """Count the work of each epoch."""
         self._units, self._validated, self._begun = [1.0] * learner.epochs, 0, None
         for stage in learner.run.stages:
-            units = [float(stage.batch_size * stage.size**2)] * stage.epochs
+            units = [float(stage.batch_size * math.prod(stage.size))] * stage.epochs
             self._units[stage.start : stage.start + stage.epochs] = units
         validation = _FORWARD * learner.batches(learner.val_loader)
         batches = (learner.batches_in(e) + validation * learner.validates(e) for e in range(learner.epochs))

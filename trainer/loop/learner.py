@@ -35,7 +35,7 @@ class Learner(Counts):
     what you keep. `batch` is always the loader's own.
 
     Args:
-        model: maps (N, 3, size, size) images to (N, classes) outputs; moved to the device, in channels_last memory.
+        model: maps (N, 3, height, width) images to (N, classes) outputs; moved to the device, in channels_last memory.
         train_loader: training batches.
         val_loader: validation batches.
         settings: settings of the loop; None: the defaults.

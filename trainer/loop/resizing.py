@@ -134,8 +134,8 @@ class StagedLoader:
             self._now = number
             self._loader.start_at(epoch)
 
-    def _history(self, epoch: int) -> list[list[int]]:
+    def _history(self, epoch: int) -> list[list[Any]]:
         """Return the size, the batch size and the number of epochs of each stage, up to and including an epoch."""
         begun = self.stages[: self._number(epoch) + 1]
         lengths = [stage.epochs for stage in begun[:-1]] + [epoch + 1 - begun[-1].start]
-        return [[s.size, s.batch_size, length] for s, length in zip(begun, lengths, strict=True)]
+        return [[s.size.plain, s.batch_size, length] for s, length in zip(begun, lengths, strict=True)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from augment.params import Count, parse_settings, setting, settings
+from augment.params import Count, Size, parse_settings, plain_value, setting, settings
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
 from augment.support.text import amount
@@ -20,8 +20,13 @@ class StageSettings:
             optional=True, within=(1, 10**6), doc="epochs of this stage; null, in at most one stage: all that are left"
         )
     )
-    size: int | None = setting(
-        replace(settings(Aug)["size"], default=None, optional=True, doc="side of the square; null: aug.size")
+    size: Size | None = setting(  # noqa: RUF009
+        replace(
+            settings(Aug)["size"],
+            default=None,
+            optional=True,
+            doc="size of the images; one number where aug.size is not square: their shorter side; null: aug.size",
+        )
     )
     batch_size: int | None = setting(
         Count(optional=True, within=(1, 10**6), doc="images in a batch; null: fit.batch_size")
@@ -55,7 +60,9 @@ def parse_stages(given: object) -> tuple[StageSettings, ...]:
 
 def plain_stages(stages: Sequence[StageSettings]) -> dict[str, dict[str, Any]]:
     """Return stages as plain values, with all settings, that `parse_stages` turns back into the same stages."""
-    return {stage.name: {name: getattr(stage, name) for name in settings(StageSettings)} for stage in stages}
+    return {
+        stage.name: {name: plain_value(getattr(stage, name)) for name in settings(StageSettings)} for stage in stages
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +73,14 @@ class FitStage:
         name: the stage's name in the configuration.
         start: its first epoch.
         epochs: number of its epochs.
-        size: side of its images in pixels.
+        size: that of its images.
         batch_size: images in its batches.
     """
 
     name: str
     start: int
     epochs: int
-    size: int
+    size: Size
     batch_size: int
 
     def __str__(self) -> str:
@@ -81,14 +88,14 @@ class FitStage:
 
 
 def complete_stages(
-    stages: Sequence[StageSettings], *, epochs: int, size: int, batch_size: int
+    stages: Sequence[StageSettings], *, epochs: int, size: Size, batch_size: int
 ) -> tuple[FitStage, ...]:
     """Fill in the settings that stages leave open.
 
     Args:
         stages: the stages of the whole fit, in order.
         epochs: number of epochs of the whole fit.
-        size: side of the images in stages without a size of their own, in pixels.
+        size: that of the images in stages without a size of their own.
         batch_size: images in a batch in stages without a batch size of their own.
 
     Raises:
@@ -109,8 +116,15 @@ def complete_stages(
             name=stage.name,
             start=start,
             epochs=length,
-            size=stage.size or size,
+            size=_size_of(stage, size),
             batch_size=stage.batch_size or batch_size,
         )
         for stage, start, length in zip(stages, starts, lengths, strict=False)
     )
+
+
+def _size_of(stage: StageSettings, size: Size) -> Size:
+    """Return the size of a stage's images; one number stands for the shorter side of images of the same proportions."""
+    if stage.size is None:
+        return size
+    return size.with_shorter(min(stage.size)) if stage.size.is_square else stage.size

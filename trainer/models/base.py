@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from augment.params import Text, setting
+from augment.params import Size, Text, setting
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,8 +36,8 @@ class Model:
         )
     )
 
-    def build(self, classes: int, size: int) -> "nn.Module":
-        """Build the network: (N, 3, size, size) -> (N, classes)."""
+    def build(self, classes: int, size: Size) -> "nn.Module":
+        """Build the network: (N, 3, height, width) -> (N, classes), for images of a size."""
         raise NotImplementedError
 
     def normalization(self) -> tuple[Channels, Channels] | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from augment.params import Flag, Text, setting
+from augment.params import Flag, Size, Text, setting
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD
 from augment.support.errors import UserError, first_line, missing_package, suggest
 from trainer.models.base import Channels, Model, model
@@ -29,7 +29,7 @@ class Unet(Model):
         Flag(default=False, doc="start from timm's weights of the encoder; model.weights takes precedence")
     )
 
-    def build(self, classes: int, size: int) -> "nn.Module":
+    def build(self, classes: int, size: Size) -> "nn.Module":
         """Build it, with a new decoder and head.
 
         Raises:
@@ -87,7 +87,7 @@ class Smp(Model):
         Flag(default=False, doc="start from ImageNet weights of the encoder; model.weights takes precedence")
     )
 
-    def build(self, classes: int, size: int) -> "nn.Module":
+    def build(self, classes: int, size: Size) -> "nn.Module":
         """Build it.
 
         Raises:
@@ -142,7 +142,7 @@ class Torchvision(Model):
         Flag(default=False, doc="start from ImageNet weights of the backbone; model.weights takes precedence")
     )
 
-    def build(self, classes: int, size: int) -> "nn.Module":
+    def build(self, classes: int, size: Size) -> "nn.Module":
         """Build it.
 
         Raises:

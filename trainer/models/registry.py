@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import trainer.models.pixels  # noqa: F401  # so that its models are in the registry
-from augment.params import Choice, Count, Flag, Number, parse_named, setting
+from augment.params import Choice, Count, Flag, Number, Size, parse_named, setting
 from augment.support.errors import UserError, first_line
 from trainer.models.base import MODELS as MODELS
 from trainer.models.base import Channels as Channels
@@ -35,7 +35,7 @@ class Cnn(Model):
 
     any_size: ClassVar[bool] = True
 
-    def build(self, classes: int, size: int) -> "nn.Module":
+    def build(self, classes: int, size: Size) -> "nn.Module":
         """Build it for images of any size."""
         from torch import nn
 
@@ -89,7 +89,7 @@ class Xresnet(Model):
     zero_init: bool = setting(Flag(default=True, doc="initialize every block as its shortcut"))
     dropout: float = setting(Number(default=0.0, within=(0, 0.99), doc="dropout rate before the head"))
 
-    def build(self, classes: int, size: int) -> "nn.Module":
+    def build(self, classes: int, size: Size) -> "nn.Module":
         """Build it; any size will do.
 
         Raises:
@@ -113,15 +113,15 @@ def count_parameters(network: "nn.Module") -> int:
 
 
 def check_model(
-    settings: Model, classes: int, size: int, *, fed: int | None = None, key: str = "aug.size"
+    settings: Model, classes: int, size: Size, *, fed: Size | None = None, key: str = "aug.size"
 ) -> "nn.Module":
     """Build the network on the device "meta", without weights, to detect mistakes early, and return it.
 
     Args:
         settings: the model's settings.
         classes: number of classes.
-        size: side of the images that it is built for, in pixels.
-        fed: side of the images that it is fed; None: the same.
+        size: that of the images that it is built for.
+        fed: that of the images that it is fed; None: the same.
         key: where that was given, for the message.
 
     Raises:
@@ -130,19 +130,19 @@ def check_model(
     """
     import torch
 
-    side = fed or size
+    shown = fed or size
     with torch.device("meta"):
         network = settings.untrained().build(classes, size).eval()
         if settings.any_size:  # to run a network on "meta", PyTorch imports its compiler, which takes seconds
             return network
         try:
-            outputs = network(torch.empty(1, 3, side, side))
+            outputs = network(torch.empty(1, 3, *shown))
         except (RuntimeError, AssertionError, ValueError) as error:
             raise UserError(
-                f"{key}={side}: the model cannot take images of that size ({first_line(error)})."
+                f"{key}={shown.plain}: the model cannot take images of that size ({first_line(error)})."
             ) from error
     shape = tuple(getattr(outputs, "shape", ()))
-    wanted = (1, classes, side, side) if settings.task == "segment" else (1, classes)
+    wanted = (1, classes, *shown) if settings.task == "segment" else (1, classes)
     if shape != wanted:
         what = f"of shape {shape}" if shape else f"a {type(outputs).__name__}"
         raise UserError(f"model: its output for one image is {what}. Allowed: a tensor of shape {wanted}.")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from augment.params import Flag, Text, setting
+from augment.params import Flag, Size, Text, setting
 from augment.support.errors import UserError, first_line, suggest
 from trainer.models.base import Channels, Model, model
 
@@ -23,7 +23,7 @@ class Timm(Model):
         Flag(default=False, doc="start from timm's weights, which are downloaded once; model.weights takes precedence")
     )
 
-    def build(self, classes: int, size: int) -> "nn.Module":
+    def build(self, classes: int, size: Size) -> "nn.Module":
         """Build it, with a new head for the classes.
 
         Raises:
@@ -31,13 +31,13 @@ class Timm(Model):
         """
         return self.create(size, num_classes=classes)
 
-    def create(self, size: int, **options: Any) -> "nn.Module":
+    def create(self, size: Size, **options: Any) -> "nn.Module":
         """Create it with options of timm, for images of a size if it has a fixed one; see `build`."""
         import timm
 
         self._require_name(timm)
         if timm.get_pretrained_cfg(self.name, allow_unregistered=True).fixed_input_size:
-            options["img_size"] = size
+            options["img_size"] = size.height if size.is_square else tuple(size)
         self.require_weights()
         try:
             network: nn.Module = timm.create_model(self.name, pretrained=self._downloads, **options)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from augment.data.formats.folder import describe_nested
+from augment.params import Size
 from augment.support.errors import UserError
 from augment.support.text import amount
 from trainer.callbacks.freeze import keep_statistics
@@ -89,7 +90,7 @@ def _check_task(config: Config, task: Task[Any]) -> None:
         raise UserError(f"fit.compile: true, but models that predict {task.units} cannot be compiled. Allowed: false.")
 
 
-def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: int, *, frozen: Collection[str] = ()) -> None:
+def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: Size, *, frozen: Collection[str] = ()) -> None:
     """Check that no training batch is a single image on which the model's batch norm cannot train.
 
     No sample is left out silently: each is seen once an epoch unless `fit.drop_last` says otherwise.
@@ -98,40 +99,40 @@ def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: int, *, f
         fit: how to train.
         network: the network on the device "meta", as `trainer.models.registry.check_model` returns it.
         samples: number of samples in an epoch.
-        size: side of the images in pixels, for stages without a size of their own.
+        size: that of the images, for stages without a size of their own.
         frozen: names of the parameters that are frozen to the end, whose batch norms keep their statistics.
 
     Raises:
         UserError: there is one; the message says how to avoid it.
     """
     ranks = fit.gpus or 1
-    for key, batch_size, side in fit.fed(size):
+    for key, batch_size, shown in fit.fed(size):
         full, rest = divmod(samples, batch_size)
         reached = fit.limit_batches is None or fit.limit_batches > full
         last = 1 <= rest < 2 * ranks and reached and not (fit.drop_last and full)
-        if not (last or batch_size == ranks) or trains_on_single(network, side, frozen):
+        if not (last or batch_size == ranks) or trains_on_single(network, shown, frozen):
             continue
         which = "every" if batch_size == ranks else "the last"
         part = "" if ranks == 1 else f" of one of {ranks} processes (fit.gpus)"
         raise UserError(
             f"{key}={batch_size}: of {amount(samples, 'sample')}, {which} batch{part} is a single image, on which the "
-            f"model's batch norm cannot train at {side} px. Allowed: a batch size that leaves at least two; or "
+            f"model's batch norm cannot train at {shown} px. Allowed: a batch size that leaves at least two; or "
             "fit.drop_last=true, which leaves out an epoch's last few samples, others every time."
         )
 
 
-def trains_on_single(network: nn.Module, side: int, frozen: Collection[str] = ()) -> bool:
+def trains_on_single(network: nn.Module, size: Size, frozen: Collection[str] = ()) -> bool:
     """Return whether a network can be trained on a single image: batch norm needs at least two values per channel.
 
     Args:
         network: the network on the device "meta".
-        side: side of the image in pixels.
+        size: that of the image.
         frozen: names of the parameters that are frozen.
     """
     mode = network.training
     try:
         keep_statistics(network.train(), frozen)
-        network(torch.empty(1, 3, side, side, device="meta"))
+        network(torch.empty(1, 3, *size, device="meta"))
     except (RuntimeError, AssertionError, ValueError) as error:
         return "more than 1 value per channel" not in str(error)
     finally:

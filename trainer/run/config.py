@@ -18,7 +18,7 @@ from augment.data.dataset import Dataset
 from augment.data.images import portable_name
 from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
-from augment.params import parse_params, parse_settings, settings
+from augment.params import parse_params, parse_settings, plain_value, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
 from augment.support.errors import UserError
@@ -298,5 +298,4 @@ def _name_of(settings: object, registry: Mapping[str, type]) -> str:
 
 def _plain(section: Any) -> dict[str, Any]:
     """Return a section as plain values that parse to the same section."""
-    values = {name: getattr(section, name) for name in settings(type(section))}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {name: plain_value(getattr(section, name)) for name in settings(type(section))}

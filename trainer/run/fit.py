@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from augment.params import Count, Flag, Text, check_known, parse_settings, setting, settings
+from augment.params import Count, Flag, Size, Text, check_known, parse_settings, setting, settings
 from augment.support.errors import UserError
 from augment.support.process import launched, local_rank
 from augment.support.text import amount
@@ -75,8 +75,8 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
         """Return the CPU threads of a pipeline."""
         return self.threads or max(1, min(16, len(os.sched_getaffinity(0)) // local_rank()[1]))
 
-    def full_stages(self, size: int) -> tuple[FitStage, ...]:
-        """Return the stages with all settings filled in; images have `size` px unless a stage sets another size.
+    def full_stages(self, size: Size) -> tuple[FitStage, ...]:
+        """Return the stages with all settings filled in; images have `size` unless a stage sets another size.
 
         Raises:
             UserError: the stages' epochs do not add up to those of the fit.
@@ -85,8 +85,8 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             return ()
         return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
 
-    def fed(self, size: int) -> list[tuple[str, int, int]]:
-        """Return the batches of each stage, or of the whole fit: their setting, their images, and the images' side."""
+    def fed(self, size: Size) -> list[tuple[str, int, Size]]:
+        """Return the batches of each stage, or of the whole fit: their setting, their images, and the images' size."""
         stages = self.full_stages(size)
         return [(f"fit.stages.{stage.name}.batch_size", stage.batch_size, stage.size) for stage in stages] or [
             ("fit.batch_size", self.batch_size, size)
@@ -107,7 +107,7 @@ def parse_fit(given: object) -> Fit:
     return replace(fit, stages=parse_stages(given.get("stages")))
 
 
-def check_ranks(fit: Fit, size: int) -> None:
+def check_ranks(fit: Fit, size: Size) -> None:
     """Check that the number of ranks is that of the started processes, and divides all batches."""
     count = launched()
     if fit.gpus is not None and count > 1 and fit.gpus != count:

@@ -1,10 +1,13 @@
 """Estimate from below what a training batch takes of the memory, before one is made."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from augment.params import Size
 from augment.support.errors import UserError
 from augment.support.process import host_memory, local_rank
 from augment.support.text import amount
@@ -29,28 +32,28 @@ def check_memory(config: Config, network: nn.Module) -> None:
         UserError: they do not; the message says how many images may.
     """
     fit = config.fit
-    for key, batch_size, side in fit.fed(config.aug.size):
-        size = min(batch_size, len(config.dataset.train))
-        if (most := largest_batch(config, network, size, side)) < size:
+    for key, batch_size, size in fit.fed(config.aug.size):
+        count = min(batch_size, len(config.dataset.train))
+        if (most := largest_batch(config, network, count, size)) < count:
             where = "GPU" if fit.torch_device().type == "cuda" else "host"
             raise UserError(
-                f"{key}={batch_size}: {amount(size, 'image')} at {side} px do not fit in the memory of the {where} "
+                f"{key}={batch_size}: {amount(count, 'image')} at {size} px do not fit in the memory of the {where} "
                 f"({_memory(config) / 2**30:,.0f} GiB) with {config.model_name}. Allowed: at most {most:,}, a generous "
                 "estimate, and fit.accumulate for steps of more images; fit.auto_batch_size=true; or smaller images."
             )
 
 
-def largest_batch(config: Config, network: nn.Module, size: int, side: int) -> int:
-    """Return how many images of `side` px a batch may have: `size`, or fewer, if that is more than could fit."""
-    fit, memory, pixels = config.fit, _memory(config), 3 * side**2 * (2 if config.fit.half else 4)
-    if size * pixels * _KEPT <= memory:
-        return size
-    kept = 0 if fit.compile else bytes_kept(network, side) // (2 if fit.half else 1)
+def largest_batch(config: Config, network: nn.Module, count: int, size: Size) -> int:
+    """Return how many images of a size a batch may have: `count`, or fewer, if that is more than could fit."""
+    fit, memory, pixels = config.fit, _memory(config), 3 * math.prod(size) * (2 if config.fit.half else 4)
+    if count * pixels * _KEPT <= memory:
+        return count
+    kept = 0 if fit.compile else bytes_kept(network, size) // (2 if fit.half else 1)
     ranks = fit.gpus or 1
-    return min(size, memory // (_BATCHES * pixels + kept) // ranks * ranks)
+    return min(count, memory // (_BATCHES * pixels + kept) // ranks * ranks)
 
 
-def bytes_kept(network: nn.Module, side: int) -> int:
+def bytes_kept(network: nn.Module, size: Size) -> int:
     """Return the bytes that autograd keeps of each image for the backward pass, in float32."""
 
     def kept(count: int) -> int:
@@ -62,7 +65,7 @@ def bytes_kept(network: nn.Module, side: int) -> int:
             return tensor
 
         with saved_tensors_hooks(keep, lambda tensor: tensor):
-            output = network(torch.empty(count, 3, side, side, device="meta"))
+            output = network(torch.empty(count, 3, *size, device="meta"))
         del output  # until here, no two storages have the same address
         return sum(sizes.values())
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from augment.data.dataset import same_outputs
+from augment.params import Size
 from augment.support.errors import UserError, first_line
 from augment.support.files import expanded, near_file
 from augment.support.text import amount, list_some, printable
@@ -54,14 +55,14 @@ def require_start(model: Model) -> None:
         _file_of(model.weights)
 
 
-def check_weights(model: Model, network: nn.Module, classes: tuple[str, ...], size: int) -> None:
+def check_weights(model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> None:
     """Check that the weights to start from fit.
 
     Args:
         model: the model's settings.
         network: its network, on any device.
         classes: names of the classes.
-        size: side of the images in pixels.
+        size: that of the images.
 
     Raises:
         UserError: they cannot be read, or are of another model.
@@ -70,7 +71,7 @@ def check_weights(model: Model, network: nn.Module, classes: tuple[str, ...], si
         _fit(read_weights(model.weights), model, network, classes, size)
 
 
-def start_from(model: Model, network: nn.Module, classes: tuple[str, ...], size: int) -> str:
+def start_from(model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> str:
     """Put the weights to start from, if there are any, into a network; return a sentence that says which, or nothing.
 
     See `check_weights` for the arguments and errors.
@@ -136,7 +137,7 @@ def _tensors_in(saved: Mapping[str, Any], file: Path) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in found.items() if name not in (MEAN, STD)}
 
 
-def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str, ...], size: int) -> Match:
+def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> Match:
     """Match weights with a network; its head stays new if the weights are of other classes."""
     state = network.state_dict()
     head = head_of(model, classes, size)
@@ -156,7 +157,7 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
     return Match(kept, tuple(head), found.renamed)
 
 
-def head_of(model: Model, classes: tuple[str, ...], size: int) -> list[str]:
+def head_of(model: Model, classes: tuple[str, ...], size: Size) -> list[str]:
     """Return the names of the tensors of a model that depend on the number of classes."""
     with torch.device("meta"):
         one, other = (model.untrained().build(len(classes) + more, size).state_dict() for more in (0, 1))

@@ -66,8 +66,8 @@ def average(model: nn.Module, images: Tensor, tta: str, task: Task[Any]) -> Tens
     The model sees one view after the other, so that a batch takes no more memory than without averaging.
 
     Args:
-        model: (N, 3, size, size) -> (N, ...) outputs.
-        images: (N, 3, size, size).
+        model: (N, 3, height, width) -> (N, ...) outputs.
+        images: (N, 3, height, width).
         tta: a name of `TTA`.
         task: the task, which averages the outputs.
 

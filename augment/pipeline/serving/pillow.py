@@ -1,8 +1,8 @@
 """The validation transform in Pillow and NumPy, whose source `transform_source` copies into a file.
 
 Functions here therefore use only Pillow, NumPy, `math` and each other, and address readers of that file. Each crop op
-has a function of its name: `(image, size, **parameters) -> image`; `resize` implements side both only, as its other
-sides equal other crops. `to_rgb` of `augment.data.images` is copied, too.
+has a function of its name: `(image, size, **parameters) -> image`, with the size as (height, width); `resize`
+implements side both only, as its other sides equal other crops. `to_rgb` of `augment.data.images` is copied, too.
 """
 
 import math
@@ -34,27 +34,31 @@ def resample(image: Image.Image, sides: tuple[int, int], box: tuple[float, float
     return Image.fromarray(np.rint(pixels).clip(0, 255).astype(np.uint8))
 
 
-def resize(image: Image.Image, size: int) -> Image.Image:
-    """Resize the whole image to the square, ignoring its aspect ratio."""
-    return resample(image, (size, size), (0, 0, image.width, image.height))
+def resize(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Resize the whole image to (height, width), ignoring its aspect ratio."""
+    return resample(image, size[::-1], (0, 0, image.width, image.height))
 
 
-def center_crop(image: Image.Image, size: int, scale: float) -> Image.Image:
-    """Cut a centered square of `scale` times the image's short side, with subpixel precision, and resize it."""
-    side = scale * min(image.size)
-    left, top = (image.width - side) / 2, (image.height - side) / 2
-    return resample(image, (size, size), (left, top, left + side, top + side))
+def center_crop(image: Image.Image, size: tuple[int, int], scale: float) -> Image.Image:
+    """Cut a centered window, with subpixel precision, and resize it to (height, width).
+
+    It has the aspect ratio of the result, and `scale` times the sides of the largest such window.
+    """
+    rows, columns = size[0] / min(size), size[1] / min(size)
+    side = scale * min(image.height / rows, image.width / columns)  # the shorter one
+    left, top = (image.width - side * columns) / 2, (image.height - side * rows) / 2
+    return resample(image, size[::-1], (left, top, left + side * columns, top + side * rows))
 
 
-def letterbox(image: Image.Image, size: int, border: str, fill: int) -> Image.Image:
-    """Resize the image so that its long side fits the square, center it, and pad the rest."""
-    scale = size / max(image.size)
+def letterbox(image: Image.Image, size: tuple[int, int], border: str, fill: int) -> Image.Image:
+    """Resize the image so that all of it fits (height, width), center it, and pad the rest."""
+    scale = min(size[0] / image.height, size[1] / image.width)
     width, height = (max(1, math.floor(side * scale + 0.5)) for side in image.size)
     # Keep the exact scale: if the size was rounded, the box is a fraction of a pixel off the image's edges.
     x, y = (image.width - width / scale) / 2, (image.height - height / scale) / 2
     pixels = np.asarray(resample(image, (width, height), (x, y, image.width - x, image.height - y)))
-    left, top = (size - width) // 2, (size - height) // 2
-    padding = ((top, size - height - top), (left, size - width - left), (0, 0))
+    left, top = (size[1] - width) // 2, (size[0] - height) // 2
+    padding = ((top, size[0] - height - top), (left, size[1] - width - left), (0, 0))
     if border == "constant":
         return Image.fromarray(np.pad(pixels, padding, constant_values=fill))
     return Image.fromarray(np.pad(pixels, padding, mode="edge" if border == "replicate" else "reflect"))

@@ -21,7 +21,7 @@ BATCH_SIZE, THREADS = 64, 4
 def serialize(plan: Plan, device: Device) -> bytes:
     """Return a plan as a serialized DALI pipeline, for `nvidia.dali.Pipeline.deserialize`.
 
-    Its input "encoded" takes the bytes of encoded images, its output is (N, 3, size, size) float32, normalized.
+    Its input "encoded" takes the bytes of encoded images, its output is (N, 3, height, width) float32, normalized.
     That for the GPU can be written without one, and must be loaded with `device_id`.
 
     Raises:
@@ -44,7 +44,7 @@ def serialize(plan: Plan, device: Device) -> bytes:
 def deserialize(
     content: bytes, device: Device, batch_size: int
 ) -> Callable[[Sequence[bytes | memoryview]], NDArray[np.float32]]:
-    """Load a serialized pipeline; return a function from encoded images to (N, 3, size, size), normalized.
+    """Load a serialized pipeline; return a function from encoded images to (N, 3, height, width), normalized.
 
     It runs as in Triton, in DALI's simplest executor, where nothing is copied from the GPU to the CPU. A call takes at
     most `batch_size` images.

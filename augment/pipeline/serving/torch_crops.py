@@ -11,8 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from augment.params import Size
 from augment.pipeline.serving.transform_source import crop_call, require_fixed
 from augment.recipe.plan import Plan
+
+_Sides = tuple[Tensor, Tensor]  # height and width of an image
 
 
 @dataclass(frozen=True)
@@ -20,9 +23,9 @@ class Grid:
     """Where the rows, or the columns, of the result lie in the image.
 
     Attributes:
-        centers: (size,) in pixels of the image, from its edge.
+        centers: (length,) in pixels of the image, from its edge.
         step: (1,) pixels of the image per pixel of the result.
-        inside: (size,) whether they show the image; None: all do.
+        inside: (length,) whether they show the image; None: all do.
     """
 
     centers: Tensor
@@ -51,12 +54,12 @@ class Crop(nn.Module):
         self.register_buffer("shift", (mean / std)[:, None, None], persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Transform (N, height, width, 3) uint8 RGB to (N, 3, size, size) float32, normalized."""
+        """Transform (N, height, width, 3) uint8 RGB to (N, 3, height, width) float32, normalized."""
         # Positions and lengths are tensors, so that an exported graph has them for any size of image.
         rows, columns = (torch.arange(n, device=images.device) + 0.5 for n in images.shape[1:3])
         height, width = rows[-1:] + 0.5, columns[-1:] + 0.5
-        pixels = torch.arange(self._size, device=images.device) + 0.5
-        y, x = (self._grid(pixels, side, (height, width), **self._values) for side in (height, width))
+        pixels = [torch.arange(side, device=images.device) + 0.5 for side in self._size]
+        y, x = (self._grid(pixels[axis], axis, (height, width), self._size, **self._values) for axis in (0, 1))
         part = torch.einsum("sh,nhwc->nswc", _weights(y, rows, height), images.float())
         part = torch.einsum("tw,nswc->ncst", _weights(x, columns, width), part).round().clamp(0, 255)
         for inside, shape in ((y.inside, (-1, 1)), (x.inside, (1, -1))):
@@ -66,7 +69,7 @@ class Crop(nn.Module):
 
 
 def _weights(grid: Grid, pixels: Tensor, length: Tensor) -> Tensor:
-    """Return the weights of an image's rows or columns in those of the result, (size, length)."""
+    """Return the weights of an image's rows or columns in those of the result, (its length, length)."""
     reach = grid.step.clamp(min=1)
     centers = grid.centers[:, None]
     inner = (1 - (pixels - centers).abs() / reach).clamp(min=0)
@@ -82,22 +85,23 @@ def _beyond(distance: Tensor, reach: Tensor) -> Tensor:
     return count - (count * nearest + count * (count - 1) / 2) / reach
 
 
-def _resize(pixels: Tensor, side: Tensor, sides: tuple[Tensor, Tensor]) -> Grid:
-    step = side / len(pixels)
+def _resize(pixels: Tensor, axis: int, sides: _Sides, size: Size) -> Grid:
+    step = sides[axis] / len(pixels)
     return Grid(pixels * step, step)
 
 
-def _center_crop(pixels: Tensor, side: Tensor, sides: tuple[Tensor, Tensor], scale: float) -> Grid:
-    window = scale * torch.minimum(*sides)
+def _center_crop(pixels: Tensor, axis: int, sides: _Sides, size: Size, scale: float) -> Grid:
+    rows, columns = size.proportions
+    window = scale * torch.minimum(sides[0] / rows, sides[1] / columns) * size.proportions[axis]
     step = window / len(pixels)
-    return Grid((side - window) / 2 + pixels * step, step)
+    return Grid((sides[axis] - window) / 2 + pixels * step, step)
 
 
-def _letterbox(pixels: Tensor, side: Tensor, sides: tuple[Tensor, Tensor], border: str) -> Grid:
-    size = len(pixels)
-    step = torch.maximum(*sides) / size
+def _letterbox(pixels: Tensor, axis: int, sides: _Sides, size: Size, border: str) -> Grid:
+    side = sides[axis]
+    step = torch.maximum(sides[0] / size.height, sides[1] / size.width)
     length = (side / step + 0.5).floor().clamp(min=1)  # of the image in the result, in pixels
-    offset = ((size - length) / 2).floor()
+    offset = ((len(pixels) - length) / 2).floor()
     place = pixels - offset
     inside = None
     if border == "constant":

@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-SIZE = {size}
+SIZE = {size}  # height, width
 MEAN = {mean}
 STD = {std}
 
 
 def transform(image: Image.Image) -> NDArray[np.float32]:
-    """Turn an image of any size and mode into the model's input, (3, SIZE, SIZE) float32: RGB, normalized."""
+    """Turn an image of any size and mode into the model's input, (3, height, width) float32: RGB, normalized."""
     return normalize({crop}(to_rgb(image), SIZE{arguments}), MEAN, STD)
 
 
@@ -48,7 +48,7 @@ def python_source(plan: Plan) -> str:
     parts = (to_rgb, pillow.CROPS[name], pillow.resample, pillow.normalize)
     return _PYTHON.format(
         plan=_comment(plan),
-        size=plan.size,
+        size=tuple(plan.size),
         mean=plan.mean,
         std=plan.std,
         crop=name,

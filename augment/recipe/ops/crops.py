@@ -1,8 +1,8 @@
-"""Crop ops: cut a window out of an image and resize it to (size, size)."""
+"""Crop ops: cut a window out of an image and resize it to the size of the output, height and width."""
 
 from typing import TYPE_CHECKING, Any
 
-from augment.params import Choice, Interval, Number, Range
+from augment.params import Choice, Interval, Number, Range, Size
 from augment.recipe.kinds import FILL
 from augment.recipe.op import crop
 
@@ -17,16 +17,16 @@ _PADDINGS = ("reflect_101", "constant", "replicate")
     side=Choice(
         default="both",
         options=("both", "short", "long"),
-        doc="side that is resized to the square: both, ignoring the aspect ratio; short, cutting off the rest; long, "
-        "padding with black",
+        doc="sides that are made to fit: both, ignoring the aspect ratio; short, cutting off the rest; long, padding "
+        "with black",
     )
 )
-def resize(source: "GraphImage", size: int, side: str) -> Any:
-    """Resize the image to the square, ignoring its aspect ratio, or keeping it and cutting or padding."""
+def resize(source: "GraphImage", size: Size, side: str) -> Any:
+    """Resize the image to the output, ignoring its aspect ratio, or keeping it and cutting or padding."""
     if side == "long":
         return source.letterbox(size, "constant", 0)
     image = source.decode()
-    window = source.centered_square(image, 1.0) if side == "short" else None
+    window = source.centered_window(image, size, 1.0) if side == "short" else None
     return source.resize(image, size, window=window)
 
 
@@ -40,10 +40,13 @@ def resize(source: "GraphImage", size: int, side: str) -> Any:
         doc="area of the window as a share of the image; its low end is fastai's min_scale",
     ),
     aspect_range=Range(
-        default=(3 / 4, 4 / 3), within=(0.01, 100), few=False, doc="width of the window divided by its height"
+        default=(3 / 4, 4 / 3),
+        within=(0.01, 100),
+        few=False,
+        doc="width of the window in the image divided by its height, in pixels",
     ),
 )
-def random_resized_crop(source: "GraphImage", size: int, area_range: Interval, aspect_range: Interval) -> Any:
+def random_resized_crop(source: "GraphImage", size: Size, area_range: Interval, aspect_range: Interval) -> Any:
     """Cut a window of random area, aspect ratio and position, and resize it (Szegedy et al. 2015).
 
     The aspect ratio is log-uniform. If none of ten windows fits, the largest one of an allowed aspect ratio is taken,
@@ -54,26 +57,38 @@ def random_resized_crop(source: "GraphImage", size: int, area_range: Interval, a
 
 @crop(
     random=True,
-    scale=Number(default=1.0, within=(0, 1), above=0, doc="side of the square as a share of the image's short side"),
+    scale=Number(
+        default=1.0,
+        within=(0, 1),
+        above=0,
+        doc="sides of the window as a share of those of the largest that has the output's aspect ratio",
+    ),
     padding=Number(
-        default=0.125, within=(0, 0.5), doc="how far the square may extend beyond the edges, as a share of its side"
+        default=0.125, within=(0, 0.5), doc="how far the window may extend beyond the edges, as a share of its sides"
     ),
     border=Choice(default="reflect_101", options=_PADDINGS, doc="what lies beyond the edges of the image"),
     fill=FILL,
 )
-def random_crop(source: "GraphImage", size: int, scale: float, padding: float, border: str, fill: int) -> Any:
-    """Cut a square of fixed scale at a random position, which may extend beyond the edges, and resize it."""
-    return source.random_square(size, scale, padding, border, fill)
+def random_crop(source: "GraphImage", size: Size, scale: float, padding: float, border: str, fill: int) -> Any:
+    """Cut a window of fixed scale at a random position, which may extend beyond the edges, and resize it."""
+    return source.random_window(size, scale, padding, border, fill)
 
 
-@crop(scale=Number(default=1.0, within=(0, 1), above=0, doc="side of the square as a share of the image's short side"))
-def center_crop(source: "GraphImage", size: int, scale: float) -> Any:
-    """Cut a centered square, relative to the short side of each image, and resize it."""
+@crop(
+    scale=Number(
+        default=1.0,
+        within=(0, 1),
+        above=0,
+        doc="sides of the window as a share of those of the largest that has the output's aspect ratio",
+    )
+)
+def center_crop(source: "GraphImage", size: Size, scale: float) -> Any:
+    """Cut a centered window of the output's aspect ratio, relative to the largest one in each image, and resize it."""
     image = source.decode()
-    return source.resize(image, size, window=source.centered_square(image, scale))
+    return source.resize(image, size, window=source.centered_window(image, size, scale))
 
 
-@crop(border=Choice(default="constant", options=_PADDINGS, doc="what fills the rest of the square"), fill=FILL)
-def letterbox(source: "GraphImage", size: int, border: str, fill: int) -> Any:
-    """Resize the image so that its long side fits the square, center it, and pad the rest."""
+@crop(border=Choice(default="constant", options=_PADDINGS, doc="what fills the rest"), fill=FILL)
+def letterbox(source: "GraphImage", size: Size, border: str, fill: int) -> Any:
+    """Resize the image so that all of it fits, center it, and pad the rest."""
     return source.letterbox(size, border, fill)

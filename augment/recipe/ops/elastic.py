@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.params import Count, Range
+from augment.params import Count, Range, Size
 from augment.recipe.kinds import Array
 from augment.recipe.op import local
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 Node = Any  # a DALI DataNode: the package has no types
 
 
-def _displacements(size: int, std: Array, seed: Array, points: int) -> dict[str, Array]:
+def _displacements(size: Size, std: Array, seed: Array, points: int) -> dict[str, Array]:
     """Draw normal displacements in pixels, (N, 2, points, points) for x and y; `seed` is uniform in [0, 1)."""
     count = points * points  # of each of two uniform numbers, which give two normal ones (Box and Muller)
     uniform = _hashed(seed, 2 * count).reshape(len(seed), 2, points, points)
     radius, angle = np.sqrt(-2 * np.log1p(-uniform[:, 0])), 2 * np.pi * uniform[:, 1]
     normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-    return {"shift": (size * std[:, None, None, None] * normal).astype(np.float32)}
+    return {"shift": (min(size) * std[:, None, None, None] * normal).astype(np.float32)}
 
 
 def _hashed(seed: Array, count: int) -> Array:
@@ -37,29 +37,28 @@ def _hashed(seed: Array, count: int) -> Array:
 
 
 def _bend(images: "Tensor", shift: "Tensor") -> "Tensor":
-    """Move pixels of (N, size, size, 3) uint8 by displacements on a coarse grid, (N, 2, points, points), in pixels."""
+    """Move pixels of (N, height, width, 3) uint8 by pixels on a coarse grid, (N, 2, points, points)."""
     import torch
     from torch.nn.functional import grid_sample
 
-    size = images.shape[1]
-    fine = _fine(shift.to(images.device, non_blocking=True), size)
-    line = torch.linspace(-1, 1, size, dtype=torch.float32, device=images.device)
-    at = torch.stack(torch.meshgrid(line, line, indexing="xy"), dim=-1)
-    source = at - fine.permute(0, 2, 3, 1) * (2 / (size - 1))
+    height, width = images.shape[1:3]
+    fine = _fine(shift.to(images.device, non_blocking=True), (height, width))
+    x, y = (torch.linspace(-1, 1, side, dtype=torch.float32, device=images.device) for side in (width, height))
+    source = torch.stack([x - fine[:, 0] * (2 / (width - 1)), y[:, None] - fine[:, 1] * (2 / (height - 1))], dim=-1)
     planes = images.permute(0, 3, 1, 2).float()
     moved = grid_sample(planes, source, padding_mode="reflection", align_corners=True)
     return moved.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).contiguous()
 
 
-def _fine(shift: "Tensor", size: int) -> "Tensor":
-    """Return displacements of each pixel, (N, 2, size, size)."""
+def _fine(shift: "Tensor", size: tuple[int, int]) -> "Tensor":
+    """Return displacements of each pixel, (N, 2, height, width)."""
     from torch.nn.functional import interpolate
 
-    return interpolate(shift, (size, size), mode="bicubic", align_corners=True)
+    return interpolate(shift, size, mode="bicubic", align_corners=True)
 
 
-def _offsets(size: int, shift: "Tensor", points: int) -> "Tensor":
-    """Return how far from each pixel of the result the one is that it shows, (N, size, size, 2)."""
+def _offsets(size: Size, shift: "Tensor", points: int) -> "Tensor":
+    """Return how far from each pixel of the result the one is that it shows, (N, height, width, 2)."""
     return -_fine(shift, size).permute(0, 2, 3, 1)
 
 
@@ -69,7 +68,7 @@ def _offsets(size: int, shift: "Tensor", points: int) -> "Tensor":
     neutral={"std": 0.0},
     uniforms=("seed",),
     std_range=Range(
-        default=(0, 0.03), within=(0, 0.5), doc="standard deviation of the shifts as a share of the image side"
+        default=(0, 0.03), within=(0, 0.5), doc="standard deviation of the shifts as a share of the shorter side"
     ),
     points=Count(default=4, within=(2, 32), doc="shifts along each side, between which pixels move smoothly"),
 )

@@ -1,10 +1,13 @@
-"""Geometry ops: (N, 3, 3) matrices, source to destination, in pixels, origin in the middle, x right, y down."""
+"""Geometry ops: (N, 3, 3) matrices, source to destination, in pixels, origin in the middle, x right, y down.
+
+Angles are those of the pixels, shifts are shares of the own side: x of the width, y of the height.
+"""
 
 from typing import Any
 
 import numpy as np
 
-from augment.params import Choice, Range
+from augment.params import Choice, Range, Size
 from augment.recipe.kinds import Array
 from augment.recipe.op import geometry
 
@@ -19,13 +22,13 @@ def stack(*rows: tuple[Any, ...]) -> Array:
     moves_inside=True,
     direction=Choice(default="horizontal", options=("horizontal", "vertical"), doc="direction of mirroring"),
 )
-def flip(size: int, direction: str) -> Array:
+def flip(size: Size, direction: str) -> Array:
     """Mirror the image: horizontal swaps left and right, vertical swaps top and bottom."""
     return np.diag([-1.0, 1.0, 1.0] if direction == "horizontal" else [1.0, -1.0, 1.0])
 
 
 @geometry(angle_range=Range(default=(-7, 7), within=(-360, 360), unit="deg", doc="angle, counter-clockwise"))
-def rotate(size: int, angle: Array) -> Array:
+def rotate(size: Size, angle: Array) -> Array:
     """Rotate the image about its center."""
     cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
     return stack((cos, sin, 0), (-sin, cos, 0), (0, 0, 1))
@@ -37,13 +40,15 @@ def rotate(size: int, angle: Array) -> Array:
         default=(-0.1, 0.1), within=(-0.24, 0.24), draws=("u", "v"), doc="u and v, drawn independently"
     )
 )
-def warp(size: int, u: Array, v: Array) -> Array:
+def warp(size: Size, u: Array, v: Array) -> Array:
     """Apply an affine map of two random numbers, which scales, shears and shifts at once.
 
-    From destination to source, with the origin in the top left corner, it is A = [[1 + 2u, 2u], [2v, 1 + 2v]] and
-    b = -size (u, v), as in a 2019 recipe for Imagenette; with the origin in the middle, b becomes +size (u, v).
+    From destination to source, with the origin in the middle, it is A = [[1 + 2u, 2u], [2v, 1 + 2v]] and
+    b = (width u, height v); on a square, with the origin in the top left corner, b = -size (u, v), as in a 2019 recipe
+    for Imagenette.
     """
-    source = stack((1 + 2 * u, 2 * u, size * u), (2 * v, 1 + 2 * v, size * v), (0, 0, 1))
+    height, width = size
+    source = stack((1 + 2 * u, 2 * u, width * u), (2 * v, 1 + 2 * v, height * v), (0, 0, 1))
     return np.asarray(np.linalg.inv(source), np.float64)
 
 
@@ -52,7 +57,7 @@ def warp(size: int, u: Array, v: Array) -> Array:
         default=(-0.1, 0.1),
         within=(-1, 1),
         draws=("translate_x", "translate_y"),
-        doc="shift right and down as shares of the image side, drawn independently",
+        doc="shift right as a share of the width, and down as one of the height, drawn independently",
     ),
     scale_range=Range(default=(0.9, 1.1), within=(0.1, 10), doc="scale factor"),
     shear_range=Range(
@@ -63,24 +68,26 @@ def warp(size: int, u: Array, v: Array) -> Array:
         doc="shear angles along x, then y, drawn independently",
     ),
 )
-def affine(size: int, translate_x: Array, translate_y: Array, scale: Array, shear_x: Array, shear_y: Array) -> Array:
+def affine(size: Size, translate_x: Array, translate_y: Array, scale: Array, shear_x: Array, shear_y: Array) -> Array:
     """Shear (which keeps areas), scale and shift the image, in this order, about its center."""
     tan_x, tan_y = np.tan(np.radians(shear_x)), np.tan(np.radians(shear_y))
+    height, width = size
     across, down = (scale, scale * tan_x), (scale * tan_y, scale * (1 + tan_x * tan_y))
-    return stack((*across, size * translate_x), (*down, size * translate_y), (0, 0, 1))
+    return stack((*across, width * translate_x), (*down, height * translate_y), (0, 0, 1))
 
 
 @geometry(
-    x_range=Range(default=(-0.1, 0.1), within=(-1, 1), draws=("x",), doc="shift right as a share of the image side"),
-    y_range=Range(default=(-0.1, 0.1), within=(-1, 1), draws=("y",), doc="shift down as a share of the image side"),
+    x_range=Range(default=(-0.1, 0.1), within=(-1, 1), draws=("x",), doc="shift right as a share of the width"),
+    y_range=Range(default=(-0.1, 0.1), within=(-1, 1), draws=("y",), doc="shift down as a share of the height"),
 )
-def translate(size: int, x: Array, y: Array) -> Array:
+def translate(size: Size, x: Array, y: Array) -> Array:
     """Shift the image."""
-    return stack((1, 0, size * x), (0, 1, size * y), (0, 0, 1))
+    height, width = size
+    return stack((1, 0, width * x), (0, 1, height * y), (0, 0, 1))
 
 
 @geometry(factor_range=Range(default=(0.9, 1.1), within=(0.1, 10), doc="scale factor"))
-def scale(size: int, factor: Array) -> Array:
+def scale(size: Size, factor: Array) -> Array:
     """Scale the image about its center."""
     return stack((factor, 0, 0), (0, factor, 0), (0, 0, 1))
 
@@ -94,23 +101,25 @@ def scale(size: int, factor: Array) -> Array:
         doc="the fixed point: the center, or the top left corner as in PIL",
     ),
 )
-def shear(size: int, x: Array, y: Array, center: str) -> Array:
+def shear(size: Size, x: Array, y: Array, center: str) -> Array:
     """Shear the image along x, then y; positive angles move pixels below the center right, those right of it down."""
     tan_x, tan_y = np.tan(np.radians(x)), np.tan(np.radians(y))
+    height, width = size
     # The corner is half a side left of and above the middle.
-    fixed = size / 2 if center == "corner" else 0.0
-    return stack((1, tan_x, tan_x * fixed), (tan_y, 1 + tan_x * tan_y, tan_y * (1 + tan_x) * fixed), (0, 0, 1))
+    above = height / 2 if center == "corner" else 0.0
+    down = tan_y * (width / height + tan_x) * above
+    return stack((1, tan_x, tan_x * above), (tan_y, 1 + tan_x * tan_y, down), (0, 0, 1))
 
 
 @geometry(
     distortion_range=Range(
-        default=(0, 0.25), within=(0, 0.9), doc="largest shift of a corner as a share of half the image side"
+        default=(0, 0.25), within=(0, 0.9), doc="largest shifts of a corner as shares of half the width and height"
     ),
     uniforms=("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3"),
 )
-def perspective(size: int, distortion: Array, **corners: Array) -> Array:
+def perspective(size: Size, distortion: Array, **corners: Array) -> Array:
     """Change the perspective: each corner moves inwards by random amounts along x and y (as in torchvision)."""
-    half = size / 2
+    down, right = size[0] / 2, size[1] / 2
     inwards = [1 - distortion * corners[name] for name in ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3")]
     signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
     # Each corner gives two equations for the eight free entries of the matrix: (a x + b y + c) - u (g x + h y) = u.
@@ -121,14 +130,15 @@ def perspective(size: int, distortion: Array, **corners: Array) -> Array:
         moved += [(u,), (v,)]
     entries = np.linalg.solve(stack(*equations), stack(*moved))[..., 0]
     unit = np.concatenate([entries, np.ones((*entries.shape[:-1], 1))], axis=-1).reshape(*entries.shape[:-1], 3, 3)
-    to_unit, to_pixels = np.diag([1 / half, 1 / half, 1]), np.diag([half, half, 1])
+    to_unit, to_pixels = np.diag([1 / right, 1 / down, 1]), np.diag([right, down, 1])
     return np.asarray(to_pixels @ unit @ to_unit)
 
 
 @geometry(
     moves_inside=True, turns_range=Range(default=(0, 3), within=(0, 3), whole=True, doc="number of quarter turns")
 )
-def rot90(size: int, turns: Array) -> Array:
-    """Rotate the image counter-clockwise by quarter turns, without resampling."""
+def rot90(size: Size, turns: Array) -> Array:
+    """Rotate the image counter-clockwise by quarter turns; one that is not square is then stretched to its size."""
     cos, sin = np.array([1, 0, -1, 0])[turns.astype(int)], np.array([0, 1, 0, -1])[turns.astype(int)]
-    return stack((cos, sin, 0), (-sin, cos, 0), (0, 0, 1))
+    height, width = size
+    return stack((cos, sin * (width / height), 0), (-sin * (height / width), cos, 0), (0, 0, 1))

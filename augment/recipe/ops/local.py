@@ -1,11 +1,12 @@
 """Local ops: everything that is not a matrix on coordinates or colors, in a few DALI operators on uint8 HWC."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.params import Choice, Count, Number, Range
+from augment.params import Choice, Count, Number, Range, Size
 from augment.recipe.kinds import Array
 from augment.recipe.op import local
 
@@ -30,7 +31,7 @@ def gaussian_blur(images: Node, dali: "Dali", sigma: Node) -> Node:
     return dali.fn.gaussian_blur(images, sigma=sigma)
 
 
-def _lines(size: int, length: Array, angle: Array) -> dict[str, Array]:
+def _lines(size: Size, length: Array, angle: Array) -> dict[str, Array]:
     """Rasterize lines through the middle of kernels: (N, K, K), each with sum 1; K is odd and at least any length."""
     middle = int(np.ceil(length.max(initial=1) / 2))
     span = np.maximum(length - 1, 0)[:, None]  # from the center of the first pixel to that of the last
@@ -76,7 +77,7 @@ def motion_blur(images: Node, dali: "Dali", kernel: Node) -> Node:
     return dali.fn.filter(images, dali.here(kernel), border="reflect_101")
 
 
-def _sharpening(size: int, factor: Array) -> dict[str, Array]:
+def _sharpening(size: Size, factor: Array) -> dict[str, Array]:
     smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
     itself = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0]])
     factor = factor[:, None, None]
@@ -134,7 +135,7 @@ def shot_noise(images: Node, dali: "Dali", factor: Node) -> Node:
 # --- compression and resolution ---
 
 
-def _whole(size: int, quality: Array) -> dict[str, Array]:
+def _whole(size: Size, quality: Array) -> dict[str, Array]:
     return {"quality": quality.astype(np.int32)}
 
 
@@ -146,24 +147,24 @@ def jpeg(images: Node, dali: "Dali", quality: Node) -> Node:
     return dali.fn.jpeg_compression_distortion(images, quality=quality)
 
 
-def _smaller(size: int, scale: Array, interpolation: str) -> dict[str, Array]:
-    side = np.maximum(1, np.rint(size * scale)).astype(np.float32)
-    return {"side": np.stack([side, side], axis=1)}
+def _smaller(size: Size, scale: Array, interpolation: str) -> dict[str, Array]:
+    sides = [np.maximum(1, np.rint(side * scale)) for side in size]
+    return {"side": np.stack(sides, axis=1).astype(np.float32)}
 
 
 @local(
     moves=False,
     prepare=_smaller,
     scale_range=Range(
-        default=(0.25, 0.75), within=(0, 1), above=0, doc="side of the small image as a share of the original side"
+        default=(0.25, 0.75), within=(0, 1), above=0, doc="sides of the small image as a share of the original ones"
     ),
     interpolation=Choice(default="nearest", options=("nearest", "linear"), doc="method of enlarging it again"),
 )
 def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Node:
-    """Resize to a smaller square and back, which loses detail."""
+    """Resize to a smaller image and back, which loses detail."""
     small = dali.fn.resize(images, size=side, interp_type=dali.types.INTERP_LINEAR, antialias=True)
     back = dali.types.INTERP_NN if interpolation == "nearest" else dali.types.INTERP_LINEAR
-    return dali.fn.resize(small, size=[dali.size, dali.size], interp_type=back)
+    return dali.fn.resize(small, size=list(dali.size), interp_type=back)
 
 
 # --- levels ---
@@ -179,7 +180,7 @@ def gamma(images: Node, dali: "Dali", gamma: Node) -> Node:
     return dali.fn.cast_like(levels**gamma * 255.0, images)
 
 
-def _thresholds(size: int, threshold: Array) -> dict[str, Array]:
+def _thresholds(size: Size, threshold: Array) -> dict[str, Array]:
     # Levels are integers, so x >= 127.3 is x >= 128; the smaller type is faster.
     return {"threshold": np.ceil(threshold).astype(np.int16)}
 
@@ -196,7 +197,7 @@ def solarize(images: Node, dali: "Dali", threshold: Node) -> Node:
     return images ^ (bright * dali.types.Constant(255, dtype=dali.types.UINT8))
 
 
-def _masks(size: int, bits: Array) -> dict[str, Array]:
+def _masks(size: Size, bits: Array) -> dict[str, Array]:
     return {"mask": (256 - 2 ** (8 - bits)).astype(np.uint8)}
 
 
@@ -242,10 +243,11 @@ def autocontrast(images: Node, dali: "Dali") -> Node:
 # --- holes ---
 
 
-def _windows(size: int, area: Array, aspect: Array, x: Array, y: Array, fill: str, level: int) -> dict[str, Array]:
-    width = np.clip(np.rint(size * np.sqrt(area * aspect)), 0, size)
-    height = np.clip(np.rint(size * np.sqrt(area / aspect)), 0, size)
-    left, top = np.floor(x * (size - width + 1)), np.floor(y * (size - height + 1))
+def _windows(size: Size, area: Array, aspect: Array, x: Array, y: Array, fill: str, level: int) -> dict[str, Array]:
+    (rows, columns), side = size, math.sqrt(size[0] * size[1])  # the side of a square of the image's area
+    width = np.clip(np.rint(side * np.sqrt(area * aspect)), 0, columns)
+    height = np.clip(np.rint(side * np.sqrt(area / aspect)), 0, rows)
+    left, top = np.floor(x * (columns - width + 1)), np.floor(y * (rows - height + 1))
     return {
         "anchor": np.stack([top, left], axis=1).astype(np.float32),
         "shape": np.stack([height, width], axis=1).astype(np.float32),
@@ -287,8 +289,8 @@ def erase(images: Node, dali: "Dali", anchor: Node, shape: Node, fill: str, leve
     return punch(images, 0) + (other - punch(other, 0))
 
 
-def _grids(size: int, tile: Array, ratio: Array, angle: Array, x: Array, y: Array) -> dict[str, Array]:
-    side = np.maximum(2, np.rint(size * tile))
+def _grids(size: Size, tile: Array, ratio: Array, angle: Array, x: Array, y: Array) -> dict[str, Array]:
+    side = np.maximum(2, np.rint(min(size) * tile))
     return {
         "tile": side.astype(np.int32),
         "ratio": ratio.astype(np.float32),
@@ -303,7 +305,7 @@ def _grids(size: int, tile: Array, ratio: Array, angle: Array, x: Array, y: Arra
     prepare=_grids,
     neutral={"ratio": 0.0},
     uniforms=("x", "y"),
-    tile_range=Range(default=(0.1, 0.4), within=(0.01, 1), doc="side of a tile as a share of the image side"),
+    tile_range=Range(default=(0.1, 0.4), within=(0.01, 1), doc="side of a tile as a share of the shorter side"),
     ratio_range=Range(default=(0.4, 0.6), within=(0, 1), doc="side of the black square as a share of the tile's side"),
     angle_range=Range(default=(0, 0), within=(-360, 360), unit="deg", doc="rotation of the grid"),
 )

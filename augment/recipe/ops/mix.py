@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from augment.params import Number
-from augment.recipe.kinds import Array
+from augment.params import Number, Size
+from augment.recipe.kinds import Array, Mask
 from augment.recipe.op import batch
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def _beta(uniform: Array, alpha: float) -> Array:
     return np.asarray(betaincinv(alpha, alpha, uniform), np.float64)
 
 
-def _shares(size: int, uniform: Array, alpha: float) -> dict[str, Array]:
+def _shares(size: Size, uniform: Array, alpha: float) -> dict[str, Array]:
     return {"share": _beta(uniform, alpha).astype(np.float32)}
 
 
@@ -37,14 +37,20 @@ def mixup(images: "Tensor", partners: "Tensor", share: "Tensor", alpha: float) -
     return partners.lerp(images, share[:, None, None, None].to(images.dtype)), share
 
 
-def _boxes(size: int, uniform: Array, x: Array, y: Array, alpha: float) -> dict[str, Array]:
-    """Return the columns and the rows of rectangles, (N, size) each, and the share of what is outside."""
-    half = size * np.sqrt(1 - _beta(uniform, alpha)) / 2
-    edges = [np.clip(np.rint(size * center + sign * half), 0, size) for center in (x, y) for sign in (-1, 1)]
-    left, right, top, bottom = (edge[:, None] for edge in edges)
-    pixel = np.arange(size)
-    across, down = (pixel >= left) & (pixel < right), (pixel >= top) & (pixel < bottom)
-    share = 1 - np.count_nonzero(across, axis=1) * np.count_nonzero(down, axis=1) / size**2
+def _between(side: int, center: Array, part: Array) -> Mask:
+    """Return which pixels of a side lie within a part of it around a center, both as shares, (N, side)."""
+    half = side * part / 2
+    start, end = (np.clip(np.rint(side * center + sign * half), 0, side)[:, None] for sign in (-1, 1))
+    pixel = np.arange(side)
+    return (pixel >= start) & (pixel < end)
+
+
+def _boxes(size: Size, uniform: Array, x: Array, y: Array, alpha: float) -> dict[str, Array]:
+    """Return the columns, (N, width), and the rows, (N, height), of rectangles, and the share of what is outside."""
+    height, width = size
+    part = np.sqrt(1 - _beta(uniform, alpha))  # of each side
+    across, down = _between(width, x, part), _between(height, y, part)
+    share = 1 - np.count_nonzero(across, axis=1) * np.count_nonzero(down, axis=1) / (height * width)
     return {"across": across, "down": down, "share": share.astype(np.float32)}
 
 

@@ -3,7 +3,7 @@
 Magnitudes are torchvision's. RandAugment's go up to 30; in the authors' code and in timm they go up to 10, so 9 there
 is 27 here. Deliberate differences: geometry is resampled bilinearly, and adjacent geometry or color ops are resampled
 or rounded only once; shifts are not rounded to whole pixels; TrivialAugment's largest shift of 32 pixels is 32/224 of
-the side; equalize is OpenCV's, whose result differs from Pillow's by 3.5 of 255 levels on average over 27 photos, and
+its side; equalize is OpenCV's, whose result differs from Pillow's by 3.5 of 255 levels on average over 27 photos, and
 by 24 on the worst.
 """
 

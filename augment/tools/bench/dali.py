@@ -13,7 +13,7 @@ import torch
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.pipeline import Pipeline, do_not_convert
 
-from augment.params import Interval
+from augment.params import Interval, Size
 from augment.pipeline.graph import GraphImage, Node, Placement
 from augment.recipe.steps import Step
 from augment.support.measurement import LeftOutError
@@ -22,7 +22,7 @@ from augment.tools.bench.torchvision import translate
 if TYPE_CHECKING:
     from augment.tools.bench.rows import Setup
 
-Translation = Callable[[Node, Step, int], Node]
+Translation = Callable[[Node, Step, Size], Node]
 
 
 def batches(setup: "Setup", define: Callable[[], Node], *, conditionals: bool = False) -> Iterator[Any]:
@@ -89,15 +89,18 @@ def _uniform(interval: Interval) -> Node:
 
 
 @do_not_convert  # type: ignore[untyped-decorator]
-def _flip(images: Node, step: Step, size: int) -> Node:
+def _flip(images: Node, step: Step, size: Size) -> Node:
     return fn.flip(images, **{"horizontal": 0, step.params["direction"]: fn.random.coin_flip(probability=step.p)})
 
 
 @do_not_convert  # type: ignore[untyped-decorator]
-def _warp(images: Node, step: Step, size: int) -> Node:
+def _warp(images: Node, step: Step, size: Size) -> Node:
     u, v = (_uniform(step.params["magnitude_range"]) for _ in range(2))
-    row, zero = (2, 2, -size), (0, 0, 0)
-    of_u, of_v = (types.Constant(np.array(rows, np.float32)) for rows in ((row, zero), (zero, row)))
+    height, width = size
+    zero = (0, 0, 0)  # rows of matrices with the origin in the top left corner
+    of_u, of_v = (
+        types.Constant(np.array(rows, np.float32)) for rows in (((2, 2, -height), zero), (zero, (2, 2, -width)))
+    )
     matrix = u * of_u + v * of_v + types.Constant(np.eye(2, 3, dtype=np.float32))
     return fn.warp_affine(images, matrix=matrix, fill_value=0)
 
@@ -105,7 +108,7 @@ def _warp(images: Node, step: Step, size: int) -> Node:
 def _with_one(operator: Callable[..., Node], argument: str, interval: str) -> Translation:
     """Return the translation of an op by an operator with one drawn argument."""
 
-    def translation(images: Node, step: Step, size: int) -> Node:
+    def translation(images: Node, step: Step, size: Size) -> Node:
         return operator(images, **{argument: _uniform(step.params[interval])})
 
     return cast(Translation, do_not_convert(translation))

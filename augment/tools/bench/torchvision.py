@@ -50,10 +50,10 @@ def transform(plan: Plan) -> Any:
     Raises:
         LeftOutError: torchvision has no translation of a step.
     """
-    size, linear = plan.size, {"interpolation": v2.InterpolationMode.BILINEAR}
+    size, linear = list(plan.size), {"interpolation": v2.InterpolationMode.BILINEAR}
     flips = {"horizontal": v2.RandomHorizontalFlip(1), "vertical": v2.RandomVerticalFlip(1)}
     table: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-        "resize": lambda params: v2.Resize((size, size)),
+        "resize": lambda params: v2.Resize(size),
         "random_resized_crop": lambda params: v2.RandomResizedCrop(size, params["area_range"], params["aspect_range"]),
         "flip": lambda params: flips[params["direction"]],
         "rotate": lambda params: v2.RandomRotation(params["angle_range"], **linear),

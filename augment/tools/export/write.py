@@ -45,7 +45,7 @@ BATCH = 16
 Floats = NDArray[np.float32]
 
 
-# Turns N files, at most `BATCH`, into (N, 3, size, size), normalized.
+# Turns N files, at most `BATCH`, into (N, 3, height, width), normalized.
 Transform = Callable[[Sequence[ImageRef]], Floats]
 
 

@@ -17,7 +17,7 @@ IMBALANCE = 5.0  # train images of the largest class / those of the smallest
 FEW = 10  # train images of a class
 VAL_SHARES = (0.05, 0.4)
 DUPLICATE_SHARE = 0.01  # of duplicates within a split
-LARGE = 3.0  # median short side / aug.size
+LARGE = 3.0  # median short side / that of aug.size
 LONG = 3.0  # longer side / shorter side
 OTHER_SIZE = 1.5  # ratio of the median short sides of train and val
 
@@ -176,14 +176,14 @@ def _splits(info: Info) -> Iterator[DataFinding]:
 
 
 def _images(info: Info, convert: str) -> Iterator[DataFinding]:
-    facts, short_side, size, usable = info.facts, info.sides["short_side"], info.size, int(info.good.sum())
+    facts, short_side, size, usable = info.facts, info.sides["short_side"], min(info.size), int(info.good.sum())
     median = info.spread(short_side)["median"]
     if median > LARGE * size:
         yield DataFinding(
             "large",
             f"Half of the images have a short side of {median:.0f} px or more, {median / size:.1f} times "
-            f"aug.size={size}; smaller copies decode faster: python -m augment convert {convert} --to webdataset "
-            f"--out DIR --size {2 * size}",
+            f"aug.size={info.size.plain}; smaller copies decode faster: python -m augment convert {convert} "
+            f"--to webdataset --out DIR --size {2 * size}",
         )
     lengths = np.maximum(info.sides["aspect"], 1 / info.sides["aspect"])
     longest = info.describe(int(np.argmax(lengths)))
@@ -203,7 +203,7 @@ def _images(info: Info, convert: str) -> Iterator[DataFinding]:
     }.items():
         least, verbs, what = _OF_IMAGES[kind]
         if (count := int(which.sum())) and count >= least * usable:
-            text = what.format(size=size, longest=longest, blank=blank)
+            text = what.format(size=info.size.plain, longest=longest, blank=blank)
             yield DataFinding(kind, f"{_part(count, len(which), *verbs)} {text}")
 
 

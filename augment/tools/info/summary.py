@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from augment.data.dataset import Dataset, ImageRef, Target
 from augment.data.images import name_of
+from augment.params import Size
 from augment.recipe.steps import SPLITS, SplitName
 from augment.support.text import amount
 from augment.tools.info.duplicates import Copies, Pairs, tally
@@ -28,14 +29,14 @@ class Info:
 
     Attributes:
         source: name of the source in the configuration.
-        size: aug.size, the side of the model input, in px.
+        size: aug.size, the size of the model input, in px.
         data: images and targets, including those that cannot be used.
         facts: (N,) the `FACTS` of each image.
         copies: duplicate images.
     """
 
     source: str
-    size: int
+    size: Size
     data: Dataset
     facts: Facts
     copies: Copies
@@ -162,7 +163,7 @@ class Info:
         return {
             "source": self.source,
             "task": data.task,
-            "size": self.size,
+            "size": self.size.plain,
             "images": {"train": len(data.train), "val": len(data.val)},
             "classes": {
                 name: dict(zip(SPLITS, row, strict=True))

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
                 title = f"{recipe_name or 'Recipe'}, {split}"
                 text = "; ".join([*(t for t in overrides if key_of(parse(t)).startswith("aug.")), f"seed {seed}"])
                 blocks = recipe_blocks(aug, split, files, progress, seed=seed)
-            layout = lay_out(f"{title}, {aug.size} x {aug.size} px", text, blocks)
+            layout = lay_out(f"{title}, {aug.size.height} x {aug.size.width} px", text, blocks)
             with writing(f"--out {options.out}"):
                 save_figure(draw(layout), options.out, DPI)
         text_console().print(str(options.out))

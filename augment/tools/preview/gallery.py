@@ -51,7 +51,7 @@ class Shot:
         epoch: the epoch in which it occurs.
         view: index of the view.
         photo: index of the file.
-        image: (size, size, 3) RGB.
+        image: (height, width, 3) RGB.
         done: what was done to it, as phrases.
     """
 
@@ -91,7 +91,7 @@ def shoot(plan: Plan, files: Sequence[ImageRef], *, seed: int, epochs: int) -> l
 
 
 def _pixels(images: torch.Tensor, plan: Plan) -> Pixels:
-    """Convert images as returned by the loader to (N, size, size, 3) uint8."""
+    """Convert images as returned by the loader to (N, height, width, 3) uint8."""
     if images.dtype != torch.uint8:
         mean, std = (images.new_tensor(v).view(3, 1, 1) for v in (plan.mean, plan.std))
         images = ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
@@ -120,7 +120,7 @@ class Studio:
 
         A random step without ranges is shown in a few draws; any other step in a single image.
         """
-        # Only crops see more of a photo than a square.
+        # Only crops see more of a photo than what has the output's aspect ratio.
         original = letterbox if step.op.kind == "crop" else resize
         settings = {"fill": 255} if step.op.kind == "crop" else {"side": "short"}
         first = Tile(self._render(_step(original, **settings)), ("original",))
@@ -151,7 +151,7 @@ class Studio:
 
 
 def render_whole(aug: Aug, files: Sequence[ImageRef]) -> Pixels:
-    """Return whole images on a white background: (N, size, size, 3)."""
+    """Return whole images on a white background: (N, height, width, 3)."""
     return render(build_plan(replace(aug, val=(_step(letterbox, fill=255),)), "val"), files, 0)
 
 

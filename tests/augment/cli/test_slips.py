@@ -137,5 +137,5 @@ def test_valid_files_stay_valid(mine: Path) -> None:
     (mine / "experiment" / "e.yaml").write_text(
         f"{GLOBAL}defaults:\n  - override /aug: a\n  - override /hydra/launcher: slurm\n"
     )
-    assert compose_recipe(["+aug=a"]).aug.size == 64
-    assert compose_recipe(["+experiment=e"]).aug.size == 64
+    assert compose_recipe(["+aug=a"]).aug.size == (64, 64)
+    assert compose_recipe(["+experiment=e"]).aug.size == (64, 64)

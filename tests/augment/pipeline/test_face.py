@@ -35,17 +35,17 @@ def test_importing_it_imports_neither_torch_nor_dali() -> None:
 
 def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
     named = augment.load_recipe("leaderboard_80", "aug.size=48")
-    assert named.aug.size == 48
+    assert named.aug.size == (48, 48)
     for file in (ROOT / "conf" / "aug" / "leaderboard_80.yaml", str(ROOT / "conf" / "aug" / "leaderboard_80.yaml")):
         assert augment.load_recipe(file, "aug.size=48").aug == named.aug
     steps = {"flip": {"p": 0.5}, "rotate": {"p": 0.5}}
     mapping = augment.load_recipe({"size": 64, "train": steps}, "aug.train.rotate.p=1", "~aug.train.flip", "seed=3")
-    assert (mapping.aug.size, [(step.key, step.p) for step in mapping.aug.train]) == (64, [("rotate", 1)])
+    assert (mapping.aug.size.plain, [(step.key, step.p) for step in mapping.aug.train]) == (64, [("rotate", 1)])
     assert mapping.seed == 3
     (tmp_path / "mine.yaml").write_text("defaults: [imagenette]\nsize: 40\n")
     assert repr(augment.load_recipe({"train": steps}, "aug.size=64")) == f"Recipe({{'train': {steps}, 'size': 64}})"
     mine = augment.load_recipe(tmp_path / "mine.yaml")
-    assert (mine.aug.size, mine.aug.train) == (40, augment.load_recipe("imagenette").aug.train)
+    assert (mine.aug.size.plain, mine.aug.train) == (40, augment.load_recipe("imagenette").aug.train)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pipelines import SEED, SIZE, plan_of
 
+from augment.params import Size
 from augment.pipeline.feed import Feed
 from augment.pipeline.reading import Reading
 from augment.recipe.op import OPS
@@ -27,7 +28,7 @@ def test_feed_takes_an_epoch_after_the_other() -> None:
         color, geometry = feed.values(iteration)
         assert (color.shape, geometry.shape) == ((4, 3, 4), (4, 3, 3))
         assert color.dtype == geometry.dtype == np.float32
-        np.testing.assert_array_equal(color, sampler.plan.stages[0].matrix(drawn, SIZE).astype(np.float32))
+        np.testing.assert_array_equal(color, sampler.plan.stages[0].matrix(drawn, Size(SIZE, SIZE)).astype(np.float32))
         # What is right of the middle goes up, and stays as far from it.
         angle = np.radians(drawn["rotate"]["angle"])
         np.testing.assert_allclose(geometry[:, 0, 1], -np.sin(angle), atol=1e-6)
@@ -87,7 +88,7 @@ def test_only_samples_that_an_op_applies_to_are_prepared() -> None:
 
 def test_inverted_matrices_match_numpy() -> None:
     sampler = Sampler(plan_of({"affine": {"p": 0.5}, "perspective": {"p": 0.5}}, "train"), SEED)
-    matrix = sampler.plan.stages[0].matrix(sampler.draw(2, 0, 100), SIZE)
+    matrix = sampler.plan.stages[0].matrix(sampler.draw(2, 0, 100), Size(SIZE, SIZE))
     (fed,) = feed_of(sampler, batch_size=100).values(0)
     middle = np.array([[1, 0, (SIZE - 1) / 2], [0, 1, (SIZE - 1) / 2], [0, 0, 1]])
     np.testing.assert_allclose(fed, middle @ np.linalg.inv(matrix) @ np.linalg.inv(middle), rtol=1e-5, atol=1e-5)

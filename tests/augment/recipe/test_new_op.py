@@ -35,7 +35,7 @@ def declare_crop() -> None:
     def new_crop(source: Any, size: int, share: float) -> Any:
         """Cut a square out of the middle."""
         image = source.decode()
-        return source.resize(image, size, window=source.centered_square(image, share))
+        return source.resize(image, size, window=source.centered_window(image, size, share))
 
 
 def declare_geometry() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from op_cases import NESTED, given, other_values, plan_with
 
+from augment.params import Size
 from augment.recipe.kinds import Op
 from augment.recipe.op import OPS
 from augment.recipe.plan import Plan, build_plan
@@ -39,7 +40,7 @@ def composed(*steps: dict[str, Any]) -> Any:
     named: dict[str, Any] = {f"step_{i}": step for i, step in enumerate(steps)}
     plan = plan_of(**named)
     assert len(plan.stages) == 1
-    return plan.stages[0].matrix(Sampler(plan, 0).draw(0, 0, 3), SIZE)
+    return plan.stages[0].matrix(Sampler(plan, 0).draw(0, 0, 3), Size(SIZE, SIZE))
 
 
 @pytest.mark.parametrize(
@@ -114,8 +115,8 @@ def test_without_fusion_the_matrices_are_the_factors_of_the_fused_one() -> None:
     steps: dict[str, Any] = {"quarter": QUARTER, "shift": SHIFT, "slant": SLANT}
     fused, apart = plan_of(**steps), plan_of(**steps, fuse=False)
     draws = Sampler(apart, 0).draw(0, 0, 2)
-    first, second, third = (stage.matrix(draws, SIZE) for stage in apart.stages)
-    np.testing.assert_allclose(fused.stages[0].matrix(draws, SIZE), third @ second @ first, atol=1e-12)
+    first, second, third = (stage.matrix(draws, Size(SIZE, SIZE)) for stage in apart.stages)
+    np.testing.assert_allclose(fused.stages[0].matrix(draws, Size(SIZE, SIZE)), third @ second @ first, atol=1e-12)
 
 
 # --- crop and normalization ---
@@ -123,7 +124,7 @@ def test_without_fusion_the_matrices_are_the_factors_of_the_fused_one() -> None:
 
 def test_without_a_crop_images_are_resized() -> None:
     for plan, split in ((plan_of("train", rotate={}), "train"), (plan_of("val"), "val")):
-        assert (plan.crop.key, plan.crop.op, plan.split, plan.size) == ("resize", OPS["resize"], split, SIZE)
+        assert (plan.crop.key, plan.crop.op, plan.split, plan.size.plain) == ("resize", OPS["resize"], split, SIZE)
     assert plan_of(zoom={"op": "center_crop", "scale": 0.5}).crop.key == "zoom"
     assert groups(plan_of(center_crop={}, flip={})) == [["flip"]]
 

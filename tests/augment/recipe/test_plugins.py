@@ -23,7 +23,7 @@ PLUGIN = '''
 import numpy as np
 
 from augment.recipe.ops.geometry import stack
-from augment.params import Number, Range
+from augment.params import Number, Range, Size
 from augment.recipe.op import color, geometry, local
 
 
@@ -71,7 +71,7 @@ def test_plugin_is_an_op_like_any_other(plugin: str) -> None:
     assert "    fog  p 0.5  weight 0.25..0.25, level 100" in str(plan)
     drawn = {"fog": {"applied": np.array([True, False]), "weight": np.array([0.25, 0.25])}}
     expected = [np.c_[0.75 * np.eye(3), [25, 25, 25]], np.eye(3, 4)]
-    np.testing.assert_allclose(plan.stages[0].matrix(drawn, SIZE), expected)
+    np.testing.assert_allclose(plan.stages[0].matrix(drawn, plan.size), expected)
     with pytest.raises(UserError, match=r"^aug\.train\.fog\.wait_range: unknown key\. Did you mean 'weight_range'\?"):
         parse_aug({"plugins": [plugin], "train": {"fog": {"wait_range": [0, 1]}}})
     with pytest.raises(UserError, match=r"^aug\.train\.fg: unknown op 'fg'\. Did you mean 'fog'\?"):

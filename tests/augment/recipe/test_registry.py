@@ -10,7 +10,7 @@ from generated import op_table
 from op_cases import MATRICES, cases, given, plan_with
 from rendering import step_matrix
 
-from augment.params import Number, Range
+from augment.params import Number, Range, Size
 from augment.recipe.kinds import Op
 from augment.recipe.op import (
     OPS,
@@ -77,7 +77,7 @@ def test_row_of_the_op_table(op: Op) -> None:
 @pytest.mark.parametrize("p", [0.3, 1.0])
 def test_matrices_have_shape_and_type(op: Op, params: dict[str, Any], p: float) -> None:
     plan, drawn = one_op(op, p=p, **params)
-    whole = plan.stages[0].matrix({"tested": drawn}, SIZE)
+    whole = plan.stages[0].matrix({"tested": drawn}, Size(SIZE, SIZE))
     columns = 7 if plan.stages[0].uses_mean else 4  # with the mean color of the image, or without
     assert whole.shape == (COUNT, 3, 3 if op.kind == "geometry" else columns)
     assert whole.dtype == np.float64

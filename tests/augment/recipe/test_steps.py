@@ -6,6 +6,7 @@ import pytest
 from refusals import refusal, step_refusal
 
 from augment import load_recipe
+from augment.params import Size
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug, parse_aug, parse_steps, plain_steps
 from augment.support.errors import UserError
@@ -28,7 +29,7 @@ FULL: dict[str, Any] = {
 
 def test_a_complete_section() -> None:
     aug = parse_aug(FULL)
-    assert (aug.size, aug.fuse, aug.mean, aug.std) == (64, False, (0.5,) * 3, (0.25,) * 3)
+    assert (aug.size.plain, aug.fuse, aug.mean, aug.std) == (64, False, (0.5,) * 3, (0.25,) * 3)
     assert aug.steps("train") is aug.train
     assert aug.steps("val") is aug.val
     crop, flip, rotate, again, hue = aug.train
@@ -49,7 +50,7 @@ def test_a_complete_section() -> None:
 
 @pytest.mark.parametrize("given", [None, {}, {"train": None, "val": {}}, {"train": {}, "plugins": []}])
 def test_nothing_given_is_no_augmentation(given: object) -> None:
-    assert parse_aug(given) == Aug(size=128, fuse=True, mean=None, std=None, plugins=(), train=(), val=())
+    assert parse_aug(given) == Aug(size=Size(128, 128), fuse=True, mean=None, std=None, plugins=(), train=(), val=())
 
 
 def test_plain_steps_round_trip() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from augment.data.dataset import Dataset, Split, Target, Task
 from augment.drawing.style import save_figure
+from augment.params import Size
 from augment.tools.info.duplicates import Copies
 from augment.tools.info.figure import draw
 from augment.tools.info.findings import find_problems
@@ -32,7 +33,7 @@ def make_info(
     data = Dataset(classes, Split(files[0], tuple(train)), Split(files[1], tuple(val)), task)
     fact = np.array([("", 300, 200, 9000, "JPEG", "RGB", 1, 0, 0, False)], FACTS)
     copies = Copies(*(np.array(pairs, np.int64).reshape(-1, 2) for pairs in (same, alike)))
-    return Info("folder", 128, data, np.repeat(fact, len(train) + len(val)), copies)
+    return Info("folder", Size(128, 128), data, np.repeat(fact, len(train) + len(val)), copies)
 
 
 def sound(same: Pairs = (), alike: Pairs = ()) -> Info:

@@ -37,6 +37,7 @@ from graphed import (
 )
 from torch import Tensor, nn
 
+from augment.params import Size
 from augment.pipeline.batch import Batch
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.recorder import Recorder
@@ -71,7 +72,7 @@ def test_sizes_that_change_leave_the_results_right() -> None:
         torch.manual_seed(0)
         images = torch.randn(36, 3, 96, 96, generator=torch.Generator().manual_seed(1)).to(CUDA)
         loader = Growing(images, torch.arange(36, device=CUDA) % 3, 8, shuffle=False)
-        model = Xresnet(depth="18", width=0.25).build(3, 96)
+        model = Xresnet(depth="18", width=0.25).build(3, Size(96, 96))
         make_learner(
             note, model=model, train=loader, val=loader, epochs=10, optimizer=still, device=CUDA, runner=how
         ).fit()

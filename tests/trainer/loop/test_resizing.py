@@ -12,6 +12,7 @@ from nvidia.dali.pipeline import Pipeline
 from stages import SIZES, config_of, content, same, staged, take, wait_for_threads
 
 from augment.data.dataset import Dataset, Split
+from augment.params import Size
 from augment.recipe.plan import build_plan
 from trainer.run.build import make_loader
 
@@ -31,7 +32,7 @@ def test_a_stage_draws_what_a_loader_of_its_own_would_in_that_epoch(data: Split)
     epochs = [take(loader) for _ in SIZES]
     for start, size, batch_size in ((0, 8, 3), (2, 16, 4), (3, 12, 4)):
         config = config_of({}, batch_size=batch_size)
-        plan = build_plan(replace(config.aug, size=size), "train")
+        plan = build_plan(replace(config.aug, size=Size(size, size)), "train")
         alone = make_loader(config, plan, data)
         alone.start_at(start)
         assert same([content(batch) for batch in alone], epochs[start])

@@ -8,6 +8,7 @@ import timm
 import torch
 from torch import nn
 
+from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models import pretrained
 from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
@@ -18,7 +19,7 @@ from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
 @pytest.mark.parametrize("size", [8, 9, 31, 32, 97])
 @pytest.mark.parametrize("classes", [1, 2, 1000])
 def test_cnn_takes_any_size_and_number_of_classes(size: int, classes: int) -> None:
-    network = Cnn().build(classes, size)
+    network = Cnn().build(classes, Size(size, size))
     output = network(torch.randn(2, 3, size, size))
     assert output.shape == (2, classes)
     output.sum().backward()
@@ -69,7 +70,7 @@ def test_mistakes_are_named(given: object, message: str) -> None:
 
 
 def test_a_timm_model_has_a_head_for_the_classes() -> None:
-    network = Timm(name="test_resnet").build(7, 32).eval()
+    network = Timm(name="test_resnet").build(7, Size(32, 32)).eval()
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
 
@@ -78,8 +79,8 @@ def test_a_timm_model_has_a_head_for_the_classes() -> None:
 def test_an_unknown_name_is_refused_with_the_nearest(given: str, meant: str | None, use: str) -> None:
     settings = Timm(name=given, pretrained=use == "normalization")
     calls = {
-        "build": lambda: settings.build(10, 64),
-        "check": lambda: check_model(settings, 10, 64),
+        "build": lambda: settings.build(10, Size(64, 64)),
+        "check": lambda: check_model(settings, 10, Size(64, 64)),
         "normalization": settings.normalization,
     }
     with pytest.raises(UserError) as caught:
@@ -96,7 +97,7 @@ def test_unknown_weights_are_refused_with_the_nearest(choice: bool) -> None:
     settings = Timm(name="resnet18.a1_in1", pretrained=choice)
     message = r"^model\.name: unknown weights 'resnet18\.a1_in1'\. Did you mean 'resnet18\.a1_in1k'\? Allowed: "
     with pytest.raises(UserError, match=message):
-        settings.build(10, 64)
+        settings.build(10, Size(64, 64))
 
 
 def test_pretrained_without_weights_is_refused() -> None:
@@ -104,7 +105,7 @@ def test_pretrained_without_weights_is_refused() -> None:
     settings = Timm(name=name, pretrained=True)
     message = f"^model.pretrained: timm has no weights for '{name}'. Allowed: false.$"
     with pytest.raises(UserError, match=message):
-        settings.build(10, 64)
+        settings.build(10, Size(64, 64))
     with pytest.raises(UserError, match=message):
         settings.normalization()
 
@@ -122,7 +123,7 @@ def test_weights_that_are_out_of_reach_end_at_once_with_ways_out(monkeypatch: py
     monkeypatch.setattr(timm, "create_model", lambda *given, **options: pytest.fail("tried to download"))
     pretrained._reach.cache_clear()
     with pytest.raises(UserError) as caught:
-        Timm(name="resnet18", pretrained=True).build(10, 64)
+        Timm(name="resnet18", pretrained=True).build(10, Size(64, 64))
     assert "(no route to host)" in str(caught.value)
     for way in ("model.weights=FILE", "timm/resnet18.a1_in1k", "HF_HOME=DIR", "model.pretrained=false"):
         assert way in str(caught.value)
@@ -148,7 +149,7 @@ def test_the_normalization_is_that_of_the_weights_named() -> None:
 def test_a_size_that_does_not_fit_is_refused(name: str, size: int) -> None:
     """The last two raise an error without words."""
     with pytest.raises(UserError, match=rf"^aug\.size={size}: the model cannot take images of that size"):
-        check_model(Timm(name=name), 10, size)
+        check_model(Timm(name=name), 10, Size(size, size))
 
 
 @pytest.mark.parametrize(
@@ -168,4 +169,4 @@ def test_outputs_that_are_not_one_for_each_class_are_refused(network: nn.Module,
 
     expected = f"model: its output for one image is {found}. Allowed: a tensor of shape (1, 10)."
     with pytest.raises(UserError, match=f"^{re.escape(expected)}$"):
-        check_model(Wrong(), 10, 20)
+        check_model(Wrong(), 10, Size(20, 20))

@@ -9,6 +9,7 @@ from fakes import needs_gpu
 from graphed import recorded
 from torch import nn
 
+from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.registry import Xresnet, count_parameters, parse_model
 from trainer.models.xresnet import (
@@ -25,7 +26,7 @@ BASIC: dict[str, Any] = {"depth": "18", "width": 0.125}
 
 def parameters(**settings: Any) -> int:
     with torch.device("meta"):
-        return count_parameters(Xresnet(**settings).build(1000, 128))
+        return count_parameters(Xresnet(**settings).build(1000, Size(128, 128)))
 
 
 def test_the_parameters_of_known_networks() -> None:
@@ -48,7 +49,9 @@ def test_the_parameters_of_known_networks() -> None:
     ],
 )
 def test_it_takes_any_size_and_every_parameter_is_reached(settings: dict[str, Any], size: int) -> None:
-    network = Xresnet(**settings, **({} if "zero_init" in settings else {"zero_init": False})).build(3, size)
+    network = Xresnet(**settings, **({} if "zero_init" in settings else {"zero_init": False})).build(
+        3, Size(size, size)
+    )
     output = network(torch.randn(2, 3, size, size))
     assert output.shape == (2, 3)
     output.square().sum().backward()
@@ -81,14 +84,14 @@ def test_blur_pool_by_hand() -> None:
 def test_groups_need_bottlenecks(given: dict[str, int]) -> None:
     settings = parse_model({"kind": "xresnet", "depth": 34, **given})
     with pytest.raises(UserError, match=r"^model\.groups=.*depth 34 has no bottlenecks.* a depth of 26, 50\.$"):
-        settings.build(10, 64)
+        settings.build(10, Size(64, 64))
 
 
 @needs_gpu
 def test_a_step_can_be_captured_on_the_gpu() -> None:
     """Nothing in it waits for the GPU or depends on data: the same gradients from a CUDA graph."""
     settings = {**SMALL, "attention": "se", "self_attention": True, "pool": "blur", "activation": "mish"}
-    network = Xresnet(**settings).build(3, 64).cuda().to(memory_format=torch.channels_last)
+    network = Xresnet(**settings).build(3, Size(64, 64)).cuda().to(memory_format=torch.channels_last)
     x = torch.randn(4, 3, 64, 64, device="cuda").to(memory_format=torch.channels_last)
 
     def step() -> None:

@@ -4,6 +4,7 @@ import timm
 from fakes import tiny_model
 from torch import nn
 
+from augment.params import Size
 from trainer.models.registry import Cnn
 from trainer.optim.layers import layer_of
 
@@ -19,7 +20,7 @@ class Split(nn.Module):
 
 def test_a_norm_belongs_to_the_layer_before_it() -> None:
     assert layer_of(tiny_model()) == {"0.weight": 0, "1.weight": 0, "1.bias": 0, "6.weight": 1}
-    layers = layer_of(Cnn().build(10, 32))
+    layers = layer_of(Cnn().build(10, Size(32, 32)))
     assert (layers["0.weight"], layers["2.bias"], layers["3.weight"], layers["23.weight"]) == (0, 0, 1, 7)
     assert sorted(set(layers.values())) == list(range(8))
 

@@ -12,6 +12,7 @@ from fakes import assert_same, needs_gpu, tiny_model
 from graphed import recorded
 from torch import Tensor, nn
 
+from augment.params import Size
 from trainer.models.registry import Cnn
 from trainer.optim.muon import Muon, hidden_matrices, orthogonalize
 
@@ -117,7 +118,7 @@ def losses(network: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> 
 
 
 def test_the_matrices_are_those_between_stem_and_head() -> None:
-    assert hidden_matrices(Cnn().build(10, 32)) == {f"{index}.weight" for index in (3, 6, 9, 12, 15, 18)}
+    assert hidden_matrices(Cnn().build(10, Size(32, 32))) == {f"{index}.weight" for index in (3, 6, 9, 12, 15, 18)}
     assert hidden_matrices(tiny_model()) == set()
     vit = timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=3)
     names = hidden_matrices(vit)

@@ -11,6 +11,7 @@ import torch
 from fakes import needs_gpu, noise_loader, tiny_model
 from torch import nn
 
+from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.registry import Cnn
 from trainer.optim.muon import Muon
@@ -109,19 +110,19 @@ def named_groups(network: nn.Module, **settings: Any) -> list[tuple[set[str], di
 
 def test_norms_and_biases_do_not_decay() -> None:
     rest = {"lr": 0.02, "lr_scale": 1.0}
-    decaying, plain = named_groups(Cnn().build(3, 32), weight_decay=0.1)
+    decaying, plain = named_groups(Cnn().build(3, Size(32, 32)), weight_decay=0.1)
     assert decaying[1] == rest | {"weight_decay": 0.1}
     assert plain[1] == rest | {"weight_decay": 0.0}
     assert {name.split(".")[1] for name in decaying[0]} == {"weight"}
     assert {"23.bias", "2.weight", "2.bias"} <= plain[0]
     assert "23.weight" in decaying[0]
-    ((_, group),) = named_groups(Cnn().build(3, 32), weight_decay=0.1, decay_norms=True)
+    ((_, group),) = named_groups(Cnn().build(3, Size(32, 32)), weight_decay=0.1, decay_norms=True)
     assert group["weight_decay"] == 0.1
-    assert len(named_groups(Cnn().build(3, 32), weight_decay=0)) == 1
+    assert len(named_groups(Cnn().build(3, Size(32, 32)), weight_decay=0)) == 1
 
 
 def test_each_layer_learns_slower_than_the_next_one() -> None:
-    found = named_groups(Cnn().build(3, 32), weight_decay=0, layer_decay=0.5, lr=0.8)
+    found = named_groups(Cnn().build(3, Size(32, 32)), weight_decay=0, layer_decay=0.5, lr=0.8)
     assert [group["lr_scale"] for _, group in found] == [0.5**k for k in range(8)]
     assert [group["lr"] for _, group in found] == pytest.approx([0.8 * 0.5**k for k in range(8)])
     assert found[0][0] == {"23.weight", "23.bias"}
@@ -129,7 +130,9 @@ def test_each_layer_learns_slower_than_the_next_one() -> None:
 
 
 def test_muons_matrices_come_first_and_the_others_learn_slower() -> None:
-    groups = made(Cnn().build(3, 32), optimizer="muon", lr=0.1, optimizer_options={"aux_lr": 0.5}).param_groups
+    groups = made(
+        Cnn().build(3, Size(32, 32)), optimizer="muon", lr=0.1, optimizer_options={"aux_lr": 0.5}
+    ).param_groups
     assert [(g["orthogonal"], g["lr"], g["lr_scale"], g["weight_decay"]) for g in groups] == [
         (True, 0.1, 1.0, 5e-4),
         (False, 0.05, 0.5, 5e-4),

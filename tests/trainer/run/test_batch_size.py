@@ -12,6 +12,7 @@ from torch import nn
 
 from augment.cli.compose import compose
 from augment.cli.overrides import normalize
+from augment.params import Size
 from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
 from trainer.cli.jobs import prepare
@@ -114,7 +115,7 @@ def test_what_cannot_fit_is_refused_with_what_could(monkeypatch: pytest.MonkeyPa
 
 def test_what_autograd_keeps_of_an_image() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(inplace=True), nn.Conv2d(4, 2, 1)).to("meta")
-    assert bytes_kept(network, 8) == 4 * 8 * 8 * (3 + 4)
+    assert bytes_kept(network, Size(8, 8)) == 4 * 8 * 8 * (3 + 4)
 
 
 def test_stages_have_sizes_of_their_own() -> None:

@@ -62,7 +62,7 @@ def test_the_sections() -> None:
     parsed = parse_config(FULL)
     assert parsed.data == Folder(root="/photos", skip_bad=True)
     assert parsed.model == Timm(name="resnet18")
-    assert (parsed.aug.size, parsed.aug.fuse, parsed.aug.mean) == (64, False, (0.1, 0.2, 0.3))
+    assert (parsed.aug.size.plain, parsed.aug.fuse, parsed.aug.mean) == (64, False, (0.1, 0.2, 0.3))
     assert [step.key for step in parsed.aug.train] == ["center_crop", "rotate", "rotate_2"]
     assert [step.key for step in parsed.aug.val] == ["resize"]
     assert parsed.fit == Fit(epochs=3, lr=1.0, optimizer="adamw", limit_batches=7, resume="outputs/run")

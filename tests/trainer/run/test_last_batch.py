@@ -5,21 +5,22 @@ from typing import Any
 import pytest
 import torch
 
+from augment.params import Size
 from augment.support.errors import UserError
 from trainer.callbacks.freeze import Freeze, keep_statistics
 from trainer.models.registry import Cnn, Timm, check_model
 from trainer.run.check import check_last_batch, trains_on_single
 from trainer.run.fit import parse_fit
 
-NETWORK = check_model(Cnn(), 3, 64)
+NETWORK = check_model(Cnn(), 3, Size(64, 64))
 
 
 @pytest.mark.parametrize("side", [33, 64, 65, 128])
 @pytest.mark.parametrize("settings", [Cnn(), Timm(name="resnet18")], ids=["cnn", "resnet18"])
 def test_what_is_said_of_a_model_is_what_happens(settings: Any, side: int) -> None:
-    takes = trains_on_single(check_model(settings, 3, side), side)
+    takes = trains_on_single(check_model(settings, 3, Size(side, side)), side)
     assert takes == (side > (64 if isinstance(settings, Cnn) else 32))
-    network = settings.build(3, side).train()
+    network = settings.build(3, Size(side, side)).train()
     try:
         network(torch.zeros(1, 3, side, side))
         trained = True
@@ -29,8 +30,8 @@ def test_what_is_said_of_a_model_is_what_happens(settings: Any, side: int) -> No
 
 
 def test_a_model_without_batch_norm_takes_anything() -> None:
-    network = check_model(Timm(name="vit_tiny_patch16_224"), 3, 32)
-    assert trains_on_single(network, 32)
+    network = check_model(Timm(name="vit_tiny_patch16_224"), 3, Size(32, 32))
+    assert trains_on_single(network, Size(32, 32))
     assert not network.training
 
 
@@ -56,10 +57,10 @@ LARGE = {"stages": {"a": {"epochs": 29, "size": 128}, "b": {"batch_size": 16, "s
 def test_a_single_image_is_refused_with_what_helps(fit: dict[str, Any], samples: int, message: str | None) -> None:
     parsed = parse_fit(fit)
     if message is None:
-        check_last_batch(parsed, NETWORK, samples, 64)
+        check_last_batch(parsed, NETWORK, samples, Size(64, 64))
     else:
         with pytest.raises(UserError, match=f"^{message}"):
-            check_last_batch(parsed, NETWORK, samples, 64)
+            check_last_batch(parsed, NETWORK, samples, Size(64, 64))
 
 
 @pytest.mark.parametrize(
@@ -76,8 +77,8 @@ def test_only_norms_that_are_frozen_to_the_end_take_single_images(
     settings: dict[str, Any], epochs: int, accepted: bool
 ) -> None:
     frozen = Freeze(**settings).frozen(NETWORK, epochs - 1)
-    assert trains_on_single(NETWORK, 64, frozen) == accepted
-    network = Cnn().build(3, 64).train()
+    assert trains_on_single(NETWORK, Size(64, 64), frozen) == accepted
+    network = Cnn().build(3, Size(64, 64)).train()
     keep_statistics(network, frozen)
     try:
         network(torch.zeros(1, 3, 64, 64))

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from augment.cli.compose import compose
+from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.matching import match
 from trainer.models.registry import Cnn, Model, Timm, check_model
@@ -29,15 +30,15 @@ COLORS, OTHERS = ("blue", "green", "red"), ("cyan", "magenta", "yellow")
 
 def tensors_of(model: Model, classes: int = 3) -> dict[str, Tensor]:
     torch.manual_seed(7)
-    return model.build(classes, 32).state_dict()
+    return model.build(classes, Size(32, 32)).state_dict()
 
 
 def started(model: Model, file: Path, classes: tuple[str, ...] = COLORS) -> tuple[nn.Module, str]:
     """Return a network that starts from a file, and what is said about it."""
     torch.manual_seed(1)
-    network = model.untrained().build(len(classes), 32)
+    network = model.untrained().build(len(classes), Size(32, 32))
     settings = type(model)(**vars(model) | {"weights": str(file)})
-    check_weights(settings, check_model(settings, len(classes), 32), classes, 32)
+    check_weights(settings, check_model(settings, len(classes), Size(32, 32)), classes, 32)
     return network, start_from(settings, network, classes, 32)
 
 
@@ -157,11 +158,12 @@ def test_weights_of_torchvision(tmp_path: Path) -> None:
 
 def test_position_embeddings_are_resized(tmp_path: Path) -> None:
     name = "test_vit"
-    save_file(Timm(name=name).build(3, 64).state_dict(), tmp_path / "model.safetensors")
+    save_file(Timm(name=name).build(3, Size(64, 64)).state_dict(), tmp_path / "model.safetensors")
     network, note = started(Timm(name=name), tmp_path / "model.safetensors")
     assert note.endswith("with the head")
     assert (
-        network.get_parameter("pos_embed").shape[1] < Timm(name=name).build(3, 64).get_parameter("pos_embed").shape[1]
+        network.get_parameter("pos_embed").shape[1]
+        < Timm(name=name).build(3, Size(64, 64)).get_parameter("pos_embed").shape[1]
     )
 
 
@@ -260,7 +262,7 @@ def test_real_weights_recognize_a_flower() -> None:
     """All 247 tensors fit by order: of ImageNet's classes, a photo of a bee on a dahlia is a daisy or a bee."""
     classes = tuple(map(str, range(1000)))
     model = Timm(name="tf_efficientnet_lite0", weights=str(lite0()))
-    network = model.untrained().build(1000, 224)
+    network = model.untrained().build(1000, Size(224, 224))
     note = start_from(model, network, classes, 224)
     assert "247 tensors; matched by order, as '_conv_stem.weight' is 'conv_stem.weight' here; with the head" in note
     images = np.asarray(photo("flower.jpg").resize((224, 224)), np.float32)[None].transpose(0, 3, 1, 2) / 127.5 - 1

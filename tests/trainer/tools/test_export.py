@@ -16,6 +16,7 @@ from photos import draw_photo
 from PIL import Image
 
 from augment.data.dataset import Split
+from augment.params import Size
 from augment.pipeline.serving.torch_crops import Crop
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
@@ -131,7 +132,7 @@ def test_a_graph_computes_what_the_run_does(
 ) -> None:
     """Numbers are in their own units, for any number of images of any size; the script prints all of them."""
     torch.manual_seed(0)
-    network = Cnn().build(4, 32).eval()
+    network = Cnn().build(4, Size(32, 32)).eval()
     task, names = task_named("regress"), ("x", "year", "y", "z")
     Standard(torch.tensor([0.0, 1990.0, -5.0, 7.0]), torch.tensor([1.0, 20.0, 0.1, 1.0])).put_into(network)
     aug = parse_aug({"size": 32, "val": {"letterbox": None}})

@@ -16,9 +16,9 @@ _EXAMPLES = """\
 
 RUN is the folder of a run. Files are written to RUN/export-onnx and so on, or to --out: the model, predict.py, which
 runs it without this project, and export.json with the comparison. With --preprocessing inside, the model takes images
-as (N, height, width, 3) uint8, upright and in RGB; with beside, as (N, 3, size, size) float32 that transform.py makes.
-The comparison runs the export, with its own preprocessing, on every validation image, and PyTorch in fp32 as evaluate
-does."""
+as (N, height, width, 3) uint8, upright and in RGB; with beside, as (N, 3, height, width) float32 that transform.py
+makes. The comparison runs the export, with its own preprocessing, on every validation image, and PyTorch in fp32 as
+evaluate does."""
 
 
 def _parser() -> Parser:

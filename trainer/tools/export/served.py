@@ -43,7 +43,7 @@ class Served(nn.Module):
         """Return the outputs, (N, K) each.
 
         Args:
-            images: (N, 3, size, size) float32, normalized; or with a plan (N, height, width, 3) uint8 RGB.
+            images: (N, 3, height, width) float32, normalized; or with a plan (N, height, width, 3) uint8 RGB.
         """
         outputs = average(self.network, self.crop(images), self._tta, self._task).float()
         return (outputs, self._task.activate(outputs)) if len(self.outputs) == 2 else (outputs,)
@@ -59,7 +59,7 @@ class Served(nn.Module):
         if self._size is None:
             example, free = torch.zeros(count, height, width, 3, dtype=torch.uint8), range(3)
         else:
-            example, free = torch.zeros(count, 3, self._size, self._size), range(1)
+            example, free = torch.zeros(count, 3, *self._size), range(1)
         try:
             with torch.no_grad(), _quiet():
                 shapes = (dict.fromkeys(free, any_length),)

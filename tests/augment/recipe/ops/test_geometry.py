@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from rendering import SIZE, Pixels, draws_of, one_of_values, plan_of, read, render
 
+from augment.params import Size
 from augment.recipe.op import OPS
 
 COUNT = 12
@@ -19,7 +20,7 @@ Floats = NDArray[Any]
 def land(op: str, points: list[tuple[float, float]], size: int = SIZE, **values: Any) -> Floats:
     """Return where an op takes points, (x, y) in pixels from the middle."""
     given = {n: v if isinstance(v, str) else np.array([float(v)]) for n, v in values.items()}
-    matrix = np.asarray(OPS[op].function(size=size, **given)).reshape(-1, 3, 3)[0]
+    matrix = np.asarray(OPS[op].function(size=Size(size, size), **given)).reshape(-1, 3, 3)[0]
     moved = np.c_[np.array(points, float), np.ones(len(points))] @ matrix.T
     return np.asarray(moved[:, :2] / moved[:, 2:])
 
@@ -50,7 +51,7 @@ def test_shear_about_the_corner_adds_a_shift(x: float, y: float) -> None:
 def test_perspective_matrices_match_opencv() -> None:
     names = ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3")
     drawn = {name: np.random.default_rng(i).random(5) for i, name in enumerate(names)}
-    ours = OPS["perspective"].function(size=SIZE, distortion=np.full(5, 0.5), **drawn)
+    ours = OPS["perspective"].function(size=Size(SIZE, SIZE), distortion=np.full(5, 0.5), **drawn)
     for sample, matrix in enumerate(ours):
         ends = [
             (x * (1 - 0.5 * drawn[f"x{i}"][sample]), y * (1 - 0.5 * drawn[f"y{i}"][sample]))
@@ -103,7 +104,7 @@ def test_images_match_opencv(
     op: str, params: dict[str, Any], border: str, soft: list[Path], device: torch.device
 ) -> None:
     plan = plan_of({op: params | {"border": border, "fill": 40}})
-    matrices = plan.stages[0].matrix(draws_of(plan, COUNT), SIZE)
+    matrices = plan.stages[0].matrix(draws_of(plan, COUNT), Size(SIZE, SIZE))
     ours = render(plan, soft, device)
     middle = (SIZE - 1) / 2
     there, back = (np.array([[1, 0, s * middle], [0, 1, s * middle], [0, 0, 1]]) for s in (1, -1))

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from augment.params import Size
 from augment.recipe.kinds import Array
 from augment.recipe.op import OPS
 from augment.recipe.ops.geometry import stack
@@ -15,7 +16,7 @@ ORANGE = np.array([200.0, 100.0, 50.0])
 def geometry(name: str, size: int = 128, **values: Any) -> Array:
     """Return the matrix of an op, (N, 3, 3)."""
     arrays = {n: v if isinstance(v, str) else np.atleast_1d(np.asarray(v, float)) for n, v in values.items()}
-    return np.asarray(OPS[name].function(size=size, **arrays))
+    return np.asarray(OPS[name].function(size=Size(size, size), **arrays))
 
 
 def moved(matrix: Array, x: float, y: float) -> list[float]:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from rendering import SIZE, Pixels, chi_square, draws_of, plan_of, read, render, save, step_matrix
 
+from augment.params import Size
 from augment.recipe.plan import Plan
 
 N = 6000
@@ -221,7 +222,7 @@ def test_geometry_in_random_order_is_one_matrix_in_the_drawn_order(op: str) -> N
     plan = plan_of({"policy": policy(op, steps, **params)})
     (stage,) = plan.stages
     draws = draws_of(plan, 40)
-    matrices = stage.matrix(draws, SIZE)
+    matrices = stage.matrix(draws, Size(SIZE, SIZE))
     by_key = {step.key: step for step in plan.steps}
     for sample, run in enumerate(orders(plan, "policy", 40)):
         expected = np.eye(3)
