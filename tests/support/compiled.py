@@ -13,7 +13,7 @@ POINTERS = {
     "images": "*u8", "buffers": "*u8", "tables": "*u8", "planes": "*fp32", "programs": "*fp32", "out": "*fp32",
     "mixed": "*fp32", "targets": "*i64", "shares": "*fp32", "records": "*fp32",
 }  # fmt: skip
-COUNTS = ("stages", "numbers", "room", "size", "columns")
+COUNTS = ("stages", "numbers", "room", "height", "width", "columns")
 
 
 def build(function: Any, constants: dict[str, Any], **kinds: str) -> None:

@@ -39,10 +39,10 @@ from augment.pipeline.routines import CODES
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 
-SIZE = 25  # odd, so that the last block of pixels is not full
+HEIGHT, WIDTH = SIZE = (25, 33)  # odd, so that the last block of pixels is not full
 CPU = torch.device("cpu")
-FLAT = MemoryImage("flat", np.full((SIZE, SIZE, 3), 77, np.uint8))
-PHOTOS = (*(MemoryImage(str(seed), draw_photo(SIZE, SIZE, seed)) for seed in range(9)), FLAT)
+FLAT = MemoryImage("flat", np.full((HEIGHT, WIDTH, 3), 77, np.uint8))
+PHOTOS = (*(MemoryImage(str(seed), draw_photo(WIDTH, HEIGHT, seed)) for seed in range(9)), FLAT)
 OPERATORS = build.program_of
 
 
@@ -100,7 +100,7 @@ def transformed() -> bool:
     """Return whether the first call of a transform makes what a loader's first batch is."""
     build.program_of = transform.program_of = kernel
     recipe = load_recipe(
-        {"size": SIZE, "train": {"resize": {}, "gamma": {}, "trivial_augment": {}, "gaussian_noise": {}}}
+        {"size": list(SIZE), "train": {"resize": {}, "gamma": {}, "trivial_augment": {}, "gaussian_noise": {}}}
     )
     plan = build_plan(recipe.aug, "train")
     batch = next(iter(build_loader(plan, Split(PHOTOS, (0,) * len(PHOTOS)), batch_size=4, seed=1)))
@@ -108,20 +108,20 @@ def transformed() -> bool:
     return torch.equal(images, batch.images)
 
 
-# Each local op, with the side of the images. From one of 25 px, DALI's CPU and GPU operators enlarge differently where
+# Each local op, with height and width of the images. From sides of 25 px, DALI's CPU and GPU operators enlarge differently where
 # two pixels are equally near. What is wider than an image reaches beyond its mirror image, too.
-LOCAL: dict[str, tuple[int, dict[str, Any]]] = {
-    "blur": (25, {"gaussian_blur": {"p": 0.8}}),
-    "blur of no width": (9, {"gaussian_blur": {"sigma_range": [1e-25, 1e-25]}}),
-    "blur wider than the image": (9, {"gaussian_blur": {"sigma_range": [5.5, 6.5]}}),
-    "motion": (25, {"motion_blur": {"p": 0.8}}),
-    "motion wider than the image": (8, {"motion_blur": {"length_range": [29, 31]}}),
-    "nearest": (32, {"downscale": {"scale_range": [0.1, 1]}}),
-    "linear": (25, {"downscale": {"interpolation": "linear", "p": 0.8}}),
-    "hole": (25, {"erase": {"level": 99, "p": 0.8}}),
-    "hole of the mean": (25, {"erase": {"fill": "mean"}}),
+LOCAL: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
+    "blur": ((25, 33), {"gaussian_blur": {"p": 0.8}}),
+    "blur of no width": ((9, 9), {"gaussian_blur": {"sigma_range": [1e-25, 1e-25]}}),
+    "blur wider than the image": ((9, 14), {"gaussian_blur": {"sigma_range": [5.5, 6.5]}}),
+    "motion": ((33, 25), {"motion_blur": {"p": 0.8}}),
+    "motion wider than the image": ((11, 8), {"motion_blur": {"length_range": [29, 31]}}),
+    "nearest": ((32, 64), {"downscale": {"scale_range": [0.1, 1]}}),
+    "linear": ((25, 33), {"downscale": {"interpolation": "linear", "p": 0.8}}),
+    "hole": ((25, 33), {"erase": {"level": 99, "p": 0.8}}),
+    "hole of the mean": ((33, 25), {"erase": {"fill": "mean"}}),
     "several": (
-        32,
+        (32, 32),
         {
             "rotate": {"p": 0.5},
             "one_of": {"p": 0.8, "steps": {"gaussian_blur": {}, "motion_blur": {}, "sharpen": {}, "downscale": {}}},
@@ -141,20 +141,20 @@ def local() -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     for name, (size, steps) in LOCAL.items():
-        photos = tuple(MemoryImage(str(seed), draw_photo(size, size, seed)) for seed in range(4))
+        photos = tuple(MemoryImage(str(seed), draw_photo(*size[::-1], seed)) for seed in range(4))
         plan = plan_of(steps, size=size)
         found[name] = off(plan, photos, rendered(plan, photos, OPERATORS))
     compression = {}
-    for size, lowest, highest in ((25, 30, 90), (32, 1, 100)):
+    for size, lowest, highest in (((25, 25), 30, 90), ((32, 51), 1, 100)):
         plan = plan_of({"jpeg": {"quality_range": [lowest, highest]}}, size=size)
         # Gray ones without texture, as DALI's operator on the CPU rounds otherwise; with it, each coefficient counts.
-        smooth = {str(seed): draw_photo(size, size, seed) for seed in range(4)}
+        smooth = {str(seed): draw_photo(*size[::-1], seed) for seed in range(4)}
         gray = tuple(MemoryImage(name, pixels[..., :1].repeat(3, axis=2)) for name, pixels in smooth.items())
         photos = tuple(MemoryImage(name, textured(pixels)) for name, pixels in smooth.items())
         quality = Sampler(plan, SEED).draw(0, 0, len(photos))["jpeg"]["quality"].astype(int).tolist()
         expected = np.stack([compressed(photo.pixels, q) for photo, q in zip(photos, quality, strict=True)])
-        compression[f"{size} px"] = off(plan, photos, expected)
-        compression[f"{size} px, gray"] = off(plan, gray, rendered(plan, gray, OPERATORS))
+        compression[f"{size[1]} px"] = off(plan, photos, expected)
+        compression[f"{size[1]} px, gray"] = off(plan, gray, rendered(plan, gray, OPERATORS))
     return {"off": found, "compression": compression}
 
 
@@ -185,7 +185,7 @@ OPS: dict[str, dict[str, Any]] = {
 
 def bounds() -> dict[str, int]:
     """Return how many numbers each op writes beyond the end of the memory that it is given."""
-    kernels._BLOCK, size = 512, 41  # several for an image and for its blocks of a JPEG, the last one not full
+    kernels._BLOCK, size = 512, (29, 41)  # several for an image and for its blocks of a JPEG, the last one not full
     empty, guards = torch.empty, []
 
     def guarded(shape: tuple[int, ...], **options: Any) -> torch.Tensor:
@@ -198,7 +198,7 @@ def bounds() -> dict[str, int]:
     for name, step in OPS.items():
         # The second stage writes to the last buffer.
         plan = plan_of({"first": {"op": "posterize"}, "second": {"op": name, **step}}, size=size)
-        program, image = Program(plan), torch.tensor(draw_photo(size, size, 0))[None]
+        program, image = Program(plan), torch.tensor(draw_photo(*size[::-1], 0))[None]
         programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, 1)))
         guards.clear()
         torch.empty = guarded  # type: ignore[assignment]
@@ -242,7 +242,7 @@ def noise() -> dict[str, Any]:
 def mixed() -> dict[str, float]:
     """Return how far images and targets that the kernel mixes are from those that PyTorch's operators mix."""
     kernel_mix._BLOCK = 1024  # several for an image
-    images = torch.rand(5, SIZE, SIZE, 3).permute(0, 3, 1, 2)
+    images = torch.rand(5, HEIGHT, WIDTH, 3).permute(0, 3, 1, 2)
     # Columns of tables, which are not contiguous.
     classes, labels = torch.tensor([[2, 0], [0, 0], [1, 0], [1, 0], [2, 0]])[:, 0], torch.rand(4, 5).T
     either = {"one_of": {"p": 0.8, "steps": {"mixup": {}, "cutmix": {}}}}

@@ -26,13 +26,14 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     return files
 
 
-def resized(image: Image.Image, scale: float | None, size: int) -> Pixels:
-    """Resize with Pillow: the whole image, or the centered square of `scale` times its short side."""
+def resized(image: Image.Image, scale: float | None, rows: int, columns: int) -> Pixels:
+    """Resize with Pillow: the whole image, or a centered window of `scale` times the largest one that fits the shape."""
     width, height = image.size
-    side = min(width, height) * (scale or 1)
-    square = ((width - side) / 2, (height - side) / 2, (width + side) / 2, (height + side) / 2)
-    box = None if scale is None else square
-    return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box)).astype(int)
+    times = min(width / columns, height / rows) * (scale or 1)
+    w, h = times * columns, times * rows
+    window = ((width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2)
+    box = None if scale is None else window
+    return np.asarray(image.convert("RGB").resize((columns, rows), Image.Resampling.BILINEAR, box=box)).astype(int)
 
 
 CROPS: list[tuple[dict[str, Any], float | None]] = [
@@ -48,11 +49,11 @@ EVERY_CROP = pytest.mark.parametrize(
 
 
 @EVERY_CROP
-@pytest.mark.parametrize("size", [24, SIZE])
+@pytest.mark.parametrize("size", [[24, 24], [SIZE, SIZE], [24, 40], [40, 24]], ids=str)
 def test_crop_against_pillow(
-    steps: dict[str, Any], scale: float | None, size: int, shapes: tuple[Path, ...], device: torch.device
+    steps: dict[str, Any], scale: float | None, size: list[int], shapes: tuple[Path, ...], device: torch.device
 ) -> None:
-    expected = np.stack([resized(Image.open(file), scale, size) for file in shapes])
+    expected = np.stack([resized(Image.open(file), scale, *size) for file in shapes])
     # All images are one batch: each has its own square. Pillow rounds between its two passes, DALI does not; where
     # a side shrinks eightfold, their antialiasing differs by some levels at its ends.
     assert_close(pixels(steps, shapes, device, size=size), expected, most=8, mean=0.25)
@@ -71,7 +72,7 @@ def test_jpeg_comes_out_upright(
         exif[0x0112] = orientation
         photo.save(files[-1], quality=95, exif=exif)
     result = pixels(steps, files, device, decode=True, size=32)
-    expected = np.stack([resized(ImageOps.exif_transpose(Image.open(file)), scale, 32) for file in files])
+    expected = np.stack([resized(ImageOps.exif_transpose(Image.open(file)), scale, 32, 32) for file in files])
     # The GPU's decoder has another inverse transform and chroma upsampling.
     most, mean = (3, 0.3) if device.type == "cpu" else (27, 1.5)
     off = {file.stem: np.abs(one - other) for file, one, other in zip(files, result, expected, strict=True)}

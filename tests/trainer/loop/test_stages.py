@@ -42,8 +42,8 @@ def test_stages_are_overridden_by_name() -> None:
     given = "fit.stages={small: {epochs: 12, size: 96}, full: {}}"
     composed = compose(["fit.epochs=20", given, "fit.stages.small.size=112", "fit.stages.small.batch_size=128"])
     small, full = parse_config(composed).fit.full_stages(Size(128, 128))
-    assert (small.start, small.epochs, small.size, small.batch_size) == (0, 12, 112, 128)
-    assert (full.start, full.epochs, full.size, full.batch_size) == (12, 8, 128, 64)
+    assert (small.start, small.epochs, small.size.plain, small.batch_size) == (0, 12, 112, 128)
+    assert (full.start, full.epochs, full.size.plain, full.batch_size) == (12, 8, 128, 64)
     assert not parse_config(compose(["fit.epochs=20"])).fit.stages
 
 
