@@ -100,7 +100,7 @@ def transformed() -> bool:
     """Return whether the first call of a transform makes what a loader's first batch is."""
     build.program_of = transform.program_of = kernel
     recipe = load_recipe(
-        {"size": list(SIZE), "train": {"resize": {}, "gamma": {}, "trivial_augment": {}, "gaussian_noise": {}}}
+        {"size": SIZE, "train": {"resize": {}, "gamma": {}, "trivial_augment": {}, "gaussian_noise": {}}}
     )
     plan = build_plan(recipe.aug, "train")
     batch = next(iter(build_loader(plan, Split(PHOTOS, (0,) * len(PHOTOS)), batch_size=4, seed=1)))
@@ -108,8 +108,8 @@ def transformed() -> bool:
     return torch.equal(images, batch.images)
 
 
-# Each local op, with height and width of the images. From sides of 25 px, DALI's CPU and GPU operators enlarge differently where
-# two pixels are equally near. What is wider than an image reaches beyond its mirror image, too.
+# Each local op, with height and width of the images. From sides of 25 px, DALI's CPU and GPU operators enlarge
+# differently where two pixels are equally near. What is wider than an image reaches beyond its mirror image, too.
 LOCAL: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     "blur": ((25, 33), {"gaussian_blur": {"p": 0.8}}),
     "blur of no width": ((9, 9), {"gaussian_blur": {"sigma_range": [1e-25, 1e-25]}}),

@@ -49,9 +49,12 @@ def cases(ops: Sequence[Op]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("op", "params"), uses, ids=map(label, uses))
 
 
-def plan_with(op: Op, *, size: int = 32, split: str = "train", **params: Any) -> Plan:
+def plan_with(op: Op, *, size: int | Sequence[int] = 32, split: str = "train", **params: Any) -> Plan:
     """Return the plan of a single op under the key `tested`; a crop replaces the default one."""
-    return build_plan(parse_aug({"size": size, split: {"tested": given(op, **params)}}), split)  # type: ignore[arg-type]
+    return build_plan(
+        parse_aug({"size": size, split: {"tested": given(op, **params)}}),
+        split,
+    )  # type: ignore[arg-type]
 
 
 def other_values(param: Param[Any], value: Any) -> list[Any]:

@@ -262,11 +262,29 @@ def check_shapes(op: Op, params: Params, files: tuple[ImageRef, ...], device: to
     assert np.mean(changed) > 0.5, "with p = 1 every image changes, unless the draw is neutral"
 
 
-def check_crop(op: Op, params: Params, files: tuple[ImageRef, ...], device: torch.device) -> None:
-    plan = plan_with(op, size=SIZE, **params)
+def check_not_square(op: Op, params: Params, files: tuple[ImageRef, ...]) -> None:
+    """Check an op on images that are not square: between flips, it does the same fused with them and step by step."""
+    size, mixes = (24, 40), op.kind == "batch"
+    before, after = {"across": {"op": "flip"}}, {"down": {"op": "flip", "direction": "vertical"}}
+    steps = before | {"tested": given(op, **params)} | ({} if mixes else after)
+    fused, apart = (
+        run(build_plan(parse_aug(aug | {"fuse": fuse}), "train"), files, torch.device("cpu"), raw=not mixes)
+        for aug in [{"size": size, "train": steps, "clip": "each"}]
+        for fuse in (True, False)
+    )
+    assert fused.images.shape == (len(files), *size, 3)
+    np.testing.assert_array_equal(fused.targets, apart.targets)
+    off = np.abs(fused.images.astype(float) - apart.images)
+    # Matrices are rounded once, or one by one; within a policy, a threshold may then be crossed.
+    assert off.max() <= (255 if op.kind == "policy" else 1)
+    assert off.mean() <= 0.5
+
+
+def check_crop(op: Op, params: Params, files: tuple[ImageRef, ...], device: torch.device, size: Sequence[int]) -> None:
+    plan = plan_with(op, size=size, **params)
     result = run(plan, files, device, batch_size=3)
     assert sorted(result.indices) == list(range(len(files)))
-    assert result.images.shape == (len(files), SIZE, SIZE, 3)
+    assert result.images.shape == (len(files), *size, 3)
     assert result.images.dtype == np.uint8
     # Windows drawn by DALI depend on the position in the batch.
     again = run(plan, files, device, batch_size=3 if op.random else 1, threads=4)

@@ -28,7 +28,7 @@ Pixels = NDArray[Any]
 
 
 def plan_of(steps: dict[str, Any], split: SplitName = "val", size: int | Sequence[int] = SIZE, **aug: object) -> Plan:
-    return build_plan(parse_aug({"size": size if isinstance(size, int) else list(size), split: steps, **aug}), split)
+    return build_plan(parse_aug({"size": size, split: steps, **aug}), split)
 
 
 def step_matrix(step: Step, drawn: Draws, size: int) -> Pixels:

@@ -14,6 +14,7 @@ from op_checks import (
     check_determinism,
     check_devices,
     check_draws,
+    check_not_square,
     check_p_zero,
     check_rates,
     check_resume,
@@ -126,15 +127,22 @@ def test_smallest_size(op: Op, params: Params, shapes: tuple[ImageRef, ...]) -> 
     assert np.isfinite(result.images).all()
 
 
+@EVERY_USE
+def test_images_that_are_not_square(op: Op, params: Params, squares: tuple[ImageRef, ...]) -> None:
+    check_not_square(op, params, squares[:8])
+
+
 @EVERY_CROP
+@pytest.mark.parametrize("size", [(SIZE, SIZE), (24, 56)], ids=str)
 def test_crops_of_any_shape_in_any_batch(
     op: Op,
     params: Params,
     square_files: tuple[ImageRef, ...],
     shape_files: tuple[ImageRef, ...],
     device: torch.device,
+    size: tuple[int, int],
 ) -> None:
-    check_crop(op, params, for_device(shape_files + square_files[:3], device), device)
+    check_crop(op, params, for_device(shape_files + square_files[:3], device), device, size)
 
 
 # --- CPU and GPU beside each other ---

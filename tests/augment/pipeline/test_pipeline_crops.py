@@ -27,7 +27,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
 
 
 def resized(image: Image.Image, scale: float | None, rows: int, columns: int) -> Pixels:
-    """Resize with Pillow: the whole image, or a centered window of `scale` times the largest one that fits the shape."""
+    """Resize with Pillow: the whole image, or a centered window of `scale` times the largest of that shape."""
     width, height = image.size
     times = min(width / columns, height / rows) * (scale or 1)
     w, h = times * columns, times * rows

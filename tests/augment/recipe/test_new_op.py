@@ -14,6 +14,7 @@ from op_checks import (
     check_determinism,
     check_devices,
     check_draws,
+    check_not_square,
     check_p_zero,
     check_rates,
     check_resume,
@@ -31,18 +32,19 @@ from trainer.cli.help import help_text
 
 
 def declare_crop() -> None:
-    @crop(share=Number(default=0.5, within=(0, 1), above=0, doc="side of the square over the short side"))
-    def new_crop(source: Any, size: int, share: float) -> Any:
-        """Cut a square out of the middle."""
+    @crop(share=Number(default=0.5, within=(0, 1), above=0, doc="sides of the window over those of the largest"))
+    def new_crop(source: Any, size: Any, share: float) -> Any:
+        """Cut a window out of the middle."""
         image = source.decode()
         return source.resize(image, size, window=source.centered_window(image, size, share))
 
 
 def declare_geometry() -> None:
     @geometry(uniforms=("side",), squeeze_range=Range(default=(0.5, 0.9), within=(0.1, 10), doc="how much narrower"))
-    def new_geometry(size: int, squeeze: Any, side: Any) -> Any:
+    def new_geometry(size: Any, squeeze: Any, side: Any) -> Any:
         """Squeeze the image from the left or from the right."""
-        return stack((squeeze, 0, size * (side - 0.5) * (1 - squeeze)), (0, 1, 0), (0, 0, 1))
+        _, width = size
+        return stack((squeeze, 0, width * (side - 0.5) * (1 - squeeze)), (0, 1, 0), (0, 0, 1))
 
 
 def declare_color() -> None:
@@ -132,7 +134,7 @@ def test_a_new_op_is_an_op_like_any_other(
         assert f"`{parameter}` " in row
         assert any(line.strip().startswith(f"{parameter}: ") for line in lines)
     if op.kind == "crop":
-        check_crop(op, {}, shapes + squares[:3], device)
+        check_crop(op, {}, shapes + squares[:3], device, (24, 56))
         return
     if op.kind != "policy":
         check_draws(op)
@@ -143,6 +145,7 @@ def test_a_new_op_is_an_op_like_any_other(
         check_p_zero(op, params)
         check_skipped(op, params, squares, device)
         check_determinism(op, params, squares, device)
+        check_not_square(op, params, squares[:8])
         check_shapes(op, params, squares[:8] + shapes, device)
         if device.type == "cuda":
             check_devices(op, params, squares[:8] + shapes)

@@ -18,7 +18,7 @@ NETWORK = check_model(Cnn(), 3, Size(64, 64))
 @pytest.mark.parametrize("side", [33, 64, 65, 128])
 @pytest.mark.parametrize("settings", [Cnn(), Timm(name="resnet18")], ids=["cnn", "resnet18"])
 def test_what_is_said_of_a_model_is_what_happens(settings: Any, side: int) -> None:
-    takes = trains_on_single(check_model(settings, 3, Size(side, side)), side)
+    takes = trains_on_single(check_model(settings, 3, Size(side, side)), Size(side, side))
     assert takes == (side > (64 if isinstance(settings, Cnn) else 32))
     network = settings.build(3, Size(side, side)).train()
     try:

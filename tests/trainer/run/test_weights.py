@@ -38,8 +38,8 @@ def started(model: Model, file: Path, classes: tuple[str, ...] = COLORS) -> tupl
     torch.manual_seed(1)
     network = model.untrained().build(len(classes), Size(32, 32))
     settings = type(model)(**vars(model) | {"weights": str(file)})
-    check_weights(settings, check_model(settings, len(classes), Size(32, 32)), classes, 32)
-    return network, start_from(settings, network, classes, 32)
+    check_weights(settings, check_model(settings, len(classes), Size(32, 32)), classes, Size(32, 32))
+    return network, start_from(settings, network, classes, Size(32, 32))
 
 
 def differing(network: nn.Module, tensors: dict[str, Tensor]) -> set[str]:

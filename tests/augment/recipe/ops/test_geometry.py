@@ -14,18 +14,21 @@ from augment.params import Size
 from augment.recipe.op import OPS
 
 COUNT = 12
+SQUARE, WIDE, TALL = Size(SIZE, SIZE), Size(40, 72), Size(72, 40)
+EVERY_SIZE = pytest.mark.parametrize("size", [SQUARE, WIDE, TALL], ids=str)
 Floats = NDArray[Any]
 
 
-def land(op: str, points: list[tuple[float, float]], size: int = SIZE, **values: Any) -> Floats:
+def land(op: str, points: list[tuple[float, float]], size: Size = SQUARE, **values: Any) -> Floats:
     """Return where an op takes points, (x, y) in pixels from the middle."""
     given = {n: v if isinstance(v, str) else np.array([float(v)]) for n, v in values.items()}
-    matrix = np.asarray(OPS[op].function(size=Size(size, size), **given)).reshape(-1, 3, 3)[0]
+    matrix = np.asarray(OPS[op].function(size=size, **given)).reshape(-1, 3, 3)[0]
     moved = np.c_[np.array(points, float), np.ones(len(points))] @ matrix.T
     return np.asarray(moved[:, :2] / moved[:, 2:])
 
 
-CORNERS = [(-SIZE / 2, -SIZE / 2), (SIZE / 2, -SIZE / 2), (SIZE / 2, SIZE / 2), (-SIZE / 2, SIZE / 2)]
+def corners(size: Size) -> list[tuple[float, float]]:
+    return [(x * size.width / 2, y * size.height / 2) for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))]
 
 
 def test_shear_about_the_center() -> None:
@@ -40,25 +43,45 @@ def test_shear_about_the_center() -> None:
     np.testing.assert_allclose(land("shear", [(0, 8)], x=45, y=45, center="middle"), [(8, 16)], atol=1e-12)
 
 
+@EVERY_SIZE
 @pytest.mark.parametrize(("x", "y"), [(30, 0), (0, -20), (17, 25)])
-def test_shear_about_the_corner_adds_a_shift(x: float, y: float) -> None:
-    kept = land("shear", CORNERS[:1], x=x, y=y, center="corner")
-    np.testing.assert_allclose(kept, CORNERS[:1], atol=1e-9, err_msg="the top left corner stays")
-    difference = land("shear", CORNERS, x=x, y=y, center="corner") - land("shear", CORNERS, x=x, y=y, center="middle")
+def test_shear_about_the_corner_adds_a_shift(x: float, y: float, size: Size) -> None:
+    ends = corners(size)
+    kept = land("shear", ends[:1], size, x=x, y=y, center="corner")
+    np.testing.assert_allclose(kept, ends[:1], atol=1e-9, err_msg="the top left corner stays")
+    about_corner, about_middle = (land("shear", ends, size, x=x, y=y, center=center) for center in ("corner", "middle"))
+    difference = about_corner - about_middle
     np.testing.assert_allclose(difference, np.broadcast_to(difference[0], (4, 2)), atol=1e-9)
 
 
-def test_perspective_matrices_match_opencv() -> None:
+@EVERY_SIZE
+def test_perspective_matrices_match_opencv(size: Size) -> None:
     names = ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3")
     drawn = {name: np.random.default_rng(i).random(5) for i, name in enumerate(names)}
-    ours = OPS["perspective"].function(size=Size(SIZE, SIZE), distortion=np.full(5, 0.5), **drawn)
+    ours = OPS["perspective"].function(size=size, distortion=np.full(5, 0.5), **drawn)
     for sample, matrix in enumerate(ours):
         ends = [
             (x * (1 - 0.5 * drawn[f"x{i}"][sample]), y * (1 - 0.5 * drawn[f"y{i}"][sample]))
-            for i, (x, y) in enumerate(CORNERS)
+            for i, (x, y) in enumerate(corners(size))
         ]
-        theirs = cv2.getPerspectiveTransform(np.array(CORNERS, np.float32), np.array(ends, np.float32))
+        theirs = cv2.getPerspectiveTransform(np.array(corners(size), np.float32), np.array(ends, np.float32))
         np.testing.assert_allclose(matrix / matrix[2, 2], theirs, atol=1e-4)
+
+
+def test_shifts_are_shares_of_the_own_side() -> None:
+    """A warp's, too: from destination to source, the middle comes from (width u, height v)."""
+    assert land("translate", [(1, 2)], WIDE, x=0.5, y=-0.25).tolist() == [[37, -8]]
+    moved = land("affine", [(0, 0)], WIDE, translate_x=0.5, translate_y=-0.25, scale=2, shear_x=9, shear_y=3)
+    assert moved.tolist() == [[36, -10]]
+    np.testing.assert_allclose(land("warp", [(0.1 * 72, 0)], WIDE, u=0.1, v=0), [[0, 0]], atol=1e-12)
+    np.testing.assert_allclose(land("warp", [(0, -0.05 * 40)], WIDE, u=0, v=-0.05), [[0, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_quarter_turns_fill_what_is_not_square(turns: int) -> None:
+    x, y = corners(WIDE)[0]
+    there = [(x, y), (x, -y), (-x, -y), (-x, y)][turns]  # counter-clockwise from the top left corner
+    np.testing.assert_allclose(land("rot90", [(x, y)], WIDE, turns=turns), [there], atol=1e-12)
 
 
 def test_rot90_matches_numpy(soft: list[Path], device: torch.device) -> None:
@@ -104,7 +127,7 @@ def test_images_match_opencv(
     op: str, params: dict[str, Any], border: str, soft: list[Path], device: torch.device
 ) -> None:
     plan = plan_of({op: params | {"border": border, "fill": 40}})
-    matrices = plan.stages[0].matrix(draws_of(plan, COUNT), Size(SIZE, SIZE))
+    matrices = plan.stages[0].matrix(draws_of(plan, COUNT), plan.size)
     ours = render(plan, soft, device)
     middle = (SIZE - 1) / 2
     there, back = (np.array([[1, 0, s * middle], [0, 1, s * middle], [0, 0, 1]]) for s in (1, -1))
