@@ -8,7 +8,6 @@ that it shows: a mask is looked up once, however many stages there are, and is n
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
+from augment.params import Size
 from augment.pipeline.feed import about_middle
 from augment.pipeline.frames import resizes, turns
 from augment.recipe.kinds import Array, LocalOp
@@ -67,7 +67,7 @@ class BatchMotion:
         orientations: NDArray[np.int64],
         device: torch.device,
     ) -> None:
-        self.size = pair(plan.size)
+        self.size = plan.size
         self.device = device
         self._crop, self._window, self._orientations = plan.crop, window, orientations
         self._steps = [_step(stage, draws, plan.size) for stage in plan.stages]
@@ -178,12 +178,7 @@ class Motions:
         return motions
 
 
-def pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return height and width."""
-    return (size, size) if isinstance(size, int) else size
-
-
-def _step(stage: Stage, draws: dict[str, Draws], size: Any) -> _Matrix | _Field:
+def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix | _Field:
     if stage.kind == "geometry":
         there, back = about_middle(size)
         matrix = stage.matrix(draws, size)

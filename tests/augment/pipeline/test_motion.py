@@ -48,7 +48,8 @@ def random_recipe(rng: np.random.Generator) -> dict[str, Any]:
         name = GEOMETRY[rng.integers(len(GEOMETRY))]
         step = {"op": name, "border": BORDERS[rng.integers(len(BORDERS))], "p": [0.5, 1.0][rng.integers(2)]}
         steps[f"step{number}"] = {key: value for key, value in step.items() if key in (*OPS[name].params, "op")}
-    return {"size": SIZE, "train": {**steps, "contrast": {"p": 0.5}}}
+    size = [SIZE, [40, 60], [60, 40]][rng.integers(3)]
+    return {"size": size, "train": {**steps, "contrast": {"p": 0.5}}}
 
 
 def fold(place: Array, side: float, border: str) -> Array:
@@ -71,21 +72,21 @@ def fold(place: Array, side: float, border: str) -> Array:
 def reference(plan: Plan, frame: Array, row: int, size: tuple[int, ...]) -> tuple[Array, Array, Array, Array]:
     """Return x and y of the stored place that each output pixel shows, whether it shows any, and how far from a tie."""
     draws = Sampler(plan, SEED, 0).draw(0, 0, COUNT)
-    middle = (SIZE - 1) / 2
-    back = np.array([[1, 0, -middle], [0, 1, -middle], [0, 0, 1]])
+    height, width = plan.size
+    back = np.array([[1, 0, (1 - width) / 2], [0, 1, (1 - height) / 2], [0, 0, 1]])
     stages = [stage for stage in plan.stages if stage.kind == "geometry"]
     matrices = [np.linalg.inv(back) @ stage.matrix(draws, plan.size)[row] @ back for stage in stages]
     window = np.linalg.inv(np.linalg.multi_dot([*matrices[::-1], np.eye(3), np.eye(3)])) @ frame
-    y, x = np.mgrid[:SIZE, :SIZE].astype(float)
-    inside = np.ones((SIZE, SIZE), bool)
+    y, x = np.mgrid[:height, :width].astype(float)
+    inside = np.ones((height, width), bool)
     for stage, matrix in list(zip(stages, matrices, strict=True))[::-1]:
         if (matrix == np.eye(3)).all():
             continue
         px, py, w = np.einsum("ij,jhw->ihw", np.linalg.inv(matrix), np.stack([x, y, np.ones_like(x)]))
         x, y, border = px / w, py / w, stage.border[0]
         if border == "constant":
-            inside &= (x >= -0.5) & (x < SIZE - 0.5) & (y >= -0.5) & (y < SIZE - 0.5)
-        x, y = fold(x, SIZE, border), fold(y, SIZE, border)
+            inside &= (x >= -0.5) & (x < width - 0.5) & (y >= -0.5) & (y < height - 0.5)
+        x, y = fold(x, width, border), fold(y, height, border)
     params = plan.crop.params
     border = params.get("border", "constant" if params.get("side") == "long" else "replicate")
     # Pixels of the resized image, from those of the crop: the window may begin beyond its edge.
@@ -117,20 +118,21 @@ def check(number: int, device: str) -> None:
         rows = np.clip(np.floor(y + 0.5), 0, mask.shape[0] - 1).astype(int)
         expected = np.where(inside, mask[rows, columns], IGNORE)
         wrong += int(((batch.targets[row].cpu().numpy() != expected) & (tie > 1e-6)).sum())
-    assert wrong <= 0.001 * COUNT * SIZE**2, recipe
+    height, width = transform.plan.size
+    assert wrong <= 0.001 * COUNT * height * width, recipe
     transform.position = 0
     shown, frames = transform(pictures, points), batch.frames.numpy()
     moved = np.einsum("nij,nkj->nki", frames, np.concatenate([points, np.ones((COUNT, 4, 1))], axis=-1))
     moved = moved[..., :2] / moved[..., 2:]
     np.testing.assert_allclose(shown.targets[..., :2].cpu(), moved, atol=0.01)
-    outside = ((moved < -0.5) | (moved > SIZE - 0.5)).any(axis=-1)
+    outside = ((moved < -0.5) | (moved > np.array([width, height]) - 0.5)).any(axis=-1)
     assert ((shown.targets[..., 2].cpu().numpy() == 0) == outside).all()
     transform.position = 0
     for row, target in enumerate(transform(pictures, given).targets):
         corners = np.array([[[b[i], b[j], 1] for i in (0, 2) for j in (1, 3)] for b in boxes[row]]) - [0.5, 0.5, 0]
         hull = np.einsum("ij,kcj->kci", frames[row], corners)
         hull = hull[..., :2] / hull[..., 2:] + 0.5
-        clipped = np.concatenate([hull.min(axis=1), hull.max(axis=1)], axis=-1).clip(0, SIZE)
+        clipped = np.concatenate([hull.min(axis=1), hull.max(axis=1)], axis=-1).clip(0, [width, height] * 2)
         area = np.prod(clipped[:, 2:] - clipped[:, :2], axis=1)
         kept = (area >= 1) & (area >= 0.1 * np.prod(hull.max(axis=1) - hull.min(axis=1), axis=1))
         assert target["labels"].tolist() == (1 + np.flatnonzero(kept)).tolist()

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.base import Model
 from trainer.models.pixels import Smp, Torchvision, Unet
@@ -15,7 +16,7 @@ from trainer.models.registry import check_model, count_parameters
 @pytest.mark.parametrize("model", [Unet(), Unet(name="test_resnet"), Unet(name="convnext_atto")])
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (33, 50), (97, 45)])
 def test_outputs_have_the_size_of_the_images(model: Model, height: int, width: int) -> None:
-    network = model.build(5, 32).train()
+    network = model.build(5, Size(32, 32)).train()
     outputs = network(torch.randn(2, 3, height, width))
     assert outputs.shape == (2, 5, height, width)
     outputs.sum().backward()
@@ -23,7 +24,7 @@ def test_outputs_have_the_size_of_the_images(model: Model, height: int, width: i
 
 
 def test_the_small_network_is_small() -> None:
-    assert count_parameters(Unet().build(4, 32)) == pytest.approx(0.5e6, rel=0.1)
+    assert count_parameters(Unet().build(4, Size(32, 32))) == pytest.approx(0.5e6, rel=0.1)
 
 
 def test_a_model_of_torchvision_has_its_names_and_one_output() -> None:
@@ -45,10 +46,10 @@ def test_a_model_of_torchvision_has_its_names_and_one_output() -> None:
 )
 def test_mistakes_are_named(model: Model, message: str) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        model.build(3, 32)
+        model.build(3, Size(32, 32))
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
     with pytest.raises(UserError, match=r"^model=smp: needs the package segmentation-models-pytorch\. Allowed: pip"):
-        Smp().build(3, 32)
+        Smp().build(3, Size(32, 32))
