@@ -19,7 +19,7 @@ def test_the_command_line_exports_a_recipe(
     assert "transform_cpu.dali" in out
     assert "Compared on 2 images; written to here" in out
     assert "Mean and std are ImageNet's" in out
-    assert "SIZE = 40\n" in Path("here/transform.py").read_text()
+    assert "SIZE = (40, 40)  # height, width\n" in Path("here/transform.py").read_text()
     report = json.loads(Path("here/parity.json").read_text())
     assert {row["images"] for row in report["results"]} == {2}
 

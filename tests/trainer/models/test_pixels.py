@@ -28,7 +28,7 @@ def test_the_small_network_is_small() -> None:
 
 
 def test_a_model_of_torchvision_has_its_names_and_one_output() -> None:
-    network = check_model(Torchvision(name="lraspp_mobilenet_v3_large"), 5, 64)
+    network = check_model(Torchvision(name="lraspp_mobilenet_v3_large"), 5, Size(64, 64))
     assert "backbone.0.0.weight" in network.state_dict()
     assert "classifier.low_classifier.weight" in network.state_dict()
     extra = {"aux_classifier.0.weight": torch.zeros(1), "classifier.low_classifier.weight": torch.zeros(1)}
