@@ -120,7 +120,7 @@ class Meter:
     def kept(self) -> Samples | None:
         """Return the predictions for each sample so far; None before the first batch."""
         names, kept = [field.name for field in fields(self._task.samples)], self._together()
-        return self._task.samples(**{name: kept[name] for name in names}) if kept else None
+        return self._task.condensed(self._task.samples(**{name: kept[name] for name in names})) if kept else None
 
     def _together(self) -> dict[str, Tensor]:
         import torch

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from augment.data.targets.masks import MASKS
+from augment.data.targets.spatial import IGNORE
 from augment.support.text import amount, plural
 from trainer.tasks.display import Bar, Bars, FigureImage, Finding, Matrix, Section, Table, WrongSample, percent
 from trainer.tasks.losses import LossFunction, LossSettings, PixelLoss
@@ -21,11 +22,13 @@ from trainer.tasks.task import Task
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
+    from PIL import Image
     from torch import Tensor, nn
 
 # As for classes, see `trainer.tasks.classify`.
 _BESIDE, _PAIRS = 12, 20
 _NAMED = 3  # classes in the caption of a mask
+_DRAWN, _SIDE = 96, 96  # thumbnails that are kept of the worst images, and their longer side in pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +39,17 @@ class MaskSamples(Samples):
         target: (N, classes) int32, pixels of each class.
         output: (N, 2, classes) int32, pixels that are predicted as each class, and those of them that are right.
         confusion: (1, classes, classes) int64 of all images: rows are targets, columns predictions.
+        masks: (M, 2, height, width) uint8 of the M worst images, the worst first: a thumbnail of the target, and of the
+            prediction.
+        frame: (M, 3, 3) float64, from stored pixels of these images to what the model got.
+        size: (M, 2) int64, height and width of that.
     """
 
     output: Tensor
     confusion: Tensor
+    masks: Tensor
+    frame: Tensor
+    size: Tensor
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -60,7 +70,9 @@ class Segment(Task[MaskSamples]):
     loss_settings = ("mask_loss", "label_smoothing")
     top = _NAMED
     figure_file = "confusion.png"
-    mistakes_title, mistakes_text = "Worst masks", "with the lowest mean IoU in the best epoch"
+    panels = 3
+    mistakes_title = "Worst masks"
+    mistakes_text = "with the lowest mean IoU in the best epoch: the image, its mask, and the prediction"
 
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
@@ -89,13 +101,23 @@ class Segment(Task[MaskSamples]):
         """Return the numbers of pixels that `MaskSamples` has."""
         import torch
 
-        counts = confusions(outputs.argmax(dim=1), targets, outputs.shape[1])
+        predictions = outputs.argmax(dim=1)
+        counts = confusions(predictions, targets, outputs.shape[1])
         right = counts.diagonal(dim1=1, dim2=2)
         return {
             "target": counts.sum(dim=2).int(),
             "output": torch.stack([counts.sum(dim=1), right], dim=1).int(),
             "confusion": counts.sum(dim=0, keepdim=True),
+            "masks": _thumbnails(torch.stack([targets, predictions], dim=1)),
+            "size": torch.tensor([targets.shape[1:]]).expand(len(targets), 2),
         }
+
+    def condensed(self, samples: MaskSamples) -> MaskSamples:
+        """Return samples with the masks of the worst images only."""
+        import torch
+
+        worst = torch.tensor(_worst(samples)[:_DRAWN], dtype=torch.int64)
+        return replace(samples, **{name: getattr(samples, name)[worst] for name in ("masks", "frame", "size")})
 
     def per_class(self, samples: MaskSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return IoU, recall and precision of each class, and how many pixels and images have it."""
@@ -153,12 +175,54 @@ class Segment(Task[MaskSamples]):
             yield Finding(f"{absent} of {self.count(len(names))} {verb} no pixel in validation.", warning=True)
 
     def mistakes(self, samples: MaskSamples, names: Sequence[str]) -> Iterator[WrongSample]:
-        """Yield the images by their mean IoU, the lowest first; those without a class last."""
-        scores = ious(samples.output, samples.target).nanmean(dim=1)
-        for i in scores.nan_to_num(2.0).argsort(stable=True).tolist():
+        """Yield the images by their mean IoU, the lowest first."""
+        scores = ious(samples.output, samples.target).nanmean(dim=1).tolist()
+        for i in _worst(samples)[:_DRAWN]:
             true, predicted = (shares_text(counts[i], names) for counts in (samples.target, samples.output[:, 0]))
-            if not math.isnan(score := float(scores[i])):
-                yield WrongSample(i, true, f"mIoU {percent(score)}: {predicted}")
+            yield WrongSample(i, true, f"mIoU {percent(scores[i])}: {predicted}")
+
+    def draw(
+        self, image: Image.Image, place: NDArray[np.float64], samples: MaskSamples, position: int, names: Sequence[str]
+    ) -> Image.Image:
+        """Return the image, and beside it the image with its target and with the prediction."""
+        from PIL import Image
+
+        from augment.drawing.targets import Drawing
+
+        number = _worst(samples).index(position)
+        masks, (height, width) = np.asarray(samples.masks[number]), samples.size[number].tolist()
+        pixels, step = np.asarray(image), _step(height, width)
+        # From pixels of the image to those of what the model got, and on to those of the thumbnails.
+        y, x = np.indices(pixels.shape[:2])
+        frame = np.asarray(samples.frame[number]) @ np.linalg.inv(place)
+        x, y, w = np.einsum("ij,jhw->ihw", frame, np.stack([x, y, np.ones_like(x)]))
+        row, column = (np.floor(at / w + 0.5).astype(int) for at in (y, x))
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        row, column = ((at // step).clip(0, n - 1) for at, n in zip((row, column), masks.shape[1:], strict=True))
+        background = names[:1] if names[:1] == ("background",) else ()
+        drawn = [
+            Drawing(pixels).mask(np.where(inside, mask[row, column], IGNORE), background, ignore=IGNORE).pixels
+            for mask in masks
+        ]
+        return Image.fromarray(np.concatenate([pixels, *drawn], axis=1))
+
+
+def _worst(samples: MaskSamples) -> list[int]:
+    """Return the positions of the images that have a class, by their mean IoU, the lowest first."""
+    scores = ious(samples.output, samples.target).nanmean(dim=1)
+    order: list[int] = scores.argsort(stable=True).tolist()
+    return [i for i in order if not math.isnan(scores[i])]
+
+
+def _thumbnails(masks: Tensor) -> Tensor:
+    """Return masks, (N, K, height, width), with sides of at most 96 px, uint8; no label is interpolated."""
+    step = _step(*masks.shape[2:])
+    return masks[:, :, step // 2 :: step, step // 2 :: step].byte()
+
+
+def _step(height: int, width: int) -> int:
+    """Return the pixels along each axis of which a thumbnail has one."""
+    return -(-max(height, width) // _SIDE)
 
 
 def shares_text(counts: Tensor, names: Sequence[str]) -> str:

@@ -71,6 +71,7 @@ class Task(ABC, Generic[S]):
         threshold: the lowest probability at which it names a unit by default; None: it names all.
         reads_folders: whether a folder of images for each class can be evaluated.
         figure_file: name of the figure of the best epoch; empty: there is none.
+        panels: images side by side in what `draw` returns.
         mistakes_title: heading of the report's worst samples.
         mistakes_text: which ones these are, behind "Validation images".
     """
@@ -96,6 +97,7 @@ class Task(ABC, Generic[S]):
     threshold: ClassVar[float | None] = None
     reads_folders: ClassVar[bool] = False
     figure_file: ClassVar[str] = ""
+    panels: ClassVar[int] = 1
     mistakes_title: ClassVar[str] = "Most confidently wrong"
     mistakes_text: ClassVar[str] = "that the best epoch got wrong, most confident first"
 
@@ -174,6 +176,10 @@ class Task(ABC, Generic[S]):
             targets: as `unmixed` returned them.
         """
         return {"output": outputs}
+
+    def condensed(self, samples: S) -> S:
+        """Return the samples of a pass without what only some of them need."""
+        return samples
 
     def per_class(self, samples: S, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return the scores of each unit by their names; NaN where there is none."""

@@ -38,7 +38,8 @@ def measured(batches: list[tuple[Tensor, Tensor]], fit: dict[str, object] | None
     loss, _ = SEGMENT.make_losses(parse_fit(fit or {}), nn.Identity(), CPU)
     meter = Meter(SEGMENT, SEGMENT.measured(NAMES), CPU, keep=True)
     for outputs, targets in batches:
-        meter.update(loss(outputs, targets), outputs, targets)
+        frames = torch.eye(3, dtype=torch.float64).expand(len(targets), 3, 3)
+        meter.update(loss(outputs, targets), outputs, targets, frames=frames)
     return meter
 
 
