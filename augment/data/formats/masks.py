@@ -43,11 +43,16 @@ class MaskFolders:
 
 
 @dataclass
-class _Found:
-    """The images of a split, their masks, and what is wrong with some."""
+class Pairs:
+    """The images of a split, their masks, and what is wrong with those without one.
 
+    Attributes:
+        where: what the masks are in, for messages.
+    """
+
+    where: Path
     files: list[Path]
-    masks: dict[Path, Path]
+    masks: dict[Path, Path] = field(default_factory=dict)
     faults: dict[Path, str] = field(default_factory=dict)
 
 
@@ -91,13 +96,12 @@ def read_palette(file: Path) -> Pixels:
     return Pixels(tuple(names), tuple(labels.get((value,), _MOST) for value in range(IGNORE + 1)))
 
 
-def read_masks(splits: Sequence[MaskFolders], pixels: Pixels) -> Dataset:
-    """List the images of train, and of val if there is one, with their masks.
+def read_masks(found: Sequence[Pairs], pixels: Pixels) -> Dataset:
+    """Return the data set of the images of train, and of val if there is one; masks that do not fit are faults.
 
     Raises:
-        UserError: a folder is missing or holds no images, or no mask has a label.
+        UserError: no mask has a label.
     """
-    found = [_find(folders) for folders in splits]
     everything = [mask for split in found for mask in split.masks.values()]
     cache = cache_file("masks", everything, pixels.labels, pixels.colors)
     plain = MaskFile(Path(), pixels.labels, pixels.colors)
@@ -109,7 +113,7 @@ def read_masks(splits: Sequence[MaskFolders], pixels: Pixels) -> Dataset:
             raise UserError(f"data.root: {bad} {facts[bad].split(' ', 3)[3]}")
         only = f"no label but {names[0] if names else IGNORE}, which is nothing to learn; {IGNORE} does not count"
         remedy = "other masks; or data.palette=FILE, with lines such as background,0 and object,255"
-        raise UserError(f"data.root: the masks in {splits[0].masks} have {only}. Allowed: {remedy}.")
+        raise UserError(f"data.root: the masks in {found[0].where} have {only}. Allowed: {remedy}.")
     made: list[Split] = []
     faults: dict[ImageRef, str] = {}
     for split in found:
@@ -138,8 +142,12 @@ def read_masks(splits: Sequence[MaskFolders], pixels: Pixels) -> Dataset:
     return Dataset(names, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults)
 
 
-def _find(folders: MaskFolders) -> _Found:
-    """Return the images of a split with their masks, found by the path in the folder without suffix and extension."""
+def find_pairs(folders: MaskFolders) -> Pairs:
+    """Return the images of a split with their masks, found by the path in the folder without suffix and extension.
+
+    Raises:
+        UserError: a folder is missing, or holds no images.
+    """
     for folder in (folders.images, folders.masks):
         if not folder.is_dir():
             raise UserError(f"data.root: there is no folder {folder}.{near_file(folder, folder=True)}")
@@ -149,7 +157,7 @@ def _find(folders: MaskFolders) -> _Found:
     named: dict[str, list[Path]] = {}
     for mask in find_images(folders.masks, with_foreign=True):
         named.setdefault(_key(mask, folders.masks, folders.mask_suffix), []).append(mask)
-    found = _Found(files, {})
+    found = Pairs(folders.masks, files)
     for file in files:
         key = _key(file, folders.images, folders.image_suffix)
         masks = named.get(key, [])

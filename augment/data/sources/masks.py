@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from augment.data.dataset import Dataset
-from augment.data.formats.masks import MaskFolders, Pixels, ignoring, read_masks, read_palette
+from augment.data.formats.masks import MaskFolders, Pixels, find_pairs, ignoring, read_masks, read_palette
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, Source, source
 from augment.data.targets.names import read_names
 from augment.params import Count, Text, setting
@@ -45,12 +45,12 @@ class MaskPairs(Source):
     def load(self) -> Dataset:
         """List the folders, and read masks that were not read before, for their sizes and labels."""
         if self.only_val:
-            return read_masks([self._folders(self.val_dir)], self._pixels())
+            return read_masks([find_pairs(self._folders(self.val_dir))], self._pixels())
         unsplit = self.cuts_val and not self._has(self.train_dir)
         splits = [self._folders("" if unsplit else self.train_dir)]
         if not self.cuts_val and self._has(self.val_dir):
             splits.append(self._folders(self.val_dir))
-        return read_masks(splits, self._pixels())
+        return read_masks(list(map(find_pairs, splits)), self._pixels())
 
     @property
     def lacks_train(self) -> bool:

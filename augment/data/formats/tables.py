@@ -1,0 +1,161 @@
+"""Read CSV files of points, a line an image, and of boxes, a line an object."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
+from augment.data.formats.headers import read_headers
+from augment.data.formats.objects import Annotated, AnnotatedImage
+from augment.data.targets.keypoints import Keypoints, Points
+from augment.support.errors import UserError
+from augment.support.files import near_file, require_file
+from augment.support.text import list_some
+
+_BOX = ("left", "top", "right", "bottom", "class")
+
+Row = tuple[str, dict[str, str]]  # where it is, and the cell of each column
+
+
+def read_table(key: str, file: Path, columns: Sequence[str]) -> tuple[list[str], Iterator[Row]]:
+    """Return the header of a CSV file, and its rows.
+
+    Raises:
+        UserError: it cannot be read, or a column is missing or there twice; in its turn, that a row has other cells.
+    """
+    if not file.is_file():
+        raise UserError(f"{key}: there is no file {file}.{near_file(file)} Allowed: a CSV with {', '.join(columns)}.")
+    try:
+        lines = require_file(file).read_text("utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{key}={file}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    reader = csv.reader(lines, skipinitialspace=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+    except csv.Error as error:
+        raise UserError(f"{key}={file}: line 1: {error}.") from None
+    if missing := [name for name in columns if header.count(name) != 1] or [n for n in header if header.count(n) > 1]:
+        raise UserError(
+            f"{key}={file}: the header {list_some(header)} has no single column '{missing[0]}'. Allowed: "
+            f"{', '.join(columns)}, once each."
+        )
+
+    def rows() -> Iterator[Row]:
+        try:
+            for row in reader:
+                where = f"line {reader.line_num} of {file}"
+                cells = [cell.strip() for cell in row]
+                if any(cells) and len(cells) != len(header) and any(cells[1:]):
+                    raise UserError(
+                        f"{key}: {where} has {len(cells)} cells, but the header {len(header)}. Allowed: as many."
+                    )
+                if any(cells):
+                    yield where, dict.fromkeys(header, "") | dict(zip(header, cells, strict=False))
+        except csv.Error as error:
+            raise UserError(f"{key}: line {reader.line_num} of {file}: {error}.") from None
+
+    return header, rows()
+
+
+def point_names(key: str, file: Path) -> tuple[str, ...]:
+    """Return the names of the points of a file with the columns path, x_NAME, y_NAME and perhaps v_NAME.
+
+    Raises:
+        UserError: it has no point, or other columns.
+    """
+    header, _ = read_table(key, file, ["path"])
+    names = tuple(name[2:] for name in header if name.startswith("x_"))
+    expected = {f"{axis}_{name}" for name in names for axis in "xyv"} | {"path"}
+    odd = [name for name in header if name not in expected] + [n for n in names if f"y_{n}" not in header]
+    if not names or odd:
+        what = f"the column '{odd[0]}'" if odd else "no point"
+        raise UserError(f"{key}={file}: {what}. Allowed: path, then x_NAME, y_NAME and perhaps v_NAME for each point.")
+    return names
+
+
+def read_points(files: dict[str, Path], root: Path | None, pairs: Sequence[tuple[int, int]]) -> Dataset:
+    """Return the data set of files of points, which have the same names in train and val.
+
+    Points are in pixels of the image as it is shown, with centers at integers; empty cells are not labeled. Points
+    outside of their image are a fault.
+
+    Raises:
+        UserError: a file is wrong, or an image is in it twice.
+    """
+    names = [point_names(key, file) for key, file in files.items()]
+    if set(names[0]) != set(names[-1]):
+        *_, last = files.values()
+        raise UserError(f"data.val={last}: has the points {list_some(names[-1])}. Allowed: {list_some(names[0])}.")
+    kind = Keypoints(tuple(pairs))
+    made: list[Split] = []
+    faults: dict[ImageRef, str] = {}
+    for key, file in files.items():
+        found: dict[Path, Points] = {}
+        rows: dict[Path, Row] = {}
+        for where, cells in read_table(key, file, ["path"])[1]:
+            image = (file.parent if root is None else root) / cells["path"]
+            if image in rows:
+                raise UserError(f"{key}: {where} lists {image}, as {rows[image][0]} does. Allowed: once.")
+            rows[image] = (where, cells)
+        headers = read_headers(list(rows))
+        for image, (where, cells) in rows.items():
+            found[image] = kind.blank(len(names[0]))
+            try:
+                points = np.array([_point(cells, name) for name in names[0]])
+            except ValueError as error:
+                faults[image] = f"has a bad point, {where}: {error}"
+                continue
+            if header := headers.get(image):
+                height, width = header.shown
+                labeled = points[:, 2] > 0
+                outside = labeled & ((points[:, :2] < -0.5) | (points[:, :2] > np.array([width, height]) - 0.5)).any(
+                    axis=1
+                )
+                if outside.any():
+                    name = names[0][int(np.argmax(outside))]
+                    faults[image] = f"has the point {name} outside of its {width} x {height} pixels, {where}"
+                    continue
+                points[labeled, :2] = header.stored(points[labeled, :2] + 0.5, header.orientation) - 0.5
+            found[image] = tuple((x, y, v) for x, y, v in points.tolist())
+        made.append(Split(tuple(found), tuple(found.values()), kind))
+    return Dataset(names[0], made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults)
+
+
+def _point(cells: dict[str, str], name: str) -> tuple[float, float, float]:
+    x, y, visible = (cells.get(f"{axis}_{name}", "") for axis in "xyv")
+    if not (x or y) or visible in ("0", "0.0"):
+        return 0.0, 0.0, 0.0
+    try:
+        found = float(x), float(y), float(visible or 2)
+    except ValueError:
+        found = (np.nan,) * 3
+    if not np.isfinite(found).all() or found[2] not in (0, 1, 2):
+        raise ValueError(
+            f"{name} is {x},{y},{visible}, where numbers are allowed, or empty cells; visibility is 0, 1 or 2"
+        )
+    return found
+
+
+def read_boxes(key: str, file: Path, root: Path | None) -> list[tuple[AnnotatedImage, list[str]]]:
+    """Return the images of a file of boxes, edges in pixels, and the names of the classes of their objects.
+
+    Raises:
+        UserError: the file is wrong.
+    """
+    images: dict[Path, tuple[AnnotatedImage, list[str]]] = {}
+    for where, cells in read_table(key, file, ["path", *_BOX])[1]:
+        path = (file.parent if root is None else root) / cells["path"]
+        image, classes = images.setdefault(path, (AnnotatedImage(path, where, image_id=len(images) + 1), []))
+        words = [cells[name] for name in _BOX]
+        if not any(words):
+            continue  # an image without objects
+        try:
+            image.objects.append(Annotated(where, [float(word) for word in words[:4]], 0))
+            classes.append(words[4])
+            if not words[4]:
+                raise ValueError
+        except ValueError:
+            image.blame(f"has a bad object, {where}: {','.join(words)}, where four numbers and a class are allowed")
+    return list(images.values())

@@ -1,0 +1,132 @@
+"""Read Pascal VOC: Annotations/*.xml, JPEGImages, ImageSets, and SegmentationClass.
+
+Format: host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc. Edges of boxes count pixels from 1, both included.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from augment.data.formats.folder import EXTENSIONS
+from augment.data.formats.masks import Pairs
+from augment.data.formats.objects import Annotated, AnnotatedImage
+from augment.support.errors import UserError
+from augment.support.files import near_file, require_file
+
+# The classes of Pascal VOC, in the order of the labels of its masks, from 1.
+CLASSES = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
+    "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
+
+_MOST = 2**24  # bytes of a file
+_DECLARED = re.compile(rb"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class VocFolders:
+    """The folders of a data set."""
+
+    root: Path
+    images: str = "JPEGImages"
+    annotations: str = "Annotations"
+    masks: str = "SegmentationClass"
+
+
+def list_names(folders: VocFolders, kind: str, split: str | None) -> list[str]:
+    """Return the names in ImageSets/<kind>/<split>.txt; without a split, those of all annotations.
+
+    Raises:
+        UserError: there is no such file, or it is empty.
+    """
+    if split is None:
+        file = folders.root / folders.annotations
+        names = sorted(found.stem for found in file.glob("*.xml"))
+    else:
+        file = folders.root / "ImageSets" / kind / f"{split}.txt"
+        try:
+            lines = require_file(file).read_text("utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UserError(f"data.root: {file} cannot be read: {why}.{near_file(file)}") from None
+        names = [line.split()[0] for line in lines if line.strip()]  # some lists have 1 or -1 after the name
+    if not names:
+        raise UserError(f"data.root: {file} lists no images.")
+    return names
+
+
+def find_masks(folders: VocFolders, names: Sequence[str]) -> Pairs:
+    """Return the images of some names with their masks."""
+    found = Pairs(folders.root / folders.masks, [])
+    for name in names:
+        image, mask = _image(folders, name), found.where / f"{name}.png"
+        found.files.append(image)
+        if mask.exists():
+            found.masks[image] = mask
+        else:
+            found.faults[image] = f"has no mask: there is no {mask}"
+    return found
+
+
+def read_annotations(folders: VocFolders, names: Sequence[str]) -> list[tuple[AnnotatedImage, list[str]]]:
+    """Return the image of each name with its objects, whose labels are 0, and the names of their classes."""
+    return [_read(folders, name, number) for number, name in enumerate(names, 1)]
+
+
+def _image(folders: VocFolders, name: str) -> Path:
+    """Return the image of a name, mostly a JPEG."""
+    found = [folders.root / folders.images / f"{name}{ending}" for ending in (".jpg", *sorted(EXTENSIONS))]
+    return next((file for file in found if file.exists()), found[0])
+
+
+def _read(folders: VocFolders, name: str, number: int) -> tuple[AnnotatedImage, list[str]]:
+    file = folders.root / folders.annotations / f"{name}.xml"
+    image = AnnotatedImage(_image(folders, name), str(file), image_id=number)
+    classes: list[str] = []
+    try:
+        content = require_file(file).read_bytes()
+        if len(content) > _MOST:
+            raise ValueError(f"{len(content):,} bytes, more than {_MOST:,}")
+        if b"\0" in content or _DECLARED.search(content):
+            raise ValueError("declarations of entities, or UTF-16, which are not allowed")
+        tree = ElementTree.fromstring(content)
+        size = [int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width")]
+        image.size = (size[0], size[1]) if all(size) else None  # some programs write 0
+        for index, found in enumerate(tree.findall("object"), 1):
+            where = f"object {index} of {file}"
+            image.objects.append(_object(found, where))
+            classes.append((found.findtext("name") or "").strip())
+            if not classes[-1]:
+                raise ValueError(f"{where} has no name")
+    except FileNotFoundError:
+        image.blame(f"has no {file}")
+    except (OSError, ValueError, ElementTree.ParseError) as error:
+        image.blame(f"has annotations in {file} that cannot be used: {getattr(error, 'strerror', None) or error}")
+    return image, classes
+
+
+def _object(found: ElementTree.Element, where: str) -> Annotated:
+    edges = [found.findtext(f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax")]
+    try:
+        left, top, right, bottom = (float(edge or "") for edge in edges)
+    except ValueError:
+        raise ValueError(f"{where} has the edges {edges}") from None
+    return Annotated(where, (left - 1, top - 1, right, bottom), 0, difficult=(found.findtext("difficult") or "") == "1")
+
+
+def class_names(read: Sequence[Sequence[tuple[AnnotatedImage, list[str]]]]) -> tuple[str, ...]:
+    """Return the names of the classes of all splits, sorted."""
+    return tuple(sorted({name for split in read for _, classes in split for name in classes}))
+
+
+def label(read: Sequence[tuple[AnnotatedImage, list[str]]], names: Sequence[str]) -> list[AnnotatedImage]:
+    """Return the images, with the labels of their objects; a class that has no name is a fault."""
+    numbers = {name: number for number, name in enumerate(names, 1)}
+    for image, classes in read:
+        for found, name in zip(image.objects, classes, strict=False):
+            found.label = numbers.get(name, 0)
+            if name not in numbers:
+                image.blame(f"has a bad object, {found.where}: the class {name}, which data.classes does not name")
+    return [image for image, _ in read]

@@ -1,0 +1,76 @@
+"""The sources of CSV files of points and of boxes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from augment.data.dataset import Dataset
+from augment.data.formats.objects import Wanted, make_objects, named_pairs
+from augment.data.formats.tables import point_names, read_boxes, read_points
+from augment.data.formats.voc import class_names, label
+from augment.data.sources.coco import missing
+from augment.data.sources.registry import MAX_BAD, SKIP_BAD, ListedSource, source
+from augment.data.targets.names import read_names
+from augment.params import Param, Text, setting
+from augment.support.files import expanded
+
+_ROOT = Text(optional=True, doc="folder that paths are relative to; null: the folder of each file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Param[tuple[tuple[str, str], ...]]):
+    """A list of pairs of names."""
+
+    def _convert(self, value: object) -> tuple[tuple[str, str], ...] | None:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            return None
+        pairs = [tuple(pair) for pair in value if isinstance(pair, Sequence) and not isinstance(pair, str)]
+        found = tuple((str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2)
+        return found if len(found) == len(value) else None
+
+    def _allowed(self) -> str:
+        return "a list of pairs, such as [[left_eye,right_eye]]"
+
+
+@source("points")
+@dataclass(frozen=True, kw_only=True)
+class PointTable(ListedSource):
+    """CSV of a fixed number of points in each image: path,x_NAME,y_NAME,... in pixels; empty cells: not labeled."""
+
+    train: str = setting(
+        Text(required=True, doc="file of train, .csv; v_NAME may say 0 not labeled, 1 hidden, 2 visible")
+    )
+    root: str | None = setting(_ROOT)
+    flip_pairs: tuple[tuple[str, str], ...] | None = setting(
+        Pairs(
+            optional=True, doc="points that change places in a mirrored image; null: by left and right in their names"
+        )
+    )
+    skip_bad: bool = setting(SKIP_BAD)
+    max_bad: int = setting(MAX_BAD)
+
+    def load(self) -> Dataset:
+        """Read the files."""
+        files = {key: expanded(file) for key, file in self.given().items()}
+        pairs = named_pairs(self.flip_pairs, point_names(*next(iter(files.items()))))
+        return read_points(files, None if self.root is None else expanded(self.root), pairs)
+
+
+@source("boxes")
+@dataclass(frozen=True, kw_only=True)
+class BoxTable(ListedSource):
+    """CSV of boxes, a line an object: path,left,top,right,bottom,class in pixels; only the path: no objects."""
+
+    train: str = setting(Text(required=True, doc="file of train, .csv"))
+    root: str | None = setting(_ROOT)
+    classes: str | None = setting(Text(optional=True, doc="file with one class name per line; null: those found"))
+    skip_bad: bool = setting(SKIP_BAD)
+    max_bad: int = setting(MAX_BAD)
+
+    def load(self) -> Dataset:
+        """Read the files; images that are missing are a problem, unless bad ones are left out."""
+        root = None if self.root is None else expanded(self.root)
+        read = [read_boxes(key, expanded(file), root) for key, file in self.given().items()]
+        classes = read_names(self.classes) if self.classes else class_names(read)
+        splits = [label(of_split, classes) for of_split in read]
+        problems = () if self.skip_bad else tuple(filter(None, map(missing, self.given(), splits)))
+        return replace(make_objects(classes, splits, Wanted()), problems=problems)
