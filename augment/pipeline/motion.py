@@ -8,6 +8,7 @@ that it shows: a mask is looked up once, however many stages there are, and is n
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
+from augment.data.targets.masks import to_device
 from augment.params import Size
 from augment.pipeline.feed import about_middle
 from augment.pipeline.frames import resizes, turns
@@ -100,47 +102,72 @@ class BatchMotion:
             moved = _apply(step.matrix[owners], moved) if isinstance(step, _Matrix) else _moved(step, moved, owners)
         return moved
 
-    def back(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return row and column of the stored pixel that each output pixel shows, and whether it shows any."""
-        height, width = self.size
-        count = len(self._window)
-        lines = [torch.arange(n, dtype=torch.float64, device=self.device) for n in (width, height)]
-        x = lines[0].expand(count, height, width)
-        y = lines[1][:, None].expand(count, height, width)
-        inside = torch.ones_like(x, dtype=torch.bool)
+    def back(self, rows: slice) -> tuple[Any, Any, Any]:
+        """Return row and column of the stored pixel that each output pixel of some samples shows, and whether any."""
+        (height, width), xp = self.size, self._xp
+        window = self._window[rows]
+        y, x = (self._here(np.arange(n, dtype=np.float64)) for n in self.size)
+        x, y = (xp.broadcast_to(axis, (len(window), height, width)) for axis in (x, y[:, None]))
+        inside = xp.ones_like(x, dtype=xp.bool_ if xp is np else xp.bool)
         for step in reversed(self._steps):
+            moved = step.moved[rows]
+            if not moved.any():
+                continue
             if isinstance(step, _Field):
-                shift = _sample(step.shift.to(self.device), x, y)
-                traced = x + shift[0], y + shift[1]
+                places = (torch.from_numpy(np.array(axis)) if xp is np else axis for axis in (x, y))
+                shift = _sample(step.shift[rows].to(self.device), *places)
+                traced = x + self._native(shift[0]), y + self._native(shift[1])
             else:
-                traced = _traced(self._moved_to(np.linalg.inv(step.matrix)), x, y)
-            found = _within(*traced, width, height, step.border, inside)
-            moved = self._moved_to(step.moved)[:, None, None]
-            x, y, inside = (torch.where(moved, new, old) for new, old in zip(found, (x, y, inside), strict=True))
-        x, y, inside = self._uncropped(x, y, inside)
-        turned = _traced(self._moved_to(np.linalg.inv(turns(self._orientations, self._window[:, :2]))), x, y)
-        column, row = ((axis + 0.5).floor().long().clamp(min=0) for axis in turned)
-        sizes = self._moved_to(self.stored_sizes)
-        return row.minimum(sizes[:, :1, None] - 1), column.minimum(sizes[:, 1:, None] - 1), inside
+                traced = self._traced(_inverse(step.matrix[rows]), x, y)
+            found = _within(traced[0], traced[1], (width, height), step.border, inside, xp)
+            if not moved.all():
+                mask = self._here(moved)[:, None, None]
+                found = tuple(xp.where(mask, *pair) for pair in zip(found, (x, y, inside), strict=True))
+            x, y, inside = found
+        x, y, inside = self._uncropped(x, y, inside, window)
+        orientations = self._orientations[rows]
+        if (orientations != 1).any():
+            x, y = self._traced(_inverse(turns(orientations, window[:, :2])), x, y)
+        last, zero = self._here(self.stored_sizes[rows] - 1)[:, :, None, None], self._here(np.zeros((), np.int64))
+        places = (xp.floor(axis + 0.5) for axis in (y, x))
+        whole = (place.astype(np.int64) if xp is np else place.long() for place in places)
+        row, column = (xp.maximum(xp.minimum(place, last[:, n]), zero) for n, place in enumerate(whole))
+        return row, column, inside
 
-    def _uncropped(self, x: Tensor, y: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Trace pixels of the crop to those of the upright image, in the whole of which there is a border."""
-        params = self._crop.params
-        border = params.get("border", "constant" if params.get("side") == "long" else "replicate")
-        window = self._moved_to(self._window)[:, :, None, None]
+    def _uncropped(self, x: Any, y: Any, inside: Any, window: Array) -> tuple[Any, Any, Any]:
+        """Trace pixels of the crop to those of the upright image, beyond which there may be a border."""
         sides, start, end = window[:, :2], window[:, 2:4], window[:, 4:6]
-        size = torch.tensor(self.size, dtype=torch.float64, device=self.device)[:, None, None]
-        scale = size / (end - start)
-        # In pixels of the resized image: there the crop reflects.
-        x, y = x + start[:, 1] * scale[:, 1], y + start[:, 0] * scale[:, 0]
-        resized = sides * scale
-        x, y, inside = _within(x, y, resized[:, 1], resized[:, 0], border, inside)
-        return (x + 0.5) / scale[:, 1] - 0.5, (y + 0.5) / scale[:, 0] - 0.5, inside
+        scale = self.size / (end - start)
+        params = self._crop.params
+        if border := params.get("border", "constant" if params.get("side") == "long" else ""):
+            # In pixels of the resized image: there the crop reflects.
+            first, resized = (self._here(values)[:, :, None, None] for values in (start * scale, sides * scale))
+            limits = (resized[:, 1], resized[:, 0])
+            x, y, inside = _within(x + first[:, 1], y + first[:, 0], limits, border, inside, self._xp)
+            start = np.zeros_like(start)
+        factor, shift = (self._here(values)[:, :, None, None] for values in (1 / scale, start + 0.5 / scale - 0.5))
+        return x * factor[:, 1] + shift[:, 1], y * factor[:, 0] + shift[:, 0], inside
 
-    def _moved_to(self, values: NDArray[np.generic]) -> Tensor:
-        """Copy values to the device without waiting for it."""
-        tensor = torch.from_numpy(np.ascontiguousarray(values))
-        return tensor if self.device.type == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
+    def _traced(self, matrix: Array, x: Any, y: Any) -> tuple[Any, Any]:
+        """Map places, (N, H, W), by matrices, (N, 3, 3)."""
+        m = self._here(matrix)[:, :, :, None, None]
+        found = [m[:, row, 0] * x + (m[:, row, 1] * y + m[:, row, 2]) for row in (0, 1)]
+        if (matrix[:, 2, :2] == 0).all():
+            return found[0], found[1]
+        w = m[:, 2, 0] * x + (m[:, 2, 1] * y + m[:, 2, 2])
+        return found[0] / w, found[1] / w
+
+    @property
+    def _xp(self) -> Any:
+        """NumPy on the CPU, where PyTorch's threads would be in the way of DALI's; PyTorch on a GPU."""
+        return np if self.device.type == "cpu" else torch
+
+    def _here(self, values: NDArray[Any]) -> Any:
+        """Return values as an array of `_xp`, on the device; nothing waits for it."""
+        return values if self._xp is np else to_device(torch.from_numpy(np.ascontiguousarray(values)), self.device)
+
+    def _native(self, tensor: Tensor) -> Any:
+        return tensor.numpy() if self._xp is np else tensor
 
 
 class Motions:
@@ -194,6 +221,11 @@ def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix | _Field
     return _Field(torch.where(torch.from_numpy(applied)[:, None, None, None], shift.double(), 0.0), applied)
 
 
+def _inverse(matrix: Array) -> Array:
+    """Return the inverses of matrices, (N, 3, 3)."""
+    return np.asarray(np.linalg.inv(matrix), np.float64)
+
+
 def _apply(matrix: Array, points: Array) -> Array:
     """Map points, (M, 2), by a matrix each, (M, 3, 3); what is at or beyond infinity becomes NaN."""
     moved = np.einsum("nij,nj->ni", matrix[:, :, :2], points) + matrix[:, :, 2]
@@ -224,33 +256,27 @@ def _sample(shift: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return found[:, 0], found[:, 1]
 
 
-def _traced(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Map places, (N, H, W), by matrices, (N, 3, 3)."""
-    m = matrix[:, :, :, None, None]
-    w = m[:, 2, 0] * x + m[:, 2, 1] * y + m[:, 2, 2]
-    return (m[:, 0, 0] * x + m[:, 0, 1] * y + m[:, 0, 2]) / w, (m[:, 1, 0] * x + m[:, 1, 1] * y + m[:, 1, 2]) / w
+def _within(x: Any, y: Any, sides: tuple[Any, Any], border: str, inside: Any, xp: Any) -> tuple[Any, Any, Any]:
+    """Bring places beyond the edges of an image inside, as a border does; constant notes that they are not inside.
 
-
-def _within(
-    x: Tensor, y: Tensor, width: Tensor | int, height: Tensor | int, border: str, inside: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Bring places beyond the edges of an image inside, as a border does; constant notes that they are not inside."""
+    `sides` are width and height, `xp` is NumPy or PyTorch.
+    """
     if border == "constant":
-        inside = inside & (x >= -0.5) & (x < width - 0.5) & (y >= -0.5) & (y < height - 0.5)
-    return _folded(x, width, border), _folded(y, height, border), inside
+        for place, side in ((x, sides[0]), (y, sides[1])):
+            inside = inside & (place >= -0.5) & (place < side - 0.5)
+    return _folded(x, sides[0], border, xp), _folded(y, sides[1], border, xp), inside
 
 
-def _folded(place: Tensor, side: Tensor | int, border: str) -> Tensor:
+def _folded(place: Any, side: Any, border: str, xp: Any) -> Any:
     """Return places along an axis within the image; what is within half a pixel of its edge shows the pixel there."""
     last = side - 1
     if border == "reflect_101":
-        period = 2 * torch.as_tensor(last, dtype=place.dtype, device=place.device).clamp(min=1e-9)
-        turned = place.remainder(period)
+        period = 2 * last + (last == 0)  # an image of one pixel shows that one everywhere
+        # NumPy's remainder takes as long as all of the rest, and hardly any place is so far out.
+        far = xp is torch or ((place < -last) | (place > period)).any()
+        turned = xp.remainder(place, period) if far else abs(place)
         # Those inside stay as they are, to the bit.
-        reflected = turned.minimum(period - turned)
-        outside = (place < 0) | (place > last)
-        return torch.where(outside, reflected, place)
+        return xp.where((place < 0) | (place > last), xp.minimum(turned, period - turned), place)
     if border == "wrap":
-        return (place + 0.5).remainder(torch.as_tensor(side, dtype=place.dtype, device=place.device)) - 0.5
-    zero = torch.zeros_like(place)
-    return place.maximum(zero).minimum(zero + last)
+        return xp.remainder(place + 0.5, side) - 0.5
+    return xp.clip(place, 0 * last, last)

@@ -182,15 +182,23 @@ def look_up(loaded: Sequence[tuple[NDArray[np.uint8], str]], motion: Motion, fil
         if labels.shape != tuple(size) and labels.shape != (1, 1):
             given = f"{labels.shape[0]} x {labels.shape[1]}"
             raise UserError(f"{name}: the mask has {given} pixels, the image {size[0]} x {size[1]}. Allowed: the same.")
-    row, column, inside = motion.back()
-    heights, widths = (torch.tensor([labels.shape[axis] for labels, _ in loaded]) for axis in (0, 1))
-    starts = torch.cumsum(heights * widths, 0) - heights * widths
-    flat = torch.from_numpy(np.concatenate([labels.ravel() for labels, _ in loaded]))
-    flat, starts, heights, widths = (to_device(tensor, motion.device) for tensor in (flat, starts, heights, widths))
-    row = row.minimum((heights - 1)[:, None, None])
-    column = column.minimum((widths - 1)[:, None, None])
-    found = flat[starts[:, None, None] + row * widths[:, None, None] + column]
-    return torch.where(inside, found, fill)
+    count, (height, width) = len(loaded), motion.size
+    if motion.device.type == "cpu":  # one by one, as what is in the cache of the processor takes a tenth of the time
+        shown = np.empty((count, height, width), np.uint8)
+        for number, (labels, _) in enumerate(loaded):
+            row, column, inside = motion.back(slice(number, number + 1))
+            found = np.take(labels, row[0] * labels.shape[1] + column[0], mode="clip")
+            shown[number] = np.where(inside[0], found, fill)
+        return torch.from_numpy(shown)
+    row, column, inside = motion.back(slice(None))
+    sizes = np.array([labels.shape for labels, _ in loaded])
+    starts = np.cumsum(sizes.prod(axis=1)) - sizes.prod(axis=1)
+    flat = to_device(torch.from_numpy(np.concatenate([labels.ravel() for labels, _ in loaded])), motion.device)
+    first, widths, last = (
+        to_device(torch.from_numpy(values), motion.device)[:, None, None]
+        for values in (starts, sizes[:, 1], starts + sizes.prod(axis=1) - 1)
+    )
+    return torch.where(inside, flat[(row * widths + column + first).minimum(last)], fill)
 
 
 def to_device(tensor: Tensor, device: Any) -> Tensor:

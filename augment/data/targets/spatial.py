@@ -66,10 +66,11 @@ class Motion(Protocol):
         A point that a perspective sends to infinity or beyond becomes NaN.
         """
 
-    def back(self) -> tuple[Tensor, Tensor, Tensor]:
+    def back(self, rows: slice) -> tuple[Any, Any, Any]:
         """Return the row and column of the stored pixel that each output pixel shows, and whether it shows any.
 
-        Each is (N, height, width), of int64 or bool, on the device.
+        Each is (N, height, width), of int64 or bool, for the images of some rows of the batch: arrays of NumPy on the
+        CPU, tensors on a GPU.
         """
 
 
