@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from augment.data.targets.kind import Kind
+from augment.data.targets.spatial import SpatialKind
 from augment.params import Size
 from augment.pipeline.feed import BLOCK, Values, compact, stage_values
 from augment.pipeline.program import runs
@@ -33,6 +34,9 @@ class Mixer:
     def __init__(self, plan: Plan, kind: Kind, *, seed: int, rank: int, classes: int, together: int = BLOCK) -> None:
         self._sampler = Sampler(plan.only("batch"), seed, rank)
         self._kind, self._classes = kind, classes
+        self._pasted = kind if isinstance(kind, SpatialKind) else None
+        if self._pasted is not None:
+            _refuse(plan, self._pasted)
         self._together = together
         self._known = all(stage.steps[0].op.name in _KERNEL_OPS for stage in plan.batch_stages)
         # For each size of images, by the kernel or not: epoch, first and last sample, and the values of batch stages.
@@ -49,16 +53,17 @@ class Mixer:
 
         Returns:
             Images, (N, 3, height, width) in channels_last memory, and the share of each class in them, (N, classes)
-            float32; labels and numbers are mixed in the same shares, (N, K).
+            float32; labels and numbers are mixed in the same shares, (N, K). Masks are pasted as images are.
         """
         stages = self._sampler.plan.batch_stages
-        by_kernel = self._known and images.permute(0, 2, 3, 1).is_contiguous() and kernel_runs(images.device)
+        in_order = images.permute(0, 2, 3, 1).is_contiguous()
+        by_kernel = self._known and self._pasted is None and in_order and kernel_runs(images.device)
         given = self._values((Size(*images.shape[2:]), by_kernel), epoch, start, len(images), images.device)
         if by_kernel:
             from augment.pipeline.kernel_mix import mix
 
             return mix(images, targets, given[0]["records"], self._classes)
-        own = self._kind.shares(targets, self._classes)
+        own = targets if self._pasted is not None else self._kind.shares(targets, self._classes)
         # Rolled in the order of memory: CUDA returns rolled images plane by plane.
         partners = images.permute(0, 2, 3, 1).roll(-1, 0).permute(0, 3, 1, 2)
         others = own.roll(-1, 0)
@@ -73,10 +78,15 @@ class Mixer:
             if shapes != (allowed := [tuple(images.shape), (len(own),)]):
                 raise UserError(f"op '{step.op.name}' made {shapes}. Allowed: images and share, {allowed}.")
             mixed, share = made
+            if self._pasted is not None:
+                assert step.op.pastes
+                where = step.op.pastes(**values)
+                where = where if applied is None else where & applied[:, None, None]
+                own = self._pasted.paste(own, others, where)
             if applied is not None:
                 mixed = torch.where(applied[:, None, None, None], mixed, images)
                 share = torch.where(applied, share, 1.0)
-            images, own = mixed, others.lerp(own, share[:, None])
+            images, own = mixed, others.lerp(own, share[:, None]) if self._pasted is None else own
         return images.contiguous(memory_format=torch.channels_last), own
 
     def _values(
@@ -98,6 +108,18 @@ class Mixer:
             self._drawn[kind] = epoch, first, end, values
         rows = slice(start - first, start - first + count)
         return [{name: value[rows] for name, value in stage.items()} for stage in values]
+
+
+def _refuse(plan: Plan, kind: SpatialKind) -> None:
+    """Refuse steps that mix what targets in the image cannot follow."""
+    for stage in plan.batch_stages:
+        step = stage.steps[0]
+        assert isinstance(step.op, BatchOp)
+        if not (kind.pastes and step.op.pastes):
+            raise UserError(
+                f"{plan.path}.{step.key}: '{step.op.name}' mixes samples, which {kind.units} cannot follow. Allowed: "
+                f"{'ops that paste, as cutmix does' if kind.pastes else 'a recipe without it'}."
+            )
 
 
 def _records(fed: dict[str, Values], size: Size) -> Values:

@@ -119,7 +119,7 @@ class BatchMotion:
                 traced = x + self._native(shift[0]), y + self._native(shift[1])
             else:
                 traced = self._traced(_inverse(step.matrix[rows]), x, y)
-            found = _within(traced[0], traced[1], (width, height), step.border, inside, xp)
+            found: Any = _within(traced[0], traced[1], (width, height), step.border, inside, xp)
             if not moved.all():
                 mask = self._here(moved)[:, None, None]
                 found = tuple(xp.where(mask, *pair) for pair in zip(found, (x, y, inside), strict=True))
@@ -130,7 +130,7 @@ class BatchMotion:
             x, y = self._traced(_inverse(turns(orientations, window[:, :2])), x, y)
         last, zero = self._here(self.stored_sizes[rows] - 1)[:, :, None, None], self._here(np.zeros((), np.int64))
         places = (xp.floor(axis + 0.5) for axis in (y, x))
-        whole = (place.astype(np.int64) if xp is np else place.long() for place in places)
+        whole: Any = (place.astype(np.int64) if xp is np else place.long() for place in places)
         row, column = (xp.maximum(xp.minimum(place, last[:, n]), zero) for n, place in enumerate(whole))
         return row, column, inside
 

@@ -161,6 +161,7 @@ class BatchOp(PreparedOp):
     """Mixes samples and their targets."""
 
     writes: bool = True
+    pastes: Function | None = None
 
     kind = "batch"
 

@@ -202,6 +202,7 @@ def batch(
     prepare: Function | None = None,
     neutral: Mapping[str, Any] = MappingProxyType({}),
     writes: bool = True,
+    pastes: Function | None = None,
     **params: Param[Any],
 ) -> Decorator:
     """Declare an op that mixes samples: `function(images, partners, **values) -> images, share`.
@@ -214,10 +215,12 @@ def batch(
         prepare: see `local`.
         neutral: drawn or prepared values with which the op changes no bit, and each share is 1.
         writes: false promises that the op writes to nothing that it is given, and saves a copy of it.
+        pastes: function `(**values) -> (N, height, width) bool`: which pixels are the partner's, for an op that blends
+            none; masks follow. Without it the op is refused where there are masks.
         params: the op's parameters by name; p is added.
     """
     prepared: dict[str, Any] = {"uniforms": uniforms, "prepare": prepare, "neutral": neutral}
-    return _register(BatchOp, ("images", "partners"), params, **prepared, writes=writes)
+    return _register(BatchOp, ("images", "partners"), params, **prepared, writes=writes, pastes=pastes)
 
 
 def policy(**params: Param[Any]) -> Decorator:

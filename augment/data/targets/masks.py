@@ -102,6 +102,7 @@ class Masks(SpatialKind):
     """The class of each pixel: (N, height, width) int64 in a batch."""
 
     noun, units, task = "class", "masks", "segment"
+    pastes = True
 
     def loads(self, targets: Sequence[Target]) -> bool:
         """Masks are files."""
@@ -114,6 +115,10 @@ class Masks(SpatialKind):
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Tensor:
         """Return (N, height, width) int64: the label of the stored pixel that each output pixel shows."""
         return look_up(loaded, motion, rules.fill_label).long()
+
+    def paste(self, targets: Tensor, partners: Tensor, where: Tensor) -> Tensor:
+        """Return the labels of partners at some pixels."""
+        return partners.where(where, targets)
 
     def given(self, targets: Any, count: int) -> list[Any]:
         """Return masks, (N, height, width) or a list of (height, width)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,9 +75,14 @@ class Motion(Protocol):
 
 
 class SpatialKind(Kind):
-    """A kind of target that follows the pixels of its image."""
+    """A kind of target that follows the pixels of its image.
+
+    Attributes:
+        pastes: whether a part of another image's targets may take the place of its own, as in cutmix.
+    """
 
     follows = True
+    pastes: ClassVar[bool] = False
 
     def read(
         self, splits: Sequence[LabeledSplit], options: TargetOptions
@@ -115,17 +120,17 @@ class SpatialKind(Kind):
             UserError: they are of another form.
         """
 
+    def paste(self, targets: Any, partners: Any, where: Tensor) -> Any:
+        """Return the targets of a batch with those of partners at some pixels, (N, height, width) bool, if `pastes`."""
+        raise NotImplementedError
+
     def collate(self, targets: Sequence[Target]) -> NoReturn:
         """Do not collate: `follow` does."""
         raise NotImplementedError
 
-    def shares(self, targets: Tensor, names: int) -> Tensor:
-        """Refuse to mix.
-
-        Raises:
-            UserError: always.
-        """
-        raise UserError(f"aug.train: {self.units} cannot be mixed in shares. Allowed: a recipe without mixup.")
+    def shares(self, targets: Tensor, names: int) -> NoReturn:
+        """Have no shares: `Mixer` pastes, or refuses."""
+        raise NotImplementedError
 
 
 def check_array(array: object, shape: tuple[int | None, ...], what: str, allowed: str) -> NDArray[Any]:

@@ -54,8 +54,14 @@ def _boxes(size: Size, uniform: Array, x: Array, y: Array, alpha: float) -> dict
     return {"across": across, "down": down, "share": share.astype(np.float32)}
 
 
+def _inside(across: "Tensor", down: "Tensor", **others: object) -> "Tensor":
+    """Return which pixels are in the rectangle, (N, height, width)."""
+    return across[:, None, :] & down[:, :, None]
+
+
 @batch(
     prepare=_boxes,
+    pastes=_inside,
     neutral={"uniform": 1.0},
     uniforms=("uniform", "x", "y"),
     writes=False,
