@@ -150,7 +150,7 @@ class ProgressBar(Callback):
 
 
 def _columns(learner: Learner) -> list[Column]:
-    shown = (*columns_of(learner.find(Recorder).metrics), *PACE)
+    shown = (*columns_of(learner.find(Recorder).metrics, val_loss=not learner.task.own_loss), *PACE)
     return [column for column in shown if column.line]
 
 

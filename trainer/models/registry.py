@@ -6,7 +6,8 @@ The settings of a model build its network, and only then import PyTorch, which t
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import trainer.models.pixels  # noqa: F401  # so that its models are in the registry
+import trainer.models.detector
+import trainer.models.pixels  # noqa: F401  # so that their models are in the registry
 from augment.params import Choice, Count, Flag, Number, Size, parse_named, setting
 from augment.support.errors import UserError, first_line
 from trainer.models.base import MODELS as MODELS

@@ -72,6 +72,7 @@ def make_loader(
 
 def make_train_loader(config: Config, split: Split, placement: Placement | None = None) -> Loader | StagedLoader:
     """Make the loader of the train split, with the configured stages."""
+    split = replace(split, kind=split.kind.learned)
     stages = config.fit.full_stages(config.aug.size)
     if not stages:
         return make_loader(config, build_plan(config.aug, "train"), split, placement)

@@ -84,6 +84,7 @@ def _check_task(config: Config, task: Task[Any]) -> None:
     if config.model.task != needed:
         allowed = ", ".join(f"model={name}" for name, cls in MODELS.items() if cls.task == needed)
         raise UserError(f"model.kind={kind}: does not predict {task.units}, which the data have. Allowed: {allowed}.")
+    task.require()
     if config.fit.tta not in task.views:
         raise UserError(f"fit.tta={config.fit.tta}: not with {task.units}. Allowed: {', '.join(task.views)}.")
     if config.fit.compile and task.own_loss:

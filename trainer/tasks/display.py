@@ -69,6 +69,25 @@ class WrongSample(NamedTuple):
     confidence: float | None = None
 
 
+class FoundObject(NamedTuple):
+    """An object that was found in an image: its class by name and label, its score, and its box in pixels."""
+
+    name: str
+    label: int
+    score: float
+    box: tuple[float, ...]
+
+    @property
+    def width(self) -> float:
+        """Width of the box."""
+        return self.box[2] - self.box[0]
+
+    @property
+    def height(self) -> float:
+        """Height of the box."""
+        return self.box[3] - self.box[1]
+
+
 class Bar(NamedTuple):
     """A share in [0, 1], drawn as a bar; `interval` is its 95% interval, if known."""
 

@@ -103,6 +103,13 @@ class Task(ABC, Generic[S]):
 
     # --- training ---
 
+    def require(self) -> None:
+        """Check that what the task needs is installed.
+
+        Raises:
+            UserError: a package is missing.
+        """
+
     def outputs(self, names: int) -> int:
         """Return the number of a network's outputs for so many classes, labels, numbers or points."""
         return names
@@ -150,6 +157,16 @@ class Task(ABC, Generic[S]):
     def activate(self, outputs: Tensor) -> Tensor:
         """Return what people read of outputs, (N, K) float32: probabilities, or values as they are."""
         return outputs
+
+    def numbers(self, outputs: Tensor, frames: Tensor | None, names: Sequence[str]) -> tuple[Sequence[str], Tensor]:
+        """Return the numbers that are predicted, where predictions are not ranked: their names, and values (N, M).
+
+        Args:
+            outputs: (N, K) float32.
+            frames: (N, 3, 3), see `frames_of`.
+            names: names of the units.
+        """
+        return names, self.activate(outputs)
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return a sample's target in words.

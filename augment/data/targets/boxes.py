@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -93,12 +93,19 @@ class Boxes(SpatialKind):
     Attributes:
         point_names: the names of the P points of each object.
         flip_pairs: pairs of points that are left and right of each other.
+        learned_only: whether crowds and difficult objects, which losses leave out, are dropped.
     """
 
     noun, units, task, many_groups = "class", "boxes", "detect", True
 
     point_names: tuple[str, ...] = field(default=(), compare=False)
     flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    learned_only: bool = field(default=False, compare=False)
+
+    @property
+    def learned(self) -> Boxes:
+        """This kind, without the objects that losses leave out."""
+        return replace(self, learned_only=True)
 
     def loads(self, targets: Sequence[Target]) -> bool:
         """Masks of instances are files."""
@@ -125,6 +132,8 @@ class Boxes(SpatialKind):
         fields: dict[str, NDArray[Any]] = {"boxes": boxes.astype(np.float32)}
         for name, key in (("labels", "labels"), ("iscrowd", "crowd"), ("difficult", "difficult")):
             fields[name] = np.concatenate([getattr(found, key) for found in objects])
+        if self.learned_only:
+            keep &= ~(fields["iscrowd"] | fields["difficult"])
         fields["area"] = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).astype(np.float32)
         if all(found.points is not None for found in objects) and self.point_names:
             points = np.concatenate([found.points for found in objects])

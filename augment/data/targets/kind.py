@@ -61,6 +61,11 @@ class Kind(ABC):
     cuts_each: ClassVar[bool] = False
     many_groups: ClassVar[bool] = False
 
+    @property
+    def learned(self) -> Kind:
+        """The kind as a loss takes its targets."""
+        return self
+
     @abstractmethod
     def read(
         self, splits: Sequence[LabeledSplit], options: TargetOptions

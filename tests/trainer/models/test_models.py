@@ -51,7 +51,7 @@ def test_a_model_is_parsed(given: object, expected: Model) -> None:
         ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, "),
         (
             {"kind": "cnn", "name": "resnet18"},
-            "model.name: unknown key of model=cnn; model=timm, model=unet,",
+            "model.name: unknown key of model=cnn; model=detector, model=timm,",
         ),
         ({"kind": "timm"}, "model.name: missing. Allowed: text (a model of timm,"),
         (

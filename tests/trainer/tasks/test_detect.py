@@ -1,0 +1,227 @@
+"""The task detect: mAP against COCO's own code, mistakes by hand, places in stored images, what losses learn."""
+
+import json
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fakes import CPU
+from PIL import Image
+from torch import Tensor
+
+from augment.data.targets.boxes import BOXES, Objects
+from augment.data.targets.spatial import Rules
+from augment.support.errors import UserError
+from trainer.models.registry import parse_model
+from trainer.tasks.detect import ObjectSamples, _compare, boxes_at
+from trainer.tasks.meter import Meter
+from trainer.tasks.metrics import detection
+from trainer.tasks.registry import task_named
+
+TASK = task_named("detect")
+NAMES = ("background", "cat", "dog", "bird")
+Batch = tuple[Tensor, list[dict[str, Tensor]]]
+
+
+def drawn_boxes(count: int, random: torch.Generator) -> Tensor:
+    corner, side = 100 * torch.rand(count, 2, generator=random), 2 + 50 * torch.rand(count, 2, generator=random)
+    return torch.cat([corner, corner + side], dim=1)
+
+
+@pytest.fixture(scope="module")
+def batches() -> list[Batch]:
+    """Objects that are mostly found, among wrong ones; some are crowds or difficult, some images have none."""
+    random, made = torch.Generator().manual_seed(0), []
+    for size in (3, 8, 1, 20):
+        outputs, targets = torch.zeros(size, 100, 6), []
+        for output in outputs:
+            count = int(torch.randint(0, 6, (1,), generator=random))
+            boxes, labels = drawn_boxes(count, random), torch.randint(1, 3, (count,), generator=random)
+            crowd, difficult = (torch.rand(count, generator=random) < 0.1 for _ in range(2))
+            targets.append({"boxes": boxes, "labels": labels, "iscrowd": crowd, "difficult": difficult})
+            found = torch.cat([boxes + 3 * torch.randn(count, 4, generator=random), drawn_boxes(4, random)])
+            guessed = torch.cat([labels, torch.randint(1, 4, (4,), generator=random)])
+            scores = 0.05 + 0.9 * torch.rand(count + 4, generator=random)
+            output[: count + 4] = torch.cat([found, guessed[:, None], scores[:, None]], dim=1)
+        made.append((outputs, targets))
+    return made
+
+
+def measured(batches: list[Batch]) -> Meter:
+    meter = Meter(TASK, TASK.measured(NAMES), CPU, keep=True)
+    start = 0
+    for outputs, targets in batches:
+        index = torch.arange(start, start := start + len(targets))
+        frames = torch.eye(3, dtype=torch.float64).repeat(len(targets), 1, 1)
+        meter.update(torch.tensor(0.0), outputs, targets, index, frames=frames)
+    return meter
+
+
+def coco_scores(batches: list[Batch], folder: Path) -> list[float]:
+    """Return mAP, mAP50 and mAP75, as pycocotools computes them from files."""
+    coco = pytest.importorskip("pycocotools.coco")
+    from pycocotools.cocoeval import COCOeval
+
+    truth: dict[str, list[dict[str, object]]] = {"images": [], "annotations": []}
+    results = []
+    pairs = [pair for outputs, targets in batches for pair in zip(outputs, targets, strict=True)]
+    for image, (output, target) in enumerate(pairs, 1):
+        truth["images"].append({"id": image, "width": 200, "height": 200})
+        skipped = target["iscrowd"] | target["difficult"]
+        for box, label, ignored in zip(target["boxes"].tolist(), target["labels"].tolist(), skipped, strict=True):
+            sides = [box[0], box[1], box[2] - box[0], box[3] - box[1]]
+            row = {"id": len(truth["annotations"]) + 1, "image_id": image, "category_id": label, "bbox": sides}
+            truth["annotations"].append(row | {"area": sides[2] * sides[3], "iscrowd": int(ignored)})
+        for left, top, right, bottom, label, score in output.tolist():
+            if score:
+                box = [left, top, right - left, bottom - top]
+                results.append({"image_id": image, "category_id": int(label), "bbox": box, "score": score})
+    truth["categories"] = [{"id": number, "name": name} for number, name in enumerate(NAMES) if number]
+    for name, content in (("truth", truth), ("results", results)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    with redirect_stdout(StringIO()):
+        loaded = coco.COCO(str(folder / "truth.json"))
+        judged = COCOeval(loaded, loaded.loadRes(str(folder / "results.json")), "bbox")
+        judged.evaluate()
+        judged.accumulate()
+        judged.summarize()
+    return [float(value) for value in judged.stats[:3]]
+
+
+@pytest.fixture
+def backend() -> None:
+    try:
+        detection.require_backend()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("backend")
+def test_map_is_that_of_coco(batches: list[Batch], tmp_path: Path) -> None:
+    scores = measured(batches).scores()
+    assert "loss" not in scores
+    expected = coco_scores(batches, tmp_path)
+    assert [scores[name] for name in ("map", "map50", "map75")] == pytest.approx(expected, abs=1e-4)
+    assert 0.05 < expected[0] < 0.6
+
+
+@pytest.mark.usefixtures("backend")
+def test_map_does_not_depend_on_batches_and_ranks(batches: list[Batch]) -> None:
+    whole = measured(batches)
+    first, second = measured(batches[:2]), measured(batches[2:])
+    parts = {"samples": second.samples, "sums": second._sums, "kept": second._together()}
+    merged = first.merged(lambda own: [own, parts])
+    assert merged.scores() == whole.scores()
+    images = [(outputs[i : i + 1], targets[i : i + 1]) for outputs, targets in batches for i in range(len(targets))]
+    assert measured(images).scores() == whole.scores()
+
+
+@pytest.mark.usefixtures("backend")
+def test_scores_of_classes_have_no_background(batches: list[Batch]) -> None:
+    meter = measured(batches)
+    samples = meter.kept()
+    assert isinstance(samples, ObjectSamples)
+    classes = TASK.per_class(samples, NAMES)
+    assert list(classes) == ["cat", "dog", "bird"]
+    counted = [~(t["iscrowd"] | t["difficult"]) & (t["labels"] == 1) for _, targets in batches for t in targets]
+    assert classes["cat"]["objects"] == int(torch.cat(counted).sum())
+    assert classes["bird"]["average_precision"] != classes["bird"]["average_precision"]  # no image has one
+    known = [classes[name]["average_precision"] for name in ("cat", "dog")]
+    assert np.mean(known) == pytest.approx(meter.scores()["map"])
+    assert any("bird" in text or "1 of 3" in text for text, _ in TASK.findings(samples, NAMES))
+
+
+@pytest.mark.usefixtures("backend")
+def test_without_any_object_there_is_no_score() -> None:
+    nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0).long(), "iscrowd": torch.zeros(0).bool()}
+    empty = [(torch.zeros(2, 100, 6), [nothing | {"difficult": torch.zeros(0).bool()}] * 2)]
+    assert np.isnan(list(measured(empty).scores().values())).all()
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detection, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"faster-coco-eval.*dali-trainer\[detect\]"):
+        TASK.require()
+
+
+def test_mistakes_by_hand() -> None:
+    """A cat is found twice, a dog as a cat, a bird with a low score; a crowd of birds may be found or not."""
+    target = torch.tensor([[0.0, 0, 10, 10, 1, 0], [20, 0, 30, 10, 2, 0], [40, 0, 50, 10, 3, 0], [60, 0, 90, 9, 3, 1]])
+    found = [[0.0, 0, 10, 9, 1, 0.9], [0, 0, 10, 10, 1, 0.8], [20, 0, 30, 10, 1, 0.7], [40, 0, 50, 10, 3, 0.4]]
+    output = torch.tensor([*found, [60, 0, 90, 9, 3, 0.9], [61, 0, 90, 9, 3, 0.8]])
+    assert _compare(target, output) == ([2, 3], [1, 1])
+    assert _compare(target[:0], output[:1]) == ([], [1])
+    samples = ObjectSamples(
+        index=torch.arange(2),
+        target=torch.stack([torch.full_like(target, torch.nan), target]),
+        output=torch.stack([torch.zeros_like(output), output]),
+        frame=torch.eye(3).repeat(2, 1, 1),
+    )
+    (wrong,) = TASK.mistakes(samples, NAMES)
+    assert (wrong.position, wrong.predicted) == (1, "missed 1 dog, 1 bird; wrong 2 cat")
+
+
+def test_objects_are_in_pixels_of_the_stored_image_and_clipped() -> None:
+    """A stored image of 200 x 100 px is seen from its pixel 50 on, mirrored, at twice its size."""
+    frame = torch.tensor([[-2, 0, 298.5], [0, 2, 0.5], [0, 0, 1]], dtype=torch.float64)
+    stored = torch.tensor([[60.0, 10, 90, 40]])
+    seen = boxes_at(stored, frame)
+    assert seen.tolist() == [[120, 20, 180, 80]]
+    low = torch.cat([boxes_at(torch.tensor([[-10.0, 50, 30, 120]]), frame), torch.tensor([[1, 0.3]])], dim=1)
+    output = torch.cat([low, torch.cat([seen, torch.tensor([[2, 0.9]])], dim=1), torch.zeros(3, 6)])
+    first, second = TASK.objects(output, frame, (200, 100), NAMES)
+    assert (first.name, first.score, first.box) == ("dog", pytest.approx(0.9), (60, 10, 90, 40))
+    assert second.box == (0, 50, 30, 100)
+
+
+def test_losses_learn_no_crowds_and_no_difficult_objects() -> None:
+    motion = type("Still", (), {"size": (50, 50), "device": CPU, "forward": lambda self, points, owners: points})()
+    objects = Objects.of(
+        [[0, 0, 9, 9], [5, 5, 20, 20], [9, 9, 30, 30]], [1, 2, 3], crowd=[0, 1, 0], difficult=[1, 0, 0]
+    )
+    loaded = [BOXES.load(objects)]
+    assert BOXES.follow(loaded, motion, Rules(0.1, 1.0, 255))[0]["labels"].tolist() == [1, 2, 3]
+    assert BOXES.learned.follow(loaded, motion, Rules(0.1, 1.0, 255))[0]["labels"].tolist() == [3]
+
+
+# --- the model ---
+
+
+def test_a_detector_takes_images_as_they_are_and_returns_one_shape() -> None:
+    network = parse_model({"kind": "detector"}).build(4, (64, 96)).train()
+    shown: list[Tensor] = []
+    network.detector.backbone.register_forward_pre_hook(lambda _, given: shown.append(given[0]))
+    images = torch.randn(2, 3, 64, 96)
+    target = {"boxes": torch.tensor([[8.0, 8, 40, 40]]), "labels": torch.tensor([2]), "image_id": torch.tensor([7])}
+    nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0).long()}
+    losses = network(images, [target, nothing])
+    assert losses.shape == (3,)
+    losses.sum().backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+    found = network.eval()(images)
+    assert found.shape == (2, 100, 6)
+    for given in shown:
+        assert torch.equal(given, images)
+
+
+def test_frozen_norms_keep_their_statistics() -> None:
+    network = parse_model({"kind": "detector", "freeze_norms": True}).build(4, (64, 64)).train()
+    norms = {name: value.clone() for name, value in network.state_dict().items() if "running_mean" in name}
+    network(torch.randn(2, 3, 64, 64))
+    assert norms
+    assert all(torch.equal(network.state_dict()[name], value) for name, value in norms.items())
+
+
+def test_the_report_draws_objects_beside_those_found() -> None:
+    target = torch.tensor([[[10.0, 10, 30, 30, 1, 0]]])
+    output = torch.tensor([[[60.0, 10, 80, 30, 1, 0.9], [0, 0, 90, 40, 1, 0.2]]])
+    samples = ObjectSamples(torch.zeros(1), target, output, torch.eye(3, dtype=torch.float64)[None])
+    drawn = np.asarray(TASK.draw(Image.new("RGB", (100, 50)), np.eye(3), samples, 0, NAMES)).max(axis=2) > 150
+    assert drawn.shape == (50, 200)
+    columns = np.flatnonzero(drawn.any(axis=0)).tolist()
+    ends = [columns[0], *(end for pair in pairwise(columns) for end in pair if pair[1] - pair[0] > 50), columns[-1]]
+    assert ends == [10, 29, 160, 179]

@@ -1,0 +1,127 @@
+"""A detector of torchvision as the trainer runs it: batches in, tensors of one shape out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.fcos import FCOS, FCOSHead
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
+from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d
+
+DETECTIONS = 100  # objects found in an image, at most, as COCO counts
+_LEARNED = ("boxes", "labels", "masks")  # what of a target losses depend on
+
+
+class DetectorNetwork(nn.Module):
+    """Runs a detector on batches of images that are normalized and have their size already.
+
+    In training it takes targets, too, and returns its losses, (L,). Else it returns what it finds, (N, 100, 6): left,
+    top, right and bottom edge in pixels, label and score; the rest has score 0.
+
+    Args:
+        detector: of torchvision.models.detection.
+        freeze_norms: whether batch norms of the backbone stay as they are.
+    """
+
+    def __init__(self, detector: nn.Module, *, freeze_norms: bool = False) -> None:
+        super().__init__()
+        self.detector: Any = detector
+        self.detector.transform = _AsGiven(detector.transform)
+        getattr(self.detector, "roi_heads", self.detector).detections_per_img = DETECTIONS
+        _thaw(detector)
+        backbone: Any = detector.backbone
+        self._norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)] if freeze_norms else []
+        for norm in self._norms:
+            norm.requires_grad_(requires_grad=False)
+
+    def train(self, mode: bool = True) -> "DetectorNetwork":
+        """Set the mode of all modules but frozen norms."""
+        super().train(mode)
+        for norm in self._norms:
+            norm.eval()
+        return self
+
+    def forward(self, images: Tensor, targets: Sequence[Mapping[str, Tensor]] | None = None) -> Tensor:
+        """Return losses, (L,), in training; otherwise objects, (N, 100, 6).
+
+        Without targets, training returns features of the backbone, for checks of a batch's size.
+        """
+        pixels = images.float()
+        if not self.training:
+            return torch.stack([_row(found) for found in self.detector(list(pixels))])
+        if targets is None:
+            features = self.detector.backbone(pixels)
+            return torch.cat([feature.flatten(1) for feature in features.values()], dim=1)
+        learned = [{name: target[name] for name in _LEARNED if name in target} for target in targets]
+        losses = self.detector(list(pixels), learned)
+        return torch.stack([cast(Tensor, loss) for loss in losses.values()])
+
+
+def small_fcos(classes: int) -> nn.Module:
+    """Return FCOS (Tian et al. 2019, arXiv:1904.01355) on a small network, for so many classes with the background.
+
+    It has 0.9 million parameters; its heads are half as deep as FCOS's own.
+    """
+    backbone, anchors = _SmallBackbone(), AnchorGenerator(((8,), (16,), (32,)), ((1.0,),) * 3)
+    head = FCOSHead(backbone.out_channels, 1, classes, num_convs=2)
+    detector: nn.Module = FCOS(backbone, classes, anchor_generator=anchors, head=head, score_thresh=0.05)
+    return detector
+
+
+class _SmallBackbone(nn.Module):
+    """Seven 3x3 convolutions, and a feature pyramid at strides 8, 16 and 32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out_channels = 64
+        widths = (3, 16, 32, 64, 64, 128, 128, 256)
+        strides = (2, 2, 1, 2, 2, 1, 2)
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(inplace=True),
+            )
+            for inputs, outputs, stride in zip(widths, widths[1:], strides, strict=False)
+        )
+        self.fpn = FeaturePyramidNetwork([64, 128, 256], self.out_channels)
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        features = [images]
+        for layer in self.layers:
+            features.append(layer(features[-1]))
+        found: dict[str, Tensor] = self.fpn(dict(zip("012", (features[4], features[6], features[7]), strict=True)))
+        return found
+
+
+class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
+    """Leaves images as they are; only pads them to the multiple of pixels that the detector needs."""
+
+    def __init__(self, replaced: Any) -> None:
+        super().__init__(replaced.min_size, replaced.max_size, [], [], size_divisible=replaced.size_divisible)
+
+    def normalize(self, image: Tensor) -> Tensor:
+        return image
+
+    def resize(self, image: Tensor, target: dict[str, Tensor] | None = None) -> tuple[Tensor, dict[str, Tensor] | None]:
+        return image, target
+
+
+def _row(found: Mapping[str, Tensor]) -> Tensor:
+    """Return the objects of an image, (100, 6)."""
+    rows = torch.cat([found["boxes"], found["labels"][:, None], found["scores"][:, None]], dim=1)
+    return pad(rows, (0, 0, 0, DETECTIONS - len(rows)))
+
+
+def _thaw(module: nn.Module) -> None:
+    """Make frozen batch norms usual ones of the same values, so that networks with and without weights are alike."""
+    for name, child in module.named_children():
+        if isinstance(child, FrozenBatchNorm2d):
+            norm = nn.BatchNorm2d(len(child.weight), eps=child.eps)
+            norm.load_state_dict(child.state_dict(), strict=False)
+            setattr(module, name, norm)
+        else:
+            _thaw(child)

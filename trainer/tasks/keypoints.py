@@ -1,0 +1,203 @@
+"""Keypoints: a fixed number of points in each image, by any model whose outputs are a vector an image.
+
+A model's outputs are x and y of each point, (N, 2P), from the middle of the image, in halves of its longer side: in an
+image of 320 x 160 px, x is within [-1, 1] and y within [-0.5, 0.5]. So they mean the same at every size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from augment.data.dataset import Split
+from augment.data.targets.keypoints import KEYPOINTS
+from augment.support.text import amount
+from trainer.tasks.display import Bar, Bars, Finding, Section, WrongSample, percent
+from trainer.tasks.losses import LossFunction, LossSettings
+from trainer.tasks.meter import OutputSamples
+from trainer.tasks.metrics.keypoints import NEAR, point_errors
+from trainer.tasks.placing import placed
+from trainer.tasks.registry import register
+from trainer.tasks.task import Task
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+    from torch import Tensor, nn
+
+    from augment.pipeline.batch import Batch
+
+# Name of the buffer that has for each point the one that takes its place in a mirror image.
+MIRRORED = "mirrored_points"
+
+# Errors below this share of half of the longer side are squared, larger ones are not.
+_BETA = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class PointSamples(OutputSamples):
+    """Points that a pass predicted for each sample.
+
+    Attributes:
+        target: (N, P, 3) float32: x, y and visibility.
+        output: (N, 2P) float32, x and y of each point.
+        frame: (N, 3, 3) float64, from pixels of the stored image to what target and output are in.
+    """
+
+    frame: Tensor
+
+
+@dataclass(frozen=True)
+class PointLoss:
+    """Smooth L1 of x and y (Girshick 2015, arXiv:1504.08083), a mean over the visible points of a batch."""
+
+    def weight_of(self, targets: Tensor) -> Tensor:
+        """Return the () number of visible points; never 0, by which one cannot divide."""
+        return (targets[..., 2] > 0).sum().float().clamp(min=1e-6)
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of outputs, (N, 2P), for targets, (N, P, 3)."""
+        from torch.nn.functional import smooth_l1_loss
+
+        visible = targets[..., 2:] > 0
+        found = outputs.reshape(*visible.shape[:-1], 2)
+        # Where a point is not visible, its place may be anything.
+        true = targets[..., :2].where(visible, found.detach())
+        return smooth_l1_loss(found, true, beta=_BETA, reduction="sum") / visible.sum().clamp(min=1)
+
+
+@register
+class KeypointTask(Task[PointSamples]):
+    """A fixed number of points in each image."""
+
+    name, kind = "keypoints", KEYPOINTS
+    unit, units = "point", "points"
+    monitor, score, score_title, unit_score = "val_pck", "pck", "Correct points (PCK@.2)", "pck"
+    views = ("none", "flip")
+    samples = PointSamples
+    ranked = False
+    mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"
+
+    def outputs(self, names: int) -> int:
+        """Return two for each point."""
+        return 2 * names
+
+    def targets_of(self, batch: Batch) -> Tensor:
+        """Return x and y as outputs have them, and visibility, (N, P, 3)."""
+        import torch
+
+        (scale, _, left), (_, _, top), _ = _scaling(batch.images)
+        x, y, visible = batch.targets.unbind(dim=-1)
+        return torch.stack([x * scale + left, y * scale + top, visible], dim=-1)
+
+    def frames_of(self, batch: Batch) -> Tensor | None:
+        """Return the matrices from stored pixels to what outputs are in."""
+        import torch
+
+        scaling = torch.tensor(_scaling(batch.images), dtype=torch.float64)
+        return None if batch.frames is None else scaling @ batch.frames
+
+    def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
+        """Remember which points change places in a mirror image."""
+        import torch
+
+        order, pairs = list(range(len(names))), getattr(train.kind, "flip_pairs", ())
+        for left, right in pairs:
+            order[left], order[right] = right, left
+        network.register_buffer(MIRRORED, torch.tensor(order))
+        return f"{amount(len(pairs), 'pair')} of points change places in mirror images" if pairs else ""
+
+    def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
+        """Remember it as the network of the state did."""
+        network.register_buffer(MIRRORED, state[MIRRORED].clone())
+
+    def make_losses(
+        self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
+    ) -> tuple[LossFunction, LossFunction]:
+        """Return smooth L1 twice."""
+        return PointLoss(), PointLoss()
+
+    def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
+        """Return points of mirror images where they are in the images, with left and right exchanged."""
+        import torch
+
+        x, y = outputs.reshape(len(outputs), -1, 2).unbind(dim=-1)
+        return torch.stack([-x, y], dim=-1).index_select(1, network.get_buffer(MIRRORED)).flatten(1)
+
+    def numbers(self, outputs: Tensor, frames: Tensor | None, names: Sequence[str]) -> tuple[list[str], Tensor]:
+        """Return x and y of each point in pixels of the stored images."""
+        assert frames is not None
+        found = placed(outputs.reshape(len(outputs), -1, 2), frames.inverse())
+        return [f"{name}_{axis}" for name in names for axis in "xy"], found.flatten(1)
+
+    def per_class(self, samples: PointSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Return the share of correct ones, the mean error and the number of each visible point."""
+        errors, relative = point_errors(samples.output, samples.target)
+        points = {}
+        for number, name in enumerate(names):
+            near, known = relative[:, number], errors[:, number][~errors[:, number].isnan()]
+            judged = near[~near.isnan()]
+            right = float((judged <= NEAR).double().mean()) if len(judged) else math.nan
+            mean = float(known.double().mean()) if len(known) else math.nan
+            points[name] = {"pck": right, "error": mean, "images": len(known)}
+        return points
+
+    def section(self, samples: PointSamples, names: Sequence[str]) -> Section:
+        """Return the share of correct ones of each point."""
+        rows = [
+            (name, Bar(found["pck"]), (f"{found['error']:.4f}", str(found["images"])))
+            for name, found in self.worst_first(self.per_class(samples, names))
+        ]
+        head = ("point", "correct (PCK@.2)", "mean error", "visible in")
+        note = (
+            "Correct: off by at most a fifth of the larger side of the box around an image's visible points. The error "
+            "is a share of the image's longer side."
+        )
+        return Section((Bars("Correct points in the best epoch, the worst first", head, rows, note),) if rows else ())
+
+    def findings(self, samples: PointSamples, names: Sequence[str]) -> Iterator[Finding]:
+        """Yield the worst point."""
+        points = self.worst_first(self.per_class(samples, names))
+        if len(points) > 1:
+            name, worst = points[0]
+            images = amount(int(worst["images"]), "image")
+            yield Finding(f"Worst point: {name}, correct in {percent(worst['pck'])} ({images}).")
+
+    def draw(
+        self, image: Image, place: NDArray[np.float64], samples: PointSamples, position: int, names: Sequence[str]
+    ) -> Image:
+        """Return the image beside itself: on the left its visible points, on the right where the model sees them."""
+        import numpy as np
+        import torch
+        from PIL import Image
+
+        from augment.drawing.targets import Drawing
+
+        pixels, target = np.asarray(image), samples.target[position]
+        matrix = torch.from_numpy(place) @ samples.frame[position].inverse()
+        sides = []
+        for points in (target[:, :2], samples.output[position].reshape(-1, 2)):
+            at = torch.cat([placed(points[None], matrix[None])[0], target[:, 2:].double()], dim=1)
+            sides.append(Drawing(pixels).points(at.numpy()).pixels)
+        return Image.fromarray(np.concatenate(sides, axis=1))
+
+    def mistakes(self, samples: PointSamples, names: Sequence[str]) -> Iterator[WrongSample]:
+        """Yield the images by the mean error of their visible points."""
+        errors, relative = point_errors(samples.output, samples.target)
+        means = errors.nanmean(dim=1).nan_to_num(-1)
+        for i in means.argsort(descending=True, stable=True).tolist():
+            known = relative[i][~relative[i].isnan()]
+            if means[i] >= 0:
+                right = f"{int((known <= NEAR).sum())} of {len(known)} correct"
+                yield WrongSample(i, self.caption(samples.target[i], names), f"{right}, mean error {means[i]:.3f}")
+
+
+def _scaling(images: Tensor) -> list[list[float]]:
+    """Return the matrix from pixels of images, (N, 3, height, width), to halves of the longer side from the middle."""
+    height, width = images.shape[2:]
+    half = max(height, width) / 2
+    return [[1 / half, 0.0, (0.5 - width / 2) / half], [0.0, 1 / half, (0.5 - height / 2) / half], [0.0, 0.0, 1.0]]
