@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from augment.cli.compose import Recipe
     from augment.data.dataset import Dataset, Split
     from augment.data.sources.registry import LabeledSource, Source, source
+    from augment.data.targets.boxes import Boxes, Objects
+    from augment.data.targets.keypoints import Keypoints
+    from augment.data.targets.masks import MaskFile, Masks
+    from augment.data.targets.several import Several
     from augment.params import Channels, Choice, Count, Flag, Number, OptionMap, Param, Range, Text, Texts, setting
     from augment.pipeline.batch import Batch
     from augment.pipeline.loader import Loader
@@ -33,18 +37,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "Boxes",
     "Channels",
     "Choice",
     "Count",
     "Dataset",
     "Flag",
+    "Keypoints",
     "LabeledSource",
     "Loader",
+    "MaskFile",
+    "Masks",
     "Number",
+    "Objects",
     "OptionMap",
     "Param",
     "Range",
     "Recipe",
+    "Several",
     "Source",
     "Split",
     "Text",
@@ -74,6 +84,10 @@ os.environ.setdefault("DALI_RESTRICT_PINNED_MEM", "1")
 _MODULES = {
     "augment.cli.compose": "Recipe",
     "augment.data.dataset": "Dataset Split",
+    "augment.data.targets.boxes": "Boxes Objects",
+    "augment.data.targets.keypoints": "Keypoints",
+    "augment.data.targets.masks": "MaskFile Masks",
+    "augment.data.targets.several": "Several",
     "augment.data.sources.registry": "LabeledSource Source source",
     "augment.params": "Channels Choice Count Flag Number OptionMap Param Range Text Texts setting",
     "augment.pipeline.batch": "Batch",

@@ -15,7 +15,7 @@ class Batch:
         images: (N, 3, height, width) float32 or float16, normalized, in channels_last memory.
         targets: (N,) int64 class indices; if samples were mixed, (N, classes) float32, the share of each class. Labels
             and numbers are (N, K) float32. Masks are (N, height, width) int64, points (N, P, 3) float32, and objects a
-            list of N dicts of tensors, see `augment.data.targets`.
+            list of N dicts of tensors, see `augment.data.targets`; several kinds are a dict of these.
         indices: (N,) int64, each sample's position in the split's files.
         views: all views of each sample, each in the form of `images`, which is the first one.
         share: this rank's share of the samples in the batches of all ranks at this step, in [0, 1]. 0: this rank has
@@ -37,7 +37,7 @@ class Batch:
     view_targets: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return len(self.indices)
 
     def __iter__(self) -> Iterator[Any]:
         yield self.images

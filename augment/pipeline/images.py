@@ -1,6 +1,6 @@
 """Images and targets in memory, as people hand them to a transform and as DALI is fed them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +15,14 @@ from torch import Tensor
 from augment.data.decoding import Decoder
 from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header
 from augment.data.images import orientation_of, to_rgb
+from augment.data.targets.boxes import BOXES
+from augment.data.targets.classes import CLASSES
+from augment.data.targets.keypoints import Keypoints
+from augment.data.targets.kind import Kind
+from augment.data.targets.labels import LABELS
+from augment.data.targets.masks import MASKS
+from augment.data.targets.several import Several
+from augment.data.targets.spatial import SpatialKind
 from augment.support.errors import UserError, first_line
 from augment.support.text import amount
 
@@ -124,6 +132,24 @@ def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, c
             raise UserError(f"targets: there is no class {beyond[0]}. Allowed: 0 to {classes - 1}.")
     tensor = found.to(device, non_blocking=True)
     return tensor.float() if floats else tensor.long()
+
+
+def kind_of(targets: Any, flip_pairs: tuple[tuple[int, int], ...]) -> SpatialKind | None:
+    """Return the kind of targets that are in the image, None for those of whole images, by their form."""
+    if isinstance(targets, Mapping):
+        return Several({name: kind_of(own, flip_pairs) or plain_kind(own) for name, own in targets.items()})
+    if isinstance(targets, Sequence) and targets and isinstance(targets[0], Mapping):
+        return BOXES
+    if isinstance(targets, Sequence) and targets and np.ndim(targets[0]) == 2:
+        return MASKS
+    if np.ndim(targets) != 3:
+        return None
+    return Keypoints(flip_pairs) if "float" in str(targets.dtype) else MASKS
+
+
+def plain_kind(targets: Any) -> Kind:
+    """Return the kind of targets of whole images: floats are labels or numbers."""
+    return LABELS if torch.as_tensor(targets).is_floating_point() else CLASSES
 
 
 def check_encoded(images: Images) -> None:

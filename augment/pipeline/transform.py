@@ -1,7 +1,7 @@
 """A recipe as a function of images in memory, for loops that read their images themselves."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import current_process
@@ -16,17 +16,11 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from torch.utils.dlpack import from_dlpack
 
-from augment.data.targets.boxes import BOXES
-from augment.data.targets.classes import CLASSES
-from augment.data.targets.keypoints import Keypoints
-from augment.data.targets.labels import LABELS
-from augment.data.targets.masks import MASKS
-from augment.data.targets.spatial import SpatialKind
 from augment.params import Interval, Size
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import Form, GraphImage, Node, Placement
-from augment.pipeline.images import Images, check_encoded, read_images, read_targets
+from augment.pipeline.images import Images, check_encoded, kind_of, plain_kind, read_images, read_targets
 from augment.pipeline.making import BatchMaker, Shown
 from augment.pipeline.mixing import Mixer, to_device
 from augment.pipeline.operators import RANDOM_STATE, Dali, GraphSource, add_views
@@ -121,7 +115,8 @@ class Transform:
                 lie on the CPU or on that GPU.
             targets: (N,) class indices, or (N, K) float labels or numbers; or, in the image, masks, (N, height, width)
                 or a list of (height, width) integers; a list of dicts with boxes (K, 4) and labels (K,); or points,
-                (N, P, 2) or (N, P, 3) floats. These are in pixels of the images as they are stored.
+                (N, P, 2) or (N, P, 3) floats. These are in pixels of the images as they are stored. Several kinds are a
+                dict of them, by any names.
 
         Returns:
             Without targets (N, 3, height, width) float32 or float16, normalized, in channels_last memory; a tuple of
@@ -132,7 +127,7 @@ class Transform:
         """
         read = read_images(images, self._device)
         mixing = ", ".join(stage.steps[0].key for stage in self.plan.batch_stages)
-        kind = _kind_of(targets, self._flip_pairs)
+        kind = kind_of(targets, self._flip_pairs)
         checked: Any
         if kind is None:
             checked = read_targets(targets, len(read), self._device, mixing=mixing, classes=self._classes)
@@ -147,7 +142,7 @@ class Transform:
             call, self.position = self.position, self.position + 1
         if checked is None:
             return views[0] if len(views) == 1 else tuple(views)
-        own = kind or (LABELS if checked.is_floating_point() else CLASSES)
+        own = kind or plain_kind(checked)
         drawn, mixer = {"seed": self._seed, "rank": self._stream()}, None
         if self.plan.batch_stages:
             mixer = Mixer(self.plan, own, classes=self._classes or 0, together=1, **drawn)
@@ -184,17 +179,6 @@ class Transform:
             graph = _Graph(self.plan, kind, count, self._placement, self._form, samplers)
             self._graphs[kind] = graph
         return graph
-
-
-def _kind_of(targets: Any, flip_pairs: tuple[tuple[int, int], ...]) -> SpatialKind | None:
-    """Return the kind of targets that are in the image, None for those of whole images, by their form."""
-    if isinstance(targets, Sequence) and targets and isinstance(targets[0], Mapping):
-        return BOXES
-    if isinstance(targets, Sequence) and targets and np.ndim(targets[0]) == 2:
-        return MASKS
-    if np.ndim(targets) != 3:
-        return None
-    return Keypoints(flip_pairs) if "float" in str(targets.dtype) else MASKS
 
 
 class _Graph(GraphSource):

@@ -245,3 +245,30 @@ def test_what_cannot_be_mixed_is_refused(op: str, targets: Any, units: str) -> N
     transform = Transform(load_recipe({"size": SIZE, "train": {op: {}}}), device="cpu", classes=4)
     with pytest.raises(UserError, match=rf"aug\.train\.{op}: '{op}' mixes samples, which {units} cannot follow"):
         transform([np.zeros((8, 8, 3), np.uint8)], targets)
+
+
+def test_kinds_beside_each_other_move_together() -> None:
+    """A mask, a box and a point that mark the same pixel, and a class and labels that stay."""
+    mask = np.zeros((40, 30), np.uint8)
+    mask[10:20, 5:25] = 1
+    picture = np.repeat(200 * mask[..., None], 3, axis=2)
+    given = {
+        "mask": [mask] * 4,
+        "boxes": [{"boxes": [[5, 10, 25, 20]], "labels": [1]}] * 4,
+        "points": np.full((4, 1, 2), 12.0),
+        "class": [0, 1, 2, 3],
+        "labels": np.eye(4, dtype=np.float32),
+    }
+    recipe = load_recipe({"size": SIZE, "train": {"random_resized_crop": {}, "flip": {"p": 0.5}, "rotate": {}}})
+    batch = Transform(recipe, device="cpu")([picture] * 4, given)
+    assert len(batch) == 4
+    assert batch.targets["class"].tolist() == [0, 1, 2, 3]
+    assert torch.equal(batch.targets["labels"], torch.eye(4))
+    for row in range(4):
+        x, y, visible = batch.targets["points"][row, 0].tolist()
+        shown = batch.targets["mask"][row]
+        left, top, right, bottom = batch.targets["boxes"][row]["boxes"][0].tolist()
+        if visible:
+            assert shown[round(y), round(x)] == 1
+            assert left <= x <= right
+            assert top <= y <= bottom
