@@ -64,7 +64,6 @@ class Muon(Optimizer):
         eps: epsilon of AdamW.
         aux_lr: ratio of AdamW's learning rate to that of the matrices; multiplies the groups' `lr_scale`.
         iterations: number of iterations of the orthogonalization.
-        normalize_weights: scale each matrix to the norm sqrt(rows) before every step.
     """
 
     capturable = True  # see `trainer.loop.graphs.capturable`
@@ -81,7 +80,6 @@ class Muon(Optimizer):
         eps: float = 1e-8,
         aux_lr: float = 0.1,
         iterations: int = 5,
-        normalize_weights: bool = False,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -92,7 +90,6 @@ class Muon(Optimizer):
             "eps": eps,
             "aux_lr": aux_lr,
             "iterations": iterations,
-            "normalize_weights": normalize_weights,
             "orthogonal": True,
         }
         super().__init__(params, defaults)
@@ -122,8 +119,6 @@ class Muon(Optimizer):
         if group["nesterov"]:
             directions = list(torch._foreach_mul(sums, group["momentum"]))
             torch._foreach_add_(directions, grads)
-        if group["normalize_weights"]:
-            _normalize(params)
         if group["weight_decay"]:
             torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(params, _updates(params, directions, group["lr"], group["iterations"]))
@@ -198,15 +193,6 @@ def _matrix(direction: Tensor, rows: int, columns: int, in_order: bool) -> Tenso
     if in_order:
         return direction.as_strided((rows, columns), (columns, 1), direction.storage_offset())
     return direction.reshape(rows, columns)
-
-
-def _normalize(params: list[Tensor]) -> None:
-    """Scale each to the norm sqrt(rows)."""
-    scales = list(torch._foreach_norm(params))
-    torch._foreach_clamp_min_(scales, 1e-12)
-    torch._foreach_reciprocal_(scales)
-    torch._foreach_mul_(scales, [p.shape[0] ** 0.5 for p in params])
-    torch._foreach_mul_(params, scales)
 
 
 def hidden_matrices(network: nn.Module) -> set[str]:

@@ -53,14 +53,6 @@ def test_it_agrees_with_timm() -> None:
     torch.testing.assert_close(ours.detach() - start, theirs.detach() - start, atol=0.01, rtol=0.05)
 
 
-def test_normalized_weights_have_the_norm_of_their_rows() -> None:
-    params = [nn.Parameter(normal(9, 4)), nn.Parameter(3 * normal(4, 2, 3, 3))]
-    optimizer = Muon(params, lr=0.0, normalize_weights=True)
-    with_gradients(*params)
-    optimizer.step()
-    assert [p.norm().item() for p in params] == pytest.approx([3.0, 2.0])
-
-
 def test_everything_else_is_adamw() -> None:
     ours, theirs = (nn.Parameter(normal(6)) for _ in range(2))
     one = Muon([{"params": [ours], "orthogonal": False}], lr=0.2, momentum=0.8, weight_decay=0.1, beta2=0.9, aux_lr=0.5)
