@@ -65,16 +65,15 @@ class Composed:
     @cached_property
     def plain(self) -> dict[str, Any]:
         """The sections and the keys at the top, as plain values, interpolations resolved; not checked yet."""
-        return plain_values(self._part("job"))
+        return plain_values(self._own())
 
-    def text(self, part: str, resolve: bool) -> str:
-        """Return a part as YAML: "job" is all but Hydra's own section, "hydra" that section alone, "all" both."""
-        with explained():
-            return OmegaConf.to_yaml(self._part(part), resolve=resolve)
+    @property
+    def text(self) -> str:
+        """The same as YAML, interpolations unresolved."""
+        return OmegaConf.to_yaml(self._own())
 
-    def _part(self, part: str) -> DictConfig:
-        keys = [str(key) for key in self._tree if part == "all" or (key == "hydra") == (part == "hydra")]
-        return OmegaConf.masked_copy(self._tree, keys)
+    def _own(self) -> DictConfig:
+        return OmegaConf.masked_copy(self._tree, [str(key) for key in self._tree if key != "hydra"])
 
 
 def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Composed:

@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from argparse import SUPPRESS
 from collections.abc import Sequence
 from contextlib import nullcontext
 from fnmatch import fnmatch
@@ -38,8 +37,7 @@ class _Parser(Parser):
     def __init__(self) -> None:
         super().__init__("trainer", "", "", arguments="[key=value ...]")
         self.add_argument("--multirun", "-m", action="store_true")
-        self.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
-        self.add_argument("--resolve", action="store_true", help=SUPPRESS)
+        self.add_argument("--cfg", "-c", choices=["job"])
         self.add_argument("--config-name", "-cn", default="config")
         self.add_argument("--version", action="store_true")
         self.add_trust_flag()
@@ -107,7 +105,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return ranks.follow(lambda: (tokens, options.config_name, gate))
     if options.cfg:
         ranks.send(None)
-        sys.stdout.write(compose_run(tokens, config_name=options.config_name).text(options.cfg, options.resolve))
+        sys.stdout.write(compose_run(tokens, config_name=options.config_name).text)
         return 0
     _check_hydra(tokens, sweeps=options.multirun)
     if not options.multirun:
