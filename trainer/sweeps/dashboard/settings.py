@@ -2,7 +2,6 @@
 
 import json
 import math
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -139,6 +138,8 @@ def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float]
     import optuna  # takes a while
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
+    from trainer.sweeps.study import importances
+
     optuna.logging.disable_default_handler()
     distributions: dict[str, BaseDistribution] = {}
     columns: dict[str, list[Any]] = {}
@@ -157,10 +158,7 @@ def _ped_anova(settings: Mapping[str, Sequence[object]], scores: Sequence[float]
     for i, score in enumerate(scores):
         params = {key: column[i] for key, column in columns.items()}
         study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about ties
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+    return importances(study)
 
 
 def groups(runs: Sequence[RunFolder]) -> tuple[list[str], list[int]]:
