@@ -50,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
         log_notices(data.notices)
         if not len(data.train):
             raise UserError(data.problems[0] if data.problems else "data.train: holds no images.")
-        data, facts = as_trained(source, data, scan_images(data.train.files + data.val.files))
+        facts = scan_images(data.train.files + data.val.files, data.faults)
+        data, facts = as_trained(source, data, facts)
         if not len(data.val) and not data.problems:
             data = replace(data, problems=(VAL_MISSING,))
         copies = find_copies(data.train.files + data.val.files, facts)

@@ -50,17 +50,18 @@ def draw(info: Info) -> Figure:
 
 def _draw_classes(axes: Axes, info: Info) -> None:
     """Draw a bar for each class: train, then val."""
-    positions, (train, val) = np.arange(len(info.listed)), info.counts[info.listed].T
+    what, counts = ("Images", info.counts) if info.inside is None else (info.inside.unit.title(), info.inside.amounts)
+    positions, (train, val) = np.arange(len(info.listed)), counts[info.listed].T
     axes.barh(positions, train, color=_COLORS["train"], height=0.72, label="train")
     axes.barh(positions, val, left=train, color=_COLORS["val"], height=0.72, label="val")
     for position, a, b in zip(positions.tolist(), train.tolist(), val.tolist(), strict=True):
         axes.annotate(f"{a:,} + {b:,}", (a + b, position), (4, 0), textcoords="offset points", va="center",
                       fontsize=_SMALL, color=INK)  # fmt: skip
-    names = [shorten(drawable(info.data.classes[index]), 2.2 * DPI, _TEXT) for index in info.listed]
+    names = [shorten(drawable(info.names[index]), 2.2 * DPI, _TEXT) for index in info.listed]
     axes.set_yticks(positions, names, fontproperties=font(_TEXT), parse_math=False)
     axes.set_ylim(len(names) - 0.4, -0.6)
     some = "" if len(names) == len(info.counts) else f": the {LISTED // 2} largest, and the {LISTED // 2} smallest"
-    frame(axes, f"Images per {info.data.noun}, train + val{some}", "", _TEXT, grid="x")
+    frame(axes, f"{what} per {info.data.noun}, train + val{some}", "", _TEXT, grid="x")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
     axes.xaxis.set_major_formatter(_THOUSANDS)
     axes.set_xlim(0, 1.12 * max((train + val).max(), 1))

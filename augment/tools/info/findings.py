@@ -105,7 +105,7 @@ def _leaks(info: Info) -> Iterator[DataFinding]:
         if leaked := counts["val_in_train"]:
             part = _part(leaked, len(info.data.val), *_ARE, noun="val image")
             yield DataFinding(kind, f"{part} also in train, {how}")
-    what = "numbers" if info.data.task == "regress" else "labels"
+    what = "labels" if info.data.task in ("classify", "multilabel") else info.data.kind.units
     alike = "is wrong, unless they are naturally alike (scans, icons, video frames)"
     for kind, pairs, which, wrong in (
         ("contradiction", info.copies.same, "copies of a file have", "must be wrong"),
@@ -117,8 +117,8 @@ def _leaks(info: Info) -> Iterator[DataFinding]:
 
 
 def _classes(info: Info) -> Iterator[DataFinding]:
-    names, (train, val), noun = info.data.classes, info.counts.T, info.data.noun
-    several = info.data.task == "multilabel"
+    names, (train, val), noun = info.names, info.counts.T, info.data.noun
+    several = info.data.task == "multilabel" or info.data.kind.follows
     if len(names) == 1 and not several:
         yield DataFinding("one_class", f"There is only one class: nothing to classify{describe_nested(info.data)}.")
     for kind, which, what in (
@@ -179,11 +179,11 @@ def _images(info: Info, convert: str) -> Iterator[DataFinding]:
     facts, short_side, size, usable = info.facts, info.sides["short_side"], min(info.size), int(info.good.sum())
     median = info.spread(short_side)["median"]
     if median > LARGE * size:
+        smaller = f": python -m augment convert {convert} --to webdataset --out DIR --size {2 * size}"
         yield DataFinding(
             "large",
             f"Half of the images have a short side of {median:.0f} px or more, {median / size:.1f} times "
-            f"aug.size={info.size.plain}; smaller copies decode faster: python -m augment convert {convert} "
-            f"--to webdataset --out DIR --size {2 * size}",
+            f"aug.size={info.size.plain}; smaller copies decode faster{'' if info.data.kind.follows else smaller}",
         )
     lengths = np.maximum(info.sides["aspect"], 1 / info.sides["aspect"])
     longest = info.describe(int(np.argmax(lengths)))

@@ -5,11 +5,12 @@ The hash of looks is pHash as described by Zauner, "Implementation and Benchmark
 median. It survives re-encoding and resizing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from io import BytesIO
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -70,8 +71,8 @@ _COSINES = np.cos(np.pi / _SIDE * np.outer(np.arange(_LOW), np.arange(_SIDE) + 0
 _BITS = 2 ** np.arange(_LOW * _LOW, dtype=np.uint64)
 
 
-def scan_images(images: Sequence[ImageRef]) -> Facts:
-    """Return the `FACTS` of images, (N,).
+def scan_images(images: Sequence[ImageRef], faults: Mapping[ImageRef, str] = MappingProxyType({})) -> Facts:
+    """Return the `FACTS` of images, (N,); `faults` are known ones of their targets.
 
     Each image is read once, validated as before training (`augment.data.check`) and decoded, JPEGs at an eighth of
     their size where that is enough. About a hundred bytes are kept per image; beyond that, each thread needs memory for
@@ -85,6 +86,7 @@ def scan_images(images: Sequence[ImageRef]) -> Facts:
     ):
         for index, found in enumerate(progress.track(scanned, len(images), description="Scanning images")):
             facts[index] = found
+            facts["fault"][index] = found[0] or faults.get(images[index], "")
     return facts
 
 

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from augment.data.dataset import Dataset, ImageRef, Target
 from augment.data.images import name_of
+from augment.data.targets.boxes import BOXES
 from augment.params import Size
 from augment.recipe.steps import SPLITS, SplitName
 from augment.support.text import amount
 from augment.tools.info.duplicates import Copies, Pairs, tally
+from augment.tools.info.inside import Inside, count_inside, plain
 from augment.tools.info.scan import Facts
 
 LISTED = 24  # classes, up to which all are listed; of more, only half as many of the largest and of the smallest
@@ -56,14 +58,26 @@ class Info:
         """The number of images and classes in one line."""
         train, val = len(self.data.train), len(self.data.val)
         parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
-        kinds = amount(len(self.data.classes), self.data.noun)
+        kinds = amount(len(self.names), self.data.noun)
         return f"{self.source}: {amount(train + val, 'image')}, {parts}; {kinds}"
 
     # --- targets ---
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the classes, labels, points or numbers, without the background of boxes."""
+        return self.data.classes[1:] if self.data.kind == BOXES else self.data.classes
+
+    @cached_property
+    def inside(self) -> Inside | None:
+        """What is in the images, if targets are."""
+        return count_inside(self.data) if self.data.kind.follows else None
+
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """(classes, 2) images of each class, or with each label, in train and val; (0, 2) for regression."""
+        if self.inside is not None:
+            return self.inside.images
         if self.data.task == "regress":
             return np.zeros((0, 2), np.int64)
         counts = np.zeros((len(self.data.classes), 2), np.int64)
@@ -136,10 +150,11 @@ class Info:
         return tally(self.copies.alike, len(self.data.train))
 
     def contradicting(self, pairs: Pairs) -> list[tuple[int, int]]:
-        """Return the pairs with different targets; numbers of images that only look the same may differ."""
-        if pairs is self.copies.alike and self.data.task == "regress":
+        """Return the pairs with different targets; numbers and places in images that only look the same may differ."""
+        kind = self.data.kind
+        if pairs is self.copies.alike and (kind.follows or self.data.task == "regress"):
             return []
-        return [(a, b) for a, b in pairs.tolist() if self.targets[a] != self.targets[b]]
+        return [(a, b) for a, b in pairs.tolist() if kind.content(self.targets[a]) != kind.content(self.targets[b])]
 
     def ordered(self, pairs: Pairs) -> list[tuple[int, int]]:
         """Return pairs of duplicates: first those across splits, then those with different targets."""
@@ -167,8 +182,9 @@ class Info:
             "images": {"train": len(data.train), "val": len(data.val)},
             "classes": {
                 name: dict(zip(SPLITS, row, strict=True))
-                for name, row in zip(data.classes, self.counts.tolist(), strict=False)
+                for name, row in zip(self.names, self.counts.tolist(), strict=False)
             },
+            **({} if self.inside is None else {"inside": plain(self.inside, self.names)}),
             "numbers": self.numbers,
             **{name: {split: self.spread(of, split) for split in SPLITS} for name, of in self.sides.items()},
             "formats": self.frequent("format"),

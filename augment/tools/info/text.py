@@ -1,11 +1,16 @@
 """Describe a data set as text for the terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from augment.data.images import name_of
 from augment.recipe.steps import SPLITS
 from augment.support.text import clip, short_number
 from augment.tools.info.findings import DataFinding
+from augment.tools.info.inside import shown
 from augment.tools.info.summary import LISTED, Info
 
 _FILES = 10  # files named per list, at most
@@ -31,8 +36,12 @@ def _table(info: Info) -> list[str]:
             for split, spread in both.items()
         ]
         return _aligned([("", "mean", "std", "min", "max"), *rows])
-    rows = [(clip(info.data.classes[index], _WIDEST), *map("{:,}".format, info.counts[index])) for index in info.listed]
-    lines = _aligned([("", *SPLITS), *rows])
+    header, counts = ["", *SPLITS], info.counts
+    if info.inside is not None and info.inside.unit != "images":
+        header = ["", *(f"images, {split}" for split in SPLITS), *(f"{info.inside.unit}, {split}" for split in SPLITS)]
+        counts = np.concatenate([counts, info.inside.amounts], axis=1)
+    rows = [(clip(info.names[index], _WIDEST), *map("{:,}".format, counts[index])) for index in info.listed]
+    lines = _aligned([header, *rows])
     if left := len(info.counts) - len(rows):
         lines.insert(1 + LISTED // 2, f"  ... {left:,} between the largest and the smallest")
     if info.data.task == "multilabel":
@@ -46,6 +55,7 @@ def _figures(info: Info) -> list[str]:
     rows = {
         "width": _spread(info.spread(info.sides["width"]), "px"),
         "height": _spread(info.spread(info.sides["height"]), "px"),
+        **({} if info.inside is None else shown(info.inside, _spread_of)),
         "short side": _spread(info.spread(info.sides["short_side"]), "px"),
         "aspect": _spread(info.spread(info.sides["aspect"]), "(width / height)"),
         "file size": f"{_spread(info.spread(kilobytes), 'kB')}; {kilobytes.sum() / 1000:,.1f} MB in total",
@@ -57,6 +67,10 @@ def _figures(info: Info) -> list[str]:
         + ("" if info.copies.all_compared else "; too many to compare all"),
     }
     return [f"{name:<13}{value}" for name, value in rows.items()]
+
+
+def _spread_of(values: NDArray[Any]) -> str:
+    return _spread({name: float(getattr(np, name)(values)) for name in ("min", "median", "max")}, "").replace(" :", ":")
 
 
 def _spread(of: Mapping[str, float], unit: str) -> str:
