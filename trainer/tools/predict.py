@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -17,13 +17,20 @@ from augment.cli.parser import Parser, one_of, positive_number, readable_errors,
 from augment.data.check import check_files
 from augment.data.dataset import Split
 from augment.data.formats.folder import find_images
-from augment.data.images import name_of
+from augment.data.images import name_of, open_image
 from augment.support.errors import UserError
 from augment.support.files import near_file, write_atomically
 from augment.support.text import amount, printable, table_cell
 from trainer.run.config import run_first
 from trainer.run.trained import KeptOutputs, Trained, load_trained
+from trainer.tasks.detect import Detect
 from trainer.tasks.tta import TTA
+from trainer.tools.objects import Objects, as_coco, as_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainer.loop.learner import Learner
 
 FAILED = 1  # exit code if some of the images cannot be used
 STDOUT = "-"
@@ -48,6 +55,7 @@ class Prediction:
         error: why the image cannot be used; then there is no prediction.
         numbers: a value for each name, where the task predicts numbers.
         unit: what the classes are, "class" or "label".
+        objects: the objects that were found, where the task is to find some; then `classes` has the class of each.
     """
 
     file: Path
@@ -55,6 +63,7 @@ class Prediction:
     error: str = ""
     numbers: tuple[tuple[str, float], ...] = ()
     unit: str = "class"
+    objects: Objects | None = None
 
 
 def predict(
@@ -124,17 +133,29 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
 
 
 def _predict(trained: Trained, files: tuple[Path, ...], top: int | None, threshold: float | None) -> list[Prediction]:
-    names, task, kept = trained.classes, trained.task, KeptOutputs()
+    names, task, kept = trained.classes, trained.task, KeptOutputs(_outputs_and_frames)
     # The loader needs targets, but nothing reads them.
     targets = (task.kind.blank(len(names)),) * len(files)
     trained.run_over(Split(files, targets, task.kind), kept, description="predicting")
-    (outputs,) = kept.in_order()
-    values = task.activate(outputs.float())
+    outputs, *frames = kept.in_order()
+    outputs = outputs.float()
+    if isinstance(task, Detect):
+        least = threshold or task.threshold or 0.0
+        found = []
+        for file, output, frame in zip(files, outputs, *frames, strict=True):
+            with open_image(file) as image:
+                size = image.size
+            objects = tuple(of for of in task.objects(output, frame, size, names) if of.score >= least)
+            classes = tuple((of.name, of.score) for of in objects)
+            found.append(Prediction(file, classes, objects=Objects(objects, size, names)))
+        return found
     if not task.ranked:
+        columns, values = task.numbers(outputs, frames[0] if frames else None, names)
         return [
-            Prediction(file, numbers=tuple(zip(names, numbers, strict=True)))
+            Prediction(file, numbers=tuple(zip(columns, numbers, strict=True)))
             for file, numbers in zip(files, values.tolist(), strict=True)
         ]
+    values = task.activate(outputs)
     lowest = threshold if threshold is not None else (task.threshold if top is None else None) or 0.0
     highest = values.topk(min(top or task.top or len(names), len(names)), dim=1)
     return [
@@ -143,11 +164,18 @@ def _predict(trained: Trained, files: tuple[Path, ...], top: int | None, thresho
     ]
 
 
+def _outputs_and_frames(learner: "Learner") -> tuple["Tensor", ...]:
+    frames = learner.task.frames_of(learner.batch)
+    return (learner.output.clone(), *(() if frames is None else (frames,)))
+
+
 def as_json(predictions: Sequence[Prediction]) -> str:
     """Write predictions as JSON, `[{"file": ..., "classes": [{"class": ..., "probability": ...}]}]`.
 
-    Where numbers are predicted it is `[{"file": ..., "numbers": {name: ...}}]`.
+    Where numbers are predicted it is `[{"file": ..., "numbers": {name: ...}}]`; of objects, see `as_coco`.
     """
+    if found := [(prediction.file, prediction.objects) for prediction in predictions if prediction.objects]:
+        return as_coco(found)
     rows: list[dict[str, Any]] = []
     for prediction in predictions:
         classes = [{"class": name, "probability": share} for name, share in prediction.classes]
@@ -159,8 +187,12 @@ def as_json(predictions: Sequence[Prediction]) -> str:
 def as_csv(predictions: Sequence[Prediction]) -> str:
     """Write predictions as CSV: file, error, class_1, probability_1, class_2, ...; or file, error and the numbers.
 
+    Of objects, see `as_rows`.
+
     Names that a spreadsheet would run as formulas get an apostrophe, see `augment.support.text.table_cell`.
     """
+    if any(prediction.objects for prediction in predictions):
+        return as_rows([(prediction.file, prediction.error, prediction.objects) for prediction in predictions])
     names = _number_names(predictions)
     top = max(len(prediction.classes) for prediction in predictions)
     text = StringIO()
