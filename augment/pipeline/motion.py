@@ -129,8 +129,8 @@ class BatchMotion:
         if (orientations != 1).any():
             x, y = self._traced(_inverse(turns(orientations, window[:, :2])), x, y)
         last, zero = self._here(self.stored_sizes[rows] - 1)[:, :, None, None], self._here(np.zeros((), np.int64))
-        places = (xp.floor(axis + 0.5) for axis in (y, x))
-        whole: Any = (place.astype(np.int64) if xp is np else place.long() for place in places)
+        whole: list[Any] = [xp.floor(place + 0.5) for place in (y, x)]
+        whole = [place.astype(np.int64) if xp is np else place.long() for place in whole]
         row, column = (xp.maximum(xp.minimum(place, last[:, n]), zero) for n, place in enumerate(whole))
         return row, column, inside
 

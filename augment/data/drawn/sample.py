@@ -5,11 +5,11 @@ of drawing. A thing (see `things`) is transformed by a random homography, drawn 
 averaged down. The train split is small on purpose: a network without augmentation overfits it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from colorsys import hls_to_rgb
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.random import Generator
@@ -33,6 +33,9 @@ MEAN_SIDE_RANGE = (115.0, 185.0)
 ASPECT_RANGE = (0.7, 1.4)
 OVERSAMPLING = 2
 JPEG_QUALITY = 90
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def shade(rng: Generator, tone: Tone, spread: Tone) -> tuple[int, int, int]:
@@ -88,8 +91,17 @@ def view(rng: Generator, size: tuple[int, int], radius_range: tuple[float, float
     return np.asarray(shift @ rotate @ shear @ perspective)
 
 
-def put(rng: Generator, canvas: ImageDraw.ImageDraw, parts: list[Part], matrix: Points) -> None:
-    """Draw a thing onto the canvas, sometimes with a shadow or an outline."""
+def put(
+    rng: Generator,
+    canvas: ImageDraw.ImageDraw,
+    parts: list[Part],
+    matrix: Points,
+    stencil: tuple[ImageDraw.ImageDraw, int] | None = None,
+) -> None:
+    """Draw a thing onto the canvas, sometimes with a shadow or an outline.
+
+    A stencil is a gray canvas of the same size, on which the thing, without its shadow, is drawn in a value.
+    """
     faded = rng.uniform(-0.1, 0.1)
     paint = {tone: shade(rng, (tone[0], tone[1] + faded, tone[2]), (0.04, 0.05, 0.15)) for tone, _ in parts}
     shapes = []
@@ -104,9 +116,13 @@ def put(rng: Generator, canvas: ImageDraw.ImageDraw, parts: list[Part], matrix: 
     outline = shade(rng, (0, rng.choice([0.12, 0.88]), 0.3), (0.5, 0.05, 0.3)) if rng.random() < 0.35 else None
     for fill, shape in shapes:
         canvas.polygon(shape.ravel().tolist(), fill=fill)
+        closed, width = np.append(shape, shape[:2], axis=0).ravel().tolist(), max(1, round(0.035 * scale))
         if outline:
-            closed = np.append(shape, shape[:2], axis=0)
-            canvas.line(closed.ravel().tolist(), fill=outline, width=max(1, round(0.035 * scale)), joint="curve")
+            canvas.line(closed, fill=outline, width=width, joint="curve")
+        if stencil:
+            stencil[0].polygon(shape.ravel().tolist(), fill=stencil[1])
+            if outline:
+                stencil[0].line(closed, fill=stencil[1], width=width, joint="curve")
 
 
 def expose(rng: Generator, image: Image.Image) -> Image.Image:
@@ -124,9 +140,13 @@ def begin(
 ) -> tuple[Image.Image, ImageDraw.ImageDraw]:
     """Return a strewn backdrop of a random size, `OVERSAMPLING` times as large as the image, and its canvas."""
     side, aspect = rng.uniform(*mean_side_range), np.exp(rng.uniform(*np.log(ASPECT_RANGE)))
-    width, height = round(side * np.sqrt(aspect)), round(side / np.sqrt(aspect))
+    return strewn(rng, (round(side * np.sqrt(aspect)), round(side / np.sqrt(aspect))))
+
+
+def strewn(rng: Generator, size: tuple[int, int]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    """Return a strewn backdrop, `OVERSAMPLING` times as large as a size, (width, height), and its canvas."""
     lightness = rng.uniform(0.1, 0.9)
-    scene = backdrop(rng, (width, height), lightness).resize((width * OVERSAMPLING, height * OVERSAMPLING))
+    scene = backdrop(rng, size, lightness).resize((size[0] * OVERSAMPLING, size[1] * OVERSAMPLING))
     canvas = ImageDraw.Draw(scene, "RGBA")
     strew(rng, canvas, scene.size, lightness)
     return scene, canvas
@@ -173,14 +193,27 @@ def make_set(
     Raises:
         UserError: it cannot be written.
     """
+
+    def fill(part: Path) -> None:
+        for parent in {(part / name).parent for name in images}:
+            parent.mkdir(parents=True, exist_ok=True)
+        draw_all(images, lambda name: draw(*images[name]).save(part / name, quality=JPEG_QUALITY))
+        for name, text in texts.items():
+            (part / name).write_text(text)
+
+    return make_once(folder, fill)
+
+
+def make_once(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Make a folder with what `fill` writes into it, unless it is there already; see `make_set`.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     try:
         if not folder.is_dir():
             with atomic_path(folder) as part:
-                for parent in {(part / name).parent for name in images}:
-                    parent.mkdir(parents=True, exist_ok=True)
-                _draw_all(part, images, draw)
-                for name, text in texts.items():
-                    (part / name).write_text(text)
+                fill(part)
     except OSError as error:
         if not folder.is_dir():  # else another process was first
             raise UserError(
@@ -190,11 +223,8 @@ def make_set(
     return folder
 
 
-def _draw_all(folder: Path, images: Mapping[str, tuple[Any, ...]], draw: Callable[..., Image.Image]) -> None:
-    def save(name: str) -> None:
-        draw(*images[name]).save(folder / name, quality=JPEG_QUALITY)
-
+def draw_all(images: Collection[T], save: Callable[[T], R]) -> list[R]:
+    """Draw and save images, several at once, with a progress bar; return what `save` does."""
     # Threads: Pillow and NumPy release the GIL most of the time.
     with progress_bar() as progress, in_threads(save, images, min(cores(), 8)) as done:
-        for _ in progress.track(done, len(images), description="Drawing the sample set"):
-            pass
+        return list(progress.track(done, len(images), description="Drawing the sample set"))

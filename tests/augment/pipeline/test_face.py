@@ -42,6 +42,8 @@ def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
     mapping = augment.load_recipe({"size": 64, "train": steps}, "aug.train.rotate.p=1", "~aug.train.flip", "seed=3")
     assert (mapping.aug.size.plain, [(step.key, step.p) for step in mapping.aug.train]) == (64, [("rotate", 1)])
     assert mapping.seed == 3
+    file = ROOT / "conf" / "aug" / "segment.yaml"  # which chooses a model, too
+    assert augment.load_recipe(file).aug == augment.load_recipe("segment").aug
     (tmp_path / "mine.yaml").write_text("defaults: [imagenette]\nsize: 40\n")
     assert repr(augment.load_recipe({"train": steps}, "aug.size=64")) == f"Recipe({{'train': {steps}, 'size': 64}})"
     mine = augment.load_recipe(tmp_path / "mine.yaml")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from runs import LEAST, config_of
 
+from augment.data.sources import SOURCES
 from augment.support.errors import UserError
 from trainer.run.config import parse_config
 
@@ -82,7 +83,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(key: str, given: object, me
         ({"data": {"source": "folder"}}, "data.root: missing. Allowed: text (folder with train/"),
         ({"data": {"source": "folder", "root": None}}, "data.root: missing."),
         ({"data": {"source": "folder", "root": ""}}, "data.root: '' is not allowed."),
-        ({"data": None}, "data.source: missing. Allowed: sample, sample_multilabel, folder, filelist, imagenette"),
+        ({"data": None}, f"data.source: missing. Allowed: {', '.join(SOURCES)}."),
         ({"data": {}}, "data.source: missing."),
     ],
 )

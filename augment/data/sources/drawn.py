@@ -1,0 +1,90 @@
+"""The sources of images that the project draws itself, with masks, boxes or points."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from augment.data.dataset import DATA_DIR, Dataset, Split
+from augment.data.drawn import objects, points
+from augment.data.sources.registry import Source, source
+from augment.data.targets.boxes import BOXES, Objects
+from augment.data.targets.keypoints import Keypoints
+from augment.data.targets.masks import MASKS, MaskFile
+from augment.params import WRITES, Flag, Text, setting
+
+_DIR = Text(default=DATA_DIR, doc="folder in which the data set is created once", reach=WRITES)
+
+
+@source("sample_masks")
+@dataclass(frozen=True, kw_only=True)
+class SampleMasks(Source):
+    """Images drawn by the project itself, with a mask of five kinds of objects and the background."""
+
+    dir: str = setting(_DIR)
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        folder = objects.make_objects(Path(self.dir))
+        train, val = (self._split(folder / name) for name in ("train", "val"))
+        return Dataset(objects.NAMES, train, val)
+
+    def _split(self, folder: Path) -> Split:
+        files = sorted((folder / "images").iterdir())
+        masks = (MaskFile(folder / "masks" / f"{file.stem}.png", classes=len(objects.NAMES)) for file in files)
+        return Split(tuple(files), tuple(masks), MASKS)
+
+
+@source("sample_boxes")
+@dataclass(frozen=True, kw_only=True)
+class SampleBoxes(Source):
+    """The images of `sample_masks`, with the box of each object."""
+
+    dir: str = setting(_DIR)
+    instances: bool = setting(Flag(default=False, doc="with boxes, the mask of each object"))
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        folder = objects.make_objects(Path(self.dir))
+        train, val = (self._split(folder, name) for name in ("train", "val"))
+        return Dataset(objects.NAMES, train, val)
+
+    def _split(self, folder: Path, name: str) -> Split:
+        files, annotations = _read(folder, name)
+        targets = []
+        for number, (file, found) in enumerate(zip(files, annotations, strict=True)):
+            boxes = [(x, y, x + width, y + height) for x, y, width, height in (each["bbox"] for each in found)]
+            instances = MaskFile(folder / name / "instances" / f"{file.stem}.png") if self.instances else None
+            labels = [each["category_id"] for each in found]
+            targets.append(Objects.of(boxes, labels, instances=instances, image_id=number))
+        return Split(files, tuple(targets), BOXES)
+
+
+@source("sample_points")
+@dataclass(frozen=True, kw_only=True)
+class SamplePoints(Source):
+    """Images of houses drawn by the project itself, with five points each."""
+
+    dir: str = setting(_DIR)
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        folder = points.make_points(Path(self.dir))
+        train, val = (self._split(folder, name) for name in ("train", "val"))
+        return Dataset(points.NAMES, train, val)
+
+    def _split(self, folder: Path, name: str) -> Split:
+        files, annotations = _read(folder, name)
+        numbers = [found["keypoints"] for (found,) in annotations]
+        targets = tuple(tuple(zip(n[::3], n[1::3], n[2::3], strict=True)) for n in numbers)
+        return Split(files, targets, Keypoints(points.FLIP_PAIRS))
+
+
+def _read(folder: Path, split: str) -> tuple[tuple[Path, ...], list[list[dict[str, Any]]]]:
+    """Return the images of a file in COCO's form, and the annotations of each."""
+    content = json.loads((folder / f"{split}.json").read_text())
+    files = {image["id"]: folder / image["file_name"] for image in content["images"]}
+    annotations: dict[int, list[dict[str, Any]]] = {number: [] for number in files}
+    for found in content["annotations"]:
+        annotations[found["image_id"]].append(found)
+    return tuple(files.values()), list(annotations.values())
