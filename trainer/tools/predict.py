@@ -174,8 +174,8 @@ def as_json(predictions: Sequence[Prediction]) -> str:
 
     Where numbers are predicted it is `[{"file": ..., "numbers": {name: ...}}]`; of objects, see `as_coco`.
     """
-    if found := [(prediction.file, prediction.objects) for prediction in predictions if prediction.objects]:
-        return as_coco(found)
+    if objects := [(prediction.file, prediction.objects) for prediction in predictions if prediction.objects]:
+        return as_coco(objects)
     rows: list[dict[str, Any]] = []
     for prediction in predictions:
         classes = [{"class": name, "probability": share} for name, share in prediction.classes]
