@@ -52,8 +52,10 @@ def test_pixels_are_counted_by_class(capsys: pytest.CaptureFixture[str]) -> None
     mask(Path("set/val/masks/0.png"), np.zeros((5, 5)))
     content = report("data=masks", "data.root=set")
     assert content["inside"]["pixels"] == {
-        "0": {"train": 12 * (5 + 6 + 7), "val": 12 * (6 + 7)}, "1": {"train": 144, "val": 0}, "2": {"train": 0, "val": 96},
-    }  # fmt: skip
+        "0": {"train": 12 * (5 + 6 + 7), "val": 12 * (6 + 7)},
+        "1": {"train": 144, "val": 0},
+        "2": {"train": 0, "val": 96},
+    }
     assert content["inside"]["spread"]["ignored, %"]["max"] == 10
     out = capsys.readouterr().out
     assert "has 10 x 12 pixels, but its mask set/val/masks/0.png 5 x 5" in out
