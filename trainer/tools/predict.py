@@ -3,7 +3,7 @@
 import csv
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -24,7 +24,9 @@ from augment.support.text import amount, printable, table_cell
 from trainer.run.config import run_first
 from trainer.run.trained import KeptOutputs, Trained, load_trained
 from trainer.tasks.detect import Detect
+from trainer.tasks.segment import Segment
 from trainer.tasks.tta import TTA
+from trainer.tools.masks import MaskWriter, mask_files
 from trainer.tools.objects import Objects, as_coco, as_rows
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ _EXAMPLES = """\
   RUN cat.jpg photos/              images, and folders of images at any depth
   RUN photos/ --top 5 --csv FILE   a line for each image; - writes to the terminal
   RUN photos/ --tta flip           averaged over each image and its mirror image
+  RUN photos/ --out masks/ --overlay  a mask for each image, of a model of masks
   RUN photos/ fit.device=cpu fit.batch_size=256
 
 RUN is the folder of a run. Images that cannot be used are reported and skipped; the exit code is then 1, and 2 if none
@@ -56,6 +59,8 @@ class Prediction:
         numbers: a value for each name, where the task predicts numbers.
         unit: what the classes are, "class" or "label".
         objects: the objects that were found, where the task is to find some; then `classes` has the class of each.
+        mask: the file with the label of each pixel, where these are predicted; then `classes` have their shares of the
+            pixels.
     """
 
     file: Path
@@ -64,6 +69,7 @@ class Prediction:
     numbers: tuple[tuple[str, float], ...] = ()
     unit: str = "class"
     objects: Objects | None = None
+    mask: Path | None = None
 
 
 def predict(
@@ -75,6 +81,8 @@ def predict(
     tta: str | None = None,
     overrides: Sequence[str] = (),
     trust: bool = False,
+    out: Path | None = None,
+    overlay: bool = False,
 ) -> list[Prediction]:
     """Predict with the best model of a run; images are prepared exactly as in validation.
 
@@ -86,6 +94,8 @@ def predict(
         tta: test-time augmentation, a name of `trainer.tasks.tta.TTA`; None: that of the run.
         overrides: `key=value` that replace values of the run's configuration.
         trust: whether the folder of the run may name code to import, see `augment.cli.trust`.
+        out: where masks are written, see `trainer.tools.masks`; None: RUN/masks.
+        overlay: whether to write images with their masks drawn on them, too.
 
     Returns:
         A prediction for each image in the order of `files`, those of a folder sorted by path.
@@ -100,6 +110,9 @@ def predict(
         raise UserError(
             "--top: this model predicts numbers, all of which are named. Allowed: models of classes or labels."
         )
+    masks = mask_files(images, files, out or run / "masks") if isinstance(trained.task, Segment) else None
+    if masks is None and (out is not None or overlay):
+        raise UserError(f"--out, --overlay: this model predicts no masks, but {trained.task.units}. Allowed: neither.")
     problems = {problem.file: problem.reason for problem in check_files(images)}
     good = tuple(image for image in images if image not in problems)
     if not good:
@@ -108,7 +121,10 @@ def predict(
             "the image cannot be used" if len(images) == 1 else f"none of {len(images)} images can be used; the first"
         )
         raise UserError(f"{none}: {name_of(file)} {reason}")
-    predicted = iter(_predict(trained, good, top, threshold))
+    if masks is None:
+        predicted = iter(_predict(trained, good, top, threshold))
+    else:
+        predicted = iter(_predict_masks(trained, good, masks, top, overlay=overlay))
     return [Prediction(image, error=problems[image]) if image in problems else next(predicted) for image in images]
 
 
@@ -169,17 +185,37 @@ def _outputs_and_frames(learner: "Learner") -> tuple["Tensor", ...]:
     return (learner.output.clone(), *(() if frames is None else (frames,)))
 
 
+def _predict_masks(
+    trained: Trained, files: tuple[Path, ...], masks: Mapping[Path, Path], top: int | None, *, overlay: bool
+) -> list[Prediction]:
+    names, task, found = trained.classes, trained.task, []
+    writer = MaskWriter(files, [masks[file] for file in files], names, overlay=overlay)
+    targets = (task.kind.blank(len(names)),) * len(files)
+    with writing("--out"):
+        trained.run_over(Split(files, targets, task.kind), writer, description="predicting")
+    for number, file in enumerate(files):
+        shares = writer.shares[number]
+        largest = (-shares).argsort(kind="stable")[: top or task.top].tolist()
+        classes = tuple((names[unit], float(shares[unit])) for unit in largest if shares[unit])
+        found.append(Prediction(file, classes, unit=task.unit, mask=masks[file]))
+    if most := max(writer.unseen.values()):
+        sys.stderr.write(f"warning: aug.val crops: up to {most:.0%} of an image have no prediction, 255 in its mask.\n")
+    return found
+
+
 def as_json(predictions: Sequence[Prediction]) -> str:
     """Write predictions as JSON, `[{"file": ..., "classes": [{"class": ..., "probability": ...}]}]`.
 
-    Where numbers are predicted it is `[{"file": ..., "numbers": {name: ...}}]`; of objects, see `as_coco`.
+    Where numbers are predicted it is `[{"file": ..., "numbers": {name: ...}}]`; where masks are, classes have shares of
+    the pixels, and "mask" is their file; of objects, see `as_coco`.
     """
     if objects := [(prediction.file, prediction.objects) for prediction in predictions if prediction.objects]:
         return as_coco(objects)
     rows: list[dict[str, Any]] = []
     for prediction in predictions:
-        classes = [{"class": name, "probability": share} for name, share in prediction.classes]
-        found = {"numbers": dict(prediction.numbers)} if prediction.numbers else {"classes": classes}
+        key, mask = ("share", {"mask": str(prediction.mask)}) if prediction.mask else ("probability", {})
+        classes = [{"class": name, key: share} for name, share in prediction.classes]
+        found = {"numbers": dict(prediction.numbers)} if prediction.numbers else {**mask, "classes": classes}
         rows.append({"file": str(prediction.file)} | ({"error": prediction.error} if prediction.error else found))
     return json.dumps(rows, indent=2) + "\n"
 
@@ -187,7 +223,7 @@ def as_json(predictions: Sequence[Prediction]) -> str:
 def as_csv(predictions: Sequence[Prediction]) -> str:
     """Write predictions as CSV: file, error, class_1, probability_1, class_2, ...; or file, error and the numbers.
 
-    Of objects, see `as_rows`.
+    Of masks it is file, error, class_1, share_1, ...; of objects, see `as_rows`.
 
     Names that a spreadsheet would run as formulas get an apostrophe, see `augment.support.text.table_cell`.
     """
@@ -197,7 +233,8 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
     top = max(len(prediction.classes) for prediction in predictions)
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    columns = [f"{name}_{rank}" for rank in range(1, top + 1) for name in ("class", "probability")]
+    share = "share" if any(prediction.mask for prediction in predictions) else "probability"
+    columns = [f"{name}_{rank}" for rank in range(1, top + 1) for name in ("class", share)]
     writer.writerow(["file", "error", *columns, *map(table_cell, names)])
     for prediction in predictions:
         values = [value for name, share in prediction.classes for value in (table_cell(name), f"{share:.6g}")]
@@ -238,6 +275,8 @@ def _parser() -> Parser:
                         help="name the labels of at least this probability (default: 0.5)")  # fmt: skip
     parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
                         help="views of each image to average (default: those of the run)")  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the masks (default: RUN/masks)")
+    parser.add_argument("--overlay", action="store_true", help="also write the images with their masks drawn on them")
     parser.add_argument("--csv", metavar="FILE", help="write CSV in place of a table; - writes to the terminal")
     parser.add_argument("--json", metavar="FILE", help="write JSON in place of a table; - writes to the terminal")
     parser.add_trust_flag()
@@ -259,6 +298,8 @@ def main(arguments: Sequence[str]) -> int:
             tta=options.tta,
             overrides=[token.lstrip("+") for token in overrides],
             trust=options.trust,
+            out=options.out,
+            overlay=options.overlay,
         )
         bad = [prediction for prediction in predictions if prediction.error]
         for flag, file, text in (("--csv", options.csv, as_csv), ("--json", options.json, as_json)):

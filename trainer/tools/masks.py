@@ -1,0 +1,128 @@
+"""Predicted masks as files, at the size of their images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageOps
+
+from augment.data.images import open_image, orientation_of, to_rgb
+from augment.data.targets.spatial import IGNORE
+from augment.drawing.targets import Drawing, color_of
+from augment.support.errors import UserError
+from augment.support.files import write_atomically
+from trainer.loop.callback import Callback
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainer.loop.learner import Learner
+
+_MOST = 2**25  # values that are sampled at once
+_UNKNOWN = (224, 224, 224)  # color of pixels without a prediction
+
+
+class MaskWriter(Callback):
+    """Writes the mask of each image of a pass as PNG, whose pixels are labels with a palette.
+
+    Masks are those of the images as they are stored, before an EXIF block turns them, as masks to train on are. Pixels
+    that the model did not see, since validation crops, are 255.
+
+    Args:
+        files: the images of the pass.
+        masks: the file for each of their masks.
+        names: names of the classes.
+        overlay: also write each image with its mask drawn on it, as NAME_overlay.jpg beside the mask.
+
+    Attributes:
+        shares: for each image the share of every class in the pixels with a prediction, (classes,).
+        unseen: for each image the share of pixels without one.
+    """
+
+    def __init__(self, files: Sequence[Path], masks: Sequence[Path], names: Sequence[str], *, overlay: bool) -> None:
+        self._files, self._masks, self._names, self._overlay = files, masks, names, overlay
+        self.shares: dict[int, NDArray[np.float64]] = {}
+        self.unseen: dict[int, float] = {}
+
+    def after_batch(self, learner: Learner) -> None:
+        """Write those of the batch."""
+        frames = learner.batch.frames
+        assert frames is not None
+        for number, output, frame in zip(learner.batch.indices.tolist(), learner.output, frames, strict=True):
+            with open_image(self._files[number]) as image:
+                labels = stored_mask(output, frame, image.size[::-1])
+                counts = np.bincount(labels.ravel(), minlength=IGNORE + 1)
+                self.unseen[number] = counts[IGNORE] / labels.size
+                counts = counts[: len(self._names)]
+                self.shares[number] = counts / max(counts.sum(), 1)
+                self._write(self._masks[number], image, labels)
+
+    def _write(self, file: Path, image: Image.Image, labels: NDArray[np.uint8]) -> None:
+        mask, content = Image.fromarray(labels), BytesIO()
+        mask.putpalette(palette(self._names))
+        mask.save(content, "PNG", optimize=True)
+        write_atomically(file, content.getvalue())
+        if self._overlay:
+            mask.getexif()[ExifTags.Base.Orientation] = orientation_of(image)
+            upright, content = np.asarray(ImageOps.exif_transpose(mask)), BytesIO()
+            drawn = Drawing(np.asarray(to_rgb(image))).mask(upright, self._names, ignore=IGNORE).pixels
+            Image.fromarray(drawn).save(content, "JPEG", quality=90)
+            write_atomically(file.with_name(f"{file.stem}_overlay.jpg"), content.getvalue())
+
+
+def stored_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the mask of an image as it is stored: logits, interpolated linearly at its pixels, and their highest.
+
+    Args:
+        output: (classes, height, width) logits.
+        frame: (3, 3), from pixels of the stored image to those of the output.
+        size: height and width of the stored image.
+
+    Returns:
+        (height, width) labels; 255 where the output shows nothing of the image.
+    """
+    import torch
+    from torch.nn.functional import grid_sample
+
+    height, width = output.shape[1:]
+    matrix = frame.to(device=output.device, dtype=torch.float64)
+    x = torch.arange(size[1], dtype=torch.float64, device=output.device)
+    parts, rows = [], max(1, _MOST // (size[1] * len(output)))
+    for start in range(0, size[0], rows):
+        y = torch.arange(start, min(start + rows, size[0]), dtype=torch.float64, device=output.device)[:, None]
+        across, down, w = (row[0] * x + row[1] * y + row[2] for row in matrix)
+        across, down = across / w, down / w
+        grid = torch.stack([(2 * across + 1) / width - 1, (2 * down + 1) / height - 1], dim=-1)
+        sampled = grid_sample(output[None].float(), grid[None].float(), padding_mode="border", align_corners=False)
+        inside = (across >= -0.5) & (across <= width - 0.5) & (down >= -0.5) & (down <= height - 0.5)
+        parts.append(sampled[0].argmax(dim=0).where(inside, IGNORE).byte())
+    return torch.cat(parts).cpu().numpy()
+
+
+def palette(names: Sequence[str]) -> list[int]:
+    """Return the colors of all labels, RGB one after the other: background black, what is unknown gray."""
+    colors = [color_of(label) for label in range(IGNORE)] + [_UNKNOWN]
+    if [*names[:1]] == ["background"]:
+        colors[0] = (0, 0, 0)
+    return [value for color in colors for value in color]
+
+
+def mask_files(images: Sequence[Path], given: Sequence[Path], folder: Path) -> Mapping[Path, Path]:
+    """Return the file of each image's mask, below a folder as the image is below the one that was given.
+
+    Raises:
+        UserError: two images would have the same file.
+    """
+    taken: dict[Path, Path] = {}
+    folders = [path for path in given if path.is_dir()]
+    for image in dict.fromkeys(images):
+        above = next((path for path in folders if image.is_relative_to(path)), image.parent)
+        file = (folder / image.relative_to(above)).with_suffix(".png")
+        if (other := taken.setdefault(file, image)) != image:
+            raise UserError(f"--out {folder}: {other} and {image} would both become {file}. Allowed: one at a time.")
+    return {image: file for file, image in taken.items()}
