@@ -20,6 +20,7 @@ from trainer.run.weights import check_weights, require_start
 from trainer.tasks.metric import columns_of
 from trainer.tasks.registry import ALL_MONITORED, check_metrics, task_named
 from trainer.tasks.task import AUTO, Task
+from trainer.tasks.tta import check_views
 
 
 def check_config(config: Config) -> None:
@@ -83,10 +84,9 @@ def _check_task(config: Config, task: Task[Any]) -> None:
     kind, needed = config.resolved["model"]["kind"], task.name if task.own_models else ""
     if config.model.task != needed:
         allowed = ", ".join(f"model={name}" for name, cls in MODELS.items() if cls.task == needed)
-        raise UserError(f"model.kind={kind}: does not predict {task.units}, which the data have. Allowed: {allowed}.")
+        raise UserError(f"model.kind={kind}: does not predict {task.kind.units}, which the data have. Allowed: {allowed}.")
     task.require()
-    if config.fit.tta not in task.views:
-        raise UserError(f"fit.tta={config.fit.tta}: not with {task.units}. Allowed: {', '.join(task.views)}.")
+    check_views(config.fit.tta, task)
     if config.fit.compile and task.own_loss:
         raise UserError(f"fit.compile: true, but models that predict {task.units} cannot be compiled. Allowed: false.")
 

@@ -92,7 +92,7 @@ class Config:
     @property
     def model_name(self) -> str:
         """The model's own name if it has one, otherwise its kind."""
-        return str(self.resolved["model"].get("name", self.resolved["model"]["kind"]))
+        return str(self.resolved["model"].get("name") or self.resolved["model"]["kind"])
 
 
 def parse_config(given: Mapping[str, Any]) -> Config:

@@ -22,6 +22,7 @@ from trainer.run.failures import explain_memory
 from trainer.run.run_folder import RunFolder
 from trainer.tasks.registry import task_named
 from trainer.tasks.task import Task
+from trainer.tasks.tta import check_views
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -128,6 +129,7 @@ def load_trained(
 
     best = folder.load_best()
     task = task_named(best.task)
+    check_views(config.fit.tta, task)
     # First without its memory, which a folder could ask for without end.
     for shapes in (torch.device("meta"), nullcontext()):
         with shapes:

@@ -16,6 +16,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from augment.support.errors import UserError
 from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -58,6 +59,16 @@ TTA: Mapping[str, tuple[tuple[float, View], ...]] = MappingProxyType(
         "flip_shift": ((0.25, _original), (0.25, _mirror), *_SHIFTED),
     }
 )
+
+
+def check_views(tta: str, task: Task[Any]) -> None:
+    """Check that a task can average the views of a name.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if tta not in task.views:
+        raise UserError(f"fit.tta={tta}: not where {task.kind.units} are predicted. Allowed: {', '.join(task.views)}.")
 
 
 def average(model: nn.Module, images: Tensor, tta: str, task: Task[Any]) -> Tensor:

@@ -1,0 +1,108 @@
+"""Runs of masks from the command line: training, evaluation, predicted masks at the size of the images, exports."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from annotated import mask, photo
+from PIL import Image
+
+from augment.cli.compose import compose
+from augment.data.targets.spatial import IGNORE
+from augment.pipeline.frames import turns
+from augment.support.errors import UserError
+from trainer.run.config import parse_config
+from trainer.run.train import train
+from trainer.tools import evaluate, predict
+from trainer.tools.masks import mask_files, palette, stored_mask
+
+NAMES = ("background", "left", "right")
+QUICK = ["model=unet", "aug.size=32", "fit.batch_size=4", "fit.epochs=1", "fit.device=cpu", "fit.threads=1"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on images of two sizes, one of them turned by its EXIF block."""
+    folder = tmp_path_factory.mktemp("masks")
+    for split, count in (("train", 8), ("val", 5)):
+        for number in range(count):
+            orientation = 6 if number == 1 else 1
+            photo(folder / split / "images" / f"{number}.jpg", 48, 36 + number, orientation=orientation)
+            labels = np.full((36 + number, 48), IGNORE)
+            labels[4:, 8:24], labels[4:, 24:] = 1, 2
+            labels[-9:] = 0
+            mask(folder / split / "masks" / f"{number}.png", labels)
+    (folder / "names.txt").write_text("\n".join(NAMES))
+    given = ["data=masks", f"data.root={folder}", f"data.classes={folder / 'names.txt'}", *QUICK]
+    train(parse_config(compose(given)), folder / "run")
+    return folder / "run"
+
+
+def test_a_run_of_masks_is_scored_and_reported(run: Path) -> None:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    scores = evaluate.evaluate(run)
+    assert scores.values["val_miou"] == pytest.approx(rows[-1]["val_miou"], abs=1e-9)
+    assert list(scores.per_class) == list(NAMES)
+    flipped = evaluate.evaluate(run, tta="flip")
+    assert flipped.values["val_loss"] != scores.values["val_loss"]
+    page = (run / "report.html").read_text()
+    assert "IoU of each class in the best epoch" in page
+    assert page.count("data:image/jpeg") >= 5
+    with pytest.raises(UserError, match=r"^fit\.tta=flip_shift: not where"):
+        evaluate.evaluate(run, tta="flip_shift")
+
+
+def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path) -> None:
+    images = run.parent / "val"
+    found = predict.predict(run, [images / "images"], out=tmp_path, overlay=True)
+    for prediction in found:
+        assert prediction.mask is not None
+        with Image.open(prediction.file) as image, Image.open(prediction.mask) as written:
+            assert written.mode == "P"
+            assert written.size == image.size
+            labels = np.asarray(written)
+            assert written.getpalette()[:3] == [0, 0, 0]
+        assert labels.max() < len(NAMES)
+        shares = {name: (labels == number).mean() for number, name in enumerate(NAMES)}
+        assert dict(prediction.classes) == pytest.approx({name: share for name, share in shares.items() if share})
+    assert json.loads(predict.as_json(found))[0]["mask"] == str(tmp_path / "0.png")
+    with Image.open(tmp_path / "1_overlay.jpg") as turned:
+        assert turned.size == (37, 48)
+    cropped = predict.predict(run, [images / "images" / "0.jpg"], out=tmp_path, overrides=["aug.val.center_crop={}"])
+    assert cropped[0].mask is not None
+    with Image.open(cropped[0].mask) as written:
+        assert (np.asarray(written) == IGNORE).mean() == pytest.approx(0.25)  # 36 of 48 columns are seen
+
+
+@pytest.mark.parametrize("orientation", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_a_mask_goes_back_through_its_frame(orientation: int) -> None:
+    upright = torch.arange(12).reshape(3, 4)
+    output = torch.eye(12)[upright].permute(2, 0, 1)
+    turn = turns(np.array([orientation]), np.array([[3, 4]]))[0]
+    size = (4, 3) if orientation >= 5 else (3, 4)
+    stored = stored_mask(output, torch.from_numpy(turn), size)
+    y, x = np.indices(size)
+    column, row, _ = np.einsum("ij,jhw->ihw", turn, np.stack([x, y, np.ones_like(x)])).astype(int)
+    assert (stored == upright.numpy()[row, column]).all()
+
+
+def test_edges_between_pixels_are_where_logits_cross() -> None:
+    output = torch.tensor([[[3.0, -1.0]], [[0.0, 0.0]]])  # the highest changes at 3/4 of the way between two pixels
+    frame = torch.diag(torch.tensor([0.1, 0.1, 1.0], dtype=torch.float64))
+    labels = stored_mask(output, frame, (1, 20))[0].tolist()
+    assert labels == [0] * 8 + [1] * 8 + [IGNORE] * 4
+
+
+def test_two_images_never_share_a_file(tmp_path: Path) -> None:
+    for name in ("a/1.jpg", "a/b/1.jpg", "c/1.jpg"):
+        photo(tmp_path / name, 8, 8)
+    inside = [tmp_path / "a/1.jpg", tmp_path / "a/b/1.jpg"]
+    assert mask_files(inside, [tmp_path / "a"], Path("out")) == {
+        inside[0]: Path("out/1.png"),
+        inside[1]: Path("out/b/1.png"),
+    }
+    with pytest.raises(UserError, match=r"would both become out/1\.png\. Allowed: one at a time\.$"):
+        mask_files([inside[0], tmp_path / "c/1.jpg"], [], Path("out"))
+    assert palette(("sky",))[:3] != palette(("background",))[:3]
