@@ -84,7 +84,9 @@ def _check_task(config: Config, task: Task[Any]) -> None:
     kind, needed = config.resolved["model"]["kind"], task.name if task.own_models else ""
     if config.model.task != needed:
         allowed = ", ".join(f"model={name}" for name, cls in MODELS.items() if cls.task == needed)
-        raise UserError(f"model.kind={kind}: does not predict {task.kind.units}, which the data have. Allowed: {allowed}.")
+        raise UserError(
+            f"model.kind={kind}: does not predict {task.kind.units}, which the data have. Allowed: {allowed}."
+        )
     task.require()
     check_views(config.fit.tta, task)
     if config.fit.compile and task.own_loss:

@@ -9,6 +9,12 @@ from augment.support.secrets import as_written
 from trainer.callbacks.registry import known_callbacks
 from trainer.run.config import Config
 
+# Defaults of settings that older versions lack: with these, a configuration is the same as theirs.
+_LATER = {
+    "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
+    "fit": {"mask_loss": "ce"},
+}
+
 
 def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """Return the resolved configuration without what changes no result.
@@ -24,7 +30,10 @@ def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """
     plain = as_written(config.resolved if isinstance(config, Config) else config)
     known = known_callbacks()
-    aug, fit = section_of(plain, "aug"), section_of(plain, "fit")
+    aug, fit = (
+        {name: value for name, value in section_of(plain, key).items() if (name, value) not in _LATER[key].items()}
+        for key in ("aug", "fit")
+    )
     callbacks = {
         name: value
         for name, value in section_of(plain, "callbacks").items()

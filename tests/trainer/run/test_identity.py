@@ -85,3 +85,11 @@ def test_the_order_of_callbacks_of_plugins_counts() -> None:
     """They run in the order in which they were given."""
     one, other = {"callbacks": {"mine": {}, "yours": {}}}, {"callbacks": {"yours": {}, "mine": {}}}
     assert identity_text(identity(one)) != identity_text(identity(other))
+
+
+def test_settings_that_older_versions_lack_count_once_they_are_changed() -> None:
+    plain = {"aug": {"size": 64}, "fit": {"epochs": 1}}
+    later = {"aug": {"size": 64, "min_visible": 0.1, "fill_label": 255}, "fit": {"epochs": 1, "mask_loss": "ce"}}
+    assert identity_text(identity(plain)) == identity_text(identity(later))
+    changed = {**later, "fit": {"epochs": 1, "mask_loss": "dice"}}
+    assert identity_text(identity(plain)) != identity_text(identity(changed))
