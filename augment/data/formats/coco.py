@@ -4,7 +4,7 @@ Format: cocodataset.org/#format-data. Labels count the categories from 1, in the
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
     Raises:
         UserError: an image has no file name, or an id is there twice; an object that is wrong is a fault of its image.
     """
-    images: dict[Any, AnnotatedImage] = {}
+    images: dict[int, AnnotatedImage] = {}
     for number, image in enumerate(coco.content["images"]):
         try:
             identity, name = int(image["id"]), str(image["file_name"])
@@ -99,7 +99,8 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
     labels = {identity: label for label, identity in enumerate(coco.categories, 1)}
     strangers = 0
     for number, annotation in enumerate(coco.content["annotations"]):
-        owner = images.get(annotation.get("image_id")) if isinstance(annotation, dict) else None
+        of = annotation.get("image_id") if isinstance(annotation, dict) else None
+        owner = images.get(of) if isinstance(of, int) else None
         if owner is None:
             strangers += 1
             continue
@@ -143,8 +144,8 @@ def _shape(given: Any, size: tuple[int, int] | None) -> Shape | None:
     return read_polygons(given)
 
 
-def same_categories(files: Sequence[CocoFile]) -> Iterator[str]:
-    """Yield the names of the categories.
+def same_categories(files: Sequence[CocoFile]) -> tuple[str, ...]:
+    """Return the names of the categories.
 
     Raises:
         UserError: val has other ones than train.
@@ -153,4 +154,4 @@ def same_categories(files: Sequence[CocoFile]) -> Iterator[str]:
     if first.categories != last.categories:
         odd = [f"{i} {n}" for i, n in last.categories.items() if first.categories.get(i) != n] or ["fewer"]
         raise last.error(f"has other categories than {first.file}: {odd[0]}. Allowed: the same ids and names.")
-    yield from first.categories.values()
+    return tuple(first.categories.values())

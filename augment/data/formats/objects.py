@@ -1,7 +1,7 @@
 """Make targets of the objects that a file of annotations describes; check each against its image."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,15 @@ from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.formats.headers import Header, read_headers
 from augment.data.formats.regions import Regions, Shape
 from augment.data.targets.boxes import BACKGROUND, Boxes, Objects, fault_of_boxes
+from augment.data.targets.keypoints import Keypoints
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
+from augment.support.files import near_file
 from augment.support.text import amount, plural
 
 _MOST = IGNORE - 1  # objects or classes in a mask of 8 bits
+_CLOSE = 0.501  # px from the center of a pixel to its edge, but for rounding
 _SLACK = 1.0  # px that boxes may be outside of the image without a word, as rounded ones are
 
 
@@ -68,7 +71,7 @@ class AnnotatedImage:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to make of objects: boxes with instance masks or points, or with task "segment" masks of classes."""
+    """What to make of objects: boxes, perhaps with masks or points; masks of classes; or the points of one object."""
 
     task: str = "detect"
     instances: bool = False
@@ -81,7 +84,13 @@ class Wanted:
         return self.instances or self.task == "segment"
 
 
-def make_objects(names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) -> Dataset:
+def make_objects(
+    names: Sequence[str],
+    splits: Sequence[Sequence[AnnotatedImage]],
+    wanted: Wanted,
+    *,
+    problems: tuple[str, ...] = (),
+) -> Dataset:
     """Return the data set of the images of train, and of val if there is one; `names` are those of the classes, from 1.
 
     Images with a fault are in `Dataset.faults`; boxes are clipped to their images, with a notice.
@@ -91,7 +100,8 @@ def make_objects(names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]
     """
     if wanted.task == "segment" and len(names) >= _MOST:
         raise UserError(f"data.task=segment: {len(names)} classes. Allowed: {_MOST - 1}.")
-    kind = MASKS if wanted.task == "segment" else Boxes(wanted.points, wanted.flip_pairs)
+    kinds = {"segment": MASKS, "keypoints": Keypoints(wanted.flip_pairs)}
+    kind = kinds.get(wanted.task) or Boxes(wanted.points, wanted.flip_pairs)
     made: list[Split] = []
     faults: dict[ImageRef, str] = {}
     clipped = Counter[str]()
@@ -107,12 +117,24 @@ def make_objects(names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]
             targets.append(kind.blank(len(names)) if target is None else target)
         made.append(Split(tuple(image.file for image in images), tuple(targets), kind))
     boxes = clipped.total()
+    many = f"{amount(boxes, 'box')} {plural(boxes, 'reaches', 'reach')}"
     notice = (
-        f"data: {amount(boxes, 'box')} {plural(boxes, 'is', 'are')} clipped, as they reach out of their images, such "
+        f"data: {many} out of the image and {plural(boxes, 'is', 'are')} clipped, such as {next(iter(clipped), '')}"
     )
-    notice += f"as {next(iter(clipped), '')}"
-    dataset = Dataset((BACKGROUND, *names), made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults)
+    classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
+    dataset = Dataset(classes, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults, problems=problems)
     return dataset.noting(notice if boxes else "")
+
+
+def missing(keys: Iterable[str], splits: Iterable[Sequence[AnnotatedImage]]) -> tuple[str, ...]:
+    """Return for each split, of a setting, the message that images are missing, if some are."""
+    found = []
+    for key, images in zip(keys, splits, strict=True):
+        gone = [image for image in images if not image.file.exists()]
+        if gone:
+            more = f" (and {len(gone) - 1:,} more)" if len(gone) > 1 else ""
+            found.append(f"{key}: there is no {gone[0].file}{more}, {gone[0].where}.{near_file(gone[0].file)}")
+    return tuple(found)
 
 
 def _refuse_twice(images: Sequence[AnnotatedImage]) -> None:
@@ -132,6 +154,17 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
         sizes = [" x ".join(map(str, size)) for size in (header.shown, image.size or ())]
         return image.blame(f"has {sizes[0]} pixels, but {sizes[1]} in {image.where}")
     objects = image.objects
+    if wanted.task == "keypoints":
+        points = _points(objects, header, turn, len(wanted.points))[0]
+        outside = (
+            (points[:, :2] < -_CLOSE) | (points[:, :2] > np.array([header.width, header.height]) - 1 + _CLOSE)
+        ).any(1)
+        if outside.any():
+            size = f"{header.shown[1]} x {header.shown[0]}"
+            return image.blame(
+                f"has the point {wanted.points[int(np.argmax(outside))]} outside of its {size} pixels, {image.where}"
+            )
+        return tuple(map(tuple, points.tolist()))
     height, width = header.shown if turn == header.orientation else (header.height, header.width)
     boxes = np.array([found.box for found in objects], np.float64).reshape(-1, 4)
     with np.errstate(over="ignore"):

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
-from augment.data.formats.headers import read_headers
 from augment.data.formats.objects import Annotated, AnnotatedImage
-from augment.data.targets.keypoints import Keypoints, Points
 from augment.support.errors import UserError
 from augment.support.files import near_file, require_file
 from augment.support.text import list_some
@@ -75,52 +72,24 @@ def point_names(key: str, file: Path) -> tuple[str, ...]:
     return names
 
 
-def read_points(files: dict[str, Path], root: Path | None, pairs: Sequence[tuple[int, int]]) -> Dataset:
-    """Return the data set of files of points, which have the same names in train and val.
-
-    Points are in pixels of the image as it is shown, with centers at integers; empty cells are not labeled. Points
-    outside of their image are a fault.
+def read_points(key: str, file: Path, root: Path | None, names: Sequence[str]) -> list[AnnotatedImage]:
+    """Return the images of a file of points; each has one object, which has the points.
 
     Raises:
-        UserError: a file is wrong, or an image is in it twice.
+        UserError: the file is wrong, or has other points.
     """
-    names = [point_names(key, file) for key, file in files.items()]
-    if set(names[0]) != set(names[-1]):
-        *_, last = files.values()
-        raise UserError(f"data.val={last}: has the points {list_some(names[-1])}. Allowed: {list_some(names[0])}.")
-    kind = Keypoints(tuple(pairs))
-    made: list[Split] = []
-    faults: dict[ImageRef, str] = {}
-    for key, file in files.items():
-        found: dict[Path, Points] = {}
-        rows: dict[Path, Row] = {}
-        for where, cells in read_table(key, file, ["path"])[1]:
-            image = (file.parent if root is None else root) / cells["path"]
-            if image in rows:
-                raise UserError(f"{key}: {where} lists {image}, as {rows[image][0]} does. Allowed: once.")
-            rows[image] = (where, cells)
-        headers = read_headers(list(rows))
-        for image, (where, cells) in rows.items():
-            found[image] = kind.blank(len(names[0]))
-            try:
-                points = np.array([_point(cells, name) for name in names[0]])
-            except ValueError as error:
-                faults[image] = f"has a bad point, {where}: {error}"
-                continue
-            if header := headers.get(image):
-                height, width = header.shown
-                labeled = points[:, 2] > 0
-                outside = labeled & ((points[:, :2] < -0.5) | (points[:, :2] > np.array([width, height]) - 0.5)).any(
-                    axis=1
-                )
-                if outside.any():
-                    name = names[0][int(np.argmax(outside))]
-                    faults[image] = f"has the point {name} outside of its {width} x {height} pixels, {where}"
-                    continue
-                points[labeled, :2] = header.stored(points[labeled, :2] + 0.5, header.orientation) - 0.5
-            found[image] = tuple((x, y, v) for x, y, v in points.tolist())
-        made.append(Split(tuple(found), tuple(found.values()), kind))
-    return Dataset(names[0], made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults)
+    if set(found := point_names(key, file)) != set(names):
+        raise UserError(f"{key}={file}: has the points {list_some(found)}. Allowed: {list_some(names)}.")
+    images = []
+    for where, cells in read_table(key, file, ["path"])[1]:
+        image = AnnotatedImage((file.parent if root is None else root) / cells["path"], where)
+        try:
+            points = np.array([_point(cells, name) for name in names])
+            image.objects.append(Annotated(where, (0, 0, 1, 1), 1, points=points))
+        except ValueError as error:
+            image.blame(f"has a bad point, {where}: {error}")
+        images.append(image)
+    return images
 
 
 def _point(cells: dict[str, str], name: str) -> tuple[float, float, float]:

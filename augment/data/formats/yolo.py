@@ -1,8 +1,7 @@
 """Read YOLO's data sets: data.yaml, and beside the folders of images, those of labels, a .txt for each image.
 
 A line is an object: its class and either the center, width and height of its box, or three points or more of its
-outline, all in shares of the width and height of the image as it is shown. With `kpt_shape` in data.yaml, the box is
-followed by points. Format: docs.ultralytics.com/datasets.
+outline, all in shares of the width and height of the image as it is shown. Format: docs.ultralytics.com/datasets.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from augment.data.formats.folder import find_images
 from augment.data.formats.headers import Header, read_headers
-from augment.data.formats.objects import Annotated, AnnotatedImage, Wanted
+from augment.data.formats.objects import Annotated, AnnotatedImage
 from augment.data.formats.regions import read_polygons
 from augment.support.errors import UserError, suggest
 from augment.support.files import near_file, require_file
@@ -33,16 +32,11 @@ class YoloFile:
         file: the file.
         content: what is in it.
         names: the name of each class by its number, in order.
-        points, flip_pairs: names of the points of objects, and their pairs.
-        dimensions: numbers of a point: 2, or 3 with visibility.
     """
 
     file: Path
     content: Mapping[str, Any]
     names: Mapping[int, str]
-    points: tuple[str, ...] = ()
-    flip_pairs: tuple[tuple[int, int], ...] = ()
-    dimensions: int = 3
 
     def error(self, text: str) -> UserError:
         """Return an error about the file."""
@@ -66,24 +60,14 @@ def read_yolo(file: Path) -> YoloFile:
     names = {number: str(names[number]) for number in sorted(names)}
     if len(set(names.values())) < len(names):
         raise found.error("has a name of a class twice. Allowed: once.")
-    if "kpt_shape" not in found.content:
-        return YoloFile(file, found.content, names)
-    try:
-        count, dimensions = map(int, found.content["kpt_shape"])
-        flip = [int(number) for number in found.content.get("flip_idx", range(count))]
-        pairs = tuple((one, other) for one, other in enumerate(flip) if one < other)
-        if (
-            dimensions not in (2, 3)
-            or sorted(flip) != list(range(count))
-            or any(flip[other] != one for one, other in pairs)
-        ):
-            raise ValueError
-    except (TypeError, ValueError):
-        raise found.error("kpt_shape or flip_idx is wrong. Allowed: [points, 2 or 3], and as many numbers.") from None
-    return YoloFile(file, found.content, names, tuple(map(str, range(count))), pairs, dimensions)
+    if "kpt_shape" in found.content:
+        raise found.error(
+            "has kpt_shape: points of objects are not read. Allowed: boxes or outlines; data=coco has points."
+        )
+    return YoloFile(file, found.content, names)
 
 
-def images_of(yolo: YoloFile, split: str, wanted: Wanted) -> tuple[list[AnnotatedImage], str]:
+def images_of(yolo: YoloFile, split: str) -> tuple[list[AnnotatedImage], str]:
     """Return the images of a split with their objects, and a notice if some have no file of labels.
 
     Raises:
@@ -100,7 +84,7 @@ def images_of(yolo: YoloFile, split: str, wanted: Wanted) -> tuple[list[Annotate
         if not source.exists():
             bare += 1
         elif header := headers.get(file):  # others cannot be read, which the check reports
-            _read_labels(image, source, header, labels, yolo, wanted)
+            _read_labels(image, source, header, labels)
     if bare == len(files):
         raise yolo.error(f"no image of {split} has labels, such as {_labels_of(files[0])}.")
     what = f"{bare} of {amount(len(files), f'{split} image')} have no file of labels, so no objects"
@@ -143,9 +127,7 @@ def _labels_of(image: Path) -> Path:
     return Path(f"{head}/labels/{tail}" if middle else image).with_suffix(".txt")
 
 
-def _read_labels(
-    image: AnnotatedImage, source: Path, header: Header, labels: Mapping[int, int], yolo: YoloFile, wanted: Wanted
-) -> None:
+def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Mapping[int, int]) -> None:
     """Add the objects of a file of labels to its image; what is wrong with one is a fault of the image."""
     height, width = header.shown
     try:
@@ -163,36 +145,23 @@ def _read_labels(
             label = labels.get(int(words[0]))
             if label is None:
                 raise ValueError(f"the class {words[0]}, which has no name")
-            image.objects.append(_object(numbers, label, where, (width, height), yolo, wanted))
+            image.objects.append(_object(numbers, label, where, (width, height)))
         except ValueError as error:
             return image.blame(f"has a bad object, {where}: {error}")
     return None
 
 
-def _object(
-    numbers: NDArray[np.float64], label: int, where: str, size: tuple[int, int], yolo: YoloFile, wanted: Wanted
-) -> Annotated:
-    count = len(yolo.points) * yolo.dimensions
-    is_box = len(numbers) == 4 + count
-    if not is_box and (count or len(numbers) < 6 or len(numbers) % 2):
-        outline = "" if count else ", or 6 or more, an even number"
-        raise ValueError(f"{amount(len(numbers), 'number')} where {4 + count} are allowed{outline}")
-    shares = numbers[:4] if is_box else numbers
-    # A box has no negative width; an outline that is far outside is in pixels, or of another image.
-    if not np.isfinite(numbers).all() or shares.min() < -_BEYOND or shares.max() > 1 + _BEYOND:
-        raise ValueError(
-            f"{[float(f'{share:.6g}') for share in shares[:4]]}, where shares of the image, 0 to 1, are allowed"
-        )
+def _object(numbers: NDArray[np.float64], label: int, where: str, size: tuple[int, int]) -> Annotated:
+    is_box = len(numbers) == 4
+    if not is_box and (len(numbers) < 6 or len(numbers) % 2):
+        raise ValueError(f"{amount(len(numbers), 'number')} where 4 are allowed, or 6 or more, an even number")
+    # An outline that is far outside is in pixels, or of another image.
+    if not np.isfinite(numbers).all() or numbers.min() < -_BEYOND or numbers.max() > 1 + _BEYOND:
+        shares = [float(f"{share:.6g}") for share in numbers[:4]]
+        raise ValueError(f"{shares}, where shares of the image, 0 to 1, are allowed")
     if not is_box:
         corners = (numbers.reshape(-1, 2) * size).clip(0, size)
         box = (*corners.min(axis=0).tolist(), *corners.max(axis=0).tolist())
         return Annotated(where, box, label, shape=read_polygons([corners.ravel()]))
-    x, y, w, h = (shares * np.array([*size, *size])).tolist()
-    points = None
-    if wanted.points:
-        points = np.full((len(yolo.points), 3), 2.0)
-        points[:, : yolo.dimensions] = numbers[4:].reshape(-1, yolo.dimensions)
-        # Points at 0, 0 are not labeled; shares count from the corner, half a pixel before the first center.
-        points[:, 2] *= (points[:, :2] != 0).any(axis=1)
-        points[:, :2] = points[:, :2] * size - 0.5
-    return Annotated(where, (x - w / 2, y - h / 2, x + w / 2, y + h / 2), label, points=points)
+    x, y, w, h = (numbers * np.array([*size, *size])).tolist()
+    return Annotated(where, (x - w / 2, y - h / 2, x + w / 2, y + h / 2), label)

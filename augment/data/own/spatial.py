@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
+from augment.data.faults import DECODER_ERRORS
 from augment.data.formats.objects import flip_pairs_of
 from augment.data.own.factory import SequenceFactory, describe
 from augment.data.own.items import DecodedItem, ItemImage, Items, as_path
@@ -133,6 +134,8 @@ def _target(items: Items, index: int, given: Any, kind: Kind, classes: int, with
         ((found, _),) = BOXES.given([given | empty], 1)
         if len(found) and found.labels.min() < 1:
             raise UserError(f"the label {found.labels.min()}, where 0 is the background.")
+        if with_masks and len(given.get("masks", ())) != len(found):
+            raise UserError(f"{len(given.get('masks', ()))} masks for {len(found)} boxes.")
         instances = ItemMask(items, index) if with_masks else None
         made = Objects.of(
             found.boxes, found.labels, crowd=found.crowd, difficult=found.difficult, instances=instances, image_id=index
@@ -146,8 +149,6 @@ def _target(items: Items, index: int, given: Any, kind: Kind, classes: int, with
 def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
     """Return labels, (height, width), of an array, an image, or a dict with the masks of objects."""
     if isinstance(given, dict):
-        if "masks" not in given:
-            raise UserError('no "masks" in its target.')
         given_parts = check_array(given["masks"], (None, None, None), "masks", "(K, height, width) of 0 and 1")
         parts: NDArray[np.bool_] = given_parts != 0
         if len(parts) >= IGNORE:
@@ -160,8 +161,11 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
     if isinstance(given, Image.Image):
         if given.mode not in ("1", "L", "P"):
             raise UserError(f"a mask of mode {given.mode}. Allowed: one label a pixel, mode L or P.")
-        given = np.asarray(given, np.uint8)
-    ((labels, _),) = MASKS.given([given.squeeze(0) if getattr(given, "ndim", 0) == 3 else given], 1)
+        try:
+            given = np.asarray(given, np.uint8)
+        except DECODER_ERRORS as error:  # Pillow reads a file when its pixels are needed
+            raise UserError(f"a mask that cannot be read: {error}.") from error
+    ((labels, _),) = MASKS.given([given[0] if getattr(given, "shape", ())[:-2] == (1,) else given], 1)
     beyond = (labels >= classes) & (labels != IGNORE)
     if beyond.any():
         raise UserError(

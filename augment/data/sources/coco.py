@@ -1,16 +1,14 @@
-"""The source of COCO's JSON, and the base of all sources of annotated objects."""
+"""The source of COCO's JSON."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from augment.data.dataset import Dataset
 from augment.data.formats.coco import CocoFile, images_of, read_coco, same_categories
-from augment.data.formats.objects import AnnotatedImage, Wanted, flip_pairs_of, make_objects
+from augment.data.formats.objects import Wanted, flip_pairs_of, make_objects, missing
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, ListedSource, source
 from augment.params import Choice, Flag, Text, setting
-from augment.support.errors import UserError
-from augment.support.files import expanded, near_file
+from augment.support.files import expanded
 
 TASK = Choice(
     default="detect", options=("detect", "segment"), doc="boxes, or masks of classes drawn from the outlines of objects"
@@ -39,8 +37,8 @@ class Coco(ListedSource):
         files = [read_coco(key, expanded(file)) for key, file in self.given().items()]
         wanted = self._wanted(files[0])
         splits, notices = zip(*(images_of(file, self._folder(file), wanted) for file in files), strict=True)
-        problems = () if self.skip_bad else tuple(filter(None, map(missing, self.given(), splits)))
-        return replace(make_objects(tuple(same_categories(files)), splits, wanted), problems=problems).noting(*notices)
+        problems = () if self.skip_bad else missing(self.given(), splits)
+        return make_objects(same_categories(files), splits, wanted, problems=problems).noting(*notices)
 
     def _wanted(self, file: CocoFile) -> Wanted:
         if self.keypoints and not file.points:
@@ -52,23 +50,3 @@ class Coco(ListedSource):
         of_split = self.val_images if file.key == "data.val" else self.train_images
         folder = of_split or self.images
         return file.file.parent if folder is None else expanded(folder)
-
-
-def missing(key: str, images: Sequence[AnnotatedImage]) -> str:
-    """Return the message that images are missing; empty if none is."""
-    gone = [image for image in images if not image.file.exists()]
-    if not gone:
-        return ""
-    more = f" (and {len(gone) - 1:,} more)" if len(gone) > 1 else ""
-    return f"{key}: there is no {gone[0].file}{more}, {gone[0].where}.{near_file(gone[0].file)}"
-
-
-def refuse_outlines(name: str, wanted: Wanted) -> None:
-    """Refuse what needs outlines of objects.
-
-    Raises:
-        UserError: it was asked for.
-    """
-    if wanted.shapes:
-        asked = "data.instances=true" if wanted.instances else f"data.task={wanted.task}"
-        raise UserError(f"{asked}: data={name} has no outlines of objects. Allowed: data.task=detect.")

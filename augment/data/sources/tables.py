@@ -1,13 +1,12 @@
 """The sources of CSV files of points and of boxes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from augment.data.dataset import Dataset
-from augment.data.formats.objects import Wanted, make_objects, named_pairs
+from augment.data.formats.objects import Wanted, make_objects, missing, named_pairs
 from augment.data.formats.tables import point_names, read_boxes, read_points
 from augment.data.formats.voc import class_names, label
-from augment.data.sources.coco import missing
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, ListedSource, source
 from augment.data.targets.names import read_names
 from augment.params import Param, Text, setting
@@ -49,10 +48,12 @@ class PointTable(ListedSource):
     max_bad: int = setting(MAX_BAD)
 
     def load(self) -> Dataset:
-        """Read the files."""
-        files = {key: expanded(file) for key, file in self.given().items()}
-        pairs = named_pairs(self.flip_pairs, point_names(*next(iter(files.items()))))
-        return read_points(files, None if self.root is None else expanded(self.root), pairs)
+        """Read the files; images that are missing are a problem, unless bad ones are left out."""
+        files, root = {key: expanded(file) for key, file in self.given().items()}, self.root and expanded(self.root)
+        names = point_names(*next(iter(files.items())))
+        splits = [read_points(key, file, root or None, names) for key, file in files.items()]
+        wanted = Wanted("keypoints", points=names, flip_pairs=named_pairs(self.flip_pairs, names))
+        return make_objects(names, splits, wanted, problems=() if self.skip_bad else missing(self.given(), splits))
 
 
 @source("boxes")
@@ -72,5 +73,4 @@ class BoxTable(ListedSource):
         read = [read_boxes(key, expanded(file), root) for key, file in self.given().items()]
         classes = read_names(self.classes) if self.classes else class_names(read)
         splits = [label(of_split, classes) for of_split in read]
-        problems = () if self.skip_bad else tuple(filter(None, map(missing, self.given(), splits)))
-        return replace(make_objects(classes, splits, Wanted()), problems=problems)
+        return make_objects(classes, splits, Wanted(), problems=() if self.skip_bad else missing(self.given(), splits))

@@ -7,19 +7,18 @@ from augment.data.formats.objects import Wanted, make_objects
 from augment.data.formats.yolo import images_of, read_yolo
 from augment.data.sources.coco import INSTANCES, TASK
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, Source, source
-from augment.params import Flag, Text, setting
+from augment.params import Text, setting
 from augment.support.files import expanded
 
 
 @source("yolo")
 @dataclass(frozen=True, kw_only=True)
 class Yolo(Source):
-    """YOLO's data.yaml with .txt labels: boxes, with them masks of instances or keypoints if asked; or class masks."""
+    """YOLO's data.yaml with .txt labels: boxes, with them masks of instances if asked; or masks of classes."""
 
     root: str = setting(Text(aliases=("path", "data"), required=True, doc="data.yaml, or the folder that it is in"))
     task: str = setting(TASK)
     instances: bool = setting(INSTANCES)
-    keypoints: bool = setting(Flag(default=False, doc="with boxes, the points of each object"))
     skip_bad: bool = setting(SKIP_BAD)
     max_bad: int = setting(MAX_BAD)
 
@@ -27,11 +26,7 @@ class Yolo(Source):
         """Read the labels of all images."""
         root = expanded(self.root)
         yolo = read_yolo(root / "data.yaml" if root.is_dir() else root)
-        if self.keypoints and not yolo.points:
-            raise yolo.error("has no kpt_shape. Allowed: data.keypoints=false.")
-        pairs = yolo.flip_pairs if self.keypoints else ()
-        wanted = Wanted(self.task, self.instances, yolo.points if self.keypoints else (), pairs)
         has_val = not self.cuts_val and bool(yolo.content.get("val") or yolo.content.get("valid"))
         names = ["val"] if self.only_val else ["train", "val"] if has_val else ["train"]
-        splits, notices = zip(*(images_of(yolo, name, wanted) for name in names), strict=True)
-        return make_objects(tuple(yolo.names.values()), splits, wanted).noting(*notices)
+        splits, notices = zip(*(images_of(yolo, name) for name in names), strict=True)
+        return make_objects(tuple(yolo.names.values()), splits, Wanted(self.task, self.instances)).noting(*notices)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from annotated import load, photo
 
-from augment.data.targets.boxes import Boxes
 from augment.support.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -43,19 +42,6 @@ def test_outlines_are_masks_and_have_boxes() -> None:
     np.testing.assert_allclose(target.boxes, [[4, 2, 20, 10]], atol=1e-5)
     assert (target.instances.read() == 1).sum() == 16 * 8
     assert load("yolo", root="set", task="segment").train.targets[0].read().sum() == 16 * 8
-
-
-def test_points_follow_the_box() -> None:
-    yaml = YAML + "kpt_shape: [2, 3]\nflip_idx: [1, 0]\n"
-    put("0 .5 .5 1 1 .25 .5 2 0 0 0", yaml=yaml)
-    dataset = load("yolo", root="set", keypoints=True)
-    assert isinstance(dataset.kind, Boxes)
-    assert dataset.kind.flip_pairs == ((0, 1),)
-    assert dataset.train.targets[0].points.tolist() == [[[9.5, 9.5, 2], [0, 0, 0]]]
-    assert load("yolo", root="set").train.targets[0].points is None
-    put("0 .1 .1 .5 .1 .5 .5", yaml=yaml)
-    with pytest.raises(UserError, match=r"line 1 of .*0.txt: 6 numbers where 10 are allowed"):
-        load("yolo", root="set")
 
 
 def test_a_txt_may_list_the_images_and_folders_may_have_been_moved() -> None:
@@ -107,8 +93,7 @@ def test_a_bad_line_is_named_and_its_image_left_out(line: str, why: str) -> None
         (YAML.replace("[cat, dog]", "[cat, cat]"), "has a name of a class twice"),
         (YAML.replace("images/train", "images/trian"), "train: there is no set/images/trian.*Did you mean .*train"),
         (YAML.replace("train:", "trains:"), "has no 'train'. Did you mean 'trains'?"),
-        (YAML + "kpt_shape: [2]\n", "kpt_shape or flip_idx is wrong"),
-        (YAML + "kpt_shape: [3, 2]\nflip_idx: [1, 2, 0]\n", "kpt_shape or flip_idx is wrong"),
+        (YAML + "kpt_shape: [3, 2]\n", "has kpt_shape: points of objects are not read"),
     ],
 )
 def test_a_wrong_data_yaml_says_why(yaml: str, why: str) -> None:
