@@ -1,6 +1,8 @@
 """Runs of masks from the command line: training, evaluation, predicted masks at the size of the images, exports."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from augment.support.errors import UserError
 from trainer.run.config import parse_config
 from trainer.run.train import train
 from trainer.tools import evaluate, predict
+from trainer.tools.export.command import main as export
 from trainer.tools.masks import mask_files, palette, stored_mask
 
 NAMES = ("background", "left", "right")
@@ -106,3 +109,18 @@ def test_two_images_never_share_a_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"would both become out/1\.png\. Allowed: one at a time\.$"):
         mask_files([inside[0], tmp_path / "c/1.jpg"], [], Path("out"))
     assert palette(("sky",))[:3] != palette(("background",))[:3]
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_an_export_scores_what_evaluate_scores(run: Path, form: str, tmp_path: Path) -> None:
+    assert export([str(run), "--to", form, "--out", str(tmp_path)]) == 0
+    compared = json.loads((tmp_path / "export.json").read_text())
+    assert compared["exported"]["val_miou"] == pytest.approx(compared["pytorch"]["val_miou"], abs=1e-3)
+    assert compared["differing"] == []
+    assert compared["largest"] < 0.01
+    image = run.parent / "val" / "images" / "0.jpg"
+    command = [sys.executable, str(tmp_path / "predict.py"), str(image)]
+    python = subprocess.run(command, capture_output=True, text=True, check=True)
+    shares = dict(predict.predict(run, [image], out=tmp_path)[0].classes)
+    best = max(shares, key=lambda name: shares[name])
+    assert python.stdout.split()[1] == best

@@ -9,12 +9,16 @@ from numpy.typing import NDArray
 
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import name_of
-from augment.support.console import progress_bar
 from trainer.callbacks.recorder import Recorder
-from trainer.run.trained import KeptOutputs, Trained
+from trainer.loop.callback import Callback
+from trainer.loop.learner import Learner
+from trainer.run.trained import Trained
 from trainer.tasks.meter import Meter
 
-# The outputs of an export for an image, (K,) each: what the model returns, and its activation.
+_CPU = torch.device("cpu")
+_PIXELS = 0.01  # share of pixels, of those of masks, in which the highest output may be another one
+
+# The outputs of an export for an image, (K,) or (K, height, width) each: what the model returns, and its activation.
 RunExport = Callable[[ImageRef], Sequence[NDArray[np.float32]]]
 
 
@@ -27,7 +31,8 @@ class Check:
         pytorch: the scores of the model in PyTorch.
         exported: the scores of the export.
         largest: the largest absolute difference of an activated output: of a probability, or of a number.
-        differing: names of the images whose highest output is another one; none where outputs are not ranked.
+        differing: names of the images whose highest output is another one, of masks in more than a hundredth of the
+            pixels; none where outputs are not ranked.
     """
 
     images: int
@@ -45,26 +50,38 @@ def compare(trained: Trained, split: Split, run: RunExport) -> Check:
         split: images that can be decoded, with their targets; at least one.
         run: the export.
     """
-    recorder, task = Recorder(), trained.task
-    kept = KeptOutputs(lambda learner: (learner.batch.targets.clone(), learner.output.float().clone()))
-    trained.run_over(split, recorder, kept, description="PyTorch")
-    targets, outputs = kept.in_order()
-    found = []
-    with progress_bar() as progress:
-        for image in progress.track(split.files, description="the export"):
-            found.append(torch.from_numpy(np.array(run(image)[0])))
-    exported = torch.stack(found)
-    _, loss = task.make_losses(trained.config.fit, trained.network, torch.device("cpu"))
-    meter = Meter(task, recorder.metrics, torch.device("cpu"), keep=True)
-    meter.update(loss(exported, targets), exported, targets)
-    ours, theirs = task.activate(outputs), task.activate(exported)
-    differing: list[int] = []
-    if task.ranked and len(trained.classes) > 1:
-        differing = (ours.argmax(1) != theirs.argmax(1)).nonzero().flatten().tolist()
+    recorder, comparison = Recorder(), _Comparison(trained, split, run)
+    trained.run_over(split, recorder, comparison, description="comparing")
     return Check(
         images=len(split.files),
         pytorch=recorder.val,
-        exported={f"val_{name}": value for name, value in meter.scores().items()},
-        largest=(ours - theirs).abs().max().item(),
-        differing=tuple(name_of(split.files[i]) for i in differing),
+        exported={f"val_{name}": value for name, value in comparison.meter.scores().items()},
+        largest=comparison.largest,
+        differing=tuple(name_of(split.files[i]) for i in sorted(comparison.differing)),
     )
+
+
+class _Comparison(Callback):
+    """Runs an export on the images of each batch of a pass, as all outputs of masks would not fit in memory."""
+
+    def __init__(self, trained: Trained, split: Split, run: RunExport) -> None:
+        self._trained, self._files, self._run = trained, split.files, run
+        self._loss = trained.task.make_losses(trained.config.fit, trained.network, _CPU)[1]
+        self.largest = 0.0
+        self.differing: list[int] = []
+
+    def before_validate(self, learner: Learner) -> None:
+        """Measure what is measured of the model."""
+        self.meter = Meter(learner.task, learner.find(Recorder).metrics, _CPU, keep=True)
+
+    def after_batch(self, learner: Learner) -> None:
+        """Compare the outputs of a batch."""
+        batch, task = learner.batch, learner.task
+        indices, targets = batch.indices.tolist(), task.targets_of(batch).cpu()
+        exported = torch.stack([torch.from_numpy(np.array(self._run(self._files[i])[0])) for i in indices])
+        self.meter.update(self._loss(exported, targets), exported, targets, frames=task.frames_of(batch))
+        ours, theirs = task.activate(learner.output.float().cpu()), task.activate(exported)
+        self.largest = max(self.largest, (ours - theirs).abs().max().item())
+        if task.ranked and len(self._trained.classes) > 1:
+            other = (ours.argmax(1) != theirs.argmax(1)).float().reshape(len(indices), -1).mean(1) > _PIXELS
+            self.differing += [i for i, differs in zip(indices, other.tolist(), strict=True) if differs]

@@ -40,7 +40,7 @@ class Served(nn.Module):
         self._size = trained.config.aug.size if plan is None else None
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs, (N, K) each.
+        """Return the outputs, (N, K) each, or (N, K, height, width) of masks.
 
         Args:
             images: (N, 3, height, width) float32, normalized; or with a plan (N, height, width, 3) uint8 RGB.

@@ -27,6 +27,7 @@ from augment.support.files import installed_version, write_atomically, write_jso
 from augment.support.text import amount, list_some, plural
 from augment.support.writing import check_folder
 from trainer.run.trained import Trained, load_trained
+from trainer.tasks.segment import Segment
 from trainer.tools.evaluate import evaluated_split
 from trainer.tools.export.check import Check, RunExport, compare
 from trainer.tools.export.served import INPUT, Served, onnx_bytes, require_onnx, torch_bytes
@@ -55,7 +56,8 @@ def export(trained: Trained, form: str, folder: Path, *, inside: bool = True) ->
     program = served.export()
     metadata = {"classes": trained.classes, "outputs": served.outputs, "plan": str(plan)}
     model = torch_bytes(program, metadata) if form == "torch" else onnx_bytes(program, served, metadata)
-    files: dict[str, bytes | str] = {_FILES[form]: model, "predict.py": predict_source(_FILES[form], inside=inside)}
+    source = predict_source(_FILES[form], inside=inside, masks=isinstance(trained.task, Segment))
+    files: dict[str, bytes | str] = {_FILES[form]: model, "predict.py": source}
     if not inside:
         files["transform.py"] = python_source(plan)
     with writing(f"--out {folder}"):
@@ -67,19 +69,20 @@ def export(trained: Trained, form: str, folder: Path, *, inside: bool = True) ->
     return _runner(form, model, lambda image: _opened(image, transform))
 
 
-def predict_source(file: str, *, inside: bool) -> str:
+def predict_source(file: str, *, inside: bool, masks: bool = False) -> str:
     """Return predict.py, which runs an exported model without this project.
 
     Args:
         file: model.onnx or model.pt2.
         inside: whether the model preprocesses images itself; otherwise transform.py does.
+        masks: whether outputs are those of each pixel.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     source = inspect.getsource(to_rgb) if inside else ""
     template = environment.get_template("predict.jinja")
-    return template.render(file=file, torch=file == "model.pt2", to_rgb=source).rstrip() + "\n"
+    return template.render(file=file, torch=file == "model.pt2", to_rgb=source, masks=masks).rstrip() + "\n"
 
 
 def _opened(image: ImageRef, prepare: Callable[[Image.Image], NDArray[Any]]) -> NDArray[Any]:
