@@ -211,7 +211,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 photo = draw_photo(40, 30, 100 * channel + seed) // 2
                 photo[..., channel] += 120
                 Image.fromarray(photo).save(root / "data" / split / name / f"{seed}.png")
-    given = ["data=folder", f"data.root={root / 'data'}", "aug.size=16", "fit.batch_size=6", "fit.epochs=3"]
+    given = ["data=folder", f"data.root={root / 'data'}", "aug.size=[16,20]", "fit.batch_size=6", "fit.epochs=3"]
     aug = [
         "aug.val.center_crop.scale=0.9",
         "fit.device=cpu",

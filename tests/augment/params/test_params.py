@@ -8,7 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.params import CacheSize, Channels, Choice, Count, Flag, Number, Param, Range, Text, Texts, Values
+from augment.params import (
+    CacheSize,
+    Channels,
+    Choice,
+    Count,
+    Flag,
+    ImageSize,
+    Number,
+    Param,
+    Range,
+    Size,
+    Text,
+    Texts,
+    Values,
+)  # fmt: skip
 from augment.support.errors import UserError
 
 KEY = "aug.train.step.parameter"
@@ -18,6 +32,7 @@ SHARE = Number(within=(0, 1), doc="share")
 FACTOR = Number(within=(0, 10), above=0, doc="factor")
 COUNT = Count(doc="any count")
 SIDE = Count(within=(8, 16), unit="px", doc="side")
+IMAGES = ImageSize(within=(8, 16), unit="px", doc="size")
 FLAG = Flag(doc="flag")
 TEXT = Text(doc="a name")
 CHOICE = Choice(options=("horizontal", "vertical"), doc="direction")
@@ -48,6 +63,8 @@ HUGE = 10**400  # a whole number that no float can hold: float(HUGE) raises Over
         (COUNT, 2**63, 2**63),
         (COUNT, np.int64(3), 3),
         (SIDE, 16, 16),
+        (IMAGES, 16, Size(16, 16)),
+        (IMAGES, [8, 12], Size(8, 12)),
         (FLAG, True, True),
         (TEXT, "a b", "a b"),
         (TEXT, 2024, "2024"),
@@ -77,6 +94,11 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
     (Number(within=(0, inf), doc=""), "a number of at least 0", [-1e-9, inf]),
     (COUNT, "a whole number of at least 0", [-1, 1.0, 1.5, True, "3", None, nan, inf, [3]]),
     (SIDE, "a whole number from 8 to 16", [7, 17, 8.0, True]),
+    (
+        IMAGES,
+        "a whole number from 8 to 16 for a square, or [height, width]",
+        [7, 17, 8.0, True, None, "9x12", [9], [9, 17], [0, 9], [9, 9, 9], [9, 9.0], [[9, 9], 9], []],
+    ),
     (FLAG, "true or false", [0, 1, "true", "no", None, [], 1.0]),
     (TEXT, "text (a name)", ["", True, None, 1.5, ["a"], {}]),
     (CHOICE, "horizontal, vertical", [True, None, 1.5, ["horizontal"]]),

@@ -16,7 +16,7 @@ from augment.recipe.steps import SplitName, parse_aug, parse_steps
 SIZE = 64
 
 
-def plan_of(split: SplitName = "train", *, fuse: bool = True, size: int = SIZE, **steps: object) -> Plan:
+def plan_of(split: SplitName = "train", *, fuse: bool = True, size: Any = SIZE, **steps: object) -> Plan:
     return build_plan(parse_aug({"size": size, "fuse": fuse, split: steps}), split)
 
 
@@ -193,6 +193,8 @@ def test_digest_changes_with_everything_that_determines_pixels() -> None:
     steps: dict[str, Any] = BASE["train"]
     others = {
         "size": digest(size=65),
+        "wide": digest(size=[64, 65]),
+        "tall": digest(size=[65, 64]),
         "mean": digest(mean=[0.5, 0.5, 0.5000001]),
         "std": digest(std=[0.2500001, 0.25, 0.25]),
         "fuse": digest(fuse=False),
@@ -236,6 +238,7 @@ def test_digest_changes_with_every_parameter_of_every_op(op: Op) -> None:
 def test_digest_does_not_change_otherwise() -> None:
     steps: dict[str, Any] = BASE["train"]
     assert digest() == digest(val={"center_crop": {}}), "the other split"
+    assert digest() == digest(size=[SIZE, SIZE]), "a square with both of its sides"
     assert digest() == digest(train=steps | {"warp": {"p": 0}}), "a step that is left out"
     assert with_step("hue", p=0) == digest(train={n: s for n, s in steps.items() if n != "hue"}), "p = 0, and gone"
     assert digest() == with_step("rotate", angle_range=(-7.0, 7.0)), "whole numbers and floats"

@@ -38,13 +38,14 @@ STEPS: dict[str, dict[str, Any]] = {
     "replicated letterbox": {"letterbox": {"border": "replicate"}},
     "reflected letterbox": {"letterbox": {"border": "reflect_101"}},
 }
+SIZES = {"square": SIZE, "wide": (24, 40)}
 
 # Where a value lies halfway between two levels, DALI's arithmetic may round it to the other one: in .05% of values.
 # A little more for CMYK, whose conversion to RGB is another one, too: 2 levels.
 LEVELS, CMYK_LEVELS = 1.01, 2.01
 
 
-def plan_of(steps: Mapping[str, Any] | None = None, split: SplitName = "val", size: int = SIZE, **aug: object) -> Plan:
+def plan_of(steps: Mapping[str, Any] | None = None, split: SplitName = "val", size: Any = SIZE, **aug: object) -> Plan:
     return build_plan(parse_aug({"size": size, split: steps, **aug}), split)
 
 
@@ -91,11 +92,15 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [save(folder, f"{w}.png", photo(w, h, w)) for w, h in ((120, 90), (47, 101), (20, 30), (333, 16), (32, 32))]
 
 
+EVERY_SIZE = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+
+
+@EVERY_SIZE
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
 def test_the_serialized_pipeline_matches_validation(
-    steps: dict[str, Any], image_files: Split, tmp_path: Path, device: torch.device
+    steps: dict[str, Any], size: Any, image_files: Split, tmp_path: Path, device: torch.device
 ) -> None:
-    plan, kind = plan_of(steps), "gpu" if device.type == "cuda" else "cpu"
+    plan, kind = plan_of(steps, size=size), "gpu" if device.type == "cuda" else "cpu"
     (tmp_path / "it.dali").write_bytes(serialize(plan, kind))  # type: ignore[arg-type]
     form = load_dali(tmp_path / "it.dali", kind)  # type: ignore[arg-type]
     theirs = np.concatenate([form(image_files.files[:4]), form(image_files.files[4:])])
@@ -151,18 +156,19 @@ def test_the_python_file_needs_pillow_and_numpy_only(noisy: list[Path], tmp_path
     assert levels(theirs - validate(plan, noisy), plan).max() <= LEVELS
 
 
+@EVERY_SIZE
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
 def test_the_python_file_and_the_module_match_validation_but_for_ties(
-    steps: dict[str, Any], noisy: list[Path], image_files: Split, tmp_path: Path
+    steps: dict[str, Any], size: Any, noisy: list[Path], image_files: Split, tmp_path: Path
 ) -> None:
     # Including the edges, where Pillow's own resize is far off. Pillow and DALI's CPU decoder decode JPEG alike.
     for files in (noisy, image_files.files):
-        plan = plan_of(steps, mean=[0.1, 0.5, 0.7], std=[0.1, 0.3, 1])
+        plan = plan_of(steps, size=size, mean=[0.1, 0.5, 0.7], std=[0.1, 0.3, 1])
         expected = validate(plan, files)
         for form in (transform(plan, tmp_path, files), module(plan, files)):
             difference = levels(form - expected, plan)
             assert difference.max() <= LEVELS
-            assert difference.mean() < 0.01
+            assert difference.mean() < 0.02
 
 
 def _palette() -> Image.Image:

@@ -1,5 +1,6 @@
 """The line of each epoch, the bar, and the remaining time of a fit."""
 
+import math
 import re
 from io import StringIO
 
@@ -7,6 +8,7 @@ import pytest
 from fakes import make_learner, on, raises
 from rich.console import Console
 
+from augment.params import Size
 from trainer.callbacks import progress
 from trainer.callbacks.progress import Pace, ProgressBar, _running
 from trainer.callbacks.recorder import Recorder
@@ -89,7 +91,7 @@ def learner_of(clock: list[float], left: list[float | None], *others: object, **
     """
 
     def pass_time(learner: Learner) -> None:
-        pixels = [stage.size**2 for stage in learner.run.stages if stage.start <= learner.epoch] or [1]
+        pixels = [math.prod(stage.size) for stage in learner.run.stages if stage.start <= learner.epoch] or [1]
         clock[0] += pixels[-1] * (3 if learner.training else 1)
 
     note = on("after_batch", lambda learner: left.append(learner.find(Pace).left(learner)), Phase.LAST)
@@ -113,8 +115,8 @@ def test_what_is_left_follows_from_what_was_done(clock: list[float]) -> None:
 
 def test_a_stage_with_larger_images_takes_longer(clock: list[float]) -> None:
     stages = (
-        FitStage(name="small", start=0, epochs=2, size=1, batch_size=2),
-        FitStage(name="large", start=2, epochs=1, size=2, batch_size=2),
+        FitStage(name="small", start=0, epochs=2, size=Size(1, 1), batch_size=2),
+        FitStage(name="large", start=2, epochs=1, size=Size(1, 4), batch_size=2),
     )
     left: list[float | None] = []
     learner_of(clock, left, run=RunDescription(stages=stages)).fit()

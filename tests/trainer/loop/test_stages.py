@@ -47,6 +47,18 @@ def test_stages_are_overridden_by_name() -> None:
     assert not parse_config(compose(["fit.epochs=20"])).fit.stages
 
 
+def test_one_number_is_the_shorter_side_of_images_that_are_not_square() -> None:
+    given = ["fit.stages={small: {epochs: 2, size: 90}, other: {epochs: 1, size: [60, 70]}, full: {}}"]
+    config = parse_config(compose(["aug.size=[120,161]", *given]))
+    sizes = [stage.size for stage in config.fit.full_stages(config.aug.size)]
+    assert sizes == [(90, 121), (60, 70), (120, 161)]
+    assert [stage["size"] for stage in config.resolved["fit"]["stages"].values()] == [90, [60, 70], None]
+    assert config.resolved["aug"]["size"] == [120, 161]
+    again = parse_config(config.resolved)
+    assert (again.aug, again.fit) == (config.aug, config.fit)
+    assert str(config.fit.full_stages(config.aug.size)[0]) == "90 x 121 px, batch 64"
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("data")
 def test_each_size_must_fit_through_the_model() -> None:

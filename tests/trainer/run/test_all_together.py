@@ -19,8 +19,8 @@ from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
 from trainer.run.resume import check_resume
 
-# Two epochs of 8 px in batches of 2, the last of one image left out, two of 12 px in batches of 3; steps of two
-# batches; validation after the second epoch and the fourth.
+# Two epochs of 8 x 10 px in batches of 2, the last of one image left out, two of 12 x 15 px in batches of 3; steps of
+# two batches; validation after the second epoch and the fourth.
 FIT: dict[str, Any] = {
     "epochs": 4,
     "batch_size": 3,
@@ -69,7 +69,7 @@ def data(request: pytest.FixtureRequest, image_files: Split, monkeypatch: pytest
 
 def config_of(at: int | None = None, error: type[BaseException] = CancelFit, **fit: Any) -> Config:
     """Return the configuration; with `at`, of a run that ends in its batch of that number."""
-    aug = {"size": 12, "train": {"random_resized_crop": {}, "rotate": {"p": 0.5}}}
+    aug = {"size": [12, 15], "train": {"random_resized_crop": {}, "rotate": {"p": 0.5}}}
     sections = {"data": {"source": "sample"}, "model": {"kind": "cnn"}, "aug": aug, "callbacks": CALLBACKS}
     config = parse_config({**sections, "fit": FIT | fit})
     stop = [] if at is None else [lambda: on("after_batch", raises(error, at), 40)]

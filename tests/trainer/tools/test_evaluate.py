@@ -101,4 +101,4 @@ def test_another_source_has_settings_of_its_own(finished_run):
     """None of those of the run's source, some of which it does not know; all else is the run's."""
     config = load_trained(finished_run, ["data=sample", "data.dir=elsewhere"]).config
     assert config.data == parse_data({"source": "sample", "dir": "elsewhere"})
-    assert config.aug.size == (16, 16)
+    assert config.aug.size == (16, 20)
