@@ -174,7 +174,7 @@ def test_policies_as_shown() -> None:
 def test_views_as_shown() -> None:
     (code,) = [code for _, code in blocks("yaml") if "views:" in code]
     plan = build_plan(parse_aug(OmegaConf.to_container(OmegaConf.create(code))), "train")
-    assert [own.size for own in plan.per_view] == [224, 224] + [96] * 6
+    assert [own.size.plain for own in plan.per_view] == [224, 224] + [96] * 6
     byol = build_plan(compose_recipe(["+aug=byol"]).aug, "train")
     assert [own.tree for own in plan.per_view[:2]] == [own.tree for own in byol.per_view]
 

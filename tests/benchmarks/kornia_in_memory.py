@@ -21,7 +21,7 @@ from augment.tools.bench.torchvision import translate
 FLIPS = {"horizontal": kornia.RandomHorizontalFlip, "vertical": kornia.RandomVerticalFlip}
 TRANSLATIONS = {
     "random_resized_crop": lambda params, p, size: kornia.RandomResizedCrop(
-        (size, size), scale=params["area_range"], ratio=params["aspect_range"], p=1.0
+        tuple(size), scale=params["area_range"], ratio=params["aspect_range"], p=1.0
     ),
     "flip": lambda params, p, size: FLIPS[params["direction"]](p=p),
     "warp": lambda params, p, size: kornia.RandomAffine(0.0, translate=(0.1, 0.1), shear=(-11.0, 11.0), p=p),
