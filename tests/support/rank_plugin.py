@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from augment import Count, Text, setting
+from augment.params import Size
 from trainer import Callback, CancelFit, Model, configurable, model
 from trainer.callbacks.stopping import Interrupt
 from trainer.loop.learner import Learner
@@ -20,10 +21,10 @@ class Flat(Model):
 
     dropout: int = setting(Count(default=0, within=(0, 1), doc="whether there are batch norm and dropout"))
 
-    def build(self, classes: int, size: int) -> nn.Module:
+    def build(self, classes: int, size: Size) -> nn.Module:
         """Build the network."""
         norm = nn.BatchNorm2d(3) if self.dropout else nn.Identity()  # its statistics differ between ranks until a step
-        linear = nn.Linear(3 * size * size, classes)
+        linear = nn.Linear(3 * size.height * size.width, classes)
         with torch.no_grad():
             linear.bias.copy_(int(os.environ.get("RANK", "0")) * torch.arange(classes))  # rank 0's counts
         return nn.Sequential(norm, nn.Flatten(), nn.Dropout(0.2 * self.dropout), linear)

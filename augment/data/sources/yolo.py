@@ -16,7 +16,7 @@ from augment.support.files import expanded
 class Yolo(Source):
     """YOLO's data.yaml with .txt labels: boxes, with them masks of instances if asked; or masks of classes."""
 
-    root: str = setting(Text(aliases=("path", "data"), required=True, doc="data.yaml, or the folder that it is in"))
+    root: str = setting(Text(aliases=("path",), required=True, doc="data.yaml, or the folder that it is in"))
     task: str = setting(TASK)
     instances: bool = setting(INSTANCES)
     skip_bad: bool = setting(SKIP_BAD)

@@ -20,7 +20,7 @@ MISTAKES = [
     ("preview --op flip --photos .", "--photos .: the folder contains no images"),
     ("info data=folder data.root=nowhere", "there is no such folder"),
     ("info --jsn", "--jsn: unknown flag. Did you mean '--json'?"),
-    ("convert data=sample --out x", "--to: missing. Allowed: folder, webdataset, tfrecord, recordio."),
+    ("convert data=sample --out x", "--to: missing. Allowed: folder, webdataset, tfrecord."),
     ("convert data=sample --to folder", "--out: missing."),
     ("convert --to folder --out x", "data: missing. Allowed: data=folder data.root=DIR, or another source."),
     ("convert data=folder --to folder --out x", "data.root: missing"),
