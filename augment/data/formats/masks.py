@@ -32,16 +32,6 @@ class Pixels:
     colors: tuple[tuple[int, int, int], ...] = ()
 
 
-@dataclass(frozen=True)
-class MaskFolders:
-    """Folders of the images and of the masks of a split; names end in these suffixes, before their extensions."""
-
-    images: Path
-    masks: Path
-    image_suffix: str = ""
-    mask_suffix: str = ""
-
-
 @dataclass
 class Pairs:
     """The images of a split, their masks, and what is wrong with those without one.
@@ -142,32 +132,32 @@ def read_masks(found: Sequence[Pairs], pixels: Pixels) -> Dataset:
     return Dataset(names, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults)
 
 
-def find_pairs(folders: MaskFolders) -> Pairs:
-    """Return the images of a split with their masks, found by the path in the folder without suffix and extension.
+def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: str = "") -> Pairs:
+    """Return the images in a folder with their masks in another one, by the path in it without suffix and extension.
 
     Raises:
         UserError: a folder is missing, or holds no images.
     """
-    for folder in (folders.images, folders.masks):
+    for folder in (images, masks):
         if not folder.is_dir():
             raise UserError(f"data.root: there is no folder {folder}.{near_file(folder, folder=True)}")
-    files = [file for file in find_images(folders.images) if file.stem.endswith(folders.image_suffix)]
+    files = [file for file in find_images(images) if file.stem.endswith(image_suffix)]
     if not files:
-        raise UserError(f"data.root: {folders.images} holds no images.")
+        raise UserError(f"data.root: {images} holds no images.")
     named: dict[str, list[Path]] = {}
-    for mask in find_images(folders.masks, with_foreign=True):
-        named.setdefault(_key(mask, folders.masks, folders.mask_suffix), []).append(mask)
-    found = Pairs(folders.masks, files)
+    for mask in find_images(masks, with_foreign=True):
+        named.setdefault(_key(mask, masks, mask_suffix), []).append(mask)
+    pairs = Pairs(masks, files)
     for file in files:
-        key = _key(file, folders.images, folders.image_suffix)
-        masks = named.get(key, [])
-        if len(masks) == 1:
-            found.masks[file] = masks[0]
-        else:
-            names = " and ".join(mask.name for mask in masks[:2])
-            missing = f"has no mask: no {key}{folders.mask_suffix}.png in {shown(folders.masks)}"
-            found.faults[file] = f"has several masks: {names}" if masks else missing
-    return found
+        key = _key(file, images, image_suffix)
+        match named.get(key, []):
+            case [mask]:
+                pairs.masks[file] = mask
+            case [mask, other, *_]:
+                pairs.faults[file] = f"has several masks: {mask.name} and {other.name}"
+            case _:
+                pairs.faults[file] = f"has no mask: no {key}{mask_suffix}.png in {shown(masks)}"
+    return pairs
 
 
 def _key(file: Path, folder: Path, suffix: str) -> str:

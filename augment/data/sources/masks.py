@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from augment.data.dataset import Dataset
-from augment.data.formats.masks import MaskFolders, Pixels, find_pairs, ignoring, read_masks, read_palette
+from augment.data.formats.masks import Pixels, find_pairs, ignoring, read_masks, read_palette
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, Source, source
 from augment.data.targets.names import read_names
 from augment.params import Count, Text, setting
@@ -45,12 +45,12 @@ class MaskPairs(Source):
     def load(self) -> Dataset:
         """List the folders, and read masks that were not read before, for their sizes and labels."""
         if self.only_val:
-            return read_masks([find_pairs(self._folders(self.val_dir))], self._pixels())
-        unsplit = self.cuts_val and not self._has(self.train_dir)
-        splits = [self._folders("" if unsplit else self.train_dir)]
-        if not self.cuts_val and self._has(self.val_dir):
-            splits.append(self._folders(self.val_dir))
-        return read_masks(list(map(find_pairs, splits)), self._pixels())
+            splits = [self.val_dir]
+        else:
+            splits = ["" if self.cuts_val and not self._has(self.train_dir) else self.train_dir]
+            splits += [self.val_dir] if not self.cuts_val and self._has(self.val_dir) else []
+        suffixes = (self.image_suffix or "", self.mask_suffix or "")
+        return read_masks([find_pairs(*self._folders(split), *suffixes) for split in splits], self._pixels())
 
     @property
     def lacks_train(self) -> bool:
@@ -64,7 +64,7 @@ class MaskPairs(Source):
             return None
         alone = f"data.images={self.images}/{self.train_dir} data.masks={self.masks}/{self.train_dir}"
         within = expanded(self.root) / self.train_dir
-        return str(self._folders(self.val_dir).images), f"data.root={within}" if within.is_dir() else alone
+        return str(self._folders(self.val_dir)[0]), f"data.root={within}" if within.is_dir() else alone
 
     def _pixels(self) -> Pixels:
         if self.palette is not None:
@@ -76,14 +76,14 @@ class MaskPairs(Source):
         return Pixels(read_names(self.classes) if self.classes else (), ignoring(self.ignore_index))
 
     def _has(self, split: str) -> bool:
-        return self._folders(split).images.is_dir()
+        return self._folders(split)[0].is_dir()
 
-    def _folders(self, split: str) -> MaskFolders:
+    def _folders(self, split: str) -> tuple[Path, Path]:
+        """Return the folders of the images and of the masks of a split."""
         root = expanded(self.root)
         if not root.is_dir():
             raise UserError(f"data.root={self.root}: there is no such folder.{near_file(root, folder=True)}")
-        images, masks = (_folder(root, split, expanded(name)) for name in (self.images, self.masks))
-        return MaskFolders(images, masks, self.image_suffix or "", self.mask_suffix or "")
+        return _folder(root, split, expanded(self.images)), _folder(root, split, expanded(self.masks))
 
 
 def _folder(root: Path, split: str, name: Path) -> Path:
