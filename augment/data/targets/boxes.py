@@ -21,6 +21,8 @@ from augment.support.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from augment.drawing.targets import Drawing
+
 # The name of label 0, which no object has: torchvision's detectors count from 1.
 BACKGROUND = "background"
 
@@ -153,6 +155,15 @@ class Boxes(SpatialKind):
                 target["masks"] = (mask == wanted[:, None, None]).to(torch.uint8)
         return batch
 
+    def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
+        """Draw the boxes with their classes, and masks and points of the objects."""
+        found = {name: np.asarray(values) for name, values in target.items()}
+        labels = found["labels"].tolist()
+        drawing.masks(found.get("masks", np.empty(0)), labels if "masks" in found else ())
+        drawing.boxes(found["boxes"], labels, [names[label] for label in labels])
+        for points in found.get("keypoints", ()):
+            drawing.points(points, self.flip_pairs)
+
     def given(self, targets: Any, count: int) -> list[Any]:
         """Return objects, given as torchvision has them: a list of dicts."""
         if not isinstance(targets, Sequence) or len(targets) != count:
@@ -221,6 +232,21 @@ def fault_of_boxes(boxes: NDArray[Any]) -> str:
     box = boxes[np.argmax(wrong)]
     why = "is not finite" if not np.isfinite(box).all() else "has no area, or its edges are reversed"
     return f"the box {[float(f'{edge:.6g}') for edge in box]} {why}. Allowed: left < right, top < bottom."
+
+
+def growth(objects: Objects, frame: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how much larger the hull of each moved box is than the moved box itself, (K,), by area, 1 if it is not.
+
+    Args:
+        objects: the objects of an image.
+        frame: (3, 3), from stored to output pixels.
+    """
+    x, y = objects.boxes[:, [0, 2, 2, 0]] - 0.5, objects.boxes[:, [1, 1, 3, 3]] - 0.5
+    moved = np.stack([x, y, np.ones_like(x)], axis=-1) @ frame.T
+    x, y = moved[..., 0] / moved[..., 2], moved[..., 1] / moved[..., 2]
+    area = np.abs((x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)).sum(axis=1)) / 2
+    ratio: NDArray[np.float64] = np.ptp(x, axis=1) * np.ptp(y, axis=1) / area
+    return ratio
 
 
 def _move_boxes(

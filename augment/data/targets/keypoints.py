@@ -16,6 +16,8 @@ from augment.support.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from augment.drawing.targets import Drawing
+
 Points = tuple[tuple[float, float, float], ...]
 
 
@@ -40,6 +42,10 @@ class Keypoints(SpatialKind):
         points = np.array(loaded, np.float32)
         moved = move_points(points, np.arange(len(points)), motion, self.flip_pairs)
         return torch.from_numpy(moved).to(motion.device)
+
+    def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
+        """Draw the points with their names."""
+        drawing.points(np.asarray(target), self.flip_pairs, names)
 
     def given(self, targets: Any, count: int) -> list[Any]:
         """Return points, (N, P, 2) or (N, P, 3)."""

@@ -23,6 +23,8 @@ from augment.support.text import list_some
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from augment.drawing.targets import Drawing
+
 # The modes of images whose pixels are labels.
 _LABEL_MODES = ("1", "L", "P")
 
@@ -119,6 +121,10 @@ class Masks(SpatialKind):
     def paste(self, targets: Tensor, partners: Tensor, where: Tensor) -> Tensor:
         """Return the labels of partners at some pixels."""
         return partners.where(where, targets)
+
+    def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
+        """Draw the areas of the classes."""
+        drawing.mask(np.asarray(target), names, ignore=IGNORE)
 
     def given(self, targets: Any, count: int) -> list[Any]:
         """Return masks, (N, height, width) or a list of (height, width)."""

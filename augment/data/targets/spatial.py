@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from augment.drawing.targets import Drawing
+
 # The label of pixels that no loss and no metric looks at.
 IGNORE = 255
 
@@ -111,6 +113,10 @@ class SpatialKind(Kind):
     @abstractmethod
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Any:
         """Return the targets of a batch, (N,) of what `load` returns, as they are in the outputs."""
+
+    @abstractmethod
+    def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
+        """Draw the targets of an image, as a batch has them, on it."""
 
     @abstractmethod
     def given(self, targets: Any, count: int) -> list[Any]:

@@ -1,6 +1,7 @@
 """Draw what a recipe does to images, step by step and as a whole, or what ops do.
 
-Images go through the same pipeline as in training; captions name the drawn parameters.
+Images go through the same pipeline as in training, with masks, boxes and points drawn on them; captions name the drawn
+parameters, and how much boxes grow where they are turned.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ ALL = "all"
 _EXAMPLES = """\
   python -m augment preview +aug=imagenette aug.train.rotate.p=.5                    a recipe
   python -m augment preview +aug=imagenette --photos DIR --count 6 --out recipe.png  on your own images
+  python -m augment preview +aug=detect data=sample_boxes                            with the boxes, as they follow
   python -m augment preview --op rotate --op erase                                   two ops
   python -m augment preview --op all aug.plugins=[my_ops]                            all ops, including your own
 
@@ -46,22 +48,26 @@ def main(arguments: Sequence[str]) -> int:
         from augment.drawing.style import save_figure
         from augment.drawing.text import DPI
         from augment.tools._photos import find_photos
-        from augment.tools.preview.gallery import ops_blocks, recipe_blocks
+        from augment.tools.preview.gallery import Photos, ops_blocks, recipe_blocks
         from augment.tools.preview.sheet import draw, lay_out
 
         # Mixing takes two photos.
         most = 2 if names else options.count
-        files = find_photos(options.photos, lambda: getattr(load_dataset(recipe.source()), split).files, most)
+        dataset = None if options.photos else load_dataset(recipe.source())
+        files = find_photos(options.photos, lambda: getattr(dataset, split).files, most)
+        photos = (
+            Photos.numbered(files) if dataset is None else Photos.of(getattr(dataset, split), dataset.classes, files)
+        )
         seed = recipe.seed if options.seed is None else options.seed
         with progress_bar() as progress:
             if names:
                 title = "All ops" if set(names) == set(OPS) else "Ops"
                 text = f"with their default parameters; seed {seed}"
-                blocks = ops_blocks(aug, names, files, progress, seed=seed)
+                blocks = ops_blocks(aug, names, photos, progress, seed=seed)
             else:
                 title = f"{recipe_name or 'Recipe'}, {split}"
                 text = "; ".join([*(t for t in overrides if key_of(parse(t)).startswith("aug.")), f"seed {seed}"])
-                blocks = recipe_blocks(aug, split, files, progress, seed=seed)
+                blocks = recipe_blocks(aug, split, photos, progress, seed=seed)
             layout = lay_out(f"{title}, {aug.size.height} x {aug.size.width} px", text, blocks)
             with writing(f"--out {options.out}"):
                 save_figure(draw(layout), options.out, DPI)

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from rich.progress import Progress
 
 from augment.data.dataset import ImageRef, Split
-from augment.pipeline.build import render
+from augment.data.targets.boxes import growth
+from augment.data.targets.spatial import SpatialKind
+from augment.drawing.targets import Drawing
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.reading import Order
@@ -33,11 +36,51 @@ from augment.recipe.sampler import Sampler
 from augment.recipe.steps import Aug, SplitName, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError
-from augment.tools.preview.sheet import Pixels, SheetBlock, SheetRow, Tile
+from augment.tools.preview.sheet import LARGEST, Pixels, SheetBlock, SheetRow, Tile
 
 # Draws shown of a whole recipe, and of an op without ranges.
 DRAWS = 4
 OP_DRAWS = 3
+
+
+# The longest side of images with targets drawn on them, at least.
+_LEGIBLE = 256
+
+
+@dataclass(frozen=True)
+class Photos:
+    """The photos of a preview, with the masks, boxes or points in them if there are some; else with their numbers.
+
+    Attributes:
+        split: the photos.
+        names: the names of classes or points.
+    """
+
+    split: Split
+    names: tuple[str, ...]
+
+    @classmethod
+    def numbered(cls, files: Sequence[ImageRef]) -> "Photos":
+        """Return photos without targets."""
+        return cls(Split(tuple(files), tuple(range(len(files)))), tuple(map(str, range(len(files)))))
+
+    @classmethod
+    def of(cls, split: Split, names: tuple[str, ...], files: Sequence[ImageRef]) -> "Photos":
+        """Return some of the files of a split."""
+        if not isinstance(split.kind, SpatialKind):
+            return cls.numbered(files)
+        target = dict(zip(split.files, split.targets, strict=True))
+        return cls(Split(tuple(files), tuple(target[file] for file in files), split.kind), names)
+
+    @property
+    def kind(self) -> SpatialKind | None:
+        """The kind of what is drawn on the photos; None: nothing."""
+        return self.split.kind if isinstance(self.split.kind, SpatialKind) else None
+
+    def first(self, count: int) -> "Photos":
+        """Return some of them."""
+        split = replace(self.split, files=self.split.files[:count], targets=self.split.targets[:count])
+        return replace(self, split=split)
 
 
 # --- images as fed to the model ---
@@ -53,6 +96,7 @@ class Shot:
         photo: index of the file.
         image: (height, width, 3) RGB.
         done: what was done to it, as phrases.
+        growth: area of the hulls of the boxes in it over that of the boxes themselves, as they are turned; one each.
     """
 
     epoch: int
@@ -60,18 +104,18 @@ class Shot:
     photo: int
     image: Pixels
     done: tuple[str, ...]
+    growth: tuple[float, ...] = ()
 
 
-def shoot(plan: Plan, files: Sequence[ImageRef], *, seed: int, epochs: int) -> list[Shot]:
-    """Run files, an epoch of one batch, through a plan; return a shot for each epoch, view and file.
+def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Shot]:
+    """Run photos, an epoch of one batch, through a plan; return a shot for each epoch, view and photo.
 
-    What was done to each is described from the sampler's draws for these samples.
+    What was done to each is described from the sampler's draws for these samples. Targets are drawn on it.
     """
-    split = Split(tuple(files), tuple(range(len(files))))
+    count, kind, names = len(photos.split), photos.kind, photos.names
     mixing = [step.key for stage in plan.batch_stages for step in stage.steps]
     # Mixing happens after normalization; targets then tell the shares.
-    classes = [str(number) for number in split.targets]
-    loader = Loader(plan, split, Order(len(files), seed), Placement(), Form(raw=not mixing), classes=classes)
+    loader = Loader(plan, photos.split, Order(count, seed), Placement(), Form(raw=not mixing), classes=names)
     shots = []
     for epoch in range(epochs):
         (batch,) = loader
@@ -83,11 +127,23 @@ def shoot(plan: Plan, files: Sequence[ImageRef], *, seed: int, epochs: int) -> l
             images = _pixels(batch.views[view], own)
             for sample, photo in enumerate(batch.indices.tolist()):
                 done = applied_steps(own, draws, sample)
-                if any(draws[key]["applied"][sample] for key in mixing):
+                if kind is None and any(draws[key]["applied"][sample] for key in mixing):
                     done.append(f"share {float(batch.targets[sample, photo]):.2f}")
-                shots.append(Shot(epoch, view, photo, images[sample], tuple(done)))
+                image, grown = images[sample], np.empty(0)
+                if kind is not None:
+                    image = _drawn(image, kind, batch.view_targets[view][sample], names)
+                    grown = growth(photos.split.targets[photo], batch.view_frames[view][sample].numpy())
+                shots.append(Shot(epoch, view, photo, image, tuple(done), tuple(grown.tolist())))
     loader.close()
     return shots
+
+
+def _drawn(image: Pixels, kind: SpatialKind, target: Any, names: Sequence[str]) -> Pixels:
+    """Draw a target on an image, enlarged or reduced so that names can be read."""
+    longest = max(image.shape[:2])
+    drawing = Drawing(image, LARGEST / longest if longest > LARGEST else -(-_LEGIBLE // longest))
+    kind.draw(drawing, target, names)
+    return drawing.pixels
 
 
 def _pixels(images: torch.Tensor, plan: Plan) -> Pixels:
@@ -107,12 +163,12 @@ class Studio:
 
     Attributes:
         aug: provides the image size and other settings; its steps are not used.
-        files: the photos; those after the first are only used for mixing.
+        photos: those after the first are only used for mixing.
         seed: seed of the draws.
     """
 
     aug: Aug
-    files: tuple[ImageRef, ...]
+    photos: Photos
     seed: int
 
     def row(self, step: Step, lines: Sequence[str]) -> SheetRow:
@@ -123,7 +179,7 @@ class Studio:
         # Only crops see more of a photo than what has the output's aspect ratio.
         original = letterbox if step.op.kind == "crop" else resize
         settings = {"fill": 255} if step.op.kind == "crop" else {"side": "short"}
-        first = Tile(self._render(_step(original, **settings)), ("original",))
+        first = self._tile(_step(original, **settings), ("original",))
         return SheetRow((first, *self._tiles(step)), step.title, tuple(lines))
 
     def _tiles(self, step: Step) -> Iterator[Tile]:
@@ -131,28 +187,23 @@ class Studio:
         mixed = op.kind in ("policy", "batch")
         if not mixed and any(not is_fixed(step.params[name]) for name in ranges_of(step)):
             for level in LEVELS:
-                yield Tile(self._render(pin(step, level)), _captioned(level, pinned_values(step, level)))
+                yield self._tile(pin(step, level), _captioned(level, pinned_values(step, level)))
         elif mixed or op.random or op.uniforms:
-            for shot in shoot(self._plan(pin(step), "train"), self.files, seed=self.seed, epochs=OP_DRAWS):
+            for shot in shoot(self._plan(pin(step), "train"), self.photos, seed=self.seed, epochs=OP_DRAWS):
                 if shot.photo == 0:
                     # The row shows the step's name; a policy may have done nothing.
                     done = shot.done or ("unchanged",) if op.kind == "policy" else shot.done[1:]
                     yield Tile(shot.image, _captioned(f"draw {shot.epoch + 1}", done))
         else:
-            yield Tile(self._render(pin(step, "low")), tuple(pinned_values(step, "low")) or (step.title,))
+            yield self._tile(pin(step, "low"), tuple(pinned_values(step, "low")) or (step.title,))
 
     def _plan(self, step: Step, split: SplitName) -> Plan:
         steps = (step,) if step.op.kind == "crop" else (_step(resize, side="short"), step)
         return build_plan(replace(self.aug, train=steps, val=steps, views=Views()), split)
 
-    def _render(self, step: Step) -> Pixels:
-        image: Pixels = render(self._plan(step, "val"), self.files[:1], self.seed)[0]
-        return image
-
-
-def render_whole(aug: Aug, files: Sequence[ImageRef]) -> Pixels:
-    """Return whole images on a white background: (N, height, width, 3)."""
-    return render(build_plan(replace(aug, val=(_step(letterbox, fill=255),)), "val"), files, 0)
+    def _tile(self, step: Step, caption: tuple[str, ...]) -> Tile:
+        (shot,) = shoot(self._plan(step, "val"), self.photos.first(1), seed=self.seed)
+        return Tile(shot.image, (*caption, *_grown(shot.growth)))
 
 
 def _step(op: Callable[..., Any], **params: Any) -> Step:
@@ -165,15 +216,19 @@ def _captioned(what: str, phrases: Sequence[str]) -> tuple[str, ...]:
     return (f"{what}: {phrases[0]}", *phrases[1:]) if phrases else (what,)
 
 
+def _grown(growth: Sequence[float]) -> tuple[str, ...]:
+    """Return how much boxes grow, unless they do not."""
+    mean = float(np.mean(growth)) - 1 if growth else 0.0
+    return (f"boxes grow by {mean:.0%}",) if mean >= 0.005 else ()
+
+
 # --- sheets ---
 
 
-def recipe_blocks(
-    aug: Aug, split: SplitName, files: Sequence[ImageRef], progress: Progress, *, seed: int
-) -> list[SheetBlock]:
+def recipe_blocks(aug: Aug, split: SplitName, photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:
     """Show each step of a recipe that mixes no images alone on the first photo, then the whole recipe on all photos."""
     plan = build_plan(aug, split)
-    studio = Studio(aug, tuple(files[:1]), seed)
+    studio = Studio(aug, photos.first(1), seed)
     shown: list[tuple[Step, str]] = []  # with the view, unless an earlier one has the same step
     for own in plan.per_view:
         others = [step for step, _ in shown]
@@ -184,23 +239,27 @@ def recipe_blocks(
         for step, view in progress.track(shown, description="Drawing")
     ]
     how = "applied to every image, at the low end, the middle and the high end of its ranges"
-    return [SheetBlock("Single steps", how, tuple(rows)), _whole(plan, aug, files, seed)]
+    return [SheetBlock("Single steps", how, tuple(rows)), _whole(plan, aug, photos, seed)]
 
 
-def _whole(plan: Plan, aug: Aug, files: Sequence[ImageRef], seed: int) -> SheetBlock:
+def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
     """Show the model input: a row for each photo, a column for each draw and view."""
     views = _view_names(plan)
     # Validation is the same in every epoch.
     epochs = max(1, DRAWS // len(views)) if plan.split == "train" else 1
-    tiles = [[Tile(original, ("original",))] for original in render_whole(aug, files)]
-    for shot in shoot(plan, files, seed=seed, epochs=epochs):
+    whole = build_plan(replace(aug, val=(_step(letterbox, fill=255),), views=Views()), "val")  # on white
+    tiles = [[Tile(shot.image, ("original",))] for shot in shoot(whole, photos, seed=0)]
+    shots = shoot(plan, photos, seed=seed, epochs=epochs)
+    for shot in shots:
         done = shot.done or ("crop only",)
         which = f"draw {shot.epoch + 1}, view {views[shot.view]}"
         tiles[shot.photo].append(Tile(shot.image, _captioned(which, done) if len(views) > 1 else done))
     window = " with a window drawn by DALI" if plan.crop.op.random else ""
     steps = ", then the steps below each image" if plan.tree else ""
     rows = tuple(SheetRow(tuple(row)) for row in tiles)
-    return SheetBlock("Whole recipe", f"the model input: {plan.crop.title}{window}{steps}", rows)
+    text = f"the model input: {plan.crop.title}{window}{steps}"
+    grown = _grown([ratio for shot in shots for ratio in shot.growth])
+    return SheetBlock("Whole recipe", "; ".join([text, *(f"{found} in the mean" for found in grown)]), rows)
 
 
 def _view_names(plan: Plan) -> list[str]:
@@ -212,11 +271,9 @@ def _view_names(plan: Plan) -> list[str]:
     ]
 
 
-def ops_blocks(
-    aug: Aug, names: Sequence[str], files: Sequence[ImageRef], progress: Progress, *, seed: int
-) -> list[SheetBlock]:
+def ops_blocks(aug: Aug, names: Sequence[str], photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:
     """Show ops with their default parameters on the first photo, a block for each kind; mixing takes two photos."""
-    studio = Studio(aug, tuple(files), seed)
+    studio = Studio(aug, photos, seed)
     kinds: dict[str, list[SheetRow]] = {kind: [] for kind in get_args(Kind)}
     for name in progress.track(names, description="Drawing"):
         kinds[OPS[name].kind].append(_op_row(studio, OPS[name]))
@@ -230,6 +287,6 @@ def _op_row(studio: Studio, op: Op) -> SheetRow:
     example = {"steps": dict.fromkeys(name for names in kinds for name in names)}
     try:
         (step,) = parse_steps({op.name: example if op.nests else {}}, "preview")
+        return studio.row(step, [doc, ", ".join(settings_of(step))])
     except UserError as error:
         return SheetRow((), op.name, (doc, f"not shown: {str(error).removeprefix('preview.')}"))
-    return studio.row(step, [doc, ", ".join(settings_of(step))])

@@ -13,11 +13,11 @@ from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug, parse_steps
 from augment.support.console import progress_bar
-from augment.tools.preview.gallery import DRAWS, Studio, ops_blocks, recipe_blocks, shoot
+from augment.tools.preview.gallery import DRAWS, Photos, Studio, ops_blocks, recipe_blocks, shoot
 from augment.tools.preview.sheet import SheetBlock, Tile
 
 SIZE = 16
-Photos = tuple[Path, ...]
+Files = tuple[Path, ...]
 
 
 def step(name: str, **params: object) -> Any:
@@ -29,19 +29,19 @@ def aug(**train: object) -> Aug:
     return parse_aug({"size": SIZE, "train": train})
 
 
-def blocks_of(recipe: Aug, photos: Photos, split: Any = "train") -> list[SheetBlock]:
-    return recipe_blocks(recipe, split, photos, progress_bar(quiet=True), seed=3)
+def blocks_of(recipe: Aug, photos: Files, split: Any = "train") -> list[SheetBlock]:
+    return recipe_blocks(recipe, split, Photos.numbered(photos), progress_bar(quiet=True), seed=3)
 
 
-def gallery_of(names: list[str], photos: Photos) -> list[SheetBlock]:
-    return ops_blocks(aug(), names, photos, progress_bar(quiet=True), seed=3)
+def gallery_of(names: list[str], photos: Files) -> list[SheetBlock]:
+    return ops_blocks(aug(), names, Photos.numbered(photos), progress_bar(quiet=True), seed=3)
 
 
-def tiles_of(given: Any, photos: Photos) -> tuple[Tile, ...]:
-    return Studio(aug(), photos, 0).row(given, []).tiles
+def tiles_of(given: Any, photos: Files) -> tuple[Tile, ...]:
+    return Studio(aug(), Photos.numbered(photos), 0).row(given, []).tiles
 
 
-def test_a_step_is_shown_at_the_ends_and_the_middle_of_its_range(photos: Photos) -> None:
+def test_a_step_is_shown_at_the_ends_and_the_middle_of_its_range(photos: Files) -> None:
     original, *tiles = tiles_of(step("brightness", p=0.1, factor_range=[0, 2]), photos)
     assert [tile.caption for tile in tiles] == [("low: 0",), ("middle: 1",), ("high: 2",)]
     low, middle, high = (tile.image for tile in tiles)
@@ -75,11 +75,11 @@ def test_a_crop_is_shown_next_to_the_whole_photo(tmp_path: Path) -> None:
         ("channel_shuffle", ["draw 1", "draw 2", "draw 3"]),  # random, without ranges
     ],
 )
-def test_steps_without_ranges(name: str, captions: list[str], photos: Photos) -> None:
+def test_steps_without_ranges(name: str, captions: list[str], photos: Files) -> None:
     assert [tile.caption for tile in tiles_of(step(name), photos)] == [("original",), *((it,) for it in captions)]
 
 
-def test_captions_of_a_policy_name_the_choice(photos: Photos) -> None:
+def test_captions_of_a_policy_name_the_choice(photos: Files) -> None:
     steps = {"brightness": {"factor_range": [0.5, 0.5]}, "invert": {}}
     original, *tiles = tiles_of(step("one_of", p=0.01, steps=steps), photos)
     pixels = original.image.astype(int)
@@ -92,11 +92,14 @@ def test_captions_of_a_policy_name_the_choice(photos: Photos) -> None:
     assert len({tile.caption[0][6:] for tile in tiles}) > 1
 
 
-def test_captions_describe_the_pixels(photos: Photos) -> None:
+def test_captions_describe_the_pixels(photos: Files) -> None:
     recipe = aug(brightness={"p": 0.5, "factor_range": [0.3, 0.9]}, invert={"p": 0.5}, rotate={"p": 0.0})
-    shots = shoot(build_plan(recipe, "train"), photos, seed=3, epochs=3)
+    shots = shoot(build_plan(recipe, "train"), Photos.numbered(photos), seed=3, epochs=3)
     assert sorted((s.epoch, s.photo) for s in shots) == [(e, p) for e in range(3) for p in range(len(photos))]
-    originals = {s.photo: s.image.astype(float) for s in shoot(build_plan(aug(), "train"), photos, seed=0, epochs=1)}
+    originals = {
+        s.photo: s.image.astype(float)
+        for s in shoot(build_plan(aug(), "train"), Photos.numbered(photos), seed=0, epochs=1)
+    }
     for shot in shots:
         expected = originals[shot.photo]
         for done in shot.done:
@@ -113,7 +116,7 @@ def test_captions_describe_the_pixels(photos: Photos) -> None:
         ({"large": {}, "small": {"count": 2}}, ["draw 1, view large", "draw 1, view small 1", "draw 1, view small 2"]),
     ],
 )
-def test_views_have_their_own_draws_and_names(views: dict[str, Any], names: list[str], photos: Photos) -> None:
+def test_views_have_their_own_draws_and_names(views: dict[str, Any], names: list[str], photos: Files) -> None:
     recipe = parse_aug({"size": SIZE, "views": views, "train": {"brightness": {"factor_range": [0.2, 0.9]}}})
     for row in blocks_of(recipe, photos[:2])[1].rows:
         original, *tiles = row.tiles
@@ -123,10 +126,13 @@ def test_views_have_their_own_draws_and_names(views: dict[str, Any], names: list
             assert tile.image.mean() == pytest.approx(original.image.mean() * factor, abs=2)
 
 
-def test_all_views_are_mixed_alike_and_captions_show_the_share(photos: Photos) -> None:
+def test_all_views_are_mixed_alike_and_captions_show_the_share(photos: Files) -> None:
     recipe = parse_aug({"size": SIZE, "views": {"count": 2}, "train": {"mixup": {"p": 0.7, "alpha": 1.0}}})
-    originals = {s.photo: s.image.astype(float) for s in shoot(build_plan(aug(), "train"), photos, seed=0, epochs=1)}
-    shots = shoot(build_plan(recipe, "train"), photos, seed=0, epochs=3)
+    originals = {
+        s.photo: s.image.astype(float)
+        for s in shoot(build_plan(aug(), "train"), Photos.numbered(photos), seed=0, epochs=1)
+    }
+    shots = shoot(build_plan(recipe, "train"), Photos.numbered(photos), seed=0, epochs=3)
     assert {shot.done[:1] for shot in shots} == {("mixup",), ()}
     first, second = ([shot.done for shot in shots if shot.view == view] for view in (0, 1))
     assert first == second
@@ -138,7 +144,7 @@ def test_all_views_are_mixed_alike_and_captions_show_the_share(photos: Photos) -
             assert np.abs(shot.image - expected).max() <= 3
 
 
-def test_a_recipe_is_shown_step_by_step_and_as_a_whole(photos: Photos) -> None:
+def test_a_recipe_is_shown_step_by_step_and_as_a_whole(photos: Files) -> None:
     recipe = aug(center_crop={}, turn={"op": "rotate", "p": 0.4}, invert={"p": 0.0}, flip={}, mixup={})
     steps, whole = blocks_of(recipe, photos[:3])
     assert [row.title for row in steps.rows] == ["center_crop", "turn (rotate)", "flip"]
@@ -150,7 +156,7 @@ def test_a_recipe_is_shown_step_by_step_and_as_a_whole(photos: Photos) -> None:
     assert [[tile.caption for tile in row.tiles] for row in whole.rows] == [[("original",), ("crop only",)]] * 2
 
 
-def test_all_ops_are_shown_including_a_new_one(photos: Photos, plugin: str) -> None:
+def test_all_ops_are_shown_including_a_new_one(photos: Files, plugin: str) -> None:
     blocks = gallery_of(list(OPS), photos[:2])
     shown = {row.title: row for block in blocks for row in block.rows}
     assert set(shown) == set(OPS)
@@ -163,7 +169,7 @@ def test_all_ops_are_shown_including_a_new_one(photos: Photos, plugin: str) -> N
     assert [int(tile.image.mean()) for tile in paint.tiles[1:]] == [0, 100, 200]
 
 
-def test_an_op_that_needs_parameters_says_so(photos: Photos, plugin: str) -> None:
+def test_an_op_that_needs_parameters_says_so(photos: Files, plugin: str) -> None:
     @registry.color(factor_range=Range(required=True, doc="how much"))
     def tint(factor: Any) -> Any:
         """Tint."""
