@@ -125,7 +125,8 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     from augment.cli.compose import compose_recipe, keys_of
     from augment.cli.conf import read_config
     from augment.cli.overrides import refuse_keywords
-    from augment.recipe.steps import Aug, doubts
+    from augment.recipe.doubts import doubts
+    from augment.recipe.steps import Aug
     from augment.support.errors import UserError
 
     refuse_keywords(misspelled, keys_of("aug", [Aug]))
@@ -184,6 +185,7 @@ def make_loader(
     from augment.pipeline.loader import Loader
     from augment.pipeline.placement import place
     from augment.pipeline.reading import Order, Shard
+    from augment.recipe.doubts import border_doubts
     from augment.recipe.plan import build_plan
     from augment.support.errors import UserError
     from augment.support.process import cores
@@ -208,6 +210,8 @@ def make_loader(
     if split == "val" and not (source.only_val or len(dataset.val)):
         dataset = load_dataset(source)  # says what is missing
     chosen = dataset.train if split == "train" or source.only_val else dataset.val
+    for note in border_doubts(recipe.aug, chosen.kind.unrepeated):
+        logging.getLogger(__name__).warning("%s", note)
     if split == "train":
         warn_of_ranks(rank=rank, world_size=world_size)
     return Loader(

@@ -220,6 +220,13 @@ class Recipe:
         load_plugins(self.plugins, "plugins")
         return parse_data(self.plain.get("data"), needs_train=needs_train)
 
+    def known_task(self) -> str:
+        """Return the task that the section `data` names, without a look at the data; empty if it names none."""
+        try:
+            return self.source(needs_train=False).known_task
+        except UserError:
+            return ""
+
 
 def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> Recipe:
     """Compose overrides as `compose` does, and check what concerns augmentation; the source is checked when asked for.

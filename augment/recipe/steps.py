@@ -18,7 +18,6 @@ from augment.params import (
     Flag,
     ImageSize,
     Number,
-    Range,
     Size,
     Texts,
     Values,
@@ -293,23 +292,6 @@ def _parse_nested(op: PolicyOp, given: object, params: Mapping[str, Any], key: s
         shown = op.params["count_range"].show(count)
         raise UserError(f"{key}.count_range: {shown} of {amount(len(steps), 'step')}. Allowed: at most {len(steps)}.")
     return steps
-
-
-def doubts(aug: Aug) -> Iterator[str]:
-    """Yield a note about each range that seems to be meant in another unit."""
-    for split in SPLITS:
-        yield from _doubts(aug.steps(split), f"aug.{split}")
-    for view in aug.views.named:
-        yield from _doubts(tuple(s for s in view.steps if s not in aug.train), f"aug.views.{view.name}.steps")
-
-
-def _doubts(steps: tuple[Step, ...], key: str) -> Iterator[str]:
-    for step in steps:
-        for name, param in step.op.params.items():
-            if isinstance(param, Range) and (note := param.doubts(step.params[name])):
-                yield f"{key}.{step.key}.{name}: {param.show(step.params[name])} changes next to nothing; {note}"
-        if step.op.nests:
-            yield from _doubts(step.steps, f"{key}.{step.key}.steps")
 
 
 def plain_steps(steps: tuple[Step, ...]) -> dict[str, dict[str, Any]]:

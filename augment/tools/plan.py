@@ -11,9 +11,11 @@ from rich.text import Text
 
 from augment.cli.compose import compose_recipe
 from augment.cli.parser import Parser, one_of, readable_errors
+from augment.data.targets.kind import known_kinds
 from augment.recipe.diff import diff_settings, diff_steps
+from augment.recipe.doubts import border_doubts, doubts
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import SPLITS, Aug, SplitName, doubts
+from augment.recipe.steps import SPLITS, Aug, SplitName
 from augment.support.console import text_console
 from augment.support.errors import UserError
 from augment.support.text import amount
@@ -112,6 +114,7 @@ def main(arguments: Sequence[str]) -> int:
             show_difference(old.aug, recipe.aug, splits, console)
         else:
             show(recipe.aug, splits, console)
-            for doubt in doubts(recipe.aug):
+            kind = known_kinds().get(recipe.known_task())
+            for doubt in [*doubts(recipe.aug), *border_doubts(recipe.aug, kind.unrepeated if kind else "")]:
                 console.print(doubt, style="yellow")
     return 0

@@ -12,8 +12,8 @@ from rich.console import Console
 from augment.cli.parser import INTERRUPTED
 from augment.data.balance import describe_balance
 from augment.data.sources.notices import log_notices
+from augment.recipe.doubts import border_doubts, doubts
 from augment.recipe.plan import build_plan
-from augment.recipe.steps import doubts
 from augment.support.background import prompt_turns
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, describe_error
@@ -241,6 +241,7 @@ def _announce(
     if reason := loaders.train.placement.reason:
         lines.append(reason)
     notes = [*notes, *unused_settings(config.fit, learner.task), *doubts(config.aug)]
+    notes += border_doubts(config.aug, dataset.kind.unrepeated)
     for note in notes:
         log.warning("%s", note)
         lines.append(note)

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from augment.data.dataset import DATA_DIR, Dataset, Split
 from augment.data.drawn import objects, points
@@ -20,6 +20,8 @@ _DIR = Text(default=DATA_DIR, doc="folder in which the data set is created once"
 @dataclass(frozen=True, kw_only=True)
 class SampleMasks(Source):
     """Images drawn by the project itself, with a mask of five kinds of objects and the background."""
+
+    task: ClassVar[str] = "segment"
 
     dir: str = setting(_DIR)
 
@@ -39,6 +41,8 @@ class SampleMasks(Source):
 @dataclass(frozen=True, kw_only=True)
 class SampleBoxes(Source):
     """The images of `sample_masks`, with the box of each object."""
+
+    task: ClassVar[str] = "detect"
 
     dir: str = setting(_DIR)
     instances: bool = setting(Flag(default=False, doc="with boxes, the mask of each object"))
@@ -64,6 +68,8 @@ class SampleBoxes(Source):
 @dataclass(frozen=True, kw_only=True)
 class SamplePoints(Source):
     """Images of houses drawn by the project itself, with five points each."""
+
+    task: ClassVar[str] = "keypoints"
 
     dir: str = setting(_DIR)
 

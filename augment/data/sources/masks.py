@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from augment.data.dataset import Dataset
 from augment.data.formats.masks import Pixels, find_pairs, ignoring, read_masks, read_palette
@@ -16,6 +17,8 @@ from augment.support.files import expanded, near_file
 @dataclass(frozen=True, kw_only=True)
 class MaskPairs(Source):
     """Images with a mask file each: DIR/train/images/* and DIR/train/masks/*, or DIR/images/train/* and so on."""
+
+    task: ClassVar[str] = "segment"
 
     root: str = setting(
         Text(

@@ -95,6 +95,11 @@ class Source:
         return False
 
     @property
+    def known_task(self) -> str:
+        """The task, if the settings say it; else empty."""
+        return getattr(self, "task", None) or ""
+
+    @property
     def lacks_train(self) -> bool:
         """Whether there is val, but no train."""
         return False

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from augment.data.dataset import Dataset
 from augment.data.formats.objects import Wanted, make_objects, missing, named_pairs
@@ -35,6 +36,8 @@ class Pairs(Param[tuple[tuple[str, str], ...]]):
 class PointTable(ListedSource):
     """CSV of a fixed number of points in each image: path,x_NAME,y_NAME,... in pixels; empty cells: not labeled."""
 
+    task: ClassVar[str] = "keypoints"
+
     train: str = setting(
         Text(required=True, doc="file of train, .csv; v_NAME may say 0 not labeled, 1 hidden, 2 visible")
     )
@@ -60,6 +63,8 @@ class PointTable(ListedSource):
 @dataclass(frozen=True, kw_only=True)
 class BoxTable(ListedSource):
     """CSV of boxes, a line an object: path,left,top,right,bottom,class in pixels; only the path: no objects."""
+
+    task: ClassVar[str] = "detect"
 
     train: str = setting(Text(required=True, doc="file of train, .csv"))
     root: str | None = setting(_ROOT)

@@ -114,6 +114,11 @@ class Kind(ABC):
         content: Hashable = target
         return content
 
+    @property
+    def unrepeated(self) -> str:
+        """What is missing where a border repeats parts of the image, as "boxes"; empty: nothing."""
+        return ""
+
     def values(self, target: Target) -> Sequence[Label]:
         """Return a target in the form that files of records have: indices of classes or labels, or numbers."""
         return self.present(target)

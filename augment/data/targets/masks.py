@@ -122,6 +122,11 @@ class Masks(SpatialKind):
         """Return the labels of partners at some pixels."""
         return partners.where(where, targets)
 
+    @property
+    def unrepeated(self) -> str:
+        """Nothing: masks are repeated, too."""
+        return ""
+
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         """Draw the areas of the classes."""
         drawing.mask(np.asarray(target), names, ignore=IGNORE)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from augment.data.targets.kind import Kind, Target
 from augment.data.targets.spatial import Motion, Rules, SpatialKind
 from augment.support.errors import UserError
+
+if TYPE_CHECKING:
+    from augment.drawing.targets import Drawing
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,17 @@ class Several(SpatialKind):
             else:
                 found[name] = kind.collate(own).to(motion.device, non_blocking=True)
         return found
+
+    @property
+    def unrepeated(self) -> str:
+        """What one of the kinds names."""
+        return next(filter(None, (kind.unrepeated for kind in self.kinds.values())), "")
+
+    def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
+        """Draw the targets of each kind that are in the image."""
+        for name, kind in self.kinds.items():
+            if isinstance(kind, SpatialKind):
+                kind.draw(drawing, target[name], names)
 
     def given(self, targets: Any, count: int) -> list[Any]:
         """Return targets in memory, a batch of each kind by its name, image by image."""

@@ -12,7 +12,7 @@ import torch
 from rich.progress import Progress
 
 from augment.data.dataset import ImageRef, Split
-from augment.data.targets.boxes import growth
+from augment.data.targets.boxes import Objects, growth
 from augment.data.targets.spatial import SpatialKind
 from augment.drawing.targets import Drawing
 from augment.pipeline.graph import Form, Placement
@@ -129,11 +129,12 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
                 done = applied_steps(own, draws, sample)
                 if kind is None and any(draws[key]["applied"][sample] for key in mixing):
                     done.append(f"share {float(batch.targets[sample, photo]):.2f}")
-                image, grown = images[sample], np.empty(0)
+                image, grown, target = images[sample], [], photos.split.targets[photo]
                 if kind is not None:
                     image = _drawn(image, kind, batch.view_targets[view][sample], names)
-                    grown = growth(photos.split.targets[photo], batch.view_frames[view][sample].numpy())
-                shots.append(Shot(epoch, view, photo, image, tuple(done), tuple(grown.tolist())))
+                if isinstance(target, Objects):
+                    grown = growth(target, batch.view_frames[view][sample].numpy()).tolist()
+                shots.append(Shot(epoch, view, photo, image, tuple(done), tuple(grown)))
     loader.close()
     return shots
 

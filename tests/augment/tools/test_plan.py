@@ -121,6 +121,20 @@ print("loaded:", *sorted({name.split(".")[0] for name in sys.modules} & set(heav
     assert not list(tmp_path.iterdir())
 
 
+def test_borders_that_repeat_the_image_without_its_boxes_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = "aug.train={rotate: {p: 0.5}, one_of: {steps: {affine: {}, shear: {border: constant}}}, flip: {}}"
+    note = "aug.train.rotate: border reflect_101 repeats parts of the image beyond its edges, without their boxes"
+    text = printed(capsys, steps, "data=sample_boxes")
+    assert f"{note}; aug.train.rotate.border=constant fills them" in text
+    assert "aug.train.one_of.steps.affine: border reflect_101" in text
+    assert text.count("repeats parts") == 2
+    assert "without their keypoints" in printed(capsys, steps, "data=points", "data.train=a.csv", "data.val=b.csv")
+    for data in ("sample_masks", "sample", "folder"):  # masks repeat, too; the last one lacks data.root
+        assert "repeats parts" not in printed(capsys, steps, f"data={data}")
+    for recipe in ("detect", "keypoints"):
+        assert "repeats parts" not in printed(capsys, f"+aug={recipe}")
+
+
 def test_devices_are_described() -> None:
     def line(**given: object) -> str:
         aug = parse_aug(given)

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from augment.data.dataset import Split
+from augment.data.targets.boxes import BOXES, Objects
+from augment.data.targets.masks import MASKS
 from augment.params import Range
 from augment.recipe import op as registry
 from augment.recipe.op import OPS
@@ -178,3 +181,44 @@ def test_an_op_that_needs_parameters_says_so(photos: Files, plugin: str) -> None
     assert row.tiles == ()
     assert row.lines[0] == "Tint."
     assert row.lines[1].startswith("not shown: tint.factor_range: missing. Allowed: [low, high]")
+
+
+# --- with targets ---
+
+
+def test_targets_are_drawn_as_they_follow(photos: Files) -> None:
+    """The mask is the left half; after a flip its color is on the right."""
+    labels = np.zeros((1, 1), np.uint8)
+
+    class Half:
+        name = "half"
+
+        def __init__(self, file: Path) -> None:
+            with Image.open(file) as image:
+                self.width, self.height = image.size
+
+        def read(self) -> Any:
+            mask = np.broadcast_to(labels, (self.height, self.width)).copy()
+            mask[:, : self.width // 2] = 1
+            return mask
+
+    split = Split(photos[:1], (Half(photos[0]),), MASKS)
+    drawn = Photos.of(split, ("background", "half"), photos[:1])
+    plain = Photos.numbered(photos[:1])
+    for recipe, side in ((aug(), 0), (aug(flip={"p": 1}), 1)):
+        (with_mask,), (without,) = (shoot(build_plan(recipe, "train"), given, seed=0) for given in (drawn, plain))
+        assert with_mask.image.shape == (256, 256, 3)
+        scale = 256 // SIZE
+        changed = (with_mask.image != without.image.repeat(scale, axis=0).repeat(scale, axis=1)).any(axis=-1)
+        assert changed[:, :120].mean() == (side == 0)
+        assert changed[:, 136:].mean() == (side == 1)
+
+
+def test_captions_say_how_much_turned_boxes_grow(photos: Files) -> None:
+    """The hull of a turned square of side 1 has (|cos| + |sin|)^2 of its area."""
+    boxes = Split(photos[:1], (Objects.of([[2, 2, 8, 8]], [1]),), BOXES)
+    given = Photos.of(boxes, ("background", "thing"), photos[:1])
+    (tiles,) = (Studio(aug(), given, 0).row(step("rotate", angle_range=[0, 30], p=1), []).tiles,)
+    assert [tile.caption[-1] for tile in tiles[1:]] == ["low: 0 deg", "boxes grow by 50%", "boxes grow by 87%"]
+    blocks = recipe_blocks(aug(rotate={"angle_range": [30, 30]}), "train", given, progress_bar(quiet=True), seed=0)
+    assert blocks[-1].text.endswith("; boxes grow by 87% in the mean")
