@@ -22,12 +22,12 @@ from augment.support.errors import UserError
 from augment.support.files import near_file, write_atomically
 from augment.support.text import amount, printable, table_cell
 from trainer.run.config import run_first
+from trainer.run.objects import Objects, as_coco, as_rows
 from trainer.run.trained import KeptOutputs, Trained, load_trained
 from trainer.tasks.detect import Detect
 from trainer.tasks.segment import Segment
 from trainer.tasks.tta import TTA
 from trainer.tools.masks import MaskWriter, mask_files
-from trainer.tools.objects import Objects, as_coco, as_rows
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -23,6 +23,7 @@ from augment.data.selection import take_some
 from augment.pipeline.serving.pillow import CROPS
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import build_plan
+from augment.support.errors import UserError
 from augment.support.files import installed_version, write_atomically, write_json
 from augment.support.text import amount, list_some, plural
 from augment.support.writing import check_folder
@@ -48,6 +49,10 @@ def export(trained: Trained, form: str, folder: Path, *, inside: bool = True) ->
     Raises:
         UserError: the model or its preprocessing cannot be exported, or the files cannot be written.
     """
+    if trained.task.own_loss:
+        raise UserError(
+            "export: this model predicts boxes. Allowed: models of classes, labels, numbers, masks or points."
+        )
     plan = build_plan(trained.config.aug, "val")
     require_fixed(plan, forms=CROPS)
     if form != "torch":

@@ -1,0 +1,145 @@
+"""Runs of boxes and of points from the command line: training, resuming, evaluation, predictions in stored pixels."""
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from annotated import coco
+from PIL import Image
+from runs import BARE, QUIET, rows_of
+
+from augment.cli.compose import compose
+from augment.support.errors import UserError
+from trainer.loop.callback import Callback, CancelFit
+from trainer.run.check import check_config
+from trainer.run.config import Config, parse_config
+from trainer.run.train import train
+from trainer.tasks.metrics.detection import require_backend
+from trainer.tools import evaluate, predict
+from trainer.tools.export.write import export_run
+
+SIZES = [(64, 48), (48, 64), (56, 56), (64, 48), (48, 64), (56, 56)]
+# Of the first image; of the third, and one that is a crowd; the others have no object.
+ANNOTATIONS = [
+    {"bbox": [4, 4, 20, 20], "category_id": 3},
+    {"bbox": [30, 10, 25, 30], "category_id": 7},
+    {"bbox": [8, 8, 30, 30], "image_id": 12, "category_id": 3},
+    {"bbox": [30, 30, 20, 20], "image_id": 12, "category_id": 7, "iscrowd": 1},
+]
+QUICK = ["aug.size=64", "fit.batch_size=2", "fit.epochs=2", "fit.device=cpu", "fit.threads=1", "fit.optimizer=adamw"]
+QUICK += ["aug.train.flip.p=0.5", "fit.lr=1e-3"]
+
+
+def config_of(folder: Path, *overrides: str) -> Config:
+    files = [f"data.{split}={coco(str(folder / split / 'all.json'), SIZES, ANNOTATIONS)}" for split in ("train", "val")]
+    return parse_config(compose(["data=coco", *files, "model=detector", *QUICK, *overrides]))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        require_backend()
+    except UserError as error:
+        pytest.skip(str(error))
+    made = tmp_path_factory.mktemp("boxes")
+    for split in ("train", "val"):
+        (made / split).mkdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
+    train(config_of(folder), folder / "run", console=QUIET)
+    return folder / "run"
+
+
+def test_a_run_of_boxes_is_scored_and_reported(run: Path) -> None:
+    rows = rows_of(run)
+    assert [set(row) & {"val_loss", "val_map"} for row in rows] == [{"val_map"}] * 2
+    assert all(row["train_loss"] > 0 for row in rows)
+    scores = evaluate.evaluate(run)
+    best = max(rows, key=lambda row: row["val_map"])
+    assert scores.values == pytest.approx({key: value for key, value in best.items() if key.startswith("val_")})
+    assert list(scores.per_class) == ["cat", "dog"]
+    assert scores.per_class["dog"]["objects"] == 1  # the crowd does not count
+    assert "Average precision of each class in the best epoch" in (run / "report.html").read_text()
+    assert (run / "classes.png").is_file()
+
+
+class StopAt(Callback):
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+
+    def after_batch(self, learner: object) -> None:
+        if learner.training and learner.position.batch == self.batch and learner.epoch:  # type: ignore[attr-defined]
+            raise CancelFit
+
+
+def test_a_resumed_run_of_boxes_equals_one_that_never_stopped(folder: Path) -> None:
+    for name, callbacks in (("whole", ()), ("parts", (StopAt(1),))):
+        train(config_of(folder, *BARE), folder / name, console=QUIET, callbacks=callbacks)
+    assert len(rows_of(folder / "parts")) == 1
+    config = config_of(folder, *BARE, f"fit.resume={folder / 'parts'}")
+    train(config, folder / "rest", console=QUIET)
+    assert rows_of(folder / "rest") == rows_of(folder / "whole")
+
+
+def test_objects_are_predicted_in_pixels_of_stored_images(run: Path) -> None:
+    images = sorted((run.parent / "val").glob("*.jpg"))
+    found = predict.predict(run, images, threshold=0.01)
+    assert any(prediction.classes for prediction in found)
+    written = json.loads(predict.as_json(found))
+    assert written["categories"] == [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    for image, file in zip(written["images"], images, strict=True):
+        with Image.open(file) as opened:
+            assert (image["file_name"], image["width"], image["height"]) == (str(file), *opened.size)
+    sizes = {image["id"]: (image["width"], image["height"]) for image in written["images"]}
+    for annotation in written["annotations"]:
+        left, top, width, height = annotation["bbox"]
+        assert min(left, top) >= 0
+        assert left + width <= sizes[annotation["image_id"]][0] + 1e-3
+        assert top + height <= sizes[annotation["image_id"]][1] + 1e-3
+    assert max(left + width for left, _, width, _ in (a["bbox"] for a in written["annotations"])) > 56
+    lines = predict.as_csv(found).splitlines()
+    assert lines[0] == "file,error,class,score,left,top,right,bottom"
+    assert len(lines) == 1 + sum(max(1, len(prediction.classes)) for prediction in found)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model=cnn"], r"model\.kind=cnn: does not predict boxes.* Allowed: model=detector\."),
+        (["fit.tta=flip"], r"fit\.tta=flip: not where"),
+        (["fit.compile=true"], r"fit\.compile: true, .* cannot be compiled"),
+        (["callbacks.checkpoint.monitor=val_loss"], r"callbacks\.checkpoint\.monitor: val_loss is not measured"),
+    ],
+)
+def test_what_boxes_cannot_have_is_refused(folder: Path, overrides: Sequence[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_config(config_of(folder, *overrides))
+
+
+def test_a_detector_is_not_exported(run: Path) -> None:
+    options = Namespace(to="torch", preprocessing="inside", out=None, limit=None, unchecked=True, trust=False)
+    with pytest.raises(UserError, match=r"^export: this model predicts boxes\."):
+        export_run(options, run, None, ())
+
+
+def test_points_are_trained_and_predicted(tmp_path: Path) -> None:
+    """The points of each image are those of its stored pixels, as the boxes' files have them."""
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        coco(str(tmp_path / split / "all.json"), SIZES, [])
+        rows = [f"{number}.jpg,{10 + number},12,40,{30 + number}" for number in range(len(SIZES))]
+        (tmp_path / split / "all.csv").write_text(
+            "\n".join(["path,x_left_eye,y_left_eye,x_right_eye,y_right_eye", *rows])
+        )
+    given = [f"data.{split}={tmp_path / split / 'all.csv'}" for split in ("train", "val")]
+    config = parse_config(compose(["data=points", *given, *QUICK, "fit.tta=flip"]))
+    train(config, tmp_path / "run", console=QUIET)
+    (found, *_) = predict.predict(tmp_path / "run", [tmp_path / "val" / "0.jpg"])
+    assert [name for name, _ in found.numbers] == ["left_eye_x", "left_eye_y", "right_eye_x", "right_eye_y"]
+    assert evaluate.evaluate(tmp_path / "run").tta == "flip"
+    assert "Correct points in the best epoch" in (tmp_path / "run" / "report.html").read_text()
