@@ -113,9 +113,9 @@ def transformed() -> bool:
 LOCAL: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     "blur": ((25, 33), {"gaussian_blur": {"p": 0.8}}),
     "blur of no width": ((9, 9), {"gaussian_blur": {"sigma_range": [1e-25, 1e-25]}}),
-    "blur wider than the image": ((9, 14), {"gaussian_blur": {"sigma_range": [5.5, 6.5]}}),
+    "blur wider than the image": ((9, 30), {"gaussian_blur": {"sigma_range": [5.5, 6.5]}}),
     "motion": ((33, 25), {"motion_blur": {"p": 0.8}}),
-    "motion wider than the image": ((11, 8), {"motion_blur": {"length_range": [29, 31]}}),
+    "motion wider than the image": ((30, 8), {"motion_blur": {"length_range": [29, 31]}}),
     "nearest": ((32, 64), {"downscale": {"scale_range": [0.1, 1]}}),
     "linear": ((25, 33), {"downscale": {"interpolation": "linear", "p": 0.8}}),
     "hole": ((25, 33), {"erase": {"level": 99, "p": 0.8}}),

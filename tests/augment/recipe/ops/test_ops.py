@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from augment.params import Size
-from augment.recipe.kinds import Array
+from augment.recipe.kinds import Array, PreparedOp
 from augment.recipe.op import OPS
 from augment.recipe.ops.geometry import stack
 
@@ -150,3 +150,29 @@ def test_hue_is_the_textbook_rotation_in_yiq(angle: float, expected: list[list[f
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
 def test_factor_one_is_the_identity(name: str) -> None:
     np.testing.assert_array_equal(color_matrix(name, factor=np.ones(2)), [np.eye(3, 4)] * 2)
+
+
+def prepared(name: str, size: Size, **values: Any) -> dict[str, Any]:
+    """Return what an op's values become, for one sample."""
+    op = OPS[name]
+    assert isinstance(op, PreparedOp)
+    assert op.prepare
+    fixed = {n: param.default for n, param in op.own_params.items() if n not in op.draws.values()}
+    made = op.prepare(size=size, **fixed, **{n: np.array([value]) for n, value in values.items()})
+    return {n: value[0] for n, value in made.items()}
+
+
+def test_what_ops_draw_on_images_that_are_not_square() -> None:
+    wide = Size(40, 90)
+    # A quarter of the area of 60 x 60 px, at the lower right end; all of it, as far as it fits.
+    hole = prepared("erase", wide, area=0.25, aspect=1.0, x=0.999, y=0.999)
+    assert (hole["anchor"].tolist(), hole["shape"].tolist()) == ([10, 60], [30, 30])
+    assert prepared("erase", wide, area=1.0, aspect=1.0, x=0.0, y=0.0)["shape"].tolist() == [40, 60]
+    assert prepared("downscale", wide, scale=0.5)["side"].tolist() == [20, 45]
+    assert prepared("grid_mask", wide, tile=0.5, ratio=0.5, angle=0.0, x=0.0, y=0.0)["tile"] == 20
+    box = prepared("cutmix", Size(40, 80), uniform=0.75, x=0.5, y=0.25)  # half of each side
+    assert np.flatnonzero(box["across"]).tolist() == list(range(20, 60))
+    assert np.flatnonzero(box["down"]).tolist() == list(range(20))
+    assert box["share"] == 0.75
+    shifts = [prepared("elastic", size, std=0.1, seed=0.3)["shift"] for size in (wide, Size(40, 40))]
+    np.testing.assert_array_equal(*shifts)
