@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -277,3 +278,23 @@ def test_the_python_examples_run(photos_folder: Path, tmp_path: Path, monkeypatc
             known["targets"] = names["targets"]  # loops use the name, too
             exec(compile(code, page, "exec"), known)
         assert len(known["recipe"].aug.steps("train")) >= 1
+
+
+@pytest.mark.slow
+def test_the_examples_with_targets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a few images; without packages that are not installed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("augment.data.drawn.objects.TRAIN", 8)
+    monkeypatch.setattr("augment.data.drawn.objects.VAL", 4)
+    known: dict[str, Any] = {"__name__": "examples"}
+    run = []
+    for _, code in (block for block in blocks("python") if block[0] == "docs/targets.md"):
+        package = next((name for name in ("segmentation_models_pytorch", "lightning") if f"import {name}" in code), "")
+        if not package or find_spec(package):
+            exec(compile(code.replace('device="cuda"', 'device="cpu"'), "targets.md", "exec"), known)
+            run.append(package)
+    assert run.count("") == 3
+    assert len(known["batch"].targets[0]["boxes"]) == 1
+    if "lightning" in run:
+        batch = next(iter(known["loader"])) if "boxes" in str(known["loader"].split.kind) else None
+        assert batch is None or known["Detector"](known["detector"]).training_step(batch, 0).isfinite()
