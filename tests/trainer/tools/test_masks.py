@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 import torch
 from annotated import mask, photo
+from fakes import assert_same, on
 from PIL import Image
+from rank_runs import environment
 
 from augment.cli.compose import compose
 from augment.data.targets.spatial import IGNORE
 from augment.pipeline.frames import turns
 from augment.support.errors import UserError
+from trainer.loop.callback import CancelFit
+from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
+from trainer.loop.learner import Learner
 from trainer.run.config import parse_config
 from trainer.run.train import train
 from trainer.tools import evaluate, predict
@@ -38,9 +43,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             labels[-9:] = 0
             mask(folder / split / "masks" / f"{number}.png", labels)
     (folder / "names.txt").write_text("\n".join(NAMES))
-    given = ["data=masks", f"data.root={folder}", f"data.classes={folder / 'names.txt'}", *QUICK]
-    train(parse_config(compose(given)), folder / "run")
+    train(parse_config(compose(settings(folder))), folder / "run")
     return folder / "run"
+
+
+def settings(folder: Path) -> list[str]:
+    return ["data=masks", f"data.root={folder}", f"data.classes={folder / 'names.txt'}", *QUICK]
 
 
 def test_a_run_of_masks_is_scored_and_reported(run: Path) -> None:
@@ -124,3 +132,30 @@ def test_an_export_scores_what_evaluate_scores(run: Path, form: str, tmp_path: P
     shares = dict(predict.predict(run, [image], out=tmp_path)[0].classes)
     best = max(shares, key=lambda name: shares[name])
     assert python.stdout.split()[1] == best
+
+
+def test_a_run_that_was_stopped_within_an_epoch_resumes_exactly(run: Path, tmp_path: Path) -> None:
+    def stop(learner: Learner) -> None:
+        if learner.training and learner.step == 3:
+            raise CancelFit
+
+    given = [*settings(run.parent), "fit.epochs=2", "fit.batch_size=3", "fit.mask_loss=ce+dice", "fit.precision=bf16"]
+    given += ["+aug.train.flip={}", "+aug.train.rotate={}", "++callbacks.ema={}", "callbacks.report=null"]
+    train(parse_config(compose(given)), tmp_path / "straight")
+    train(parse_config(compose(given)), tmp_path / "stopped", callbacks=[on("after_step", stop)])
+    train(parse_config(compose([*given, f"fit.resume={tmp_path / 'stopped'}"])), tmp_path / "resumed")
+    straight, stopped, resumed = (load(tmp_path / name / LAST, FitState) for name in ("straight", "stopped", "resumed"))
+    assert stopped.position == (1, 1)
+    for part in ("model", "optimizer", "loader", "random"):
+        assert_same(getattr(straight, part), getattr(resumed, part), part)
+    ours, theirs = (load(tmp_path / name / BEST, BestModel).samples for name in ("straight", "resumed"))
+    assert_same(ours, theirs)
+
+
+@pytest.mark.slow
+def test_scores_of_several_ranks_are_those_of_all_images(run: Path, tmp_path: Path) -> None:
+    given = [*settings(run.parent), "fit.gpus=2", f"hydra.run.dir={tmp_path / 'ranks'}"]
+    subprocess.run([sys.executable, "-m", "trainer", *given], check=True, capture_output=True, env=environment())
+    (row,) = (json.loads(line) for line in (tmp_path / "ranks" / "metrics.jsonl").read_text().splitlines())
+    alone = evaluate.evaluate(tmp_path / "ranks").values
+    assert {key: row[key] for key in alone} == pytest.approx(alone, abs=1e-6)
