@@ -22,12 +22,12 @@ from augment.support.errors import UserError
 from augment.support.files import near_file, write_atomically
 from augment.support.text import amount, printable, table_cell
 from trainer.run.config import run_first
+from trainer.run.masks import MaskWriter, mask_files
 from trainer.run.objects import Objects, as_coco, as_rows
 from trainer.run.trained import KeptOutputs, Trained, load_trained
 from trainer.tasks.detect import Detect
 from trainer.tasks.segment import Segment
 from trainer.tasks.tta import TTA
-from trainer.tools.masks import MaskWriter, mask_files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,7 +94,7 @@ def predict(
         tta: test-time augmentation, a name of `trainer.tasks.tta.TTA`; None: that of the run.
         overrides: `key=value` that replace values of the run's configuration.
         trust: whether the folder of the run may name code to import, see `augment.cli.trust`.
-        out: where masks are written, see `trainer.tools.masks`; None: RUN/masks.
+        out: where masks are written, see `trainer.run.masks`; None: RUN/masks.
         overlay: whether to write images with their masks drawn on them, too.
 
     Returns:

@@ -21,10 +21,10 @@ from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
 from trainer.run.config import parse_config
+from trainer.run.masks import mask_files, palette, stored_mask
 from trainer.run.train import train
 from trainer.tools import evaluate, predict
 from trainer.tools.export.command import main as export
-from trainer.tools.masks import mask_files, palette, stored_mask
 
 NAMES = ("background", "left", "right")
 QUICK = ["model=unet", "aug.size=32", "fit.batch_size=4", "fit.epochs=1", "fit.device=cpu", "fit.threads=1"]
