@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from augment.data.formats.objects import Annotated, AnnotatedImage, Wanted
-from augment.data.formats.regions import Shape, read_polygons, read_runs
+from augment.data.formats.regions import FAR, Shape, read_polygons, read_runs
 from augment.support.errors import UserError, suggest
 from augment.support.files import near_file, require_file
 from augment.support.text import amount
@@ -66,7 +66,7 @@ def read_coco(key: str, file: Path) -> CocoFile:
         try:
             identity, name = int(category["id"]), str(category["name"])
             names = tuple(map(str, category.get("keypoints", ())))
-        except (LookupError, TypeError, ValueError, AttributeError):
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise found.error(f"categories[{number}] is {category!r:.80}. Allowed: with an id and a name.") from None
         if identity in categories or name in categories.values():
             raise found.error(f"categories[{number}] has the id {identity} or the name '{name}' of another one.")
@@ -90,7 +90,7 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
         try:
             identity, name = int(image["id"]), str(image["file_name"])
             size = (int(image["height"]), int(image["width"])) if {"height", "width"} <= image.keys() else None
-        except (LookupError, TypeError, ValueError, AttributeError):
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise coco.error(f"images[{number}] is {image!r:.80}. Allowed: with an id and a file_name.") from None
         if identity in images:
             raise coco.error(f"images[{number}], {name}, has the id {identity} of {images[identity].file.name}.")
@@ -125,7 +125,7 @@ def _object(
     points = None
     if wanted.points and annotation.get("keypoints"):
         points = np.array(annotation["keypoints"], np.float64)
-        if points.size != 3 * count or not np.isfinite(points).all():
+        if points.size != 3 * count or not (np.abs(points) < FAR).all():
             raise ValueError(f"{points.size} numbers as keypoints, where {3 * count} are allowed: x, y, visibility")
         points = points.reshape(-1, 3)
     shape = _shape(annotation.get("segmentation"), image.size) if wanted.shapes else None

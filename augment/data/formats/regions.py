@@ -18,6 +18,7 @@ from augment.data.images import turn_back
 # Polygons, (n, 2) each, or the lengths of runs of 0 and 1 down the columns of the image, (R,).
 Shape = tuple[NDArray[np.float32], ...] | NDArray[np.int64]
 
+FAR = 1e9  # px, farther than any point of an image
 _BITS = 40  # of the length of a run
 
 
@@ -75,10 +76,10 @@ def read_polygons(parts: Sequence[Any]) -> Shape:
     """
     polygons = []
     for part in parts:
-        numbers = np.asarray(part, np.float32)
-        if numbers.ndim != 1 or len(numbers) < 6 or len(numbers) % 2 or not np.isfinite(numbers).all():
+        numbers = np.asarray(part, np.float64)
+        if numbers.ndim != 1 or len(numbers) < 6 or len(numbers) % 2 or not (np.abs(numbers) < FAR).all():
             raise ValueError(f"a polygon of {numbers.size} numbers, where x and y of three points or more are allowed")
-        polygons.append(numbers.reshape(-1, 2))
+        polygons.append(numbers.reshape(-1, 2).astype(np.float32))
     if not polygons:
         raise ValueError("no polygon")
     return tuple(polygons)

@@ -116,6 +116,7 @@ def test_an_outline_that_does_not_fit_is_named(outline: object, why: str) -> Non
         ),
         ({"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 2, "file_name": "0.jpg"}]}, "0.jpg is listed twice"),
         ({"images": [{"id": 1, "file_name": "none.jpg"}]}, r"there is no none.jpg, images\[0\] of train.json"),
+        ({"images": [{"id": float("inf"), "file_name": "0.jpg"}]}, r"images\[0\] is .*Allowed: with an id"),
         ({"images": [{"file_name": "0.jpg"}]}, r"images\[0\] is .*Allowed: with an id and a file_name"),
         ({"images": []}, "there are no images"),
         ({"categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}, r"categories\[1\] has the id 1"),

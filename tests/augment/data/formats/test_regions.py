@@ -58,7 +58,9 @@ def test_smaller_objects_are_in_front_of_larger_ones() -> None:
     assert np.count_nonzero(found == 2) == 77
 
 
-@pytest.mark.parametrize("parts", [[[1, 2, 3, 4]], [[1, 2, 3, 4, 5, 6, 7]], [[1, 2, 3, float("nan"), 5, 6]], []])
+@pytest.mark.parametrize(
+    "parts", [[[1, 2, 3, 4]], [[1, 2, 3, 4, 5, 6, 7]], [[1, 2, 3, float("nan"), 5, 6]], [[1, 2, 3, 1e300, 5, 6]], []]
+)
 def test_polygons_of_no_area_or_form_are_refused(parts: list[list[float]]) -> None:
     with pytest.raises(ValueError, match="polygon"):
         read_polygons(parts)
