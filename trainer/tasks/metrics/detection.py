@@ -7,6 +7,7 @@ of NaN, or with a score that is not above 0, is no object.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -89,7 +90,9 @@ def average_precisions(outputs: Tensor, targets: Tensor) -> Precisions:
     """
     from torchmetrics.detection import MeanAveragePrecision
 
-    metric = MeanAveragePrecision(extended_summary=True, backend=require_backend())
+    logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)  # it would log a table each time
+    # The pass of all ranks is here already: torchmetrics must not gather it once more.
+    metric = MeanAveragePrecision(extended_summary=True, backend=require_backend(), sync_on_compute=False)
     metric.warn_on_many_detections = False  # more than 100 are cut, as said
     metric.update([_found(image) for image in outputs], [_true(image) for image in targets])
     summary = metric.compute()
