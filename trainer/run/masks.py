@@ -13,7 +13,6 @@ from PIL import ExifTags, Image, ImageOps
 
 from augment.data.images import open_image, orientation_of, to_rgb
 from augment.data.targets.spatial import IGNORE
-from augment.drawing.targets import Drawing, color_of
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
 from trainer.loop.callback import Callback
@@ -70,6 +69,8 @@ class MaskWriter(Callback):
         if self._overlay:
             mask.getexif()[ExifTags.Base.Orientation] = orientation_of(image)
             upright, content = np.asarray(ImageOps.exif_transpose(mask)), BytesIO()
+            from augment.drawing.targets import Drawing  # with Matplotlib
+
             drawn = Drawing(np.asarray(to_rgb(image))).mask(upright, self._names, ignore=IGNORE).pixels
             Image.fromarray(drawn).save(content, "JPEG", quality=90)
             write_atomically(file.with_name(f"{file.stem}_overlay.jpg"), content.getvalue())
@@ -106,6 +107,8 @@ def stored_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray
 
 def palette(names: Sequence[str]) -> list[int]:
     """Return the colors of all labels, RGB one after the other: background black, what is unknown gray."""
+    from augment.drawing.targets import color_of
+
     colors = [color_of(label) for label in range(IGNORE)] + [_UNKNOWN]
     if [*names[:1]] == ["background"]:
         colors[0] = (0, 0, 0)

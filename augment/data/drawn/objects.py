@@ -19,7 +19,6 @@ from PIL import Image, ImageDraw
 
 from augment.data.drawn.sample import JPEG_QUALITY, OVERSAMPLING, draw_all, expose, make_once, put, strewn, view
 from augment.data.drawn.things import THINGS
-from augment.drawing.targets import color_of
 
 # Part of the folder's name; raise it with any change of the drawing, here or in sample.py and things.py.
 VERSION = 1
@@ -145,6 +144,8 @@ def coco_of(
 
 def with_palette(values: NDArray[np.uint8]) -> Image.Image:
     """Return labels as an image with a palette: black for 0, and the colors of drawings."""
+    from augment.drawing.targets import color_of  # with Matplotlib's fonts, which listing data does not need
+
     image = Image.fromarray(values)
     image.putpalette([0, 0, 0, *(channel for label in range(1, 256) for channel in color_of(label))])
     return image

@@ -20,6 +20,7 @@ from trainer.callbacks.registry import known_callbacks, parse_callbacks
 from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.tracker import Tracker
 from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, in_order
+from trainer.run.masks import MaskWriter
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.study import Prune, Search
 
@@ -35,7 +36,8 @@ def public_callbacks() -> list[type[Callback]]:
         for value in vars(importlib.import_module(name)).values()
         if inspect.isclass(value) and issubclass(value, Callback) and value.__module__ == name
     ]
-    return [cls for cls in found if cls is not Callback and not cls.__name__.startswith("_")]
+    others = (Callback, MaskWriter)  # which writes the masks of a pass, and of no other task
+    return [cls for cls in found if cls not in others and not cls.__name__.startswith("_")]
 
 
 ALL = public_callbacks()

@@ -123,7 +123,7 @@ def test_two_images_never_share_a_file(tmp_path: Path) -> None:
 def test_an_export_scores_what_evaluate_scores(run: Path, form: str, tmp_path: Path) -> None:
     assert export([str(run), "--to", form, "--out", str(tmp_path)]) == 0
     compared = json.loads((tmp_path / "export.json").read_text())
-    assert compared["exported"]["val_miou"] == pytest.approx(compared["pytorch"]["val_miou"], abs=1e-3)
+    assert compared["exported"]["val_miou"] == pytest.approx(compared["pytorch"]["val_miou"], abs=0.01)
     assert compared["differing"] == []
     assert compared["largest"] < 0.01
     image = run.parent / "val" / "images" / "0.jpg"
