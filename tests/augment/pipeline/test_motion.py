@@ -88,7 +88,7 @@ def reference(plan: Plan, frame: Array, row: int, size: tuple[int, ...]) -> tupl
             inside &= (x >= -0.5) & (x < width - 0.5) & (y >= -0.5) & (y < height - 0.5)
         x, y = fold(x, width, border), fold(y, height, border)
     params = plan.crop.params
-    border = params.get("border", "constant" if params.get("side") == "long" else "replicate")
+    border = params.get("border", "constant" if params.get("side") == "long" else "wrap")
     # Pixels of the resized image, from those of the crop: the window may begin beyond its edge.
     scale = window[0, 0], window[1, 1]
     shift = [(window[axis, 2] + 0.5) - 0.5 * scale[axis] for axis in (0, 1)]
