@@ -92,8 +92,8 @@ class BatchMotion:
 
     @property
     def mirrors(self) -> NDArray[np.bool_]:
-        """Which images are mirrored, (N,)."""
-        return np.asarray(np.linalg.det(self.frame) < 0)
+        """Which images the steps mirror, (N,); the EXIF turn to upright does not count."""
+        return np.asarray(np.linalg.det(self.frame) * np.linalg.det(self._first) < 0)
 
     def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
         """Return where points of the stored images of `owners` are in the outputs, (M, 2)."""

@@ -60,7 +60,7 @@ class Motion(Protocol):
 
     @property
     def mirrors(self) -> NDArray[np.bool_]:
-        """Which images are mirrored, so that what was on the left is on the right, (N,)."""
+        """Which upright images are mirrored, so that what was on the left is on the right, (N,)."""
 
     def forward(self, points: NDArray[np.float64], owners: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return where points, (M, 2) as x and y in pixels of the stored images of `owners`, (M,), are in the outputs.

@@ -1,6 +1,7 @@
 """Masks, boxes and points against a slow reference in float64, written apart: one pixel lookup through all stages."""
 
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 import torch
 from fakes import needs_gpu
 from numpy.typing import NDArray
+from PIL import Image
 
 from augment import Transform, UserError, load_recipe
+from augment.data.images import points_back
 from augment.data.targets.spatial import IGNORE
 from augment.params import Number
 from augment.recipe.op import OPS, numpy_op
@@ -198,6 +201,21 @@ def test_points_of_a_pair_change_places_in_a_mirrored_image() -> None:
     transform = Transform(recipe, device="cpu", flip_pairs=[(0, 1)])
     flipped = transform([np.zeros((SIZE, SIZE, 3), np.uint8)], points).targets[0, :, :2]
     assert flipped.tolist() == [[SIZE - 1 - 30, 12], [SIZE - 1 - 5, 10], [SIZE - 1 - 20, 40]]
+
+
+@pytest.mark.parametrize("orientation", [2, 4, 5, 7])
+def test_an_exif_orientation_that_mirrors_does_not_swap_left_and_right(orientation: int) -> None:
+    """The names are those of the upright image, so only a flip in the recipe swaps them."""
+    upright = np.array([[5.0, 10], [30, 12]])
+    size = np.array([SIZE, SIZE])
+    stored = points_back((upright + 0.5) / size, orientation) * size - 0.5
+    exif, file = Image.Exif(), BytesIO()
+    exif[0x0112] = orientation
+    Image.new("RGB", (SIZE, SIZE)).save(file, "JPEG", exif=exif)
+    for steps, expected in (({}, upright), ({"flip": {}}, [[SIZE - 1 - 30, 12], [SIZE - 1 - 5, 10]])):
+        transform = Transform(load_recipe({"size": SIZE, "train": steps}), device="cpu", flip_pairs=[(0, 1)])
+        found = transform([file.getvalue()], stored[None]).targets[0, :, :2]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_a_skipped_step_leaves_boxes_as_they_are() -> None:
