@@ -103,12 +103,7 @@ class Freeze(Callback):
 
 
 def keep_statistics(model: nn.Module, frozen: Collection[str]) -> None:
-    """Put norms whose parameters are all frozen into evaluation mode; norms without parameters follow the layer before.
-
-    Args:
-        model: the model, in training mode.
-        frozen: names of the frozen parameters.
-    """
+    """Put norms whose parameters are all frozen into evaluation mode; those without any follow the layer before."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}  # a shared one has its first name
     keeps = False
     for module in model.modules():

@@ -36,9 +36,6 @@ class NonFinite(Callback):
     `nonfinite-STEP-rank1.pt`.
 
     `fit.skip_nonfinite` is the number of batches that may be skipped.
-
-    Args:
-        interval: seconds between two checks on a GPU.
     """
 
     order = Phase.MEASURE

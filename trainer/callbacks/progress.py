@@ -178,10 +178,6 @@ class PassBar(Callback):
     """Advances a bar with every batch, on stderr if that is a terminal; use it in `with`, so that errors remove it.
 
     It is for everything but training: evaluation, prediction, the search for a learning rate.
-
-    Args:
-        description: text of the bar.
-        total: number of batches, if known.
     """
 
     order = Phase.SHOW

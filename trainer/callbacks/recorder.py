@@ -34,19 +34,12 @@ class NonFiniteLossError(UserError):
 
 
 class StepRow(NamedTuple):
-    """Running values of the training pass, as a line of steps.jsonl has them.
+    """Running values of the training pass, as a line of steps.jsonl has them."""
 
-    Attributes:
-        seconds: seconds since the fit began, without the time between an interruption and the resumed run.
-        step: number of training batches so far.
-        loss: mean loss since the previous row, or since the epoch began.
-        images_per_second: speed over the same period.
-    """
-
-    seconds: float
-    step: int
-    loss: float
-    images_per_second: float
+    seconds: float  # seconds since the fit began, without the time between an interruption and the resumed run
+    step: int  # number of training batches so far
+    loss: float  # mean loss since the previous row, or since the epoch began
+    images_per_second: float  # speed over the same period
 
 
 class Recorder(Callback):

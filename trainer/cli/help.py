@@ -34,11 +34,7 @@ Without the name of a tool, it trains. Each key=value changes one of the setting
 
 
 def help_text(groups: Sequence[str]) -> str:
-    """Return the text of --help.
-
-    Args:
-        groups: config groups, the folders of conf/.
-    """
+    """Return the text of --help, with the config groups of conf/."""
     lines = [_USAGE]
     for package in ("trainer", "augment"):
         lines += [f"tools of python -m {package}", list_tools(package)]

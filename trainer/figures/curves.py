@@ -51,12 +51,7 @@ def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
 
 
 def plot_schedule(values: Sequence[float], path: Path) -> None:
-    """Draw the learning rate over the steps.
-
-    Args:
-        values: the learning rate of each step.
-        path: the PNG to write.
-    """
+    """Draw the learning rate of each step."""
     with new_figure(path) as figure:
         figure.set_size_inches(6, 3.4)
         axes = figure.subplots()
@@ -78,15 +73,7 @@ def plot_rates(
     marks: Mapping[str, float],
     path: Path,
 ) -> None:
-    """Draw the loss of a range test over the learning rate, each batch as a faint point.
-
-    Args:
-        lrs: the learning rates, in ascending order.
-        losses: the loss of each batch.
-        smoothed: the smoothed losses, drawn as the curve.
-        marks: learning rates to mark, by name; the first is the suggested one.
-        path: the PNG to write.
-    """
+    """Draw losses over rising learning rates, each batch as a faint point; the first of the marks is the suggestion."""
     rates, curve = np.array(lrs), np.array(smoothed)
     with new_figure(path) as figure:
         figure.set_size_inches(7, 4.2)

@@ -65,13 +65,7 @@ def worst_images(
 
 
 def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Image | None:
-    """Return a PNG in RGB; None if there is none, or if a stranger has made it too large or unreadable.
-
-    Args:
-        file: the PNG.
-        most_pixels: of the file.
-        within: the width and the height to which it is scaled down if it is larger.
-    """
+    """Return a PNG in RGB, scaled down `within` a size; None if a stranger has made it too large or unreadable."""
     try:
         with Image.open(regular(file), formats=["PNG"]) as image:
             if image.width * image.height > most_pixels:

@@ -20,12 +20,7 @@ _MAX_POINTS = 5000
 
 
 def plot_outputs(figure: FigureData, path: Path) -> None:
-    """Draw the figure of a task.
-
-    Args:
-        figure: the data.
-        path: the PNG to write.
-    """
+    """Draw the figure of a task as a PNG."""
     match figure:
         case Matrix():
             plot_confusion(figure.counts, figure.names, path, shares=figure.shares)

@@ -26,12 +26,7 @@ frame = partial(style.frame, points=TEXT)
 
 @contextmanager
 def new_figure(path: Path, *, constrained: bool = True) -> Iterator[Figure]:
-    """Yield an empty figure to draw on, and save it as a PNG at the end.
-
-    Args:
-        path: the PNG to write.
-        constrained: let Matplotlib arrange the axes.
-    """
+    """Yield an empty figure to draw on, and save it as a PNG at the end."""
     with LOCK:
         figure = Figure(dpi=DPI, layout="constrained" if constrained else None)
         yield figure

@@ -29,27 +29,17 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class FitState:
-    """The content of last.pt: all that a resumed fit needs to equal one that never stopped.
+    """The content of last.pt: all that a resumed fit needs to equal one that never stopped."""
 
-    Attributes:
-        position: the epoch, and the number of its training batches that were fetched.
-        model: state of the model as it is trained.
-        optimizer: state of the optimizer.
-        gradients: gradients that no step has used yet, by the names of their parameters.
-        loader: state of the train loader.
-        callbacks: states of the callbacks, by the names from `trainer.loop.callback.named`.
-        random: states of the random generators, see `random_state`.
-        others: what ranks 1, 2, ... have of their own: the keys gradients, loader, random, the model's buffers within a
-            step, and the callbacks that say so (`trainer.loop.callback.Callback.per_rank`).
-    """
-
-    position: tuple[int, int]
-    model: dict[str, Tensor]
+    position: tuple[int, int]  # the epoch, and the number of its training batches that were fetched
+    model: dict[str, Tensor]  # state of the model as it is trained
     optimizer: dict[str, Any]
-    gradients: dict[str, Tensor]
+    gradients: dict[str, Tensor]  # gradients that no step has used yet, by the names of their parameters
     loader: dict[str, Any]
-    callbacks: dict[str, dict[str, Any]]
-    random: dict[str, Any]
+    callbacks: dict[str, dict[str, Any]]  # states of the callbacks, by the names from `trainer.loop.callback.named`
+    random: dict[str, Any]  # states of the random generators, see `random_state`
+    # What ranks 1, 2, ... have of their own: the keys gradients, loader, random, the model's buffers within a step, and
+    # the callbacks that say so (`trainer.loop.callback.Callback.per_rank`)
     others: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -68,20 +58,13 @@ class FitState:
 
 @dataclass(frozen=True, kw_only=True)
 class BestModel:
-    """The content of best.pt: the model of the best epoch as it was validated, and what it achieved.
-
-    Attributes:
-        model: state of the model.
-        row: the epoch's row of metrics.
-        samples: what the task's meter keeps of each validation image, by field; None if there was no validation.
-        classes: names of the classes, labels or numbers.
-        task: name of the task.
-    """
+    """The content of best.pt: the model of the best epoch as it was validated, and what it achieved."""
 
     model: dict[str, Tensor]
     row: dict[str, float]
+    # What the task's meter keeps of each validation image, by field; None if there was no validation
     samples: dict[str, Tensor] | None
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # names of the classes, labels or numbers
     task: str
 
     def without_weights(self) -> BestModel:
@@ -97,13 +80,7 @@ log = logging.getLogger(__name__)
 
 
 def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
-    """Write a state of plain values and tensors; until it is complete, readers of `path` see the old file.
-
-    Args:
-        state: the state of the fit, or the best model.
-        path: the file.
-        keep: number of earlier files to keep, as last.1.pt (the newest) and so on.
-    """
+    """Write a state; until it is complete, readers see the old file; keep some, as last.1.pt (the newest) and so on."""
     import torch
 
     with atomic_path(path, durable=True) as part:

@@ -23,13 +23,7 @@ class Group(NamedTuple):
 
 
 class Counts:
-    """The counts of a fit, the same on all ranks.
-
-    Attributes:
-        settings: the settings of the loop.
-        train_loader: training batches.
-        position: where the fit is.
-    """
+    """The counts of a fit, the same on all ranks."""
 
     settings: LoopSettings
     train_loader: BatchLoader

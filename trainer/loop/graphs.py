@@ -129,10 +129,6 @@ class Graphs:
 
     A recording that fails is tried again with the next batch. A kind that cannot be recorded runs eagerly, and one line
     in the log says why.
-
-    Args:
-        backend: the backend that records.
-        warm_up: number of times that a shape runs eagerly first.
     """
 
     def __init__(self, backend: CudaBackend, warm_up: int = WARM_UP) -> None:

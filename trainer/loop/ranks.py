@@ -142,10 +142,6 @@ class Ranks:
     def cancel(self, cancel: Exception, position: object) -> None:
         """Wait until all ranks leave a level of the loop alike: otherwise they would hang, or train apart.
 
-        Args:
-            cancel: the exception by which this rank leaves it.
-            position: where the fit is.
-
         Raises:
             UserError: another rank does not leave it, or leaves another one.
             LostRankError: another rank has ended.

@@ -21,10 +21,6 @@ class Recorded(Runner):
     If the optimizer allows it, the learning rate of each group becomes a scalar tensor that is filled, not replaced
     (`trainer.optim.optimizers.set_value`); a number that replaces it is copied into it. The step is recorded once the
     other settings have stayed the same for some steps; a scheduled setting keeps it eager. So does a scaler.
-
-    Args:
-        learner: whose model, optimizer and losses these are.
-        graphs: records.
     """
 
     def __init__(self, learner: "Learner", graphs: Graphs) -> None:

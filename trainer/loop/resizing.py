@@ -17,14 +17,10 @@ from trainer.loop.stages import FitStage
 
 
 class StagedLoader:
-    """A loader whose epochs come from the loaders of their stages.
+    """A loader whose epochs come from the loaders of their stages, all over the same split.
 
     Only one pipeline exists at a time, except in a stage's last epoch: there, the next stage's is built in the
     background, so that the change takes no time.
-
-    Args:
-        stages: the stages of the whole fit, in order.
-        loaders: the loader of each stage, all over the same split.
     """
 
     def __init__(self, stages: Sequence[FitStage], loaders: Sequence[Loader]) -> None:

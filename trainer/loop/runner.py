@@ -24,19 +24,12 @@ if TYPE_CHECKING:
 
 
 class Pass(NamedTuple):
-    """What a batch came to, on the device.
-
-    Attributes:
-        output: the model's output.
-        loss: (), the mean loss.
-        finite: () bool, whether loss and gradients are finite on all ranks; None: not judged.
-        finite_here: whether those of this rank's part are.
-    """
+    """What a batch came to, on the device."""
 
     output: Tensor
-    loss: Tensor
-    finite: Tensor | None = None
-    finite_here: Tensor | None = None
+    loss: Tensor  # (), the mean loss
+    finite: Tensor | None = None  # () bool, whether loss and gradients are finite on all ranks; None: not judged
+    finite_here: Tensor | None = None  # whether those of this rank's part are
 
 
 class Runner:
@@ -44,9 +37,6 @@ class Runner:
 
     With `fit.skip_nonfinite`, a batch whose loss or gradients are not finite changes neither weights nor buffers. Its
     whole step is skipped. The device decides, so the host does not wait.
-
-    Args:
-        learner: whose model, optimizer and losses these are.
 
     Attributes:
         pending: whether there are gradients that no step has used yet.

@@ -67,15 +67,7 @@ def plain_stages(stages: Sequence[StageSettings]) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True)
 class FitStage:
-    """A stage with all settings filled in.
-
-    Attributes:
-        name: the stage's name in the configuration.
-        start: its first epoch.
-        epochs: number of its epochs.
-        size: that of its images.
-        batch_size: images in its batches.
-    """
+    """A stage with all settings filled in; `start` is its first epoch."""
 
     name: str
     start: int
@@ -90,13 +82,7 @@ class FitStage:
 def complete_stages(
     stages: Sequence[StageSettings], *, epochs: int, size: Size, batch_size: int
 ) -> tuple[FitStage, ...]:
-    """Fill in the settings that stages leave open.
-
-    Args:
-        stages: the stages of the whole fit, in order.
-        epochs: number of epochs of the whole fit.
-        size: that of the images in stages without a size of their own.
-        batch_size: images in a batch in stages without a batch size of their own.
+    """Fill in the settings that stages leave open with those of the whole fit.
 
     Raises:
         UserError: the stages' epochs do not add up to those of the fit.

@@ -13,16 +13,11 @@ _COUNTERS = "num_batches_tracked"  # of batch norm, which older files lack; noth
 
 @dataclass(frozen=True)
 class Match:
-    """Tensors of a file that fit into a network.
+    """Tensors of a file that fit into a network."""
 
-    Attributes:
-        tensors: the tensors by their names in the network, without those of a head that does not fit.
-        head: names of the network's head that the file has no fitting tensors for.
-        renamed: a tensor's name in the file and its name in the network, if they were matched by order.
-    """
-
-    tensors: dict[str, Tensor]
-    head: tuple[str, ...]
+    tensors: dict[str, Tensor]  # the tensors by their names in the network, without those of a head that does not fit
+    head: tuple[str, ...]  # names of the network's head that the file has no fitting tensors for
+    # A tensor's name in the file and its name in the network, if they were matched by order
     renamed: tuple[str, str] | None
 
 

@@ -15,10 +15,6 @@ def require_reachable(name: str, config: Any) -> None:
 
     Downloading alone would try ten times, for most of a minute, where there is no network.
 
-    Args:
-        name: the model and its weights, for the message.
-        config: timm's `PretrainedCfg` of the weights.
-
     Raises:
         UserError: neither; the message says what to do instead.
     """

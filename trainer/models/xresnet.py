@@ -144,12 +144,7 @@ class Block(nn.Module):
 
 
 class XResNet(nn.Sequential):
-    """Stem of three convolutions, four stages of blocks, global average pooling, linear head.
-
-    Args:
-        classes: number of classes that the head predicts.
-        settings: those of the configuration.
-    """
+    """Stem of three convolutions, four stages of blocks, global average pooling, linear head."""
 
     def __init__(self, classes: int, settings: "Xresnet") -> None:
         bottleneck, counts = LAYOUTS[settings.depth]

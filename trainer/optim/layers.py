@@ -15,10 +15,6 @@ def layer_of(network: nn.Module, *, coarse: bool = False) -> dict[str, int]:
 
     timm's models define their layers. The layers of any other network are its children in order; a norm belongs to the
     layer before it.
-
-    Args:
-        network: the network.
-        coarse: count timm's stages instead of its blocks.
     """
     matcher = getattr(network, "group_matcher", None)
     if callable(matcher):

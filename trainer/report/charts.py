@@ -25,19 +25,12 @@ _POINTS = 1000  # of a line at most; more cannot be seen
 
 @dataclass(frozen=True)
 class Chart:
-    """A curve in the page.
-
-    Attributes:
-        title: heading.
-        uri: the image, as a data URI.
-        alt: what the image shows, in words.
-        caption: text below the image; may be empty.
-    """
+    """A curve in the page."""
 
     title: str
-    uri: str
-    alt: str
-    caption: str = ""
+    uri: str  # the image, as a data URI
+    alt: str  # what the image shows, in words
+    caption: str = ""  # text below the image; may be empty
 
 
 def charts(record: RunRecord) -> list[Chart]:

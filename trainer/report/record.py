@@ -31,50 +31,31 @@ MISTAKES = 24  # wrong images that are shown by default
 
 @dataclass(frozen=True)
 class Mistake:
-    """A validation image that the model gets wrong.
-
-    Attributes:
-        name: name of the image.
-        true: its target, in words.
-        predicted: what the model predicts.
-        confidence: the probability that the model gives to its prediction; None where it gives none.
-        uri: a thumbnail, as a data URI; empty if the file cannot be read.
-    """
+    """A validation image that the model gets wrong."""
 
     name: str
-    true: str
-    predicted: str
-    confidence: float | None
-    uri: str
+    true: str  # its target, in words
+    predicted: str  # what the model predicts
+    confidence: float | None  # the probability that the model gives to its prediction; None where it gives none
+    uri: str  # a thumbnail, as a data URI; empty if the file cannot be read
 
 
 @dataclass
 class RunRecord:
-    """A run, and how far it has come.
+    """A run, and how far it has come."""
 
-    Attributes:
-        run: the run as its folder holds it.
-        ending: how the run ended; the seconds of one that has not are NaN.
-        rows: the metrics of each epoch.
-        best: the best epoch's row; empty if there is none.
-        classes: names of classes, labels or numbers.
-        samples: the best epoch's predictions for each validation image; None if there are none.
-        task: the task.
-        steps: running values within epochs, each with "seconds", "step" and more.
-        mistakes: the images that the best epoch gets most wrong, the worst first; None: nobody has looked.
-        left: estimated seconds until the end of a run in progress; None: unknown.
-    """
-
-    run: RunFolder
-    ending: Summary
-    rows: list[MetricsRow] = field(default_factory=list)
-    best: MetricsRow = field(default_factory=dict)
-    classes: tuple[str, ...] = ()
-    samples: Samples | None = None
+    run: RunFolder  # the run as its folder holds it
+    ending: Summary  # how the run ended; the seconds of one that has not are NaN
+    rows: list[MetricsRow] = field(default_factory=list)  # the metrics of each epoch
+    best: MetricsRow = field(default_factory=dict)  # the best epoch's row; empty if there is none
+    classes: tuple[str, ...] = ()  # names of classes, labels or numbers
+    samples: Samples | None = None  # the best epoch's predictions for each validation image; None if there are none
     task: Task[Any] = field(default_factory=lambda: task_named(DEFAULT))
+    # Running values within epochs, each with "seconds", "step" and more
     steps: list[MetricsRow] = field(default_factory=list)
+    # The images that the best epoch gets most wrong, the worst first; None: nobody has looked
     mistakes: Sequence[Mistake] | None = None
-    left: float | None = None
+    left: float | None = None  # estimated seconds until the end of a run in progress; None: unknown
 
     @property
     def epochs(self) -> int:
@@ -88,12 +69,7 @@ class RunRecord:
         return np.cumsum([0, *batches]) if batches else None
 
     def add_mistakes(self, files: Sequence[ImageRef], most: int) -> None:
-        """Draw the images that the best epoch gets most wrong.
-
-        Args:
-            files: the validation images in the order of their indices.
-            most: number of images.
-        """
+        """Draw the images that the best epoch gets most wrong, from validation images in the order of their indices."""
         worst = worst_images(self.task, self.samples, self.classes, files, most) if self.samples is not None else None
         if worst is not None:
             self.mistakes = [
@@ -118,12 +94,7 @@ class RunRecord:
 
 
 def read_record(folder: Path, *, best: bool = True) -> RunRecord:
-    """Read the folder of a run.
-
-    Args:
-        folder: folder of the run.
-        best: whether to read best.pt and the mistakes of the best epoch.
-    """
+    """Read the folder of a run; unless `best`, without best.pt and the mistakes of the best epoch."""
     run = RunFolder(folder)
     ending = run.summary
     if ending.status not in (FINISHED, FAILED, INTERRUPTED):

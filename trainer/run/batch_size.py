@@ -26,9 +26,6 @@ def find_batch_size(config: Config) -> tuple[Config, str]:
     trains until the work of a batch is recorded, then validates, and is discarded. The learning rate stays as
     configured.
 
-    Args:
-        config: the checked configuration of a run that starts from the beginning.
-
     Raises:
         UserError: not even the smallest batch fits.
     """
@@ -45,12 +42,7 @@ def find_batch_size(config: Config) -> tuple[Config, str]:
 
 
 def _candidates(config: Config, whole: int) -> Iterator[int]:
-    """Yield the batch size to try first and its halves, a little less where the last batch would be too small to train.
-
-    Args:
-        config: the configuration.
-        whole: the size asked for, at most all images: larger batches are the same.
-    """
+    """Yield the batch size to try first and its halves, a little less where the last batch would be too small."""
     network = check_model(config.model, len(config.dataset.classes), config.aug.size)
     size = max(1, largest_batch(config, network, whole, config.aug.size))
     while size:

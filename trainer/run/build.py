@@ -86,12 +86,7 @@ def make_train_loader(config: Config, split: Split, placement: Placement | None 
 
 @dataclass(frozen=True)
 class Loaders:
-    """The loaders of a run, with the same placement of decoding.
-
-    Attributes:
-        train: the loader of the train split.
-        val: the loader of the val split.
-    """
+    """The loaders of a run, with the same placement of decoding."""
 
     train: Loader | StagedLoader
     val: Loader
@@ -131,17 +126,7 @@ def make_learner(
     name: str = "",
     began: float | None = None,
 ) -> Learner:
-    """Make the learner of a configuration; the model's initial weights depend only on the seed.
-
-    Args:
-        config: the configuration.
-        loaders: the run's loaders.
-        folder: where callbacks write; None: nowhere.
-        callbacks: all callbacks.
-        group: name of the sweep that the run is part of.
-        name: the run's name, see `trainer.run.labels`.
-        began: when the run began, on the clock of `time.monotonic`; None: now.
-    """
+    """Make the learner of a configuration; the model's initial weights depend only on the seed."""
     fit, dataset, device = config.fit, config.dataset, config.fit.torch_device()
     if device.type == "cuda":
         # Let cuDNN's heuristics choose algorithms: trying all of them for each shape took seconds and gained 1%.

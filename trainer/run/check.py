@@ -125,13 +125,7 @@ def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: Size, *, 
 
 
 def trains_on_single(network: nn.Module, size: Size, frozen: Collection[str] = ()) -> bool:
-    """Return whether a network can be trained on a single image: batch norm needs at least two values per channel.
-
-    Args:
-        network: the network on the device "meta".
-        size: that of the image.
-        frozen: names of the parameters that are frozen.
-    """
+    """Return whether a network can be trained on a single image: batch norm needs at least two values per channel."""
     mode = network.training
     try:
         keep_statistics(network.train(), frozen)

@@ -46,27 +46,16 @@ KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A checked configuration.
-
-    Attributes:
-        data: the source of the images.
-        model: the model's settings.
-        aug: the augmentation, with mean and std filled in.
-        fit: how to train.
-        callbacks: a factory for each configured callback.
-        seed: the seed of everything random.
-        run: the run's name and tags.
-        resolved: the whole configuration as plain values, including defaults, to be written to a file.
-    """
+    """A checked configuration."""
 
     data: Source
     model: Model
-    aug: Aug
+    aug: Aug  # the augmentation, with mean and std filled in
     fit: Fit
-    callbacks: tuple[Callable[[], Callback], ...]
+    callbacks: tuple[Callable[[], Callback], ...]  # a factory for each configured callback
     seed: int
     run: RunLabels
-    resolved: Mapping[str, Any]
+    resolved: Mapping[str, Any]  # the whole configuration as plain values, including defaults, to be written to a file
 
     @property
     def dataset(self) -> Dataset:
@@ -96,10 +85,7 @@ class Config:
 
 
 def parse_config(given: Mapping[str, Any]) -> Config:
-    """Check the composed configuration.
-
-    Args:
-        given: mapping with the sections data, model, aug, fit, callbacks, run and the keys seed and plugins.
+    """Check the composed configuration: a mapping with the sections, and the keys seed and plugins.
 
     Raises:
         UserError: names the key path, what was given and what is allowed.

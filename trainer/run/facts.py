@@ -26,29 +26,18 @@ _PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core
 
 @dataclass(frozen=True)
 class Facts:
-    """What a run knows at its start.
-
-    Attributes:
-        task: name of its task; empty: unknown, as are all others that are empty.
-        classes: names of classes, labels or numbers.
-        images: number of different training images, of training samples in an epoch, and of validation images.
-        source: the source of the images, and the part of it that is used.
-        model: the model's name.
-        parameters: number of the model's parameters.
-        device: name of the GPU that it trains on, or CPU.
-        batches: number of training batches of each epoch.
-        schedules: values of each schedule over the whole fit, at equal distances.
-        warnings: warnings from loading the images.
-    """
+    """What a run knows at its start; what is empty is unknown."""
 
     task: str = ""
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  # names of classes, labels or numbers
+    # Number of different training images, of training samples in an epoch, and of validation images
     images: tuple[int, ...] = ()
-    source: str = ""
+    source: str = ""  # the source of the images, and the part of it that is used
     model: str = ""
     parameters: int = 0
-    device: str = ""
-    batches: tuple[int, ...] = ()
+    device: str = ""  # name of the GPU that it trains on, or CPU
+    batches: tuple[int, ...] = ()  # number of training batches of each epoch
+    # Values of each schedule over the whole fit, at equal distances
     schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 

@@ -21,13 +21,7 @@ _OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")
 
 
 def explain(error: BaseException, config: Config, folder: Path) -> UserError | None:
-    """Return an error that says what the user can do about a failure, or None for any other kind of failure.
-
-    Args:
-        error: the error that ended the run.
-        config: the run's configuration.
-        folder: the run's folder.
-    """
+    """Return an error that says what the user can do about a failure, or None for any other kind of failure."""
     if isinstance(error, OSError):
         return folder_error(error, folder)
     if is_out_of_memory(error):
@@ -79,13 +73,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def too_large(error: BaseException, config: Config, *, training: bool = True) -> UserError:
-    """Return an error that says what did not fit, and which settings to reduce.
-
-    Args:
-        error: that of the library, for which `is_out_of_memory` holds.
-        config: the configuration.
-        training: whether the pass was one of training.
-    """
+    """Return an error that says what did not fit, and which settings to reduce."""
     import torch
 
     fit, device = config.fit, config.fit.torch_device()

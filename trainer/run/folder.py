@@ -186,13 +186,7 @@ def _lock(folder: Path, key: str) -> int:
 
 
 def _take(lock: int, folder: Path, *, alone: bool = False) -> bool:
-    """Lock an open file, or close it and return False if another process holds it.
-
-    Args:
-        lock: the file.
-        folder: its folder, for messages.
-        alone: whether the folder must not be used without a lock, unless nobody has begun to.
-    """
+    """Lock an open file, or close it and return False if another process holds it; without locks, `alone` needs one."""
     for pause in (0.01, 0.1, None):  # `user_of` and `clean` of others, such as a dashboard, may hold it for a moment
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

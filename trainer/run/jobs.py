@@ -24,11 +24,7 @@ LOG_FILE = "trainer.log"
 
 
 class RanksError(UserError):
-    """A job needs several processes, and this one was started alone.
-
-    Attributes:
-        count: number of processes.
-    """
+    """A job needs several processes, and this one was started alone."""
 
     def __init__(self, count: int) -> None:
         super().__init__(
@@ -52,11 +48,6 @@ def check_jobs(
     jobs: Iterable[Sequence[str]], *, config_name: str = "config", signals: StopSignals | None = None
 ) -> list[Config]:
     """Compose and check jobs, each from its normalized overrides.
-
-    Args:
-        jobs: the overrides of each.
-        config_name: file of conf/ to start from.
-        signals: see `check_configs`.
 
     Raises:
         UntrustedError: see `augment.cli.trust.compose_job`.
@@ -92,25 +83,14 @@ def check_configs(configs: Sequence[Config], signals: StopSignals | None = None)
 
 
 def import_run(signals: StopSignals | None = None) -> None:
-    """Import all that a run needs.
-
-    Args:
-        signals: those of the command line, which end the process at once meanwhile.
-    """
+    """Import all that a run needs; signals of the command line end the process at once meanwhile."""
     with signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
         import trainer.run.check
         import trainer.run.train  # noqa: F401
 
 
 def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bool = False, **options: Any) -> Summary:
-    """Train in a folder of its own, with a log, and with the overrides written down.
-
-    Args:
-        config: the checked configuration.
-        overrides: its overrides.
-        folder: the run's own folder.
-        again: whether the folder may hold a run that starts again from the beginning.
-        options: those of `trainer.run.train.train`.
+    """Train in a folder of its own, with a log and the overrides; `again`: in place of a run that the folder holds.
 
     Raises:
         UserError: the folder is not free, or something ended the run.

@@ -32,13 +32,7 @@ class RunLabels:
 
 
 def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str:
-    """Return the name of a run.
-
-    Args:
-        labels: the configured labels.
-        folder: the run's folder.
-        varied: the overrides by which it differs from others of its sweep.
-    """
+    """Return the name of a run: configured, or by the overrides in which it differs from others of its sweep."""
     if labels.name is not None:
         return str(as_written(labels.name))
     return varied_name(varied) or folder.resolve().name

@@ -24,10 +24,6 @@ _KEPT = 400
 def check_memory(config: Config, network: nn.Module) -> None:
     """Check that training batches may fit in memory.
 
-    Args:
-        config: the configuration, which freezes no layer.
-        network: the network on the device "meta", as `trainer.models.registry.check_model` returns it.
-
     Raises:
         UserError: they do not; the message says how many images may.
     """

@@ -13,17 +13,11 @@ from trainer.tasks.display import FoundObject
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects that were found in an image.
+    """The objects that were found in an image."""
 
-    Attributes:
-        found: the objects in pixels of the image as it is stored, the highest score first.
-        size: width and height of that image.
-        names: names of all classes, by label.
-    """
-
-    found: tuple[FoundObject, ...]
-    size: tuple[int, int]
-    names: tuple[str, ...]
+    found: tuple[FoundObject, ...]  # the objects in pixels of the image as it is stored, the highest score first
+    size: tuple[int, int]  # width and height of that image
+    names: tuple[str, ...]  # names of all classes, by label
 
 
 def as_coco(images: Sequence[tuple[Path, Objects]]) -> str:

@@ -88,11 +88,6 @@ def check_resume(config: Config) -> None:
 def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
     """Restore the last checkpoint of a run, and copy its best model into the learner's folder if that is another one.
 
-    Args:
-        learner: the learner of the resumed run.
-        loaders: its loaders.
-        config: its configuration, which names the run to resume.
-
     Returns:
         The position to start the fit at.
     """

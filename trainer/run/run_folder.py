@@ -41,9 +41,6 @@ class RunFolder:
 
     What is missing stays empty; so does what is damaged, a link, or larger than what a run writes, with a note.
 
-    Args:
-        folder: the folder, as it was given or found.
-
     Attributes:
         notes: what could not be read so far, by file.
     """
@@ -113,11 +110,7 @@ class RunFolder:
         return self.attempt(ENVIRONMENT_FILE, read_object, {})
 
     def versions(self, digits: int | None = None) -> dict[str, str]:
-        """Return git revision, versions and GPUs as texts by their names; what is missing or damaged is left out.
-
-        Args:
-            digits: digits of the git revision; None: all.
-        """
+        """Return git revision, versions and GPUs as texts by their names; what is missing or damaged is left out."""
         git, gpus = section_of(self.environment, "git"), self.environment.get("gpus")
         changed = ", with uncommitted changes" if git.get("modified") else ""
         facts = {
@@ -204,12 +197,9 @@ class RunFolder:
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
-    """Return all runs in some folders, planned jobs included.
+    """Return all runs in folders of runs, of sweeps, or above such; planned jobs included.
 
     Symbolic links are followed where they are given, not where they are found.
-
-    Args:
-        paths: folders of runs, of sweeps, or above such.
 
     Returns:
         Each run once, in the order of the paths; those of a path by folder, which for the default names is the order

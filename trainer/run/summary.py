@@ -159,13 +159,7 @@ def _number(value: Any) -> float:
 
 
 def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
-    """Return how a fit ended.
-
-    Args:
-        learner: the learner after its fit, or in the after_fit of a callback.
-        folder: the run's folder.
-        seconds: seconds since the run began.
-    """
+    """Return how a fit ended, `seconds` after the run began; from the after_fit of callbacks on."""
     recorder, error = learner.find(Recorder), learner.error
     rows = recorder.rows
     monitor, best = best_of(learner)

@@ -56,27 +56,15 @@ class KeptOutputs(Callback):
 
 @dataclass(frozen=True)
 class Trained:
-    """The best model of a run.
+    """The best model of a run."""
 
-    Attributes:
-        config: configuration of the run, with overrides.
-        classes: names of the model's outputs.
-        network: the model.
-        task: the task of the model.
-    """
-
-    config: Config
-    classes: tuple[str, ...]
+    config: Config  # configuration of the run, with overrides
+    classes: tuple[str, ...]  # names of the model's outputs
     network: nn.Module
     task: Task[Any]
 
     def run_over(self, split: Split, *callbacks: Callback, description: str) -> None:
         """Make one pass over images, as validation does: with its plan, precision and test-time augmentation.
-
-        Args:
-            split: files that can be decoded; only the callbacks see their targets.
-            callbacks: callbacks that read the outputs.
-            description: text of the progress bar.
 
         Raises:
             UserError: the GPU ran out of memory.

@@ -31,17 +31,11 @@ _SECTIONS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "m
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights in a file.
-
-    Attributes:
-        file: the file.
-        tensors: the tensors by name.
-        classes: names of the model's outputs; None: the file does not say.
-    """
+    """The weights in a file."""
 
     file: Path
     tensors: dict[str, Tensor]
-    classes: tuple[str, ...] | None
+    classes: tuple[str, ...] | None  # names of the model's outputs; None: the file does not say
 
 
 def require_start(model: Model) -> None:
@@ -57,12 +51,6 @@ def require_start(model: Model) -> None:
 
 def check_weights(model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> None:
     """Check that the weights to start from fit.
-
-    Args:
-        model: the model's settings.
-        network: its network, on any device.
-        classes: names of the classes.
-        size: that of the images.
 
     Raises:
         UserError: they cannot be read, or are of another model.

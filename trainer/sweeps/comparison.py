@@ -22,21 +22,13 @@ MEANS = ("n", "mean", "std", "95% interval of the mean")
 
 @dataclass(frozen=True)
 class Comparison:
-    """Groups of runs, compared with one of them.
+    """Groups of runs, compared with one of them."""
 
-    Attributes:
-        rows: the groups, the best first.
-        baseline: the group that the others are compared with.
-        why: why it is the baseline.
-        detect: the smallest difference worth detecting, as a difference of scores.
-        notes: sentences about runs that were left out, and what else to know.
-    """
-
-    rows: tuple[Group, ...]
-    baseline: Group
-    why: str
-    detect: float
-    notes: tuple[str, ...] = ()
+    rows: tuple[Group, ...]  # the groups, the best first
+    baseline: Group  # the group that the others are compared with
+    why: str  # why it is the baseline
+    detect: float  # the smallest difference worth detecting, as a difference of scores
+    notes: tuple[str, ...] = ()  # sentences about runs that were left out, and what else to know
 
     def lines(self) -> list[str]:
         """Return the verdicts and the notes."""

@@ -46,23 +46,17 @@ Settings = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed and fold alone.
+    """Runs that differ in their seed and fold alone."""
 
-    Attributes:
-        replicates: the scores of their last epochs; runs of the same seed and fold count as one, with their mean.
-        metric: what the scores are.
-        runs: the runs, in the order in which they were found.
-        basis: settings that must be the same in groups that are compared, such as those of the validation images.
-        difference: the difference to a baseline; None for the baseline, and where there is nothing to compare.
-        verdict: what that means, in words; empty for the baseline.
-    """
-
+    # The scores of their last epochs; runs of the same seed and fold count as one, with their mean
     replicates: Replicates
     metric: Metric
-    runs: tuple[RunFolder, ...]
+    runs: tuple[RunFolder, ...]  # the runs, in the order in which they were found
+    # Settings that must be the same in groups that are compared, such as those of the validation images
     basis: Settings
+    # The difference to a baseline; None for the baseline, and where there is nothing to compare
     difference: Difference | None = None
-    verdict: str = ""
+    verdict: str = ""  # what that means, in words; empty for the baseline
 
     @property
     def name(self) -> str:
@@ -80,9 +74,6 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[Group], list[tuple[RunFo
 
     A run that a callback stopped early does not count, as its last epoch is an earlier one than that of others, unless
     all runs of the configuration ended so.
-
-    Args:
-        runs: the runs, in the order of `trainer.sweeps.runs.find_runs`, with the scores that `scored` returns.
     """
     groups, left = list[list[RunFolder]](), []
     configured = any(run.config for run in runs)
@@ -125,12 +116,7 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
 
 
 def scored(runs: Sequence[RunFolder], key: str | None = None) -> list[RunFolder]:
-    """Return runs with the score to compare them by.
-
-    Args:
-        runs: the runs.
-        key: the score; None: that of each run's task, but errors in place of losses of several kinds.
-    """
+    """Return runs with a score to compare them by; None: that of their tasks, but errors if kinds of losses differ."""
     if key is not None:
         return [run.scored_by(key) for run in runs]
     kinds = {tuple(value_of(run, name) for name in OF_LOSSES) for run in runs if "val_loss" in run.last}

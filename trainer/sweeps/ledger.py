@@ -118,15 +118,7 @@ def plan_jobs(
     trial: int | None = None,
     finalist: bool = False,
 ) -> list[Job]:
-    """Record jobs in a sweep's folder, each once, and return them; those that are there already keep their order.
-
-    Args:
-        folder: the sweep's folder; created if it is missing.
-        configs: the checked configuration of each job with its normalized overrides.
-        fixed: the overrides that the sweep does not vary.
-        trial: see `Job`.
-        finalist: see `Job`.
-    """
+    """Record jobs in a sweep's folder, each once, and return them; those that are there already keep their order."""
     known = {job.id: job for job in read_ledger(folder)}
     order = max((job.order for job in known.values()), default=-1) + 1
     jobs: dict[str, Job] = {}

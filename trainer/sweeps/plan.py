@@ -225,16 +225,7 @@ class Plan:
         *,
         check: bool = True,
     ) -> "Plan":
-        """Check a search: its settings (Hydra's section `sweeper`), its space, and the configuration itself.
-
-        Args:
-            sweeper: the section.
-            fixed: normalized overrides with one value.
-            swept: those with several.
-            folder: the sweep's folder.
-            config_name: file of conf/ to start from.
-            check: whether to check values of the space, too.
-        """
+        """Check a search: its settings (Hydra's section `sweeper`), its space, and the configuration itself."""
         given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
         settings, space = parse_settings(SearchSettings, given, "hydra.sweeper"), parse_space(swept)
         if not space:

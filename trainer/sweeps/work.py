@@ -255,14 +255,7 @@ def _stop() -> None:
 
 
 def watch(jobs: Sequence[Job], worker: Worker, at_a_time: int, seen: dict[str, str] | None = None) -> Iterator[None]:
-    """Print what becomes of jobs that other processes run, and yield now and then, until all have ended.
-
-    Args:
-        jobs: the jobs.
-        worker: where to print, and signals that end the watch by a KeyboardInterrupt.
-        at_a_time: how many of them run at a time.
-        seen: the statuses that were printed before; updated.
-    """
+    """Print what becomes of jobs that other processes run, and yield now and then, until all have ended."""
     seen = {} if seen is None else seen
     for job in jobs:
         status = job.status()

@@ -56,19 +56,12 @@ given here; stages are ignored. No weights are kept."""
 
 @dataclass(frozen=True)
 class Curve:
-    """The result of a range test, up to the step in which the loss exploded.
+    """The result of a range test, up to the step in which the loss exploded."""
 
-    Attributes:
-        lrs: learning rate of each step.
-        losses: training loss of each step's batch, before the step was made.
-        smoothed: running average of the losses.
-        rates: suggested learning rates by name, see the module; empty if the loss does not fall.
-    """
-
-    lrs: tuple[float, ...]
-    losses: tuple[float, ...]
-    smoothed: tuple[float, ...]
-    rates: Mapping[str, float]
+    lrs: tuple[float, ...]  # learning rate of each step
+    losses: tuple[float, ...]  # training loss of each step's batch, before the step was made
+    smoothed: tuple[float, ...]  # running average of the losses
+    rates: Mapping[str, float]  # suggested learning rates by name, see the module; empty if the loss does not fall
 
     @property
     def suggestion(self) -> float | None:
@@ -77,13 +70,7 @@ class Curve:
 
 
 def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Curve:
-    """Read the losses of a test.
-
-    Args:
-        lrs: rising learning rates.
-        losses: the loss at each; of the same length, or shorter.
-        steps: number of steps of the whole test.
-    """
+    """Read the losses of a test at rising learning rates, up to where they explode."""
     smoothed = smooth(losses, steps)
     pairs = enumerate(zip(smoothed, accumulate(smoothed, min), strict=True))
     exploded = (step for step, (loss, least) in pairs if not math.isfinite(loss) or loss > DIVERGED * least)
@@ -93,25 +80,14 @@ def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Cur
 
 
 def smooth(losses: Sequence[float], steps: int) -> list[float]:
-    """Return the exponential moving average of losses, corrected for its initial bias towards 0.
-
-    Args:
-        losses: losses of the first steps of a test.
-        steps: number of steps of the whole test; the average extends over about a twentieth of them.
-    """
+    """Return the exponential moving average of losses, corrected for its initial bias towards 0."""
     keep = 1 - 1 / max(1.0, _WINDOW * steps)
     averages = accumulate(losses, lambda average, loss: keep * average + (1 - keep) * loss, initial=0.0)
     return [average / (1 - keep**count) for count, average in enumerate(averages) if count]
 
 
 def suggest_rates(lrs: Sequence[float], smoothed: Sequence[float], *, skip: int = 0) -> dict[str, float]:
-    """Return the learning rates that a curve suggests by name; none if the loss does not fall.
-
-    Args:
-        lrs: rising learning rates.
-        smoothed: the loss at each.
-        skip: number of steps to ignore at the start.
-    """
+    """Return the rates that a curve suggests by name, without its first steps; none if the loss does not fall."""
     lowest = min(range(len(smoothed)), key=smoothed.__getitem__, default=0)
     highest = max(smoothed[skip : lowest + 1], default=0.0)
     if lowest < skip + 2 or highest - smoothed[lowest] < _FALL * abs(highest):
@@ -127,11 +103,6 @@ class LRFinder(Callback):
     """Raise the learning rate from step to step and record the losses; end the fit when they explode.
 
     Validation is skipped. The losses are checked, which waits for the device, only every few steps.
-
-    Args:
-        start: learning rate of the first step.
-        end: learning rate of the last step.
-        steps: number of steps; the learner has at least as many.
     """
 
     order = Phase.MEASURE  # as the scheduler, which it replaces
@@ -185,12 +156,6 @@ class LRFinder(Callback):
 
 def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
     """Run a learning rate range test: model, data and optimizer as configured, nothing is written.
-
-    Args:
-        config: the checked configuration.
-        start: the first learning rate.
-        end: the last learning rate, larger than `start`.
-        steps: optimizer steps; passes over the training data are repeated as needed.
 
     Raises:
         UserError: the loss is not finite from the beginning, the range is empty, or the GPU's memory is too small.

@@ -50,25 +50,17 @@ is left."""
 
 @dataclass(frozen=True)
 class Prediction:
-    """A model's prediction for an image.
-
-    Attributes:
-        file: the image.
-        classes: the most probable classes, or the labels, with their probabilities, in [0, 1], the highest first.
-        error: why the image cannot be used; then there is no prediction.
-        numbers: a value for each name, where the task predicts numbers.
-        unit: what the classes are, "class" or "label".
-        objects: the objects that were found, where the task is to find some; then `classes` has the class of each.
-        mask: the file with the label of each pixel, where these are predicted; then `classes` have their shares of the
-            pixels.
-    """
+    """A model's prediction for an image."""
 
     file: Path
+    # The most probable classes, or the labels, with their probabilities, in [0, 1], the highest first
     classes: tuple[tuple[str, float], ...] = ()
-    error: str = ""
-    numbers: tuple[tuple[str, float], ...] = ()
-    unit: str = "class"
+    error: str = ""  # why the image cannot be used; then there is no prediction
+    numbers: tuple[tuple[str, float], ...] = ()  # a value for each name, where the task predicts numbers
+    unit: str = "class"  # what the classes are, "class" or "label"
+    # The objects that were found, where the task is to find some; then `classes` has the class of each
     objects: Objects | None = None
+    # The file with the label of each pixel, where these are predicted; then `classes` have their shares of the pixels
     mask: Path | None = None
 
 

@@ -200,12 +200,7 @@ class Previews:
         self._known: dict[Hashable, int] = {}
 
     def index(self, run: RunFolder, recipe: Hashable) -> int:
-        """Return the position of the preview of a run's recipe; -1 if there is none.
-
-        Args:
-            run: a run.
-            recipe: what is equal for equal recipes; empty: unknown.
-        """
+        """Return the position of the preview of a run, the first one of its recipe; -1 if there is none."""
         key = recipe or run.folder
         if key not in self._known:
             file = run.folder / BATCH
@@ -222,24 +217,14 @@ class Previews:
 
 @lru_cache(maxsize=256)
 def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
-    """Return a PNG as a small data URI with its width and height; an empty one if it cannot be read.
-
-    Args:
-        file: the PNG.
-        changed: when it was changed, so that it is read again then.
-    """
+    """Return a PNG, as it was `changed` last, as a small data URI with width and height; empty if it cannot be read."""
     if (small := read_png(file, _MOST_PIXELS, (_WIDTH, 2 * _WIDTH))) is None:
         return "", 0, 0
     return data_uri(small, "WEBP", _QUALITY), small.width, small.height
 
 
 def href(file: Path, base: Path) -> str:
-    """Return the relative address of a file; empty if there is none, or if it is a link, which may lead anywhere.
-
-    Args:
-        file: the file.
-        base: the folder of the page.
-    """
+    """Return the address of a file relative to a folder; empty if there is none, or if it is a link to anywhere."""
     if file.is_symlink() or not file.is_file():
         return ""
     # The leading ./ keeps a name such as "javascript:..." a name.

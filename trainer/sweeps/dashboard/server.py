@@ -92,12 +92,7 @@ def _template() -> Template:
 
 
 class Watched:
-    """The page of a folder, made again when its runs change.
-
-    Args:
-        folder: the folder of the runs, which links of the served page are relative to.
-        file: the file to keep up to date as well.
-    """
+    """The page of a folder, made again when its runs change; a file is kept up to date as well."""
 
     def __init__(self, folder: Path, file: Path) -> None:
         self.folder, self._file = folder, file

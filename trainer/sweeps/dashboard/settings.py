@@ -94,11 +94,6 @@ def importance(
     """Return the importance of each setting, the greatest first, and a note on what it is; None for too few jobs.
 
     A search over numbers is measured by PED-ANOVA, a grid by shares of variance.
-
-    Args:
-        settings: for each setting its value in each job; None: the job has none.
-        scores: the last score of each job.
-        smaller: whether a smaller score is better.
     """
     if len(scores) < FEWEST or len(set(scores)) < 2:
         return None
@@ -190,12 +185,7 @@ def _values(config: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def _as_numbers(column: Mapping[int, Value], given: Sequence[Value]) -> dict[int, Value]:
-    """Return intervals around a neutral value as one number if some run was given it so: x for [-x, x], [1 - x, 1 + x].
-
-    Args:
-        column: the values of a key by position of the run.
-        given: what each run was given for it; None: nothing.
-    """
+    """Return intervals around a neutral value as numbers if some run was given one: x for [-x, x], [1 - x, 1 + x]."""
     intervals = {}
     for i, value in column.items():
         with suppress(ValueError, TypeError):  # it is no interval

@@ -53,13 +53,7 @@ class _Pass:
 
 
 def measure(config: Config, flags: Namespace, overrides: Sequence[str]) -> None:
-    """Measure training in turns, print a table and what limits the speed, and write the files.
-
-    Args:
-        config: the configuration of a fit of one epoch of full batches.
-        flags: the values of the command's flags.
-        overrides: the overrides of the command, for the JSON file.
-    """
+    """Measure training in turns, print a table and what limits the speed, and write the files."""
     settings = {section: as_written(config.resolved[section]) for section in ("model", "aug", "fit")}
     name = settings["model"].get("name", settings["model"]["kind"])
     results = compare(

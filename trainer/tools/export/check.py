@@ -24,32 +24,19 @@ RunExport = Callable[[ImageRef], Sequence[NDArray[np.float32]]]
 
 @dataclass(frozen=True)
 class Check:
-    """How an export compares with PyTorch on some images.
-
-    Attributes:
-        images: number of images.
-        pytorch: the scores of the model in PyTorch.
-        exported: the scores of the export.
-        largest: the largest absolute difference of an activated output: of a probability, or of a number.
-        differing: names of the images whose highest output is another one, of masks in more than a hundredth of the
-            pixels; none where outputs are not ranked.
-    """
+    """How an export compares with PyTorch on some images."""
 
     images: int
-    pytorch: dict[str, float]
-    exported: dict[str, float]
-    largest: float
+    pytorch: dict[str, float]  # the scores of the model in PyTorch
+    exported: dict[str, float]  # the scores of the export
+    largest: float  # the largest absolute difference of an activated output: of a probability, or of a number
+    # Names of the images whose highest output is another one, of masks in more than a hundredth of the pixels; none
+    # where outputs are not ranked
     differing: tuple[str, ...]
 
 
 def compare(trained: Trained, split: Split, run: RunExport) -> Check:
-    """Compare an export with the model in PyTorch, image by image.
-
-    Args:
-        trained: the model.
-        split: images that can be decoded, with their targets; at least one.
-        run: the export.
-    """
+    """Compare an export with the model in PyTorch, image by image."""
     recorder, comparison = Recorder(), _Comparison(trained, split, run)
     trained.run_over(split, recorder, comparison, description="comparing")
     return Check(

@@ -75,13 +75,7 @@ def export(trained: Trained, form: str, folder: Path, *, inside: bool = True) ->
 
 
 def predict_source(file: str, *, inside: bool, masks: bool = False) -> str:
-    """Return predict.py, which runs an exported model without this project.
-
-    Args:
-        file: model.onnx or model.pt2.
-        inside: whether the model preprocesses images itself; otherwise transform.py does.
-        masks: whether outputs are those of each pixel.
-    """
+    """Return predict.py, which runs an exported model without this project."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
