@@ -13,6 +13,7 @@ from augment.cli.compose import compose, compose_recipe
 from augment.cli.overrides import normalize, split_sweep
 from augment.cli.parser import Parser
 from augment.cli.tools import find_tools
+from trainer.cli.help import explain
 from trainer.cli.main import main as train
 from trainer.run.config import parse_config
 from trainer.sweeps.launchers import parse_launcher
@@ -40,7 +41,8 @@ class Parsed(BaseException):
 def test_commands_are_valid(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     package, *arguments = command
     tools = find_tools(package)
-    if arguments == ["--help"]:
+    if arguments[0] == "--help":
+        assert all(map(explain, arguments[1:]))
         return
     if package == "trainer" and arguments[0] not in tools:
         tokens = [token for token in arguments if token != "-m" and not token.startswith("fit.resume")]

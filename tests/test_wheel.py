@@ -90,10 +90,11 @@ def run(installed: Path, folder: Path, *commands: Sequence[str]) -> list[str]:
 @pytest.mark.usefixtures("sample_drawn")
 def test_the_programs_run_from_an_empty_folder(installed: Path, empty: Path) -> None:
     small = ["fit.epochs=1", "fit.limit_batches=2", "fit.batch_size=8", "fit.device=cpu", "fit.threads=1"]
-    trainer_help, augment_help, mine, imagenette, preview, config, *_ = run(
+    trainer_help, experiments, augment_help, mine, imagenette, preview, config, *_ = run(
         installed,
         empty,
         ["trainer", "--help"],
+        ["trainer", "--help", "experiment"],
         ["augment", "--help"],
         ["augment", "plan", "+aug=mine"],
         ["augment", "plan", "+aug=imagenette"],
@@ -103,7 +104,7 @@ def test_the_programs_run_from_an_empty_folder(installed: Path, empty: Path) -> 
         ["trainer", "dashboard"],
     )
     assert "your own files: aug=mine" in trainer_help
-    assert "  imagenette_5: " in trainer_help
+    assert "  imagenette_5 " in experiments
     assert "your own files: aug=mine" in augment_help
     assert "imagenette" not in mine
     assert "random_resized_crop" in imagenette

@@ -19,7 +19,7 @@ _MEANT = {
     **dict.fromkeys(("test", "val", "validate"), "python -m trainer evaluate"),
     **dict.fromkeys(("infer", "inference", "classify"), "python -m trainer predict"),
     **dict.fromkeys(("list", "runs", "status"), "python -m trainer dashboard"),
-    **dict.fromkeys(("init", "new", "config"), "python -m trainer --help, which lists all settings"),
+    **dict.fromkeys(("init", "new", "config"), "python -m trainer --help, which lists topics"),
     **dict.fromkeys(("tune", "search"), "python -m trainer -m hydra/sweeper=optuna"),
     "resume": "fit.resume=RUN_FOLDER",
     "help": "--help",

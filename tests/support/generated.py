@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from augment.cli.conf import CONF
+from augment.cli.reference import show_default, summary_of
 from augment.data.sources import SOURCES, Source
 from augment.params import Choice, Param, settings
 from augment.recipe.equivalents import equivalents
 from augment.recipe.op import OPS
 from augment.support.yaml_files import read_yaml
 from trainer.callbacks.registry import parse_callbacks
-from trainer.cli.help import show_default, summary_of
 from trainer.loop.callback import in_order, loop_text
 from trainer.run.sweeping import SearchSettings
 from trainer.run.train import loop_callbacks

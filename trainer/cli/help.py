@@ -1,79 +1,207 @@
-"""The text of `python -m trainer --help`, derived from the declarations."""
+"""The text of `python -m trainer --help`, and of each of its topics, derived from the declarations."""
 
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from augment.cli.compose import TOP
-from augment.cli.conf import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, EXPERIMENT, config_files
-from augment.cli.tools import list_own_files, list_tools
+from augment.cli.conf import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, EXPERIMENT, config_files, group_names
+from augment.cli.reference import columns, common_rows, explain_op, op_list, rows, summary_of
+from augment.cli.tools import find_tools, list_own_files, list_tools
 from augment.data.sources import SOURCES, Source
 from augment.params import Param, settings
-from augment.recipe.kinds import COMMON
+from augment.recipe.equivalents import op_like
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug
 from augment.recipe.views import View, Views
+from augment.support.errors import UserError, nearest
 from trainer.callbacks.registry import known_callbacks
 from trainer.loop.stages import StageSettings
 from trainer.models.registry import MODELS
 from trainer.optim.settings import OptimizerSettings
+from trainer.run.config import inner_keys
 from trainer.run.fit import Fit
 from trainer.run.labels import RunLabels
 from trainer.run.sweeping import LAUNCHERS, SearchSettings
 
+_WIDTH = 80
+
 _USAGE = """\
-usage: python -m trainer [TOOL] [-m] [--cfg job] [+aug=NAME] [data=NAME] [model=NAME] [key=value ...]
+usage: python -m trainer [TOOL] [-m] [+aug=NAME] [data=NAME] [key=value ...]
 
-Without the name of a tool, it trains. Each key=value changes one of the settings below.
+Without the name of a tool, it trains. --help TOPIC explains a topic or a tool
+below, an op (rotate) or a key (fit.lr); --help all explains everything.
+"""
 
-  -m                       train once for each combination of comma-separated values
-  fit.resume=RUN_FOLDER    resume a run; with --trust, also one that names code of your own
-  --cfg job                print the configuration and exit
-  --version                print the version and exit
+_FLAGS = """\
+  -m              train once for each combination of comma-separated values
+  fit.resume=RUN  resume a run; with --trust, also one that names your own code
+  --cfg job       print the configuration and exit
+  --config-dir    a folder with more config files, as in ./conf
+  --version       print the version and exit
 """
 
 
+@dataclass(frozen=True)
+class Section:
+    """Settings under a heading.
+
+    Attributes:
+        topic: what --help calls it.
+        prefix: key path of its settings.
+        head: its first line.
+        params: the settings.
+    """
+
+    topic: str
+    prefix: str
+    head: str
+    params: Mapping[str, Param[Any]]
+
+    def lines(self, *only: str) -> list[str]:
+        """Return the heading, and a line for each setting, or for some."""
+        params = {name: param for name, param in self.params.items() if not only or name in only}
+        dot = f"{self.prefix}." if self.prefix else ""
+        return [self.head, *(f"  {dot}{row}" for row in rows(params)), ""]
+
+
+def sections() -> Iterator[Section]:
+    """Yield the settings of all sections, in the order of --help."""
+    optimizer, shared = settings(OptimizerSettings), settings(Source)
+    fit = {name: param for name, param in settings(Fit).items() if name not in optimizer}
+    yield Section("seed", "", "outside the sections", {"seed": TOP["seed"]})
+    yield Section("plugins", "", "outside the sections", {"plugins": TOP["plugins"]})
+    yield Section("run", "run", "run: its name and tags", settings(RunLabels))
+    yield Section("hydra.sweeper", "hydra.sweeper", "hydra/sweeper=optuna: a search, with -m", settings(SearchSettings))
+    for name, cls in LAUNCHERS.items():
+        head = f"hydra/launcher={name}  {summary_of(cls.__doc__)}"
+        yield Section("hydra.launcher", "hydra.launcher", head, settings(cls))
+    yield Section("fit", "fit", "fit", fit)
+    yield Section("fit", "fit", "fit: the optimizer", optimizer)
+    stages = "fit.stages.<stage>"
+    yield Section("fit", stages, f"{stages}: sizes that change over epochs", settings(StageSettings))
+    yield Section("aug", "aug", "aug", settings(Aug))
+    yield Section(
+        "aug", "aug.views", "aug.views: several views of each train image, by the same steps", settings(Views)
+    )
+    view = "aug.views.<view>"
+    yield Section("aug", view, f"{view}: a view with `steps` of its own", settings(View))
+    yield Section("data", "data", "data: settings of every source", shared)
+    for group, (registry, key) in _kinds().items():
+        files = config_files(group)
+        for name, cls in registry.items():
+            topic = f"callbacks.{name}" if group == "callbacks" else f"{group}={name}"
+            chosen = f"{group}={name}" if name in files else f"{key}{name}"
+            own = {name: param for name, param in settings(cls).items() if shared.get(name) is not param}
+            prefix = topic if group == "callbacks" else group
+            yield Section(topic, prefix, f"{chosen}  {summary_of(cls.__doc__)}", own)
+
+
+def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
+    """Return what a group chooses from, with the start of the key that does."""
+    callbacks = known_callbacks()
+    return {"data": (SOURCES, "data.source="), "model": (MODELS, "model.kind="), "callbacks": (callbacks, "callbacks.")}
+
+
+def topics() -> dict[str, str]:
+    """Return the topics that --help lists, each with a phrase or with what there is to choose."""
+    found = {section.topic: section.head.rpartition(": ")[2] for section in sections() if "=" not in section.topic}
+    found = {topic: text for topic, text in found.items() if not topic.startswith("callbacks.")}
+    found |= {name: TOP[name].doc for name in TOP}
+    found |= {group: ", ".join(registry) for group, (registry, _) in _kinds().items()}
+    found |= {"fit": summary_of(Fit.__doc__), "aug": summary_of(Aug.__doc__), "hydra.launcher": ", ".join(LAUNCHERS)}
+    found |= {"aug.train": f"the {len(OPS)} ops: {', '.join(OPS)}"}
+    found |= {group: ", ".join(config_files(group)) for group in group_names() if group not in found}
+    return dict(sorted(found.items()))
+
+
+def overview() -> str:
+    """Return the text of --help: a screen of 80 columns."""
+    lines = [_USAGE, "", "topics", *columns({f"{topic:<14}": text for topic, text in topics().items()}), ""]
+    lines += ["tools", *list_tools("trainer").splitlines()]
+    lines += [f"  python -m augment: {', '.join(find_tools('augment'))}", list_own_files(), "", "flags", _FLAGS]
+    text = "\n".join(_short(line) for part in lines for line in part.splitlines() or [""])
+    return text.replace("\n\n\n", "\n\n") + "\n"
+
+
+def _short(line: str) -> str:
+    """Return a line that fits on the screen."""
+    indent = line[: len(line) - len(line.lstrip())]
+    start, gap, rest = line.strip().partition("  ")
+    fixed = f"{indent}{start}{gap}{rest[: len(rest) - len(rest.lstrip())]}"
+    return fixed + textwrap.shorten(rest, _WIDTH - len(fixed), placeholder=" ...") if gap else line[:_WIDTH]
+
+
 def help_text(groups: Sequence[str]) -> str:
-    """Return the text of --help, with the config groups of conf/."""
+    """Return the text of `--help all`, with the config groups of conf/."""
     lines = [_USAGE]
     for package in ("trainer", "augment"):
         lines += [f"tools of python -m {package}", list_tools(package)]
-    lines += [f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", "", "files in conf/, chosen by GROUP=NAME"]
+    lines += ["flags", _FLAGS, f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", "", "files in conf/, chosen by GROUP=NAME"]
     lines += [f"  {group}: {', '.join(config_files(group))}" for group in groups if group != EXPERIMENT]
     lines += [list_own_files(), "experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
-    optimizer, shared = settings(OptimizerSettings), settings(Source)
-    fit = {name: param for name, param in settings(Fit).items() if name not in optimizer}
-    launchers = [("hydra.launcher", settings(cls), f"hydra/launcher={name}  {summary_of(cls.__doc__)}")
-                 for name, cls in LAUNCHERS.items()]  # fmt: skip
-    sections: list[tuple[str, Mapping[str, Param[Any]], str]] = [
-        ("run", settings(RunLabels), "run: its name and tags"),
-        ("hydra.sweeper", settings(SearchSettings), "hydra/sweeper=optuna: a search, with -m"),
-        *launchers,
-        ("fit", fit, "fit"),
-        ("fit", optimizer, "fit: the optimizer"),
-        ("fit.stages.<stage>", settings(StageSettings), "fit.stages.<stage>: sizes that change over epochs"),
-        ("aug", settings(Aug), "aug"),
-        ("aug.views", settings(Views), "aug.views: several views of each train image, by the same steps"),
-        ("aug.views.<view>", settings(View), "aug.views.<view>: a view with `steps` of its own"),
-        ("data", shared, "data: settings of every source"),
-    ]
-    lines += [*_rows(TOP), "", *(line for section in sections for line in _section(*section))]
-    for title, registry, key in (
-        ("data", SOURCES, "data.source="),
-        ("model", MODELS, "model.kind="),
-        ("callbacks", known_callbacks(), "callbacks."),
-    ):
-        files = config_files(title)
-        for name, cls in registry.items():
-            prefix = f"callbacks.{name}" if title == "callbacks" else title
-            chosen = f"{title}={name}" if name in files else f"{key}{name}"
-            own = {name: param for name, param in settings(cls).items() if shared.get(name) is not param}
-            lines += _section(prefix, own, f"{chosen}  {summary_of(cls.__doc__)}")
-    lines += ["aug.train.<step>, aug.val.<step>: the ops", *_common_rows()]
+    lines += [line for section in sections() for line in section.lines()]
+    lines += ["aug.train.<step>, aug.val.<step>: the ops", *common_rows()]
     for op in OPS.values():
         lines.append(f"  {op.name} ({op.kind})  {summary_of(op.doc)}")
-        lines += [f"    {row}" for row in _rows(op.own_params)]
+        lines += [f"    {row}" for row in rows(op.own_params)]
     return "\n".join(lines) + "\n"
+
+
+def explain(word: str) -> str:
+    """Return the text of `--help WORD`: of a topic, a file of conf/, an op or a key.
+
+    Raises:
+        UserError: there is no such thing.
+    """
+    if word == "all":
+        return help_text(group_names())
+    name = word.lstrip("+~").replace("hydra/", "hydra.").rstrip(".=")
+    step = re.fullmatch(r"aug\.(?:train|val)\.(\w+)(\.\w+)?", name)
+    if name in ("ops", "aug.train", "aug.val"):
+        return op_list()
+    if step or name in OPS:
+        return explain_op(step[1] if step else name, f"--help {word}")
+    lines = list(_of_topic(name)) or list(_of_key(name))
+    if not lines and name in (keys := inner_keys()):
+        return explain(keys[name])
+    if not lines and (op := op_like(name)):
+        return explain_op(op, word)
+    if not lines:
+        known = {*topics(), *find_tools("trainer"), *OPS, *keys, *keys.values()}
+        known |= {f"{group}={file}" for group in group_names() for file in config_files(group)}
+        allowed = f"all, {', '.join(topics())}, or a tool, an op or a key"
+        raise UserError(f"--help {word}: unknown topic.{nearest(name, known)} Allowed: {allowed}.")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _of_topic(name: str) -> Iterator[str]:
+    """Yield the lines of a topic: its settings, and what there is to choose."""
+    group, _, file = name.partition("=")
+    files = config_files(group) if group in group_names() else {}
+    if file in files:
+        yield from (str(files[file]), *(f"  {line}" for line in files[file].read_text().splitlines()), "")
+    for section in sections():
+        if section.topic == name or (section.prefix == name and name not in _kinds()):
+            yield from section.lines()
+    if name in files or not files or "=" in name:
+        return
+    registry, key = _kinds().get(name, ({}, ""))
+    if kinds := {kind: summary_of(cls.__doc__) for kind, cls in registry.items()}:
+        shown = "callbacks.NAME" if name == "callbacks" else f"{name}=NAME"
+        yield from (f"{key}NAME, explained by --help {shown}", *columns(kinds), "")
+    yield f"{name}=NAME, files of conf/{name}, shown by --help {name}=NAME"
+    yield from columns({file: _comment(path.read_text()) for file, path in files.items()})
+
+
+def _of_key(name: str) -> Iterator[str]:
+    """Yield the lines of a setting in each section that has it."""
+    prefix, _, last = name.rpartition(".")
+    for section in sections():
+        if section.prefix == prefix and last in section.params:
+            yield from section.lines(last)
 
 
 def experiments() -> dict[str, str]:
@@ -85,40 +213,3 @@ def _comment(text: str) -> str:
     comments = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
     whole = " ".join(line for line in comments if not line.startswith("@package"))
     return re.split(r"(?<=\.) (?=[A-Z])", whole)[0]
-
-
-def _section(prefix: str, params: Mapping[str, Param[Any]], head: str) -> list[str]:
-    return [head, *(f"  {prefix}.{row}" for row in _rows(params)), ""]
-
-
-def _rows(params: Mapping[str, Param[Any]]) -> Iterator[str]:
-    for name, param in params.items():
-        default = "required" if param.required else f"default {show_default(param)}"
-        yield f"{name}: {param.doc} ({param.allowed()}; {default})"
-
-
-def _common_rows() -> Iterator[str]:
-    """Yield the parameters that all ops of a kind share; crops, which are applied to every image, have none."""
-    kinds = {kind: params for kind, params in COMMON.items() if params}
-    shared = {name: param for name, param in kinds["geometry"].items() if all(name in p for p in kinds.values())}
-    yield "  all of them except crops take"
-    yield from (f"    {row}" for row in _rows(shared))
-    for kind, params in kinds.items():
-        if rest := {name: param for name, param in params.items() if name not in shared}:
-            yield f"  those of kind {kind} also take"
-            for name, row in zip(rest, _rows(rest), strict=True):
-                yield f"    {row}"
-                if without := [op.name for op in OPS.values() if op.kind == kind and name not in op.params]:
-                    yield f"      all but {', '.join(without)}"
-
-
-def show_default(param: Param[Any]) -> str:
-    """Return the default of a parameter as users write it."""
-    if param.default is None:
-        return "null"
-    return "[]" if param.default == () else param.show(param.default)
-
-
-def summary_of(doc: str | None) -> str:
-    """Return the first paragraph of a docstring as one line."""
-    return re.sub(r"\s+", " ", (doc or "").split("\n\n")[0]).strip()

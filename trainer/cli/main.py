@@ -10,6 +10,7 @@ from augment.cli.compose import TOP, compose_run
 from augment.cli.conf import default_groups, group_names
 from augment.cli.overrides import key_of, parse, refuse_sweeps, refuse_words
 from augment.cli.parser import INTERRUPTED, TRUST_FLAG, Parser, readable_errors
+from augment.cli.reference import print_help
 from augment.cli.tools import find_tools, print_version, refuse_tool
 from augment.cli.trust import gated
 from augment.support.console import PlainConsole
@@ -82,18 +83,15 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     tools = find_tools("trainer")
     if arguments and arguments[0] in tools:
         return tools[arguments[0]].run(arguments[1:])
-    if arguments and arguments[0][:1] not in "-+~" and "=" not in arguments[0]:
-        refuse_tool(arguments[0], "trainer", surely=False)
     helps = {"-h", "--help"}
+    if arguments and not helps & {*arguments} and arguments[0][:1] not in "-+~" and "=" not in arguments[0]:
+        refuse_tool(arguments[0], "trainer", surely=False)
     options, given = _Parser().split([token for token in arguments if token not in helps])
     if options.version:
         return print_version()
     if helps & {*arguments}:
-        from trainer.cli.help import help_text
-
         _load_given_plugins(given)
-        sys.stdout.write(help_text(group_names()))
-        return 0
+        return _help(given)
     refuse_words(given)
     if options.multirun and options.cfg:
         raise UserError("--multirun and --cfg: exclude each other. Allowed: one of them.")
@@ -122,6 +120,18 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
 
     with nullcontext() if gate is None else gated(gate):
         return sweep(Request.of(tokens, options.config_name), signals)
+
+
+def _help(given: Sequence[str]) -> int:
+    """Print the screen of --help, or explain topics, tools and chosen files; return the exit code."""
+    from trainer.cli.help import explain, overview
+
+    tools, groups = find_tools("augment") | find_tools("trainer"), group_names()
+    words = [token for token in given if "=" not in token or token.lstrip("+").partition("=")[0] in groups]
+    if tool := next((tools[word] for word in words if word in tools), None):
+        return tool.run(["--help"])
+    print_help("\n".join(map(explain, words)) or overview())
+    return 0
 
 
 def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:

@@ -6,6 +6,7 @@ import pytest
 
 import augment.__main__
 from augment.cli.tools import find_tools, run_tool
+from augment.recipe.op import OPS
 from trainer.cli.main import main as trainer
 
 TOOLS = [(package, name) for package in ("augment", "trainer") for name in find_tools(package)]
@@ -39,3 +40,20 @@ def test_the_tools_are_listed(
 def test_the_version(package: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (run_tool("augment", ["--version"]) if package == "augment" else trainer(["--version"])) == 0
     assert capsys.readouterr().out == f"dali-trainer {importlib.import_module(package).__version__}\n"
+
+
+def test_ops_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tool("augment", ["ops"]) == 0
+    printed = capsys.readouterr().out
+    names = [line.split()[0] for line in printed.splitlines() if line.startswith("  ")]
+    assert names == list(OPS)
+    assert run_tool("augment", ["ops", "rotate", "HorizontalFlip"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("rotate (geometry): Rotate the image about its center.\n\nparameters\n  angle_range: ")
+    assert "\n  rotate: {p: 0.5, angle_range: [-7, 7]}\n" in printed
+    assert "\nflip (geometry): " in printed
+    assert "RandomHorizontalFlip of torchvision, HorizontalFlip of albumentations" in printed
+    with pytest.raises(SystemExit) as stopped:
+        run_tool("augment", ["ops", "rotat"])
+    assert stopped.value.code == 2
+    assert "unknown op 'rotat'. Did you mean 'rotate'?" in capsys.readouterr().err

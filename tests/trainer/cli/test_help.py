@@ -2,19 +2,24 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
 from generated import op_table
 
-from augment.cli.conf import CONF
+from augment.cli.conf import CONF, config_files, group_names
+from augment.cli.reference import example
 from augment.cli.tools import find_tools
 from augment.data.sources import SOURCES
 from augment.params import Param, settings
 from augment.recipe.kinds import COMMON
 from augment.recipe.op import OPS
-from augment.recipe.steps import Aug
+from augment.recipe.steps import Aug, parse_aug
 from trainer.callbacks.registry import known_callbacks
-from trainer.cli.help import experiments, help_text
+from trainer.cli.help import experiments, explain, help_text, overview, sections, topics
+from trainer.cli.main import main
 from trainer.models.registry import MODELS
 from trainer.run.fit import Fit
 
@@ -27,6 +32,98 @@ def assert_row(name: str, param: Param[Any]) -> None:
     default = "[]" if param.default == () else param.show(param.default)
     end = "required" if param.required else f"default {default}"
     assert f"{name}: {param.doc} ({param.allowed()}; {end})" in LINES
+
+
+def test_the_overview_fits_on_a_screen(own_folder: Path) -> None:
+    (own_folder / "conf" / "aug").mkdir(parents=True)
+    for name in ("one", "two"):
+        (own_folder / "conf" / "aug" / f"{name}_of_my_own.yaml").write_text("size: 8\n")
+    lines = overview().splitlines()
+    assert 24 <= len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[6 : 6 + len(topics())]] == list(topics())
+    assert {name for name in find_tools("trainer") if f"\n  {name} " in overview()} == set(find_tools("trainer"))
+    assert "your own files: aug=one_of_my_own, aug=two_of_my_own" in lines
+
+
+def test_every_topic_key_file_and_op_is_explained() -> None:
+    for topic in topics():
+        assert explain(topic).strip()
+    for section in sections():
+        assert section.head in explain(section.topic)
+        for name in section.params:
+            key = f"{section.prefix}.{name}".lstrip(".")
+            assert f"  {key}: " in explain(key), key
+            assert section.head in explain(key), key
+    for group in group_names():
+        for name, file in config_files(group).items():
+            assert f"  {name}" in explain(group)
+            assert all(line.strip() in explain(f"+{group}={name}") for line in file.read_text().splitlines())
+    for op in OPS.values():
+        for word in (op.name, f"aug.train.{op.name}", f"aug.val.{op.name}.p"):
+            assert explain(word).startswith(f"{op.name} ({op.kind}): {op.doc}\n")
+        assert {line.split(":")[0].strip() for line in explain(op.name).splitlines()} >= {*op.params}
+
+
+def test_the_example_of_an_op_is_a_step() -> None:
+    for op in OPS.values():
+        train = yaml.safe_load(f"{{{example(op)}}}")
+        assert f"  {example(op)}\n" in explain(op.name)
+        (step,) = parse_aug({"train": train}).train
+        assert {name: step.params[name] for name in op.own_params} == {n: p.default for n, p in op.own_params.items()}
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("lr", "fit.lr"),
+        ("ema", "callbacks.ema"),
+        ("hydra/launcher", "hydra.launcher"),
+        ("RandomHorizontalFlip", "flip"),
+        ("aug.val", "ops"),
+    ],
+)
+def test_what_is_meant_is_explained(word: str, meant: str) -> None:
+    assert explain(word) == explain(meant)
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("fit.lrr", "fit.lr"),
+        ("callback", "callbacks"),
+        ("rotat", "rotate"),
+        ("data=foldr", "data=folder"),
+        ("evalute", "evaluate"),
+    ],
+)
+def test_an_unknown_topic_is_refused(word: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help", word])
+    assert stopped.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: --help {word}: unknown topic. Did you mean '{near}'? Allowed: all, aug, ")
+
+
+@pytest.mark.parametrize("arguments", [["--help", "preview"], ["--help", "evaluate"]])
+def test_a_tool_is_a_topic(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 0
+    assert f" {arguments[1]} " in capsys.readouterr().out.partition("\n")[0]
+
+
+def test_long_lines_are_wrapped_in_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    assert main(["--help", "fit"]) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["--help", "fit"]) == 0
+    wrapped = capsys.readouterr().out
+    assert max(map(len, whole.splitlines())) > 70 >= max(map(len, wrapped.splitlines()))
+    assert wrapped.split() == whole.split()
 
 
 def test_every_setting_and_every_name_is_in_the_help() -> None:
