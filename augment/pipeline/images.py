@@ -15,7 +15,7 @@ from torch import Tensor
 from augment.data.decoding import Decoder
 from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header
 from augment.data.images import orientation_of, to_rgb
-from augment.data.targets.boxes import BOXES
+from augment.data.targets.boxes import Boxes
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.keypoints import Keypoints
 from augment.data.targets.kind import Kind
@@ -138,13 +138,19 @@ def kind_of(targets: Any, flip_pairs: tuple[tuple[int, int], ...]) -> SpatialKin
     """Return the kind of targets that are in the image, None for those of whole images, by their form."""
     if isinstance(targets, Mapping):
         return Several({name: kind_of(own, flip_pairs) or plain_kind(own) for name, own in targets.items()})
-    if isinstance(targets, Sequence) and targets and isinstance(targets[0], Mapping):
-        return BOXES
-    if isinstance(targets, Sequence) and targets and np.ndim(targets[0]) == 2:
-        return MASKS
-    if np.ndim(targets) != 3:
+    listed = isinstance(targets, Sequence) and len(targets) > 0
+    one = targets[0] if listed else targets
+    if isinstance(one, Mapping):
+        return Boxes(flip_pairs=flip_pairs)
+    try:
+        shape, dtype = np.shape(one), getattr(one, "dtype", None) or np.asarray(one).dtype
+    except ValueError:  # rows of several lengths
         return None
-    return Keypoints(flip_pairs) if "float" in str(targets.dtype) else MASKS
+    if len(shape) != (2 if listed else 3):
+        return None
+    # Whole numbers in plain lists are points, too: no mask is two or three pixels wide.
+    points = "float" in str(dtype) or (isinstance(one, Sequence) and shape[-1] in (2, 3))
+    return Keypoints(flip_pairs) if points else MASKS
 
 
 def plain_kind(targets: Any) -> Kind:

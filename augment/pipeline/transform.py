@@ -114,9 +114,9 @@ class Transform:
                 array, (height, width, 3), or a PIL image; or a list of encoded images, as bytes. On a GPU, tensors may
                 lie on the CPU or on that GPU.
             targets: (N,) class indices, or (N, K) float labels or numbers; or, in the image, masks, (N, height, width)
-                or a list of (height, width) integers; a list of dicts with boxes (K, 4) and labels (K,); or points,
-                (N, P, 2) or (N, P, 3) floats. These are in pixels of the images as they are stored. Several kinds are a
-                dict of them, by any names.
+                or a list of (height, width) integers; a list of dicts with boxes (K, 4) and labels (K,), and perhaps
+                others of torchvision's; or points, (N, P, 2) or (N, P, 3) floats, or lists of numbers. These are in
+                pixels of the images as they are stored. Several kinds are a dict of them, by any names.
 
         Returns:
             Without targets (N, 3, height, width) float32 or float16, normalized, in channels_last memory; a tuple of

@@ -1,7 +1,7 @@
 """Read masks, boxes and points of a user's own code, for the `own` source."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,11 @@ from augment.data.formats.objects import flip_pairs_of
 from augment.data.own.factory import SequenceFactory, describe
 from augment.data.own.items import DecodedItem, ItemImage, Items, as_path
 from augment.data.own.reader import class_names
-from augment.data.targets.boxes import BACKGROUND, BOXES, Objects
+from augment.data.targets.boxes import BACKGROUND, BOXES, Boxes, joined_masks
 from augment.data.targets.keypoints import KEYPOINTS, Keypoints
 from augment.data.targets.kind import Kind, TargetOptions
 from augment.data.targets.masks import MASKS, MaskFile
-from augment.data.targets.spatial import IGNORE, check_array
+from augment.data.targets.spatial import IGNORE
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 
@@ -77,6 +77,8 @@ def read_spatial(factories: Sequence[SequenceFactory], options: TargetOptions, *
         kind = Keypoints(flip_pairs_of(names))
     else:
         names = names or tuple(str(label) for label in range(kind == BOXES, max(highest for *_, highest in read) + 1))
+    if kind == BOXES:
+        kind = Boxes(options.names, flip_pairs_of(options.names))
     blank = kind.blank(len(names))
     splits = [
         Split(tuple(images), tuple(blank if target is None else target for target in targets), kind)
@@ -128,20 +130,17 @@ def _target(items: Items, index: int, given: Any, kind: Kind, classes: int, with
         labels = mask.read() if path else _mask(given, IGNORE)
         return mask, int(labels[labels != IGNORE].astype(np.int64).max(initial=-1))
     if kind == BOXES:
-        if not isinstance(given, dict) or not {"boxes", "labels"} <= given.keys():
+        if not isinstance(given, dict):
             raise UserError(f"for a target {describe(given)}.")
-        empty = {} if len(given["boxes"]) else {"boxes": np.zeros((0, 4))}
-        ((found, _),) = BOXES.given([given | empty], 1)
+        # Masks are joined when they are needed.
+        ((found, _),) = BOXES.given([{"image_id": index} | {key: given[key] for key in given if key != "masks"}], 1)
         if len(found) and found.labels.min() < 1:
             raise UserError(f"the label {found.labels.min()}, where 0 is the background.")
         if with_masks and len(given.get("masks", ())) != len(found):
             raise UserError(f"{len(given.get('masks', ()))} masks for {len(found)} boxes.")
-        instances = ItemMask(items, index) if with_masks else None
-        made = Objects.of(
-            found.boxes, found.labels, crowd=found.crowd, difficult=found.difficult, instances=instances, image_id=index
-        )
+        made = replace(found, instances=ItemMask(items, index)) if with_masks else found
         return made, int(found.labels.max(initial=0))
-    points: NDArray[np.float32] = KEYPOINTS.given(np.asarray(given)[None], 1)[0]
+    points: NDArray[np.float32] = KEYPOINTS.given([given], 1)[0]
     points = np.where(np.isfinite(points[:, :2]).all(axis=1, keepdims=True), points, 0)
     return tuple(map(tuple, points.tolist())), -1
 
@@ -149,15 +148,7 @@ def _target(items: Items, index: int, given: Any, kind: Kind, classes: int, with
 def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
     """Return labels, (height, width), of an array, an image, or a dict with the masks of objects."""
     if isinstance(given, dict):
-        given_parts = check_array(given["masks"], (None, None, None), "masks", "(K, height, width) of 0 and 1")
-        parts: NDArray[np.bool_] = given_parts != 0
-        if len(parts) >= IGNORE:
-            raise UserError(f"{len(parts)} masks. Allowed: {IGNORE - 1}.")
-        order = np.argsort(-parts.sum(axis=(1, 2)), kind="stable")  # larger objects first
-        labels = np.zeros(parts.shape[1:], np.uint8)
-        for index in order.tolist():
-            labels[parts[index]] = index + 1
-        return labels
+        return joined_masks(given["masks"], "masks")
     if isinstance(given, Image.Image):
         if given.mode not in ("1", "L", "P"):
             raise UserError(f"a mask of mode {given.mode}. Allowed: one label a pixel, mode L or P.")
@@ -176,4 +167,4 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
 
 def _plain(error: UserError) -> str:
     """Return an error about the only one of some targets, as the end of a sentence."""
-    return str(error).removeprefix("targets[0]: ").rstrip(".")
+    return str(error).removeprefix("targets[0]").lstrip(".: ").rstrip(".")

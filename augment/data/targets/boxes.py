@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from augment.data.targets.keypoints import move_points
 from augment.data.targets.kind import Target, register
 from augment.data.targets.masks import StoredMask, look_up, to_device
-from augment.data.targets.spatial import Motion, Rules, SpatialKind, check_array
-from augment.support.errors import UserError
+from augment.data.targets.spatial import IGNORE, Motion, Rules, SpatialKind, check_array
+from augment.support.errors import UserError, unknown_key
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 BACKGROUND = "background"
 
 _FORM = 'a dict with "boxes" (K, 4) and "labels" (K,), for each image'
+# What such a dict may have of K objects, as torchvision has it, and its shape behind K; areas are those of the boxes.
+_PARTS: Mapping[str, tuple[int | None, ...]] = {
+    "boxes": (4,), "labels": (), "iscrowd": (), "difficult": (), "area": (), "masks": (None, None),
+    "keypoints": (None, 3),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +128,8 @@ class Boxes(SpatialKind):
 
         They are boxes (K, 4) float32, the hulls of the moved corners, clipped once, at the end; labels (K,) int64;
         iscrowd and difficult (K,) bool; area (K,) float32 of the clipped boxes; image_id (1,) int64; with them, masks
-        (K, height, width) uint8, and keypoints (K, P, 3) float32 with visibility 0 outside of the image.
+        (K, height, width) uint8, and keypoints (K, P, 3) float32 with visibility 0 outside of the image. Objects whose
+        masks are empty are dropped, for which a GPU is waited for.
         """
         import torch
 
@@ -137,11 +143,21 @@ class Boxes(SpatialKind):
         if self.learned_only:
             keep &= ~(fields["iscrowd"] | fields["difficult"])
         fields["area"] = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).astype(np.float32)
-        if all(found.points is not None for found in objects) and self.point_names:
-            points = np.concatenate([found.points for found in objects])
-            fields["keypoints"] = move_points(points, owners, motion, self.flip_pairs)
+        points = [found.points for found in objects if found.points is not None]
+        if points and all(found.points is not None or not len(found) for found in objects):
+            most = max(of.shape[1] for of in points)
+            joined = np.concatenate([of.reshape(len(of), most, 3) for of in points])
+            fields["keypoints"] = move_points(joined, owners, motion, self.flip_pairs)
         # The number of each object in the mask of its image.
         fields["number"] = np.concatenate([np.arange(1, n + 1) for n in counts]) if counts else np.zeros(0, np.int64)
+        shown, masks = None, [mask for _, mask in loaded]
+        if any(mask is not None for mask in masks) and all(
+            mask is not None or not n for mask, n in zip(masks, counts, strict=True)
+        ):
+            shown = look_up([mask or (np.zeros((1, 1), np.uint8), "") for mask in masks], motion, 0)
+            seen = torch.zeros(len(masks), IGNORE + 1, dtype=torch.bool, device=shown.device)
+            seen.scatter_(1, shown.flatten(1).long(), value=True)
+            keep &= seen.cpu().numpy()[owners, fields["number"]]
         left = np.bincount(owners[keep], minlength=len(objects)).tolist()
         # One copy a field, not one for each image.
         moved = {name: to_device(torch.from_numpy(array[keep]), motion.device) for name, array in fields.items()}
@@ -149,8 +165,7 @@ class Boxes(SpatialKind):
         numbers = parts.pop("number")
         ids = to_device(torch.tensor([[found.image_id] for found in objects]), motion.device)
         batch = [{name: part[i] for name, part in parts.items()} | {"image_id": ids[i]} for i in range(len(objects))]
-        if all(mask is not None for _, mask in loaded):
-            shown = look_up([mask for _, mask in loaded], motion, 0)
+        if shown is not None:
             for target, wanted, mask in zip(batch, numbers, shown, strict=True):
                 target["masks"] = (mask == wanted[:, None, None]).to(torch.uint8)
         return batch
@@ -168,22 +183,9 @@ class Boxes(SpatialKind):
         """Return objects, given as torchvision has them: a list of dicts."""
         if not isinstance(targets, Sequence) or len(targets) != count:
             raise UserError(f"targets: {count} images need a list of as many. Allowed: {_FORM}.")
-        found = []
-        for number, target in enumerate(targets):
-            what = f"targets[{number}]"
-            if not isinstance(target, dict) or not {"boxes", "labels"} <= target.keys():
-                raise UserError(f"{what}: {type(target).__name__} is not allowed. Allowed: {_FORM}.")
-            boxes = check_array(target["boxes"], (None, 4), f"{what}: boxes", "(K, 4), left, top, right, bottom")
-            labels = check_array(target["labels"], (len(boxes),), f"{what}: labels", f"({len(boxes)},), one a box")
-            flags = {
-                key: check_array(target[name], (len(boxes),), f"{what}: {name}", f"({len(boxes)},)").astype(bool)
-                for name, key in (("iscrowd", "crowd"), ("difficult", "difficult"))
-                if name in target
-            }
-            try:
-                found.append((Objects.of(boxes, labels, **flags), None))
-            except UserError as error:
-                raise UserError(f"{what}: {error}") from None
+        found = [_given(target, f"targets[{number}]") for number, target in enumerate(targets)]
+        if fault := _fault_of_points([objects for objects, _ in found]):
+            raise UserError(f"targets: {fault}")
         return found
 
     def fault(self, targets: Sequence[object], names: int) -> str:
@@ -194,7 +196,7 @@ class Boxes(SpatialKind):
             if len(target) and not 1 <= target.labels.min() <= target.labels.max() < names:
                 wrong = next(label for label in target.labels.tolist() if not 1 <= label < names)
                 return f"{wrong} as a label. Allowed: 1 to {names - 1}; 0 is the background."
-        return ""
+        return _fault_of_points([target for target in targets if isinstance(target, Objects)])
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return the classes of the objects with their numbers: "2 cat, 1 dog"."""
@@ -223,6 +225,52 @@ class Boxes(SpatialKind):
         return [int(label) for label in np.unique(target.labels)]
 
 
+def joined_masks(masks: Any, what: str, count: int | None = None) -> NDArray[np.uint8]:
+    """Return one mask of the objects, see `Objects.instances`, from the mask of each; smaller ones cover larger ones.
+
+    Raises:
+        UserError: they are not (K, height, width), or too many.
+    """
+    parts = check_array(masks, (count, None, None), what, "(K, height, width) of 0 and 1, one an object") != 0
+    if len(parts) >= IGNORE:
+        raise UserError(f"{what}: {len(parts)} masks. Allowed: {IGNORE - 1}.")
+    labels = np.zeros(parts.shape[1:] if len(parts) else (1, 1), np.uint8)
+    for index in np.argsort(-parts.sum(axis=(1, 2)), kind="stable").tolist():
+        labels[parts[index]] = index + 1
+    return labels
+
+
+def _given(target: Any, what: str) -> tuple[Objects, Any]:
+    """Return the objects of an image in memory, and the mask of them with its name, as `Boxes.load` does."""
+    allowed = (*_PARTS, "image_id")
+    if isinstance(target, dict) and (unknown := [key for key in target if key not in allowed]):
+        raise unknown_key(what, unknown[0], target[unknown[0]], allowed)
+    if not isinstance(target, dict) or not {"boxes", "labels"} <= target.keys():
+        raise UserError(f"{what}: {type(target).__name__} is not allowed. Allowed: {_FORM}.")
+    boxes = check_array(target["boxes"], (None, 4), f"{what}: boxes", "(K, 4), left, top, right, bottom")
+    count, found = len(boxes), dict[str, NDArray[Any]]()
+    for name, shape in _PARTS.items():
+        if name in target and name != "masks":
+            letters = "".join(f", {n or 'P'}" for n in shape) or ","
+            found[name] = check_array(
+                target[name], (count, *shape), f"{what}: {name}", f"({count}{letters}), one a box"
+            )
+    identity = target.get("image_id", 0)
+    number = check_array(identity if np.ndim(identity) else [identity], (1,), f"{what}: image_id", "a number")
+    try:
+        objects = Objects.of(
+            boxes,
+            found["labels"],
+            **{key: found[name] for name, key in (("iscrowd", "crowd"), ("difficult", "difficult")) if name in found},
+            points=found["keypoints"].astype(np.float32) if "keypoints" in found else None,
+            image_id=int(number[0]),
+        )
+    except UserError as error:
+        raise UserError(f"{what}: {error}") from None
+    name = f"{what}: masks"
+    return objects, (joined_masks(target["masks"], name, count), name) if "masks" in target else None
+
+
 def fault_of_boxes(boxes: NDArray[Any]) -> str:
     """Return what is wrong with the first wrong box of (K, 4); nothing if none is."""
     with np.errstate(invalid="ignore"):
@@ -232,6 +280,11 @@ def fault_of_boxes(boxes: NDArray[Any]) -> str:
     box = boxes[np.argmax(wrong)]
     why = "is not finite" if not np.isfinite(box).all() else "has no area, or its edges are reversed"
     return f"the box {[float(f'{edge:.6g}') for edge in box]} {why}. Allowed: left < right, top < bottom."
+
+
+def _fault_of_points(images: Sequence[Objects]) -> str:
+    counts = dict.fromkeys(found.points.shape[1] for found in images if found.points is not None and len(found))
+    return f"objects with {' and '.join(map(str, counts))} keypoints. Allowed: as many each." if len(counts) > 1 else ""
 
 
 def growth(objects: Objects, frame: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -145,7 +145,7 @@ class SpatialKind(Kind):
 
 
 def check_array(array: object, shape: tuple[int | None, ...], what: str, allowed: str) -> NDArray[Any]:
-    """Return numbers as an array of a shape, whose `None` stand for any length.
+    """Return numbers as an array of a shape, whose `None` stand for any length; no numbers may come as an empty list.
 
     Raises:
         UserError: they have another shape, or are no numbers.
@@ -154,6 +154,8 @@ def check_array(array: object, shape: tuple[int | None, ...], what: str, allowed
         found = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
     except (TypeError, ValueError):
         found = np.empty(0, object)
+    if found.shape == (0,):
+        found = found.reshape(0, *(n or 0 for n in shape[1:]))
     fits = found.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, found.shape, strict=True))
     if found.dtype.kind not in "biuf" or not fits:
         raise UserError(f"{what}: {found.shape} {found.dtype}. Allowed: {allowed}.")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from own_data import own_module, written  # noqa: F401  (a fixture)
 
+from augment.data.targets.boxes import Boxes
 from augment.data.targets.keypoints import Keypoints
 from augment.support.errors import UserError
 
@@ -81,6 +82,15 @@ def test_boxes_are_given_as_torchvision_has_them() -> None:
     assert found.read()[[0, 1, 4, 5], 0].tolist() == [2, 1, 1, 0]
 
 
+def test_objects_keep_their_points_and_the_number_of_their_image() -> None:
+    target = '{"boxes": [[0, 0, 9, 9]], "labels": [1], "keypoints": [[[1, 2, 2], [3, 4, 1]]], "image_id": 40 + index}'
+    dataset = written(f"{CODE}        return {target}\n", task="detect", targets=["left_ear", "right_ear"])
+    assert [objects.image_id for objects in dataset.train.targets] == [40, 41, 42]
+    assert dataset.train.targets[1].points.tolist() == [[[1, 2, 2], [3, 4, 1]]]
+    assert isinstance(dataset.kind, Boxes)
+    assert dataset.kind.flip_pairs == ((0, 1),)
+
+
 def test_points_may_be_missing_and_have_names() -> None:
     Path("names.txt").write_text("nose\nleft_eye\nright_eye\n")
     code = f"{CODE}        return np.array([[1, 2], [np.nan, 3], [5, 6.5]])\n"
@@ -101,6 +111,8 @@ def test_points_may_be_missing_and_have_names() -> None:
         ("detect", '{"boxes": [[1, 1, 0, 3]], "labels": [1]}', "item 0 of mine.train has the box .* has no area"),
         ("detect", '{"boxes": [[1, 1, 2, 3]], "labels": [0]}', "the label 0, where 0 is the background"),
         ("detect", '{"boxes": [[1, 1, 2, 3]] * index, "labels": [9][:index] * index}', None),
+        ("detect", '{"boxes": [], "labels": [], "mask": 1}', r"has mask: unknown key. Did you mean 'masks'\?"),
+        ("keypoints", "[[1, 2], [3]]", "item 0 of mine.train has"),
         ("keypoints", "np.zeros((2, 4))", "item 0 of mine.train has"),
         ("keypoints", "np.zeros((2 + index, 2))", r"data.train: has the target .*Allowed: 2 points"),
     ],

@@ -1,0 +1,111 @@
+"""Targets in memory: the forms in which people have them, and what becomes of all parts of an object."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from augment import Transform, UserError, load_recipe
+
+SIZE = 20
+IMAGE = np.zeros((SIZE, SIZE, 3), np.uint8)
+
+
+def moved(targets: Any, steps: dict[str, Any] | None = None, **options: Any) -> Any:
+    transform = Transform(load_recipe({"size": SIZE, "train": steps or {}}), device="cpu", **options)
+    return transform([IMAGE] * len(targets), targets).targets
+
+
+def square(left: int, top: int, side: int) -> np.ndarray:
+    mask = np.zeros((SIZE, SIZE), np.uint8)
+    mask[top : top + side, left : left + side] = 1
+    return mask
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [[[3.0, 4.0], [5.0, 6.0]]],
+        [[[3, 4], [5, 6]]],
+        [[[3, 4, 2], [5, 6, 2]]],
+        [[(3, 4), (5, 6)]],
+        [np.array([[3.0, 4], [5, 6]])],
+        [torch.tensor([[3.0, 4], [5, 6]])],
+        np.array([[[3.0, 4], [5, 6]]]),
+    ],
+)
+def test_points_may_be_lists(points: Any) -> None:
+    assert moved(points).tolist() == [[[3, 4, 2], [5, 6, 2]]]
+
+
+def test_arrays_of_whole_numbers_are_masks() -> None:
+    assert moved([square(2, 2, 5)]).shape == (1, SIZE, SIZE)
+
+
+def test_lists_of_several_lengths_are_refused() -> None:
+    with pytest.raises(UserError, match="targets"):
+        moved([[[3, 4], [5]]])
+
+
+def test_an_object_has_all_that_torchvision_gives_it() -> None:
+    target = {
+        "boxes": [[2, 3, 8, 9], [10, 10, 15, 15]],
+        "labels": [1, 2],
+        "masks": torch.from_numpy(np.stack([square(2, 3, 6), square(10, 10, 5)])),
+        "keypoints": [[[2, 3, 2], [7, 8, 1]], [[10, 10, 2], [14, 14, 2]]],
+        "image_id": torch.tensor([7]),
+        "iscrowd": [0, 1],
+        "area": [36.0, 25.0],
+    }
+    (found, empty) = moved([target, {"boxes": [], "labels": []}], {"flip": {}}, flip_pairs=[(0, 1)])
+    assert found["boxes"].tolist() == [[12, 3, 18, 9], [5, 10, 10, 15]]
+    assert torch.equal(found["masks"][0], torch.from_numpy(square(12, 3, 6)))
+    assert torch.equal(found["masks"][1], torch.from_numpy(square(5, 10, 5)))
+    assert found["keypoints"][0].tolist() == [[12, 8, 1], [17, 3, 2]]
+    assert (int(found["image_id"]), found["iscrowd"].tolist()) == (7, [False, True])
+    assert {name: tuple(empty[name].shape) for name in ("boxes", "masks", "keypoints")} == {
+        "boxes": (0, 4), "masks": (0, SIZE, SIZE), "keypoints": (0, 2, 3),
+    }  # fmt: skip
+
+
+BOX = {"boxes": [[2, 3, 8, 9]], "labels": [1]}
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        (
+            {"mask": 1},
+            r"targets\[0\].mask: unknown key. Did you mean 'masks'\? Allowed: area, boxes, difficult, image_id",
+        ),
+        ({"masks": np.zeros((2, SIZE, SIZE))}, r"targets\[0\]: masks: .*Allowed: \(K, height, width\)"),
+        ({"keypoints": [[[1, 2]]]}, r"targets\[0\]: keypoints: \(1, 1, 2\) int64. Allowed: \(1, P, 3\), one a box"),
+        ({"image_id": "7.jpg"}, r"targets\[0\]: image_id: .*Allowed: a number"),
+        ({"labels": []}, r"targets\[0\]: labels: \(0,\) float64. Allowed: \(1,\), one a box"),
+    ],
+)
+def test_another_form_of_an_object_is_named(others: dict[str, Any], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        moved([BOX | others])
+
+
+def test_objects_have_as_many_points_each() -> None:
+    with pytest.raises(UserError, match=r"targets: objects with 1 and 2 keypoints. Allowed: as many each"):
+        moved([BOX | {"keypoints": [[[1, 2, 2]] * n]} for n in (1, 2)])
+
+
+def test_an_object_whose_mask_is_empty_is_dropped_with_all_its_parts() -> None:
+    """The image moves by 10 px to the left. Half of the second box is inside, but not the half with its pixels."""
+    target = {
+        "boxes": [[10, 0, 16, 6], [6, 0, 14, 6], [12, 10, 16, 14]],
+        "labels": [1, 2, 3],
+        "masks": np.stack([square(10, 0, 6), square(6, 0, 2), square(12, 10, 4)]),
+        "keypoints": [[[11, 1, 2]], [[12, 1, 2]], [[13, 11, 2]]],
+    }
+    left = {"translate": {"x_range": [-0.5, -0.5], "y_range": [0, 0], "border": "constant"}}
+    (kept,) = moved([target], left)
+    assert kept["labels"].tolist() == [1, 3]
+    assert kept["boxes"].tolist() == [[0, 0, 6, 6], [2, 10, 6, 14]]
+    assert torch.equal(kept["masks"], torch.from_numpy(np.stack([square(0, 0, 6), square(2, 10, 4)])))
+    assert kept["keypoints"].tolist() == [[[1, 1, 2]], [[3, 11, 2]]]
