@@ -1,9 +1,9 @@
 """Image augmentation in NVIDIA DALI, declared in YAML and fused into one warp and one color matrix.
 
     recipe = augment.load_recipe("imagenette", "aug.size=160")
-    loader = augment.make_loader(recipe, data="folder", root=DIR, split="train", batch_size=256, device="cuda")
+    loader = augment.make_loader(recipe, data="folder", root=DIR, split="train", batch_size=256)
     for images, targets in loader: ...
-    transform = augment.Transform(recipe, split="train", device="cuda")
+    transform = augment.Transform(recipe, split="train")
     images = transform(batch)
 
 Importing this package imports neither PyTorch nor DALI. Plugins import what they need from here, too.
@@ -149,7 +149,7 @@ def make_loader(
     *,
     split: "SplitName" = "train",
     batch_size: int = 64,
-    device: "torch.device | str" = "cuda",
+    device: "torch.device | str" = "auto",
     seed: int | None = None,
     rank: int = 0,
     world_size: int = 1,
@@ -165,7 +165,7 @@ def make_loader(
         data: the name of a source, or of a file of conf/data; None: the source that the recipe's overrides choose.
         split: train or val.
         batch_size: samples in a batch; the last one of an epoch may be smaller.
-        device: where batches are made and returned, "cuda" or "cpu".
+        device: where batches are made and returned, "cuda" or "cpu"; "auto": on the GPU if there is one.
         seed: the seed of the shuffle and the draws; None: that of the recipe.
         rank: the rank of this process among those that share an epoch.
         world_size: number of processes that share an epoch.

@@ -22,7 +22,8 @@ from augment.cli.explanation import explained
 from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
 from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_params, settings
 from augment.recipe.op import OPS
-from augment.recipe.steps import Aug, parse_aug
+from augment.recipe.plan import build_plan
+from augment.recipe.steps import SPLITS, Aug, parse_aug
 from augment.support.errors import UserError, suggest
 from augment.support.hydra import VERSION_BASE, register_resolver
 from augment.support.own_code import load_plugins
@@ -207,6 +208,10 @@ class Recipe:
 
     def __repr__(self) -> str:
         return f"Recipe({self.plain.get('aug')})"
+
+    def _repr_html_(self) -> str:
+        """Draw the steps of both splits, for notebooks."""
+        return "".join(build_plan(self.aug, split)._repr_html_() for split in SPLITS)
 
     def source(self, *, needs_train: bool = True) -> "Source":
         """Check the section `data` and return the source of images; see `parse_data`.

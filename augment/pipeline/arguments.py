@@ -82,17 +82,21 @@ def warn_of_ranks(*, rank: int, world_size: int | None = None) -> None:
 def torch_device(name: torch.device | str) -> torch.device:
     """Return the device of that name; "cuda" is the GPU that is PyTorch's current one now, in this thread.
 
+    "auto" is that GPU, or the CPU if PyTorch sees none.
+
     Raises:
         UserError: neither a GPU nor the CPU, or a GPU that PyTorch does not see.
     """
+    if str(name) == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(name)):
         meant = f"cuda:{name}" if str(name).isdecimal() else {"gpu": "cuda"}.get(str(name).lower())
         near = f" Did you mean '{meant}'?" if meant else ""
-        raise UserError(f"device: {str(name)!r} is not allowed.{near} Allowed: cpu, cuda, cuda:N.")
+        raise UserError(f"device: {str(name)!r} is not allowed.{near} Allowed: auto, cpu, cuda, cuda:N.")
     device, seen = torch.device(name), torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= seen:
         count, gpus = (amount(seen, "GPU") if seen else "no GPU"), (f", cuda:{number}" for number in range(seen))
-        raise UserError(f"device={name}: PyTorch sees {count} here. Allowed: cpu{''.join(gpus)}.")
+        raise UserError(f"device={name}: PyTorch sees {count} here. Allowed: auto, cpu{''.join(gpus)}.")
     if device.type == "cuda" and not backend.RestrictPinnedMemUsage():  # type: ignore[attr-defined]
         logger.warning(
             "small images can arrive wrong on a busy GPU, as DALI was used before augment was imported, or "

@@ -4,7 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from augment.recipe.plan import Plan
 
 
 @dataclass  # not frozen: Lightning moves batches between devices by assigning to their fields
@@ -42,3 +47,12 @@ class Batch:
     def __iter__(self) -> Iterator[Any]:
         yield self.images
         yield self.targets
+
+
+def as_pixels(images: Tensor, plan: Plan | None) -> NDArray[np.uint8]:
+    """Return images as fed, (N, 3, height, width), as (N, height, width, 3); without a plan they are in [0, 1]."""
+    if images.dtype != torch.uint8:
+        images = images.float()
+        mean, std = (images.new_tensor(v).view(-1, 1, 1) for v in ((plan.mean, plan.std) if plan else ((0.0,), (1.0,))))
+        images = ((images * std + mean) * 255).nan_to_num().round().clamp(0, 255).to(torch.uint8)
+    return images.permute(0, 2, 3, 1).contiguous().cpu().numpy()

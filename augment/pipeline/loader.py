@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 import torch
+from PIL.Image import Image
 
 from augment.data.dataset import Split
 from augment.data.targets.spatial import SpatialKind
@@ -162,6 +163,19 @@ class Loader:
             if (own := counts[self._shard.rank]) < self.batch_size:  # one if none is left, for synchronized batch norms
                 outputs = outputs.first(max(own, 1))
             yield self._batch(outputs, epoch, start, own / sum(counts))
+
+    def show_batch(self, count: int = 16, *, epoch: int | None = None) -> Image:
+        """Return a picture of the next batch as the model gets it; the loader stays where it is.
+
+        Args:
+            count: number of images, at most 32.
+            epoch: show the first batch of this epoch, from 0, instead.
+        """
+        from augment.pipeline.showing import batch_picture  # imports Matplotlib
+
+        order = Order(self.batch_size, self._seed, self._shard, self._drop_last)
+        shown = Loader(self.plan, self.split, order, self.placement, self._form, classes=self.classes)
+        return batch_picture(shown, count, self.state_dict() if epoch is None else epoch)
 
     def prepare(self) -> None:
         """Build the pipeline of the next pass in the background, if there is none, so that the pass starts at once.

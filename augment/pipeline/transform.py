@@ -56,7 +56,7 @@ class Transform:
     Args:
         recipe: a recipe from `augment.load_recipe`.
         split: the split whose steps are applied, train or val.
-        device: where images are transformed and returned, "cuda" or "cpu".
+        device: where images are transformed and returned, "cuda" or "cpu"; "auto": on the GPU if there is one.
         seed: the seed of the draws; None: that of the recipe.
         rank: the rank of this process among those that share a seed.
         classes: number of classes, which a recipe that mixes samples needs if targets are class indices.
@@ -77,7 +77,7 @@ class Transform:
         recipe: "Recipe",
         split: SplitName = "train",
         *,
-        device: torch.device | str = "cuda",
+        device: torch.device | str = "auto",
         seed: int | None = None,
         rank: int = 0,
         classes: int | None = None,

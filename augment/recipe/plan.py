@@ -10,6 +10,7 @@ from augment.recipe.stage import Stage, StageKind
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, SPLITS, Aug, SplitName, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
+from augment.support.html import html_table
 from augment.support.text import amount
 
 _SPLITS_ELSEWHERE = {"training": "train", **dict.fromkeys(("valid", "validation", "validate", "test", "dev"), "val")}
@@ -136,6 +137,18 @@ class Plan:
             return "\n".join([f"{self.split}: {amount(len(self.per_view), 'view')}", *self._named_views()])
         views = f", {self.views.count} views, {self.views.crop} crop" if self.views.count > 1 else ""
         return "\n".join([f"{self.split}: {_pixels(self.size)}{views}", *self._lines()])
+
+    def __repr__(self) -> str:
+        return f"Plan({self.split}, {_pixels(self.size)}, {amount(len(self.steps) + 1, 'step')})"
+
+    def _repr_html_(self) -> str:
+        """Draw a table of the steps, for notebooks."""
+        stages = [("crop", self.crop), *((stage.kind, step) for stage in self.stages for step in stage.steps)]
+        rows = [(kind, step.title, f"{step.p:.4g}", ", ".join(step.settings)) for kind, step in stages]
+        title = f"{self.path}, {_pixels(self.size)}"
+        table = html_table(("stage", "step", "p", "parameters"), rows, title=title)
+        named = {plan.view: plan for plan in self.others if plan.view not in ("", self.view)}
+        return table + "".join(plan._repr_html_() for plan in named.values())
 
     def _named_views(self) -> list[str]:
         plans = {plan.view: plan for plan in reversed(self.per_view)}

@@ -108,13 +108,8 @@ def _draw_first(learner: Learner, folder: Path, step: int, images: NDArray[np.ui
 
 def as_fed(learner: Learner, images: Tensor, targets: Tensor | list[Any]) -> tuple[NDArray[np.uint8], list[str]]:
     """Return training images as pixels, (N, H, W, 3), as they were fed, and their targets in words."""
-    import torch
+    from augment.pipeline.batch import as_pixels
 
-    plan = learner.train_loader.plan
-    normalization = ((0.0,), (1.0,)) if plan is None else (plan.mean, plan.std)
-    images = images.float()
-    mean, std = (images.new_tensor(values).view(-1, 1, 1) for values in normalization)
-    pixels = ((images * std + mean) * 255).nan_to_num().round().clamp(0, 255).to(torch.uint8)
     each = targets if isinstance(targets, list) else targets.tolist()
     captions = [learner.task.caption(target, learner.classes) for target in each]
-    return pixels.permute(0, 2, 3, 1).cpu().numpy(), captions
+    return as_pixels(images, learner.train_loader.plan), captions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from time import monotonic
@@ -14,7 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column as TableColumn
 
 from augment.support.console import progress_bar
+from augment.support.html import html_table
 from augment.support.text import duration
+from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 # A batch of validation, in comparison to one of training.
 _FORWARD = 1 / 3
+_REDRAWN = 0.5  # seconds between two drawings of the table in a notebook
 
 
 class Pace(Callback):
@@ -78,23 +82,52 @@ class Pace(Callback):
         return self._before[epoch] + (batch + _FORWARD * self._validated) * self._units[epoch]
 
 
+class LiveTable:
+    """The table of epochs in a notebook: one output, which is drawn again at most twice a second."""
+
+    def __init__(self, head: Sequence[str]) -> None:
+        from IPython.display import display  # notebooks have it
+
+        self.rows: list[Sequence[str]] = []
+        self._head, self._at = head, monotonic()
+        self._shown = display(self._bundle(""), raw=True, display_id=True)
+
+    def draw(self, last: str, *, now: bool = True) -> None:
+        """Draw the table with a last line; without `now`, only if the drawing is old."""
+        if now or monotonic() - self._at > _REDRAWN:
+            self._at = monotonic()
+            self._shown.update(self._bundle(last), raw=True)
+
+    def _bundle(self, last: str) -> dict[str, str]:
+        text = "\n".join([*("  ".join(row) for row in (self._head, *self.rows)), last])
+        return {"text/html": html_table(self._head, self.rows, last=last), "text/plain": text}
+
+
 @configurable
 @dataclass(eq=False)
 class ProgressBar(Callback):
-    """Shows a bar with running loss, accuracy and img/s, and prints a line for each epoch."""
+    """Shows a bar with running loss, accuracy and img/s, and prints a line for each epoch; in notebooks, a table."""
 
     main_only = True
     order = Phase.SHOW
     console: Console = field(default_factory=Console, init=False)
     _bar: Progress | None = field(default=None, init=False)
     _pass: Any = field(default=None, init=False)  # the bar's entry for the pass
+    _table: LiveTable | None = field(default=None, init=False)
+    _text: str = field(default="", init=False)  # what is done, behind the table
 
     def before_fit(self, learner: Learner) -> None:
         """Print the header of the table and start the bar."""
-        head = "".join(f"{column.title:>{_width(column)}}" for column in _columns(learner))
-        self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False)
+        columns = self._columns(learner)
+        if self.console.is_jupyter:
+            self._table = LiveTable(["epoch", *(column.title for column in columns)])
+        else:
+            head = "".join(f"{column.title:>{_width(column)}}" for column in columns)
+            self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False)
         for row in learner.find(Recorder).rows:
             self._print(row, learner)
+        if self._table is not None:
+            return
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),  # gives way to the texts in narrow terminals
@@ -109,7 +142,7 @@ class ProgressBar(Callback):
     def before_train(self, learner: Learner) -> None:
         """Start the bar of the pass; print the sizes of a stage that begins."""
         for stage in learner.run.stages:
-            if stage.start == learner.epoch:
+            if stage.start == learner.epoch and self._table is None:
                 self.console.print(f"epoch {learner.epoch + 1}: {stage}", highlight=False)
         self._start(learner, "train", learner.batches_in(learner.epoch), learner.position.batch)
 
@@ -119,43 +152,56 @@ class ProgressBar(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Advance the bar; in training, with the values that the recorder read last, without another transfer."""
+        values, left = _running(learner) if learner.training else "", _left(learner)
         if self._bar is not None:
-            values = _running(learner) if learner.training else ""
-            self._bar.update(self._pass, advance=1, values=values, left=_left(learner))
+            self._bar.update(self._pass, advance=1, values=values, left=left)
+        if self._table is not None:
+            batch = f" {learner.position.batch}/{learner.batches_in(learner.epoch)}" if learner.training else ""
+            self._table.draw("  ".join(filter(None, [f"{self._text}{batch}", values, left])), now=False)
 
     def after_epoch(self, learner: Learner) -> None:
         """Print the epoch's line."""
         self._print(learner.find(Recorder).rows[-1], learner)
 
     def after_fit(self, learner: Learner) -> None:
-        """Remove the bar."""
+        """Remove the bar; in a notebook, end the table with the best epoch."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = self._pass = None
+        if self._table is not None:
+            monitor, best = best_of(learner)
+            found = f"best {monitor} {best[monitor]:.4f} in epoch {int(best['epoch']) + 1}" if monitor in best else ""
+            self._table.draw(found)
+            self._table = None
 
     def _start(self, learner: Learner, name: str, total: int, completed: int) -> None:
+        self._text = f"epoch {learner.epoch + 1}/{learner.epochs} {name}"
         if self._bar is None:
             return
         if self._pass is not None:
             self._bar.remove_task(self._pass)
-        text = f"epoch {learner.epoch + 1}/{learner.epochs} {name}"
-        self._pass = self._bar.add_task(text, total=total, completed=completed, values="", left=_left(learner))
+        self._pass = self._bar.add_task(self._text, total=total, completed=completed, values="", left=_left(learner))
 
     def _print(self, row: MetricsRow, learner: Learner) -> None:
-        columns = [(column, row.get(column.key)) for column in _columns(learner)]
-        # A space is left before numbers that are wider than their column, too.
-        cells = (f" {'-' if v is None else column.line.format(v):>{_width(column) - 1}}" for column, v in columns)
+        columns = [(column, row.get(column.key)) for column in self._columns(learner)]
+        cells = ["-" if value is None else column.line.format(value) for column, value in columns]
         epoch = f"{int(row['epoch']) + 1}/{learner.epochs}"
-        self.console.print(f"{epoch:>8}{''.join(cells)}", highlight=False)
+        if self._table is not None:
+            self._table.rows.append([epoch, *cells])
+            self._table.draw("")
+            return
+        # A space is left before numbers that are wider than their column, too.
+        padded = (f" {cell:>{_width(column) - 1}}" for cell, (column, _) in zip(cells, columns, strict=True))
+        self.console.print(f"{epoch:>8}{''.join(padded)}", highlight=False)
 
-
-def _columns(learner: Learner) -> list[Column]:
-    shown = (*columns_of(learner.find(Recorder).metrics, val_loss=not learner.task.own_loss), *PACE)
-    return [column for column in shown if column.line]
-
-
-def _width(column: Column) -> int:
-    return max(len(column.title), 7) + 1  # so that a line of classification has 80 characters
+    def _columns(self, learner: Learner) -> list[Column]:
+        """Return the columns; in a narrow terminal those that fit, without the pace first and training last."""
+        columns = _columns(learner)
+        optional = [*reversed(PACE), *reversed([c for c in columns if c.key.startswith("train_")])]
+        for column in optional if self.console.is_terminal else ():
+            if 8 + sum(map(_width, columns)) > self.console.width and column in columns:
+                columns.remove(column)
+        return columns
 
 
 def _running(learner: Learner) -> str:
@@ -166,6 +212,17 @@ def _running(learner: Learner) -> str:
         if name != key and name in latest:
             texts.append(f"{title.removeprefix('train ')} {line.format(latest[name])}")
     return "  ".join([*texts, *([f"{latest['images_per_second']:,.0f} img/s"] if latest else [])])
+
+
+def _columns(learner: Learner) -> list[Column]:
+    val_loss = not learner.task.own_loss
+    shown = (*columns_of(learner.find(Recorder).metrics, val_loss=val_loss), *PACE)
+    validated = learner.val_loader is not None
+    return [column for column in shown if column.line and (validated or not column.key.startswith("val_"))]
+
+
+def _width(column: Column) -> int:
+    return max(len(column.title), 7) + 1  # so that a line of classification has 80 characters
 
 
 def _left(learner: Learner) -> str:

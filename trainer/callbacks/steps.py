@@ -74,7 +74,7 @@ class Prepare(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Start building after an epoch's first batch: nothing should compete with the pipeline that makes it."""
-        if learner.training and learner.position.batch == 1:
+        if learner.training and learner.position.batch == 1 and learner.val_loader is not None:
             learner.val_loader.prepare()
 
 

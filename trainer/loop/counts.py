@@ -27,11 +27,12 @@ class Counts:
 
     settings: LoopSettings
     train_loader: BatchLoader
+    val_loader: BatchLoader | None
     position: Position = Position()
 
-    def batches(self, loader: BatchLoader) -> int:
-        """Return the number of batches in a pass over the loader, subject to the limit."""
-        return self._limited(len(loader))
+    def batches(self, loader: BatchLoader | None) -> int:
+        """Return the number of batches in a pass over the loader, subject to the limit; 0 for none."""
+        return 0 if loader is None else self._limited(len(loader))
 
     def batches_in(self, epoch: int) -> int:
         """Return the number of training batches in an epoch, subject to the limit."""
@@ -39,6 +40,8 @@ class Counts:
 
     def validates(self, epoch: int) -> bool:
         """Return whether an epoch ends with a validation."""
+        if self.val_loader is None:
+            return False
         return (epoch + 1) % self.settings.validate_every == 0 or epoch + 1 == self.epochs
 
     @property

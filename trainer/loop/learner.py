@@ -37,7 +37,7 @@ class Learner(Counts):
     Args:
         model: maps (N, 3, height, width) images to (N, classes) outputs; moved to the device, in channels_last memory.
         train_loader: training batches.
-        val_loader: validation batches.
+        val_loader: validation batches; None: there is no validation.
         settings: settings of the loop; None: the defaults.
         optimizer: makes the optimizer from the model, after the model was moved.
         loss_function: `(outputs, targets) -> scalar`, a mean over the batch.
@@ -61,7 +61,7 @@ class Learner(Counts):
         self,
         model: nn.Module,
         train_loader: BatchLoader,
-        val_loader: BatchLoader,
+        val_loader: BatchLoader | None = None,
         settings: LoopSettings | None = None,
         *,
         optimizer: Callable[[nn.Module], Optimizer],
@@ -131,14 +131,16 @@ class Learner(Counts):
                 self._waiting.pop(0)(self)
 
     def validate(self) -> None:
-        """Make one pass over the validation data; this works outside a fit, too."""
+        """Make one pass over the validation data, if there is a loader of them; this works outside a fit, too."""
+        if self.val_loader is None:
+            return
         self._mode(training=False)
         self._level("validate", self._validate_batches)
 
     @torch.inference_mode()
     def _validate_batches(self) -> None:
         self.runner.enter("validate")
-        for _, batch in self._fetch(self.val_loader, self.batches(self.val_loader)):
+        for _, batch in self._fetch(self.val_loader or (), self.batches(self.val_loader)):
             if batch.share:
                 self._batch(batch, self._pass)
 
@@ -185,7 +187,7 @@ class Learner(Counts):
             finally:
                 self._run_all(error, *calls[1:])
 
-    def _fetch(self, loader: BatchLoader, count: int, done: int = 0) -> Iterator[tuple[int, Batch]]:
+    def _fetch(self, loader: Iterable[Batch], count: int, done: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield a pass's batches with their numbers; `waited` is how long the last one took to come, in seconds."""
         batches = iter(loader)
         # The limit is checked first: no batch is fetched beyond it, and an epoch with nothing left fetches none.

@@ -53,14 +53,16 @@ class BatchLoader(Protocol):
         """Return to the position that `state_dict` returned."""
 
 
-def checked_loaders(train_loader: BatchLoader, val_loader: BatchLoader) -> tuple[BatchLoader, BatchLoader]:
+def checked_loaders(
+    train_loader: BatchLoader, val_loader: BatchLoader | None
+) -> tuple[BatchLoader, BatchLoader | None]:
     """Return the loaders of a fit, having checked that none is a `DataLoader` of PyTorch.
 
     Raises:
         UserError: one lacks the methods of a `BatchLoader`.
     """
     for name, loader in (("train_loader", train_loader), ("val_loader", val_loader)):
-        if not hasattr(loader, "batches_in"):
+        if not hasattr(loader, "batches_in") and (loader is not None or name == "train_loader"):
             allowed = "a loader of augment.make_loader; of a Dataset, make_loader(recipe, data='own', train=DATASET)"
             raise UserError(f"{name}: {type(loader).__name__} is not allowed. Allowed: {allowed}.")
     return train_loader, val_loader

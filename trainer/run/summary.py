@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from augment.support.errors import UserError, describe_error
 from augment.support.files import json_line, shown, write_atomically, write_json
+from augment.support.html import html_table
 from augment.support.reading import contents, read_object
 from augment.support.text import clip, plural
 from trainer.callbacks.checkpoint import best_of
@@ -89,6 +90,20 @@ class Summary:
                 if len(text) > room:
                     text = json_line(values | {"best": {}, "last": {}, "error": clip(self.error, _ROOM // 8)})
                 stream.write(text.encode().ljust(room))
+
+    def __repr__(self) -> str:
+        return f"Summary({self})"
+
+    def _repr_html_(self) -> str:
+        """Draw the best and the last epoch, for notebooks."""
+        rows = {name: row for name, row in (("best", self.best), ("last", self.last)) if row}
+        keys = [key for key in self.last or self.best if key.startswith(("train_", "val_"))]
+        cells = [
+            (name, int(row["epoch"]) + 1, *(f"{row[key]:.4f}" if key in row else "-" for key in keys))
+            for name, row in rows.items()
+        ]
+        head = ("", "epoch", *(key.replace("_", " ") for key in keys))
+        return html_table(head, cells, title=self.name, last=str(self))
 
     def __str__(self) -> str:
         key = task_of([self.best, self.last]).monitor

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from rich.progress import Progress
 
 from augment.data.dataset import ImageRef, Split
 from augment.data.targets.boxes import Objects, growth
 from augment.data.targets.spatial import SpatialKind
-from augment.drawing.targets import Drawing
+from augment.pipeline.batch import as_pixels
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.reading import Order
+from augment.pipeline.showing import with_target
 from augment.recipe.captions import (
     LEVELS,
     applied_steps,
@@ -36,15 +36,11 @@ from augment.recipe.sampler import Sampler
 from augment.recipe.steps import Aug, SplitName, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError
-from augment.tools.preview.sheet import LARGEST, Pixels, SheetBlock, SheetRow, Tile
+from augment.tools.preview.sheet import Pixels, SheetBlock, SheetRow, Tile
 
 # Draws shown of a whole recipe, and of an op without ranges.
 DRAWS = 4
 OP_DRAWS = 3
-
-
-# The longest side of images with targets drawn on them, at least.
-_LEGIBLE = 256
 
 
 @dataclass(frozen=True)
@@ -124,35 +120,19 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
             draws = sampler.draw(epoch, 0, len(batch))
             first = replace(sampler, view=0).draw(epoch, 0, len(batch))  # all views are mixed as the first one
             draws |= {key: first[key] for key in mixing}
-            images = _pixels(batch.views[view], own)
+            images = as_pixels(batch.views[view], own)
             for sample, photo in enumerate(batch.indices.tolist()):
                 done = applied_steps(own, draws, sample)
                 if kind is None and any(draws[key]["applied"][sample] for key in mixing):
                     done.append(f"share {float(batch.targets[sample, photo]):.2f}")
                 image, grown, target = images[sample], [], photos.split.targets[photo]
                 if kind is not None:
-                    image = _drawn(image, kind, batch.view_targets[view][sample], names)
+                    image = with_target(image, kind, batch.view_targets[view][sample], names)
                 if isinstance(target, Objects):
                     grown = growth(target, batch.view_frames[view][sample].numpy()).tolist()
                 shots.append(Shot(epoch, view, photo, image, tuple(done), tuple(grown)))
     loader.close()
     return shots
-
-
-def _drawn(image: Pixels, kind: SpatialKind, target: Any, names: Sequence[str]) -> Pixels:
-    """Draw a target on an image, enlarged or reduced so that names can be read."""
-    longest = max(image.shape[:2])
-    drawing = Drawing(image, LARGEST / longest if longest > LARGEST else -(-_LEGIBLE // longest))
-    kind.draw(drawing, target, names)
-    return drawing.pixels
-
-
-def _pixels(images: torch.Tensor, plan: Plan) -> Pixels:
-    """Convert images as returned by the loader to (N, height, width, 3) uint8."""
-    if images.dtype != torch.uint8:
-        mean, std = (images.new_tensor(v).view(3, 1, 1) for v in (plan.mean, plan.std))
-        images = ((images * std + mean) * 255).round().clamp(0, 255).to(torch.uint8)
-    return images.permute(0, 2, 3, 1).contiguous().numpy()
 
 
 # --- single steps ---

@@ -101,8 +101,8 @@ def test_recipes_that_are_not_allowed(
         ({"half": 1}, "half: 1 is not allowed. Allowed: true or false."),
         ({"split": None}, "split=None: unknown name. Allowed: train, val."),
         ({"num_workers": 4}, "num_workers: unknown argument. Allowed: threads=N, threads of the CPU."),
-        ({"device": 1}, "device: '1' is not allowed. Did you mean 'cuda:1'? Allowed: cpu, cuda, cuda:N."),
-        ({"device": "GPU"}, "device: 'GPU' is not allowed. Did you mean 'cuda'? Allowed: cpu, cuda, cuda:N."),
+        ({"device": 1}, "device: '1' is not allowed. Did you mean 'cuda:1'? Allowed: auto, cpu, cuda, cuda:N."),
+        ({"device": "GPU"}, "device: 'GPU' is not allowed. Did you mean 'cuda'? Allowed: auto, cpu, cuda, cuda:N."),
         ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what augment.load_recipe returns."),
         (
             {"data": [1]},

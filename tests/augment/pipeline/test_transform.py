@@ -174,8 +174,8 @@ def test_workers_of_a_data_loader_draw_differently_in_each_epoch_by_the_seed_of_
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there() -> None:
-    with pytest.raises(UserError, match=r"^device=cuda: PyTorch sees no GPU here\. Allowed: cpu\."):
-        Transform(recipe_of({}))
+    with pytest.raises(UserError, match=r"^device=cuda: PyTorch sees no GPU here\. Allowed: auto, cpu\."):
+        Transform(recipe_of({}), device="cuda")
 
 
 @pytest.mark.gpu

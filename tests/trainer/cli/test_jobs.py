@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from runs import BARE, rows_of
 
 import trainer
@@ -97,3 +98,25 @@ def test_data_that_have_changed_are_loaded_again(tmp_path: Path, monkeypatch: py
     overrides = [f"data.{name}={file}" for name, file in given.items()]
     with pytest.raises(UserError, match=r"^data\.train=x\.npy: is \(4, 8, 8\) uint8\."):
         train("data.source=numpy", "fit.device=cpu", "fit.epochs=1", *overrides)
+
+
+@pytest.mark.slow
+def test_a_second_run_of_a_notebook_warns_as_the_first_and_its_summary_draws_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, split in enumerate(("train/a", "train/b", "val/a")):
+        (tmp_path / "photos" / split).mkdir(parents=True)
+        gray = np.full((16, 16, 3), number * 40, dtype=np.uint8)
+        Image.fromarray(gray).save(tmp_path / "photos" / split / f"{number}.png")
+    warnings = []
+    for _ in range(2):
+        caplog.clear()
+        summary = train(*BARE, "data=folder", f"data.root={tmp_path / 'photos'}", *SMALL, "fit.epochs=1")
+        warnings.append([r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING])
+    assert any("b" in text and "no image in val" in text for text in warnings[0])
+    assert warnings[1] == warnings[0]
+    assert repr(summary) == f"Summary({summary})"
+    html = summary._repr_html_()
+    assert html.count("<tr>") == 4
+    assert f"<td style='text-align:left'>{summary.best['val_accuracy']:.4f}</td>" in html

@@ -14,17 +14,24 @@ from fakes import (
     noise_loader,
     on,
     raises,
+    sgd,
     small_learner,
     tiny_model,
 )
 from torch import Tensor, nn
 
+from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.progress import Pace, ProgressBar
+from trainer.callbacks.recorder import Recorder
+from trainer.callbacks.steps import Prepare
+from trainer.callbacks.stopping import EarlyStopping
 from trainer.loop.callback import (
     EVENTS,
     Callback,
     CancelStep,
 )
 from trainer.loop.learner import Learner
+from trainer.loop.settings import LoopSettings
 
 # --- counting ---
 
@@ -165,3 +172,18 @@ def test_validation_may_have_a_loss_of_its_own() -> None:
 
     small_learner(look, val_loss_function=nine, epochs=1).fit()
     assert [(training, loss == 9) for training, loss in seen] == [(True, False), (True, False), (False, True)]
+
+
+def test_a_fit_without_validation(capsys: pytest.CaptureFixture[str]) -> None:
+    recorder = Recorder()
+    learner = Learner(
+        tiny_model(),
+        noise_loader(),
+        settings=LoopSettings(epochs=2, device="cpu"),
+        optimizer=sgd,
+        callbacks=[recorder, Prepare(), Pace(), ProgressBar(), EarlyStopping(), Checkpoint()],
+    )
+    learner.fit()
+    learner.validate()
+    assert [sorted(key for key in row if "loss" in key) for row in recorder.rows] == [["train_loss"]] * 2
+    assert "val" not in capsys.readouterr().out
