@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from augment.params import Size, Text, setting
 
@@ -37,14 +37,18 @@ class Model:
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build the network: (N, 3, height, width) -> (N, classes), for images of a size."""
+        """Build the network: (N, 3, height, width) -> (N, classes), for images of a size.
+
+        Raises:
+            UserError: there is no such network, a package is missing, or weights cannot be downloaded.
+        """
         raise NotImplementedError
 
     def normalization(self) -> tuple[Channels, Channels] | None:
         """Return mean and std, in 0..1, that the weights were trained with; None: no preference."""
         return None
 
-    def untrained(self) -> "Model":
+    def untrained(self) -> Self:
         """Return the same model without weights to read or download."""
         return replace(self, weights=None)
 
@@ -67,6 +71,25 @@ class Model:
             network: the network; only names and shapes of its tensors count.
         """
         return tensors
+
+
+class Pretrained(Model):
+    """Base of models whose package has weights, to start from if `pretrained` is true; `weights` take precedence."""
+
+    pretrained: bool
+
+    @property
+    def loads(self) -> bool:
+        """Whether to start from the weights of the package."""
+        return self.pretrained and self.weights is None
+
+    def untrained(self) -> Self:
+        """Return the same model without weights to read or download."""
+        return replace(self, pretrained=False, weights=None)  # type: ignore[call-arg]  # a field of subclasses
+
+    def downloads(self) -> str:
+        """Return "pretrained" if weights of the package are asked for, which may be in its cache."""
+        return "pretrained" if self.loads else ""
 
 
 M = TypeVar("M", bound=type[Model])

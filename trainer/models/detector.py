@@ -1,12 +1,12 @@
 """Detectors of torchvision: settings that build them, and import torchvision only then, which takes seconds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from augment.params import Choice, Flag, Size, setting
 from augment.support.errors import UserError, first_line
-from trainer.models.base import Model, model
+from trainer.models.base import Pretrained, model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,7 +29,7 @@ _NO_BACKBONE = (_SMALL, "ssdlite320_mobilenet_v3_large")
 
 @model("detector")
 @dataclass(frozen=True, kw_only=True)
-class Detector(Model):
+class Detector(Pretrained):
     """A detector of torchvision, by its name there; images keep the size and the colors that the recipe gives them."""
 
     task: ClassVar[str] = "detect"
@@ -58,17 +58,12 @@ class Detector(Model):
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it for so many classes, one of which is the background.
-
-        Raises:
-            UserError: the weights cannot be downloaded, or there are none.
-        """
+        """Build it for so many classes, one of which is the background."""
         from torchvision.models import detection
 
         from trainer.models.detecting import DetectorNetwork, small_fcos
 
-        loads = self.pretrained and self.weights is None
-        if loads and self.name in _NO_BACKBONE:
+        if self.loads and self.name in _NO_BACKBONE:
             raise UserError(
                 f"model.pretrained: true, but torchvision has no backbone for {self.name}. Allowed: false, or "
                 "model.weights=FILE of the whole detector."
@@ -78,15 +73,11 @@ class Detector(Model):
         weights = {"weights_backbone": "DEFAULT", "trainable_backbone_layers": _NAMES[self.name]}
         try:
             built = getattr(detection, self.name)(
-                weights=None, num_classes=classes, **(weights if loads else {"weights_backbone": None})
+                weights=None, num_classes=classes, **(weights if self.loads else {"weights_backbone": None})
             )
         except OSError as error:
             raise UserError(f"model.pretrained: the weights cannot be downloaded ({first_line(error)}).") from error
         return DetectorNetwork(built, freeze_norms=self.freeze_norms)
-
-    def untrained(self) -> "Detector":
-        """Return the same model without weights to read or download."""
-        return replace(self, pretrained=False, weights=None)
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
         """Return the tensors of torchvision's file by the names of the network."""

@@ -1,14 +1,14 @@
 """Models with an output for each pixel and class, (N, classes, height, width), for segmentation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from augment.params import Flag, Size, Text, setting
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD
 from augment.support.errors import UserError, first_line, missing_package, suggest
-from trainer.models.base import Channels, Model, model
+from trainer.models.base import Channels, Pretrained, model
 from trainer.models.timm_models import Timm
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @model("unet")
 @dataclass(frozen=True, kw_only=True)
-class Unet(Model):
+class Unet(Pretrained):
     """A U-Net: a small one of 0.5 million parameters, or one on the features of a model of timm."""
 
     task: ClassVar[str] = "segment"
@@ -30,11 +30,7 @@ class Unet(Model):
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it, with a new decoder and head.
-
-        Raises:
-            UserError: timm has no such model or weights, they cannot be downloaded, or it gives no features.
-        """
+        """Build it, with a new decoder and head."""
         from trainer.models import unet
 
         if self._encoder is None:
@@ -54,10 +50,6 @@ class Unet(Model):
         """Return those of the pretrained encoder."""
         return self._encoder.normalization() if self._encoder else None
 
-    def untrained(self) -> "Unet":
-        """Return the same model without weights to read or download."""
-        return replace(self, pretrained=False, weights=None)
-
     def downloads(self) -> str:
         """Return "pretrained" if the encoder's weights are not in the cache."""
         return self._encoder.downloads() if self._encoder else ""
@@ -74,7 +66,7 @@ class Unet(Model):
 
 @model("smp")
 @dataclass(frozen=True, kw_only=True)
-class Smp(Model):
+class Smp(Pretrained):
     """A model of segmentation-models-pytorch, which is not installed by default."""
 
     task: ClassVar[str] = "segment"
@@ -88,16 +80,12 @@ class Smp(Model):
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it.
-
-        Raises:
-            UserError: the package is missing, it has no such model or encoder, or weights cannot be downloaded.
-        """
+        """Build it."""
         smp = _smp()
         known = {cls.__name__.lower() for cls in smp.MODEL_ARCHITECTURES}
         if self.architecture.lower() not in known:
             raise UserError(f"model.architecture: unknown '{self.architecture}'.{suggest(self.architecture, known)}")
-        weights = "imagenet" if self._downloads else None
+        weights = "imagenet" if self.loads else None
         try:
             network: nn.Module = smp.create_model(self.architecture, self.name, weights, 3, classes)
         except KeyError as error:
@@ -110,27 +98,15 @@ class Smp(Model):
 
     def normalization(self) -> tuple[Channels, Channels] | None:
         """Return those of the pretrained encoder."""
-        if not self._downloads or self.name not in (smp := _smp()).encoders.encoders:
+        if not self.loads or self.name not in (smp := _smp()).encoders.encoders:
             return None
         params = smp.encoders.get_preprocessing_params(self.name)
         return tuple(params["mean"]), tuple(params["std"])
 
-    def untrained(self) -> "Smp":
-        """Return the same model without weights to read or download."""
-        return replace(self, pretrained=False, weights=None)
-
-    def downloads(self) -> str:
-        """Return "pretrained" if weights of the encoder are asked for, which may be in the cache."""
-        return "pretrained" if self._downloads else ""
-
-    @property
-    def _downloads(self) -> bool:
-        return self.pretrained and self.weights is None
-
 
 @model("torchvision")
 @dataclass(frozen=True, kw_only=True)
-class Torchvision(Model):
+class Torchvision(Pretrained):
     """A segmentation model of torchvision, by its name there."""
 
     task: ClassVar[str] = "segment"
@@ -143,16 +119,12 @@ class Torchvision(Model):
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it.
-
-        Raises:
-            UserError: torchvision has no such model, or its weights cannot be downloaded.
-        """
+        """Build it."""
         from torchvision.models import get_model, list_models, segmentation
 
         if self.name not in (known := list_models(module=segmentation)):
             raise UserError(f"model.name: unknown model '{self.name}'.{suggest(self.name, known)}")
-        backbone = "DEFAULT" if self._downloads else None
+        backbone = "DEFAULT" if self.loads else None
         try:
             network: nn.Module = get_model(self.name, weights=None, weights_backbone=backbone, num_classes=classes)
         except OSError as error:
@@ -165,23 +137,11 @@ class Torchvision(Model):
 
     def normalization(self) -> tuple[Channels, Channels] | None:
         """Return those of ImageNet with a pretrained backbone."""
-        return (IMAGENET_MEAN, IMAGENET_STD) if self._downloads else None
-
-    def untrained(self) -> "Torchvision":
-        """Return the same model without weights to read or download."""
-        return replace(self, pretrained=False, weights=None)
-
-    def downloads(self) -> str:
-        """Return "pretrained" if weights of the backbone are asked for, which may be in the cache."""
-        return "pretrained" if self._downloads else ""
+        return (IMAGENET_MEAN, IMAGENET_STD) if self.loads else None
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
         """Return the tensors without those of an auxiliary classifier, which is not trained here."""
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("aux_classifier.")}
-
-    @property
-    def _downloads(self) -> bool:
-        return self.pretrained and self.weights is None
 
 
 def _logits(network: "nn.Module", _: Any, outputs: "Mapping[str, Tensor]") -> "Tensor":

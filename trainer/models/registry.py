@@ -91,11 +91,7 @@ class Xresnet(Model):
     dropout: float = setting(Number(default=0.0, within=(0, 0.99), doc="dropout rate before the head"))
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it; any size will do.
-
-        Raises:
-            UserError: groups without bottlenecks.
-        """
+        """Build it; any size will do."""
         from trainer.models.xresnet import LAYOUTS, XResNet
 
         bottleneck = LAYOUTS[self.depth][0]

@@ -2,20 +2,25 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from augment.params import Flag, Size, Text, setting
 from augment.support.errors import UserError, first_line, suggest
-from trainer.models.base import Channels, Model, model
+from trainer.models.base import Channels, Pretrained, model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+_TIMEOUT = 10  # seconds
+_NAMES = ("model.safetensors", "pytorch_model.bin")  # of weights on the hub
+
 
 @model("timm")
 @dataclass(frozen=True, kw_only=True)
-class Timm(Model):
+class Timm(Pretrained):
     """A model of timm, by its name there."""
 
     name: str = setting(Text(required=True, doc="a model of timm, such as resnet18 or convnext_tiny.fb_in22k"))
@@ -24,11 +29,7 @@ class Timm(Model):
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it, with a new head for the classes.
-
-        Raises:
-            UserError: timm has no such model or weights, or they cannot be downloaded.
-        """
+        """Build it, with a new head for the classes."""
         return self.create(size, num_classes=classes)
 
     def create(self, size: Size, **options: Any) -> "nn.Module":
@@ -40,7 +41,7 @@ class Timm(Model):
             options["img_size"] = size.height if size.is_square else tuple(size)
         self.require_weights()
         try:
-            network: nn.Module = timm.create_model(self.name, pretrained=self._downloads, **options)
+            network: nn.Module = timm.create_model(self.name, pretrained=self.loads, **options)
         except (RuntimeError, OSError, ValueError) as error:
             raise UserError(f"model.name={self.name}: {first_line(error)}") from error
         return network
@@ -52,34 +53,35 @@ class Timm(Model):
         config = self._weights()
         return tuple(config.mean), tuple(config.std)
 
-    def untrained(self) -> "Timm":
-        """Return the same model without weights to read or download."""
-        return replace(self, pretrained=False, weights=None)
-
     def downloads(self) -> str:
         """Return "pretrained" if the weights are not in the cache."""
-        if not self._downloads:
+        if not self.loads:
             return ""
-        from trainer.models.pretrained import is_cached
-
         hub_id = self._weights().hf_hub_id
-        return "" if hub_id is not None and is_cached(hub_id) else "pretrained"
+        return "" if hub_id is not None and _is_cached(hub_id) else "pretrained"
 
     def require_weights(self) -> None:
-        """Check that the pretrained weights are in the cache or can be downloaded, within seconds."""
-        if self._downloads:
-            from trainer.models.pretrained import require_reachable
+        """Check that the pretrained weights are in the hub's cache or can be downloaded, within seconds.
 
-            require_reachable(self.name, self._weights())
+        Downloading alone would try ten times, for most of a minute, where there is no network.
+        """
+        hub_id = self._weights().hf_hub_id if self.loads else None
+        if hub_id is None:  # others are downloaded at once or not at all
+            return
+        try:
+            _reach(hub_id)
+        except Exception as error:  # the types depend on the library that the hub's client uses in its version
+            raise UserError(
+                f"model.pretrained=true: the weights of {self.name} are not in the cache and cannot be downloaded "
+                f"({first_line(error).rstrip('.')}). Allowed: model.weights=FILE, with {_NAMES[0]} of "
+                f"https://huggingface.co/{hub_id} downloaded elsewhere; HF_HOME=DIR, a cache from a machine that has "
+                "them; or model.pretrained=false."
+            ) from error
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
         """Return the tensors as timm converts them for this model, such as position embeddings of another size."""
         convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
         return tensors if convert is None else convert(dict(tensors), network)
-
-    @property
-    def _downloads(self) -> bool:
-        return self.pretrained and self.weights is None
 
     def _weights(self) -> Any:
         """Return timm's configuration of the weights."""
@@ -102,3 +104,24 @@ class Timm(Model):
             raise UserError(f"model.pretrained: timm has no weights for '{self.name}'. Allowed: false.")
         if "." in self.name and self.name not in weights:
             raise UserError(f"model.name: unknown weights '{self.name}'.{suggest(self.name, weights)}")
+
+
+def _is_cached(model_id: str) -> bool:
+    """Return whether the weights of a model on the hub are in the cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    repository, _, revision = model_id.partition("@")
+    return any(isinstance(try_to_load_from_cache(repository, n, revision=revision or None), str) for n in _NAMES)
+
+
+@lru_cache  # for the jobs of a sweep; only what was reached is remembered
+def _reach(model_id: str) -> None:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError
+
+    if _is_cached(model_id):
+        return
+    repository, _, revision = model_id.partition("@")
+    # A server that lacks this file has the other one.
+    with suppress(EntryNotFoundError):
+        get_hf_file_metadata(hf_hub_url(repository, _NAMES[0], revision=revision or None), timeout=_TIMEOUT)

@@ -10,7 +10,7 @@ from torch import nn
 
 from augment.params import Size
 from augment.support.errors import UserError
-from trainer.models import pretrained
+from trainer.models import timm_models
 from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
 
 # --- cnn ---
@@ -121,7 +121,7 @@ def test_weights_that_are_out_of_reach_end_at_once_with_ways_out(monkeypatch: py
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", fail)
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names, **options: None)
     monkeypatch.setattr(timm, "create_model", lambda *given, **options: pytest.fail("tried to download"))
-    pretrained._reach.cache_clear()
+    timm_models._reach.cache_clear()
     with pytest.raises(UserError) as caught:
         Timm(name="resnet18", pretrained=True).build(10, Size(64, 64))
     assert "(no route to host)" in str(caught.value)
