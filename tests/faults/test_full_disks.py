@@ -47,7 +47,6 @@ POINTS = [
     ("train", FSYNC, "run/config.yaml", 0),
     ("train", RENAME, "run/environment.json", 0),
     ("train", CREATE, "run/metrics.jsonl", 0),
-    ("train", WRITE, "run/schedule.png", 0),
     ("train", WRITE, "run/batch.png", 1),
     ("train", WRITE, "run/metrics.jsonl", 1),
     ("bare", FSYNC, "run/steps.jsonl", 2),

@@ -1,4 +1,4 @@
-"""Figures of a run: the first batch, curves, the schedule, and the figure of its task."""
+"""Figures of a run: the first batch, curves, and the figure of its task."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from augment.support.background import Background, Refresher
 from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
-from trainer.callbacks.steps import ParamScheduler
 from trainer.loop.callback import Callback, Phase
-from trainer.optim.schedule import position
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from trainer.loop.learner import Learner
 
-BATCH, HISTORY, SCHEDULE = "batch.png", "history.png", "schedule.png"
+BATCH, HISTORY = "batch.png", "history.png"
 
 
 @configurable
 @dataclass(eq=False)
 class Plots(Callback):
-    """Draws the first training batch, loss and accuracy, the schedule, and the best epoch's confusion matrix.
+    """Draws the first training batch, loss and accuracy, and the best epoch's confusion matrix.
 
     In place of the matrix, it draws the average precisions for labels, and predictions over targets for numbers.
     """
@@ -51,10 +49,10 @@ class Plots(Callback):
         self._history, self._first = Refresher(HISTORY), None
 
     def after_batch(self, learner: Learner) -> None:
-        """Draw the schedule and the first training batch, as it came out of the pipeline, in the background."""
+        """Draw the first training batch, as it came out of the pipeline, in the background."""
         if learner.training and self._first is None and learner.folder is not None:
             images, labels = as_fed(learner, learner.batch.images[: self.images], learner.batch.targets[: self.images])
-            draw = partial(_draw_first, learner, learner.folder, learner.step + 1, images, labels)
+            draw = partial(_draw_first, learner.folder, learner.step + 1, images, labels)
             self._first = Background(draw)
 
     def after_epoch(self, learner: Learner) -> None:
@@ -91,19 +89,12 @@ class Plots(Callback):
                 plot_outputs(figure, learner.folder / learner.task.figure_file)
 
 
-def _draw_first(learner: Learner, folder: Path, step: int, images: NDArray[np.uint8], labels: list[str]) -> None:
-    """Draw the schedule, and a training batch of which `step` is the number."""
+def _draw_first(folder: Path, step: int, images: NDArray[np.uint8], labels: list[str]) -> None:
+    """Draw a training batch of which `step` is the number."""
     from trainer.figures.batch import plot_batch  # importing Matplotlib takes a while
-    from trainer.figures.curves import plot_schedule
 
-    if not folder.is_dir():  # it was deleted, and drawing would create it again
-        return
-    schedules = [c.schedules for c in learner.callbacks if isinstance(c, ParamScheduler)]
-    if schedules and "lr" in schedules[0]:
-        steps = learner.total_steps
-        rates = [schedules[0]["lr"](position(step, steps)) for step in range(steps)]
-        plot_schedule(rates, folder / SCHEDULE)
-    plot_batch(images, labels, folder / BATCH, title=f"training batch {step}, as fed")
+    if folder.is_dir():  # otherwise it was deleted, and drawing would create it again
+        plot_batch(images, labels, folder / BATCH, title=f"training batch {step}, as fed")
 
 
 def as_fed(learner: Learner, images: Tensor, targets: Tensor | list[Any]) -> tuple[NDArray[np.uint8], list[str]]:

@@ -1,4 +1,4 @@
-"""Figures of curves: the history of a run, its schedule, a test of learning rates."""
+"""Figures of curves: the history of a run, a test of learning rates."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -48,22 +48,6 @@ def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
             shown = f"{value:.2%}" if task.share else f"{value:.4g}"
             by = "" if key == task.monitor else f" by {task.monitor.replace('_', ' ')}"
             set_title(right, f"{task.score_title}, best val {shown} (epoch {epoch}{by})")
-
-
-def plot_schedule(values: Sequence[float], path: Path) -> None:
-    """Draw the learning rate of each step."""
-    with new_figure(path) as figure:
-        figure.set_size_inches(6, 3.4)
-        axes = figure.subplots()
-        axes.plot(values, color=BLUE, linewidth=1.6, marker="o" if len(values) == 1 else None)
-        axes.xaxis.set_major_locator(_whole_numbers())
-        axes.margins(x=0.02)
-        frame(axes, "Learning rate", "step")
-        if len(values):
-            peak = int(np.argmax(values))
-            set_title(axes, f"Learning rate, highest {values[peak]:.3g} in step {peak}")
-        else:
-            _say_no_data(axes)
 
 
 def plot_rates(

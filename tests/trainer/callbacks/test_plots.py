@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes import CLASSES, MemoryLoader, lin, make_learner, on, raises
+from fakes import CLASSES, MemoryLoader, make_learner, on, raises
 
 from trainer.callbacks import plots
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import ParamScheduler
 from trainer.figures import batch
 from trainer.loop.callback import CancelFit
 
@@ -45,9 +44,8 @@ def test_the_batch_has_its_pixels_and_the_names_of_its_classes(monkeypatch: pyte
 
 
 def test_the_figures_of_a_fit(tmp_path: Path) -> None:
-    schedule = ParamScheduler({"lr": lin(0.1, 0.0)})
-    make_learner(Recorder(), schedule, Checkpoint(), Plots(), folder=tmp_path).fit()
-    drawn = {plots.BATCH, plots.HISTORY, plots.SCHEDULE, "confusion.png"}
+    make_learner(Recorder(), Checkpoint(), Plots(), folder=tmp_path).fit()
+    drawn = {plots.BATCH, plots.HISTORY, "confusion.png"}
     assert {file.name for file in tmp_path.glob("*.png")} == drawn
 
 

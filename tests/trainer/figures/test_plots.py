@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from figures import assert_whole, figure_of, read_png
 
-from trainer.figures.curves import plot_history, plot_schedule
+from trainer.figures.curves import plot_history
 
 
 def history(epochs: int) -> list[dict[str, float]]:
@@ -87,12 +87,6 @@ def test_history_names_only_what_it_draws() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["train"]
     assert accuracy.get_legend() is None
     assert "no data" in [text.get_text() for text in accuracy.texts]
-
-
-def test_schedule_draws_the_values() -> None:
-    axes = figure_of(plot_schedule, [0.3, 0.9, 0.1]).axes[0]
-    assert list(np.asarray(axes.get_lines()[0].get_ydata())) == [0.3, 0.9, 0.1]
-    assert axes.get_title("left") == "Learning rate, highest 0.9 in step 1"
 
 
 def test_a_figure_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Path) -> None:
