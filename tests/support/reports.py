@@ -11,12 +11,13 @@ import torch
 from omegaconf import OmegaConf
 from PIL import Image
 
+from augment.support.files import json_line, write_atomically
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import BEST, BestModel, save
 from trainer.report.findings import findings
 from trainer.report.record import RunRecord
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, parse_config
-from trainer.run.facts import ENVIRONMENT_FILE, Facts, write_facts
+from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import SUMMARY_FILE, Summary
 from trainer.tasks.classify import ClassSamples
@@ -26,7 +27,7 @@ NAMES = ("<script>alert(1)</script>", 'bee "&" co')
 
 
 def ended(status: str, seconds: float = 1.0, error: str = "", stopped: str = "") -> Summary:
-    return Summary(status, Path("x"), 0, {}, {}, seconds, error, stopped)
+    return Summary(status, Path("x"), seconds=seconds, error=error, stopped=stopped)
 
 
 DONE = ended("finished", 75.0)
@@ -104,7 +105,7 @@ def folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         batches=(3, 3, 3, 3),
         schedules={name: tuple(map(schedule, places)) for name, schedule in config.fit.schedules().items()},
     )
-    write_facts(facts, folder)
+    write_atomically(folder / FACTS_FILE, json_line(vars(facts)))
     (folder / PLAN_FILE).write_text("train: 128 x 128 px <b>\n")
     environment = {"git": {"revision": "abc123", "modified": True}, "python": "3.11.7"}
     packages = {"packages": {"torch": "2.15.0", "wandb": None}, "gpus": []}

@@ -113,8 +113,8 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
     try:
         return _load(path, kind, device)
     except DamagedError as error:
-        older = _newest_whole(path) if kind is FitState else None
-        if older is None:
+        existing = takewhile(Path.is_file, (_older(path, number) for number in count(1)))
+        if kind is not FitState or (older := next(filter(is_whole, existing), None)) is None:
             raise
         state = _load(older, kind, device)
         log.warning("%s The one before it is used: %s.", error, older.name)
@@ -123,12 +123,6 @@ def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
 
 def _older(path: Path, number: int) -> Path:
     return path.with_suffix(f".{number}{path.suffix}")
-
-
-def _newest_whole(path: Path) -> Path | None:
-    """Return the newest undamaged file before a checkpoint, or None if there is none."""
-    older = takewhile(Path.is_file, (_older(path, number) for number in count(1)))
-    return next(filter(is_whole, older), None)
 
 
 def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
@@ -153,11 +147,7 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
 
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
-    """Check the types of everything that the writer of a file could choose, so that no tool fails on them.
-
-    Raises:
-        UserError: a type is wrong, or a tensor is larger than its file because it repeats its numbers.
-    """
+    """Check the types of everything that the writer of a file could choose, so that no tool fails on them."""
     names, position = state.get("classes", ()), state.get("position", (0, 0))
     tensors = [state["model"], state.get("samples") or {}, state.get("gradients") or {}]
     others = [state.get(name, {}) for name in ("row", "optimizer", "loader", "callbacks", "random")]

@@ -221,11 +221,7 @@ class Learner(Counts):
         self._waiting.append(action)
 
     def find(self, kind: type[C]) -> C:
-        """Return the first callback of a kind.
-
-        Raises:
-            LookupError: there is none.
-        """
+        """Return the first callback of a kind."""
         for callback in self.callbacks:
             if isinstance(callback, kind):
                 return callback

@@ -75,12 +75,9 @@ def check_tensors(tensors: Iterable[object], path: Path) -> None:
         UserError: one is something else, or repeats its numbers.
     """
     import torch
-    from torch import Tensor
 
-    values = list(tensors)
-    if not all(isinstance(value, Tensor) for value in values):
-        raise UserError(f"{path}: holds other types than a checkpoint does.")
-    for value in values:
-        assert isinstance(value, Tensor)
+    for value in tensors:
+        if not isinstance(value, torch.Tensor):
+            raise UserError(f"{path}: holds other types than a checkpoint does.")
         if value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes():
             raise UserError(f"{path}: holds a tensor that is larger than its file.")

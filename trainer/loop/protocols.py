@@ -56,11 +56,7 @@ class BatchLoader(Protocol):
 def checked_loaders(
     train_loader: BatchLoader, val_loader: BatchLoader | None
 ) -> tuple[BatchLoader, BatchLoader | None]:
-    """Return the loaders of a fit, having checked that none is a `DataLoader` of PyTorch.
-
-    Raises:
-        UserError: one lacks the methods of a `BatchLoader`.
-    """
+    """Return the loaders of a fit, having checked that none is a `DataLoader` of PyTorch."""
     for name, loader in (("train_loader", train_loader), ("val_loader", val_loader)):
         if not hasattr(loader, "batches_in") and (loader is not None or name == "train_loader"):
             allowed = "a loader of augment.make_loader; of a Dataset, make_loader(recipe, data='own', train=DATASET)"
@@ -69,11 +65,7 @@ def checked_loaders(
 
 
 def make_optimizer(optimizer: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
-    """Make the optimizer of a model.
-
-    Raises:
-        UserError: it is an optimizer already, of parameters that may have been moved since.
-    """
+    """Make the optimizer of a model."""
     given: object = optimizer
     if isinstance(given, Optimizer):
         name = type(given).__name__
@@ -83,11 +75,7 @@ def make_optimizer(optimizer: Callable[[nn.Module], Optimizer], model: nn.Module
 
 
 def check_outputs(outputs: Tensor, loss_function: object, loader: BatchLoader) -> None:
-    """Check that a model has an output for each class that cross entropy, where it is the loss, may ask for.
-
-    Raises:
-        UserError: it has fewer.
-    """
+    """Check that a model has an output for each class that cross entropy, where it is the loss, may ask for."""
     classes = len(getattr(loader, "classes", ()))
     if loss_function is nn.functional.cross_entropy and outputs.ndim == 2 and outputs.shape[1] < classes:
         given = f"its outputs are of shape {tuple(outputs.shape)}, the data have {classes} classes"

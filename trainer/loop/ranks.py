@@ -56,7 +56,7 @@ class LostRankError(UserError):
 class Ranks:
     """This process among those that train together; alone, nothing is exchanged.
 
-    All ranks make the same exchanges, in the same order.
+    All ranks make the same exchanges, in the same order. Each raises `LostRankError` if another rank has ended.
 
     Args:
         control: PyTorch's group for objects and decisions; None: this process trains alone.
@@ -82,11 +82,7 @@ class Ranks:
         return self.rank == 0
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors by their sums over the ranks, in one exchange a type, which the host does not wait for.
-
-        Raises:
-            LostRankError: another rank has ended.
-        """
+        """Replace tensors by their sums over the ranks, in one exchange a type, which the host does not wait for."""
         if self.size == 1:
             return
         for _, same in groupby(sorted(tensors, key=lambda tensor: str(tensor.dtype)), key=lambda tensor: tensor.dtype):
@@ -106,11 +102,7 @@ class Ranks:
                 self._exchange(partial(dist.broadcast, _flat(tensor.detach()), src=0))
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, in their order.
-
-        Raises:
-            LostRankError: another rank has ended.
-        """
+        """Return the values of all ranks, in their order."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -118,11 +110,7 @@ class Ranks:
         return values
 
     def broadcast(self, value: T) -> T:
-        """Return the value of rank 0.
-
-        Raises:
-            LostRankError: another rank has ended.
-        """
+        """Return the value of rank 0."""
         return self.gather(value)[0]
 
     def agree(self, name: str, wish: bool) -> bool:
@@ -130,9 +118,6 @@ class Ranks:
 
         All are asked at every `EVERY`-th call, so that the host rarely waits for others: keep wishing until then.
         Alone, the answer is the wish itself.
-
-        Raises:
-            LostRankError: another rank has ended.
         """
         if self.size == 1:
             return wish

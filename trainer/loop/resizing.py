@@ -24,8 +24,6 @@ class StagedLoader:
     """
 
     def __init__(self, stages: Sequence[FitStage], loaders: Sequence[Loader]) -> None:
-        assert stages
-        assert len(stages) == len(loaders)
         self.stages = tuple(stages)
         self._loaders = tuple(loaders)
         self._now = 0  # number of the stage whose loader is in use

@@ -158,12 +158,13 @@ class LoopSettings:
         """
         import torch  # the import takes seconds, but checking a configuration should be quick
 
-        available = torch.cuda.is_available()
-        device = torch.device(("cuda" if available else "cpu") if self.device == "auto" else self.device)
-        if device.type == "cuda" and not available:
-            raise UserError(f"fit.device: {self.device}, but PyTorch sees no GPU here. Allowed: auto, cpu.")
-        count = torch.cuda.device_count() if available else 0
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        device = torch.device(("cuda" if count else "cpu") if self.device == "auto" else self.device)
         index: int | None = device.index
+        if device.type == "cuda" and (index or 0) >= count:
+            seen = amount(count, "GPU") if count else "no GPU"
+            allowed = ", ".join(["auto", "cpu", *(f"cuda:{number}" for number in range(count))])
+            raise UserError(f"fit.device: {self.device}, but PyTorch sees {seen} here. Allowed: {allowed}.")
         if launched() > 1 and self.device != "cpu":
             if index is not None:
                 raise UserError(f"fit.device: {self.device}, but every rank has a GPU of its own. Allowed: auto, cpu.")
@@ -174,11 +175,4 @@ class LoopSettings:
                     f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}). Allowed: at most one "
                     "process per GPU, all visible to each; or fit.device=cpu."
                 )
-        if index is None:
-            return device
-        if index >= count:
-            seen = ", ".join(f"cuda:{number}" for number in range(count))
-            raise UserError(
-                f"fit.device: {self.device}, but PyTorch sees {amount(count, 'GPU')} here. Allowed: auto, cpu, {seen}."
-            )
-        return torch.device("cuda", index)
+        return device if index is None else torch.device("cuda", index)

@@ -82,11 +82,7 @@ class FitStage:
 def complete_stages(
     stages: Sequence[StageSettings], *, epochs: int, size: Size, batch_size: int
 ) -> tuple[FitStage, ...]:
-    """Fill in the settings that stages leave open with those of the whole fit.
-
-    Raises:
-        UserError: the stages' epochs do not add up to those of the fit.
-    """
+    """Fill in the settings that stages leave open with those of the whole fit."""
     fixed = sum(stage.epochs or 0 for stage in stages)
     rest = epochs - fixed
     is_open = any(stage.epochs is None for stage in stages)

@@ -48,12 +48,10 @@ class Report(Callback):
         refresher, folder = self._refresher, learner.folder
         if refresher is not None and folder is not None and learner.training and refresher.due:
             left = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
-            recorder, best = learner.find(Recorder), best_of(learner)[1]
-            ending = Summary(
-                *(RUNNING, folder, len(recorder.rows), dict(best), {}, monotonic() - learner.run.began),
-                name=learner.run.name,
-                tags=learner.run.tags,
-            )
+            recorder = learner.find(Recorder)
+            run, seconds = learner.run, monotonic() - learner.run.began
+            best, done = dict(best_of(learner)[1]), len(recorder.rows)
+            ending = Summary(RUNNING, folder, done, best, seconds=seconds, name=run.name, tags=run.tags)
             rows, steps = list(recorder.rows), list(recorder.steps)
             refresher.start(partial(_write, learner, ending, rows, steps, left))
 

@@ -91,17 +91,10 @@ def _schedules(record: RunRecord) -> Iterator[Chart]:
         axes.margins(x=0.02)
         if values.min() >= 0:
             axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if values.min() < values.max() / 2 else None)
-        # The turning point, highest or lowest; an end where there is none.
-        ends = (values[0], values[-1])
-        peak = float(values.max() if values.max() > max(ends) else values.min())
-        course = f"from {values[0]:.3g} via {peak:.3g} to {values[-1]:.3g}"
-        if values.min() == values.max():
-            course = f"{values[0]:.3g} throughout"
-        elif peak in ends:
-            course = f"from {values[0]:.3g} to {values[-1]:.3g}"
-        caption = f"{amount(int(before[-1]), 'training batch')}. {course[0].upper()}{course[1:]}."
+        course = f"From {values[0]:.3g} to {values[-1]:.3g}, between {values.min():.3g} and {values.max():.3g}."
+        caption = f"{amount(int(before[-1]), 'training batch')}. {course}"
         rest = "" if done.all() else " Dotted: not reached."
-        yield Chart(title, _svg(figure), f"{title}: {course}.", f"{caption}{rest}")
+        yield Chart(title, _svg(figure), f"{title}: {course}", f"{caption}{rest}")
 
 
 def _speed(record: RunRecord) -> Iterator[Chart]:

@@ -34,12 +34,7 @@ RELOAD = 30  # seconds after which the page of a run in progress loads itself ag
 
 
 def write_record(record: RunRecord) -> Path:
-    """Write the page of a record into its folder, in place of an old one only when it is complete; return the file.
-
-    Raises:
-        OSError: the file cannot be written.
-        UserError: it is a link.
-    """
+    """Write the page of a record into its folder, in place of an old one only when it is complete; return the file."""
     file = record.run.folder / REPORT_FILE
     write_atomically(file, render(record))
     return file

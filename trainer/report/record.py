@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import json_line, write_atomically
 from augment.support.reading import contents, read_object
 from trainer.figures.images import data_uri, worst_images
-from trainer.loop.checkpoint import BEST, BestModel
+from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.run.facts import FACTS_FILE
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, Summary
@@ -106,7 +107,7 @@ def read_record(folder: Path, *, best: bool = True) -> RunRecord:
     task = run.attempt(FACTS_FILE, lambda _: task_named(run.facts.task), None) if run.facts.task else None
     record = RunRecord(run, ending, rows, classes=run.facts.classes, task=task or task_of(rows), steps=steps)
     if best and (folder / BEST).is_file():
-        record.add_best(run.load_best)
+        record.add_best(partial(load, folder / BEST, BestModel))
         found: dict[float, list[Mistake]] = run.attempt(MISTAKES_FILE, load_mistakes, {})
         record.mistakes = found.get(record.best.get("epoch", math.nan))
     if not record.best:
@@ -115,11 +116,7 @@ def read_record(folder: Path, *, best: bool = True) -> RunRecord:
 
 
 def write_mistakes(record: RunRecord) -> None:
-    """Keep the mistakes of a record for pages that are written later.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Keep the mistakes of a record for pages that are written later."""
     values = {"epoch": record.best["epoch"], "images": [vars(mistake) for mistake in record.mistakes or ()]}
     write_atomically(record.run.folder / MISTAKES_FILE, json_line(values))
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import torch
@@ -25,9 +26,6 @@ def find_batch_size(config: Config) -> tuple[Config, str]:
     The configured size is tried first, or all images if they are fewer, or what could fit; then its halves. A trial
     trains until the work of a batch is recorded, then validates, and is discarded. The learning rate stays as
     configured.
-
-    Raises:
-        UserError: not even the smallest batch fits.
     """
     whole = min(config.fit.batch_size, max(len(config.dataset.train), len(config.dataset.val)))
     failure = None
@@ -60,18 +58,15 @@ def _failure_of(config: Config) -> UserError | None:
     limit = max(WARM_UP + 2, config.fit.accumulate)
     limit = min(limit, config.fit.limit_batches or limit)
     config = replace(config, fit=replace(config.fit, epochs=1, limit_batches=limit))
-    loaders = None
     try:
-        loaders = make_loaders(config)
-        make_learner(config, loaders, callbacks=()).fit()
+        with closing(make_loaders(config)) as loaders:
+            make_learner(config, loaders, callbacks=()).fit()
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         # Without its traceback, which keeps the memory of the trial.
         return too_large(error, config).with_traceback(None)
     finally:
-        if loaders is not None:
-            loaders.close()
         release_memory()
         if (device := config.fit.torch_device()).type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)

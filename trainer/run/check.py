@@ -104,9 +104,6 @@ def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: Size, *, 
         samples: number of samples in an epoch.
         size: that of the images, for stages without a size of their own.
         frozen: names of the parameters that are frozen to the end, whose batch norms keep their statistics.
-
-    Raises:
-        UserError: there is one; the message says how to avoid it.
     """
     ranks = fit.gpus or 1
     for key, batch_size, shown in fit.fed(size):

@@ -74,11 +74,6 @@ class Config:
         return replace(dataset, val=take_some(dataset.val, most, self.data.split_seed))
 
     @property
-    def source_name(self) -> str:
-        """The source of the images, and the part of it that is used."""
-        return ", ".join(filter(None, (self.resolved["data"]["source"], self.data.part)))
-
-    @property
     def model_name(self) -> str:
         """The model's own name if it has one, otherwise its kind."""
         return str(self.resolved["model"].get("name") or self.resolved["model"]["kind"])
@@ -184,11 +179,7 @@ def with_batch_size(config: Config, size: int) -> Config:
 
 
 def _with_found_size(fit: Fit) -> Fit:
-    """Return the settings with the batch size that the run to resume found.
-
-    Raises:
-        UserError: stages have batch sizes of their own.
-    """
+    """Return the settings with the batch size that the run to resume found."""
     if fit.auto_batch_size and fit.stages:
         raise UserError(
             "fit.auto_batch_size: true, but fit.stages set sizes of their own. Allowed: false, or no stages."
@@ -213,21 +204,13 @@ def config_text(config: Config) -> str:
 
 
 def config_file(folder: Path) -> Path:
-    """Return the file with the configuration of a run.
-
-    Raises:
-        UserError: the folder has none.
-    """
+    """Return the file with the configuration of a run."""
     require_in(folder, CONFIG_FILE, allowed="the folder of a run")
     return folder / CONFIG_FILE
 
 
 def run_first(paths: Sequence[Path]) -> Sequence[Path]:
-    """Return the paths that a command line names, the first of which should be the folder of a run.
-
-    Raises:
-        UserError: another one is.
-    """
+    """Return the paths that a command line names, the first of which should be the folder of a run."""
     runs = [path for path in paths if (path / CONFIG_FILE).is_file()]
     if runs and paths[0] not in runs:
         others = [path for path in paths if path != runs[0]]
@@ -253,22 +236,14 @@ def load_config(folder: Path) -> dict[str, Any]:
 
 
 def write_left_out(folder: Path, dataset: Dataset) -> None:
-    """Record which images the check left out, so that the run can be resumed exactly after others have turned bad.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Record which images the check left out, so that the run can be resumed exactly after others have turned bad."""
     splits = {"train": dataset.train, "val": dataset.val}
     names = {name: [portable_name(image.file) for image in split.left_out] for name, split in splits.items()}
     write_json(folder / LEFT_OUT_FILE, names)
 
 
 def left_out_of(folder: Path) -> LeftOut | None:
-    """Return what `write_left_out` wrote, or None if there is no such file.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """Return what `write_left_out` wrote, or None if there is no such file."""
     file = folder / LEFT_OUT_FILE
     try:
         names = read_object(file)

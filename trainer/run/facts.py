@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from augment.support.files import installed_version, json_line, write_atomically
+from augment.support.files import installed_version
 from augment.support.reading import contents, read_object
 from trainer.models.registry import count_parameters
 
@@ -52,7 +52,7 @@ def facts_of(config: Config, learner: Learner) -> Facts:
         task=learner.task.name,
         classes=dataset.classes,
         images=(dataset.train.images, len(dataset.train), len(dataset.val)),
-        source=config.source_name,
+        source=", ".join(filter(None, (config.resolved["data"]["source"], config.data.part))),
         model=config.model_name,
         parameters=count_parameters(learner.model),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
@@ -60,15 +60,6 @@ def facts_of(config: Config, learner: Learner) -> Facts:
         schedules={name: tuple(map(schedule, positions)) for name, schedule in config.fit.schedules().items()},
         warnings=dataset.notices,
     )
-
-
-def write_facts(facts: Facts, folder: Path) -> None:
-    """Write the facts into the folder of the run.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    write_atomically(folder / FACTS_FILE, json_line(vars(facts)))
 
 
 def load_facts(file: Path) -> Facts:

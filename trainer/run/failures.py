@@ -37,11 +37,7 @@ def explain(error: BaseException, config: Config, folder: Path) -> UserError | N
 
 @contextmanager
 def explain_memory(config: Config, *, training: bool) -> Iterator[None]:
-    """If a training or validation pass runs out of memory, raise an error that says which settings to reduce.
-
-    Raises:
-        UserError: raised in place of the error of the library that reports it.
-    """
+    """If a training or validation pass runs out of memory, raise an error that says which settings to reduce."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

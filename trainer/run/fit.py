@@ -16,11 +16,7 @@ from trainer.tasks.losses import LossSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Fit(LoopSettings, LossSettings, ScheduleSettings):
-    """How to train: the settings of the loop, the loss, the schedules and the optimizer, and how batches are made.
-
-    Attributes:
-        stages: the stages that change the size of images and batches; empty: sizes do not change.
-    """
+    """How to train: the settings of the loop, the loss, the schedules and the optimizer, and how batches are made."""
 
     batch_size: int = setting(
         Count(
@@ -76,11 +72,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
         return self.threads or max(1, min(16, len(os.sched_getaffinity(0)) // local_rank()[1]))
 
     def full_stages(self, size: Size) -> tuple[FitStage, ...]:
-        """Return the stages with all settings filled in; images have `size` unless a stage sets another size.
-
-        Raises:
-            UserError: the stages' epochs do not add up to those of the fit.
-        """
+        """Return the stages with all settings filled in; images have `size` unless a stage sets another size."""
         if not self.stages:
             return ()
         return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)

@@ -139,24 +139,18 @@ def user_of(folder: Path) -> str | None:
     return None
 
 
-def running_status(folder: Path) -> str:
-    """Return the status of a run whose summary says that it is running: killed, if its process on this host is gone.
-
-    A run on another host is taken at its word.
-    """
-    try:
-        _, on, host = read_text(folder / LOCK_FILE, most=1000).strip().partition(" on ")
-    except (OSError, UserError):
-        return KILLED
-    return RUNNING if user_of(folder) or (on and host != socket.gethostname()) else KILLED
-
-
 def status_of(folder: Path, summary: Summary | None) -> str:
-    """Return the status of a run, given what its summary.json says, if it says anything."""
+    """Return the status of a run, given what its summary.json says: killed, if its process on this host is gone."""
     if summary is not None and summary.status in (FINISHED, FAILED, INTERRUPTED):
         return PRUNED if summary.stopped.startswith(PRUNED) else summary.status
-    begun = any(os.path.lexists(folder / name) for name in (SUMMARY_FILE, METRICS_FILE, CONFIG_FILE))
-    return running_status(folder) if begun or user_of(folder) else PLANNED
+    if user_of(folder):
+        return RUNNING
+    if not any(os.path.lexists(folder / name) for name in (SUMMARY_FILE, METRICS_FILE, CONFIG_FILE)):
+        return PLANNED
+    with suppress(OSError, UserError):
+        _, _, host = read_text(folder / LOCK_FILE, most=1000).strip().partition(" on ")
+        return KILLED if host in ("", socket.gethostname()) else RUNNING  # one on another host is taken at its word
+    return KILLED
 
 
 def _refuse_used(folder: Path, key: str) -> None:

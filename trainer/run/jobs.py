@@ -35,11 +35,7 @@ class RanksError(UserError):
 
 
 def require_ranks(config: Config) -> None:
-    """Check that as many processes were started as a job needs.
-
-    Raises:
-        RanksError: it needs more.
-    """
+    """Check that as many processes were started as a job needs."""
     if (config.fit.gpus or 1) > launched():
         raise RanksError(config.fit.gpus or 1)
 
@@ -73,28 +69,17 @@ def check_configs(configs: Sequence[Config], signals: StopSignals | None = None)
     """
     for config in configs:
         require_ranks(config)
-    import_run(signals)
-    from trainer.run.check import check_config
-    from trainer.run.resume import check_resume
-
+    with signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
+        import trainer.run.train  # noqa: F401
+        from trainer.run.check import check_config
+        from trainer.run.resume import check_resume
     for config in configs:
         check_config(config)
         check_resume(config)
 
 
-def import_run(signals: StopSignals | None = None) -> None:
-    """Import all that a run needs; signals of the command line end the process at once meanwhile."""
-    with signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
-        import trainer.run.check
-        import trainer.run.train  # noqa: F401
-
-
 def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bool = False, **options: Any) -> Summary:
-    """Train in a folder of its own, with a log and the overrides; `again`: in place of a run that the folder holds.
-
-    Raises:
-        UserError: the folder is not free, or something ended the run.
-    """
+    """Train in a folder of its own, with a log and the overrides; `again`: in place of a run that the folder holds."""
     from trainer.run.train import train
 
     reserve(folder, config.fit.resume, again=again)

@@ -116,11 +116,7 @@ def palette(names: Sequence[str]) -> list[int]:
 
 
 def mask_files(images: Sequence[Path], given: Sequence[Path], folder: Path) -> Mapping[Path, Path]:
-    """Return the file of each image's mask, below a folder as the image is below the one that was given.
-
-    Raises:
-        UserError: two images would have the same file.
-    """
+    """Return the file of each image's mask, below a folder as the image is below the one that was given."""
     taken: dict[Path, Path] = {}
     folders = [path for path in given if path.is_dir()]
     for image in dict.fromkeys(images):

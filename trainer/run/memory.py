@@ -22,11 +22,7 @@ _KEPT = 400
 
 
 def check_memory(config: Config, network: nn.Module) -> None:
-    """Check that training batches may fit in memory.
-
-    Raises:
-        UserError: they do not; the message says how many images may.
-    """
+    """Check that training batches may fit in memory."""
     fit = config.fit
     for key, batch_size, size in fit.fed(config.aug.size):
         count = min(batch_size, len(config.dataset.train))

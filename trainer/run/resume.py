@@ -17,13 +17,13 @@ from augment.support.reading import contents, regular
 from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.checkpoint import BEST, LAST
+from trainer.loop.checkpoint import BEST, LAST, FitState, load
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 from trainer.loop.ranks import current
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.build import Loaders, make_train_loader
-from trainer.run.config import Config
+from trainer.run.config import Config, load_config
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import FINISHED
 from trainer.tasks.registry import task_named
@@ -41,11 +41,10 @@ def check_resume(config: Config) -> None:
     if config.fit.resume is None:
         return
     run = Path(config.fit.resume)
-    folder = RunFolder(run)
-    state, saved = folder.load_last().on(current().rank), folder.load_config()
+    state, saved = load(run / LAST, FitState).on(current().rank), load_config(run)
     epoch = state.position[0]
     # After the last epoch, figures, the report and the summary may still have to be written.
-    ended = folder.summary.status == FINISHED
+    ended = RunFolder(run).summary.status == FINISHED
     if epoch >= config.fit.epochs and (
         ended or not epoch == config.fit.epochs == section_of(saved, "fit").get("epochs")
     ):
@@ -86,14 +85,10 @@ def check_resume(config: Config) -> None:
 
 
 def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
-    """Restore the last checkpoint of a run, and copy its best model into the learner's folder if that is another one.
-
-    Returns:
-        The position to start the fit at.
-    """
+    """Restore the last checkpoint of a run, copy its best model to another folder, and return where the fit starts."""
     assert config.fit.resume is not None
     run = Path(config.fit.resume)
-    state = RunFolder(run).load_last(learner.device)
+    state = load(run / LAST, FitState, learner.device)
     with contents(run / LAST):
         position = learner.restore(state)
     for image in (*config.dataset.train.bad, *config.dataset.val.bad):

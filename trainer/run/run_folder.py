@@ -7,7 +7,7 @@ from copy import copy
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import near_file
@@ -15,7 +15,6 @@ from augment.support.nested import section_of
 from augment.support.reading import contents, parse_json, read_bytes, read_object, read_text, regular
 from augment.support.yaml_files import MAX_BYTES, read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
-from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.run.config import CONFIG_FILE, load_config
 from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, load_facts
 from trainer.run.folder import status_of
@@ -24,9 +23,6 @@ from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import SUMMARY_FILE, Summary, load_summary
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import learn_metrics, task_of
-
-if TYPE_CHECKING:
-    import torch
 
 T = TypeVar("T")
 
@@ -61,25 +57,9 @@ class RunFolder:
             self.notes[str(name)] = first_line(error)
             return otherwise
 
-    def load_config(self) -> dict[str, Any]:
-        """Return the configuration as plain values, interpolations as text.
-
-        Raises:
-            UserError: there is none, or it is damaged.
-        """
-        return load_config(self.folder)
-
-    def load_best(self) -> BestModel:
-        """Return the best model; see `trainer.loop.checkpoint.load` for errors."""
-        return load(self.folder / BEST, BestModel)
-
-    def load_last(self, device: "torch.device | None" = None) -> FitState:
-        """Return the state of the fit, with its tensors on a device; see `trainer.loop.checkpoint.load` for errors."""
-        return load(self.folder / LAST, FitState, device)
-
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """What `load_config` returns; empty if there is none."""
+        """The configuration as plain values, interpolations as text."""
         return self.attempt(CONFIG_FILE, lambda file: load_config(file.parent), {})
 
     @cached_property
@@ -90,7 +70,7 @@ class RunFolder:
     @cached_property
     def summary(self) -> Summary:
         """What summary.json says; its status is empty if it is missing or damaged."""
-        summary = self.attempt(SUMMARY_FILE, load_summary, Summary("", self.folder, 0, {}, {}, 0.0))
+        summary = self.attempt(SUMMARY_FILE, load_summary, Summary("", self.folder))
         learn_metrics(summary.metrics)
         return summary
 

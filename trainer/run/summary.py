@@ -59,10 +59,10 @@ class Summary:
 
     status: str
     folder: Path
-    epochs: int
-    best: dict[str, float]
-    last: dict[str, float]
-    seconds: float
+    epochs: int = 0
+    best: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
     error: str = ""
     stopped: str = ""
     monitor: str = ""
@@ -126,7 +126,7 @@ class Summary:
 
 def reserve_summary(folder: Path, name: str = "", tags: tuple[str, ...] = ()) -> None:
     """Write a summary that says that the run has not ended, padded to make room for the one that will replace it."""
-    text = json_line(vars(Summary(RUNNING, folder, 0, {}, {}, 0.0, name=name, tags=tags)) | {"folder": str(folder)})
+    text = json_line(vars(Summary(RUNNING, folder, name=name, tags=tags)) | {"folder": str(folder)})
     write_atomically(folder / SUMMARY_FILE, text.ljust(len(text) + _ROOM))
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -17,7 +17,7 @@ from augment.recipe.plan import build_plan
 from augment.support.background import prompt_turns
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, describe_error
-from augment.support.files import remove_parts, shown, write_atomically, write_json
+from augment.support.files import json_line, remove_parts, shown, write_atomically, write_json
 from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.process import keep_freed_memory
 from augment.support.reading import UnreadableError, contents
@@ -36,7 +36,7 @@ from trainer.optim.schedule import Schedule
 from trainer.run.batch_size import find_batch_size
 from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory, using
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, write_left_out
-from trainer.run.facts import ENVIRONMENT_FILE, environment, facts_of, write_facts
+from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
 from trainer.run.failures import explain
 from trainer.run.folder import clean
 from trainer.run.labels import run_name
@@ -83,15 +83,14 @@ def train(
         if config.fit.resume is not None:
             clean(Path(config.fit.resume))
         learner: Learner | None = None
-        loaders: Loaders | None = None
-        algorithms = ExitStack()
+        opened = ExitStack()
         try:
             signals.check()
-            algorithms.enter_context(prompt_turns())
-            algorithms.enter_context(ending_waits(INTERRUPTED, "stopped while waiting for a batch that did not come\n"))
+            opened.enter_context(prompt_turns())
+            opened.enter_context(ending_waits(INTERRUPTED, "stopped while waiting for a batch that did not come\n"))
             device = config.fit.torch_device()
-            algorithms.enter_context(using(device))
-            algorithms.enter_context(deterministic(config.fit.deterministic))
+            opened.enter_context(using(device))
+            opened.enter_context(deterministic(config.fit.deterministic))
             reserve_summary(folder, name, config.run.written_tags)
             # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
             log_notices(config.dataset.notices)
@@ -103,7 +102,7 @@ def train(
                 keep_freed_memory()
             plans = _write_description(config, folder)
             write_left_out(folder, config.dataset)
-            loaders = make_loaders(config)
+            loaders = opened.enter_context(closing(make_loaders(config)))
             every = (*_callbacks(config), *callbacks)
             learner = make_learner(config, loaders, folder, callbacks=every, group=group, name=name, began=begun)
             if plan:
@@ -128,7 +127,7 @@ def train(
             with suppress(OSError):  # the message below says enough
                 folder.stat()  # fails if the folder was deleted, so that it is not created again
                 seconds = monotonic() - begun
-                summary = Summary(status, folder, 0, {}, {}, seconds, name=name, tags=config.run.written_tags)
+                summary = Summary(status, folder, seconds=seconds, name=name, tags=config.run.written_tags)
                 if learner is not None and hasattr(learner, "error"):  # the fit has begun
                     summary = summarize(learner, folder, seconds)
                 replace(summary, status=status, error=why).write()
@@ -151,9 +150,7 @@ def train(
         else:
             summary.write()
         finally:
-            if loaders is not None:
-                loaders.close()
-            algorithms.close()
+            opened.close()
             learner = None  # so that its memory is released, too
             release_memory()
         log.info("%s", summary)
@@ -176,9 +173,7 @@ def follow(config: Config) -> str:
             keep_freed_memory()
         ending.enter_context(deterministic(config.fit.deterministic))
         ending.callback(release_memory)
-        loaders = make_loaders(config)
-        ending.callback(loaders.close)
-        return _fit_along(config, loaders)
+        return _fit_along(config, ending.enter_context(closing(make_loaders(config))))
 
 
 def _fit_along(config: Config, loaders: Loaders) -> str:
@@ -234,7 +229,7 @@ def _announce(
 ) -> None:
     """Write what the run knows of itself, and print a part of it: stages, decoding, settings without effect, data."""
     dataset, facts = config.dataset, facts_of(config, learner)
-    write_facts(facts, folder)
+    write_atomically(folder / FACTS_FILE, json_line(vars(facts)))
     lines = []
     if stages := learner.run.stages:
         lines.append("stages: " + "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in stages))

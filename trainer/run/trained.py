@@ -15,11 +15,10 @@ from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from augment.support.reading import contents
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import BEST
+from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.settings import LoopSettings
-from trainer.run.config import CONFIG_FILE, Config, parse_config
+from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import explain_memory
-from trainer.run.run_folder import RunFolder
 from trainer.tasks.registry import task_named
 from trainer.tasks.task import Task
 from trainer.tasks.tta import check_views
@@ -64,11 +63,7 @@ class Trained:
     task: Task[Any]
 
     def run_over(self, split: Split, *callbacks: Callback, description: str) -> None:
-        """Make one pass over images, as validation does: with its plan, precision and test-time augmentation.
-
-        Raises:
-            UserError: the GPU ran out of memory.
-        """
+        """Make one pass over images, as validation does: with its plan, precision and test-time augmentation."""
         from trainer.callbacks.progress import PassBar
         from trainer.loop.learner import Learner
         from trainer.optim.optimizers import make_optimizer
@@ -108,14 +103,13 @@ def load_trained(
         UserError: no run, no checkpoint, an override that is not allowed, or another model than the checkpoint's.
     """
     given = [*overrides, *([] if tta is None else [f"fit.tta={tta}"])]
-    folder = RunFolder(run)
-    loaded = folder.load_config() | {"callbacks": {}}  # those of the training may come from a plugin
+    loaded = load_config(run) | {"callbacks": {}}  # those of the training may come from a plugin
     if isinstance(loaded.get("model"), dict):
         loaded["model"].pop("weights", None)  # what training started from is not read again
     config = parse_config(with_overrides(loaded, given, run / CONFIG_FILE, trust=trust, data=data))
     import torch
 
-    best = folder.load_best()
+    best = load(run / BEST, BestModel)
     task = task_named(best.task)
     check_views(config.fit.tta, task)
     # First without its memory, which a folder could ask for without end.

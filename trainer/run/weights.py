@@ -39,22 +39,14 @@ class Weights:
 
 
 def require_start(model: Model) -> None:
-    """Check that the weights to start from can be had, without reading them: within seconds, before data are checked.
-
-    Raises:
-        UserError: they cannot be downloaded, or there is no such file.
-    """
+    """Check that the weights to start from can be had, without reading them: within seconds, before data checks."""
     model.require_weights()
     if model.weights is not None:
         _file_of(model.weights)
 
 
 def check_weights(model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> None:
-    """Check that the weights to start from fit.
-
-    Raises:
-        UserError: they cannot be read, or are of another model.
-    """
+    """Check that the weights to start from fit."""
     if model.weights is not None:
         _fit(read_weights(model.weights), model, network, classes, size)
 

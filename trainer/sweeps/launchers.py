@@ -57,11 +57,7 @@ class Launcher:
         return nullcontext(self)
 
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that jobs can run where they would be run.
-
-        Raises:
-            UserError: one cannot.
-        """
+        """Check that jobs can run where they would be run."""
 
 
 @dataclass(frozen=True, kw_only=True)

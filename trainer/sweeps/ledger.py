@@ -140,7 +140,7 @@ def read_ledger(folder: Path) -> list[Job]:
     jobs = []
     for file in folder.glob(f"*/{JOB_FILE}"):
         try:
-            jobs.append(read_job(file))
+            jobs.append(Job(file.parent, **load_job(file)))
         except (OSError, UnreadableError) as error:
             raise UserError(
                 f"{shown(file)}: not a job of a sweep ({error}). Allowed: delete its folder, and give the command of "
@@ -152,8 +152,3 @@ def read_ledger(folder: Path) -> list[Job]:
 def unfinished(jobs: Iterable[Job]) -> list[Job]:
     """Return the jobs that a sweep still has to work on, or to wait for."""
     return [job for job in jobs if job.status() not in ENDED]
-
-
-def read_job(file: Path) -> Job:
-    """Read the file of a job; see `trainer.run.run_folder.load_job`."""
-    return Job(file.parent, **load_job(file))

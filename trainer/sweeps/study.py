@@ -152,11 +152,6 @@ class Search:
             return storages.JournalStorage(JournalFileBackend(str(file), lock))
         return storages.get_storage(url)
 
-    def pruner(self) -> pruners.BasePruner:
-        """Return what decides whether a trial with a single score ends early."""
-        least = self.settings.min_epochs or max(1, self.epochs // 9)
-        return pruners.SuccessiveHalvingPruner(min_resource=least, reduction_factor=self.settings.reduction)
-
     def sampler(self, number: int) -> samplers.BaseSampler:
         """Return the sampler of a trial; each has a seed of its own, whichever process asks."""
         seed = derive_seed("search", self.settings.seed, number) % 2**32
@@ -176,7 +171,7 @@ class Search:
 
 @dataclass(eq=False)
 class Prune(Callback):
-    """Reports the score of each epoch; a trial is ended only where it would be compared, see `Search.pruner`."""
+    """Reports the score of each epoch; a trial is ended only where it is compared, by successive halving."""
 
     search: Search
     number: int  # of the trial
@@ -205,7 +200,9 @@ class Prune(Callback):
         if done not in trial.intermediate_values:
             storage.set_trial_intermediate_value(number, done, value)
             trial = storage.get_trial(number)
-        return self.search.pruner().prune(study, trial)
+        settings, least = self.search.settings, max(1, self.search.epochs // 9)
+        pruner = pruners.SuccessiveHalvingPruner(settings.min_epochs or least, settings.reduction)
+        return pruner.prune(study, trial)
 
 
 def ask(search: Search, study: Study) -> Trial:

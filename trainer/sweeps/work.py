@@ -149,7 +149,7 @@ class Worker:
         except Exception as error:
             self.say(f"job {job.id} failed: {describe_error(error)}", "red")
             if (ending := job.ending) is None or ending.status != FAILED:  # it failed before the run began
-                Summary(FAILED, job.folder, 0, {}, {}, 0.0, describe_error(error)).write()
+                Summary(FAILED, job.folder, error=describe_error(error)).write()
             return
         self.say(str(summary))
         if self.signals.asked or summary.status == INTERRUPTED:

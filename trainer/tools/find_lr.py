@@ -137,11 +137,7 @@ class LRFinder(Callback):
         raise CancelValidate
 
     def curve(self) -> Curve:
-        """Return the losses of the test; waits for the device.
-
-        Raises:
-            UserError: the loss was not finite from the beginning.
-        """
+        """Return the losses of the test; waits for the device."""
         if len((curve := self._read()).losses) < 2:
             first = self._losses[0].item()
             raise UserError(f"the training loss is {first} in the first steps. Allowed: a smaller --from.")
@@ -155,11 +151,7 @@ class LRFinder(Callback):
 
 
 def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
-    """Run a learning rate range test: model, data and optimizer as configured, nothing is written.
-
-    Raises:
-        UserError: the loss is not finite from the beginning, the range is empty, or the GPU's memory is too small.
-    """
+    """Run a learning rate range test: model, data and optimizer as configured, nothing is written."""
     if start >= end:
         raise UserError(f"--from {start:g} --to {end:g}: not allowed. Allowed: numbers above 0, the second the larger.")
     from trainer.run.build import make_learner, make_loaders, release_memory, using

@@ -156,7 +156,7 @@ def test_curves_show_the_data(run: Path) -> None:
     assert list(made) == ["Loss", "Accuracy", "Learning rate"]  # it kept no steps, of which the speed is drawn
     course = "2 in the first epoch, 1.25 in the last."
     assert made["Loss"].alt == f"Training loss: {course} Validation loss: {course}"
-    assert "From 0.0008 via 0.02 to 0." in made["Learning rate"].caption
+    assert "From 0.0008 to 0, between 0 and 0.02." in made["Learning rate"].caption
     assert all(b"<metadata" not in base64.b64decode(chart.uri.split(",")[1]) for chart in made.values())
 
 
@@ -173,7 +173,8 @@ def test_batches_of_stages_are_counted(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "course"), [((0.95, 0.9, 0.85), "From 0.95 to 0.85."), ((0.95, 0.85, 0.95), "From 0.95 via 0.85 to")]
+    ("values", "course"),
+    [((0.95, 0.9, 0.85), "From 0.95 to 0.85, between 0.85 and 0.95."), ((0.9, 0.8, 0.9), "0.9 to 0.9, ")],
 )
 def test_every_schedule_has_a_curve(run: Path, values: tuple[float, ...], course: str) -> None:
     read = read_record(run)

@@ -47,6 +47,7 @@ def test_momentum_runs_against_the_learning_rate() -> None:
 )
 def test_the_device(device: str, gpu: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(gpu))
     assert config_of(fit={"device": device}).fit.torch_device() == torch.device(expected)
 
 

@@ -55,11 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _serve(watched: Watched, port: int) -> None:
-    """Serve the page until Ctrl-C.
-
-    Raises:
-        UserError: the port is in use.
-    """
+    """Serve the page until Ctrl-C."""
     try:
         server = Server(watched, port)
     except OSError as error:

@@ -49,11 +49,7 @@ class Served(nn.Module):
         return (outputs, self._task.activate(outputs)) if len(self.outputs) == 2 else (outputs,)
 
     def export(self) -> torch.export.ExportedProgram:
-        """Return the graph, for any number of images and, with a plan, of any height and width.
-
-        Raises:
-            UserError: PyTorch cannot export the model.
-        """
+        """Return the graph, for any number of images and, with a plan, of any height and width."""
         count, height, width = _EXAMPLE
         any_length = torch.export.Dim.DYNAMIC
         if self._size is None:
@@ -77,11 +73,7 @@ def torch_bytes(program: torch.export.ExportedProgram, metadata: Mapping[str, ob
 
 
 def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: Mapping[str, object]) -> bytes:
-    """Return a graph as ONNX, with metadata as JSON texts.
-
-    Raises:
-        UserError: a package is missing, or the model has operators that ONNX lacks.
-    """
+    """Return a graph as ONNX, with metadata as JSON texts."""
     require_onnx()
     try:
         with _quiet():
@@ -107,11 +99,7 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
 
 
 def require_onnx() -> None:
-    """Check that the packages for ONNX are there.
-
-    Raises:
-        UserError: one is missing.
-    """
+    """Check that the packages for ONNX are there."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401

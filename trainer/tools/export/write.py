@@ -45,9 +45,6 @@ def export(trained: Trained, form: str, folder: Path, *, inside: bool = True) ->
         form: one of `FORMS`.
         folder: the folder to write to; created if it is missing.
         inside: whether the model contains its preprocessing; otherwise transform.py does it.
-
-    Raises:
-        UserError: the model or its preprocessing cannot be exported, or the files cannot be written.
     """
     if trained.task.own_loss:
         raise UserError(
@@ -126,11 +123,7 @@ def _report(check: Check, trained: Trained, facts: Mapping[str, object], folder:
 
 
 def export_run(options: Namespace, run: Path, images: Path | None, overrides: Sequence[str]) -> None:
-    """Export as the command line asks, and print how the export compares.
-
-    Raises:
-        UserError: the model cannot be exported, or the images to compare on cannot be used.
-    """
+    """Export as the command line asks, and print how the export compares."""
     check_folder(options.out or run)
     own = images is None and not options.unchecked
     # bfloat16 would differ by more than an export may.
