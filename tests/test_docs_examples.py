@@ -27,6 +27,7 @@ import trainer
 import trainer.callbacks.registry
 import trainer.models.base
 import trainer.optim.optimizers
+import trainer.tasks.loss
 import trainer.tasks.metric
 import trainer.tasks.registry
 from augment.cli.compose import compose, compose_recipe
@@ -43,7 +44,7 @@ from trainer.cli.main import main as train
 from trainer.loop.callback import RunDescription
 from trainer.run.config import parse_config
 from trainer.run.identity import identity
-from trainer.tasks.registry import known_tasks
+from trainer.tasks.registry import known_tasks, task_named
 
 __all__ = ["photos_folder"]
 
@@ -70,6 +71,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         trainer.optim.optimizers._OURS,
         trainer.tasks.registry._TASKS,
         trainer.tasks.metric.METRICS,
+        trainer.tasks.loss.LOSSES,
     ]
     before = [dict(registry) for registry in registries]
     yield
@@ -147,6 +149,14 @@ def test_metrics_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert train([*command[1:], *QUICK]) == 0
     (row,) = [json.loads(file.read_text()) for file in tmp_path.glob("outputs/*/*/metrics.jsonl")]
     assert {"train_brier_score", "val_brier_score", "val_kappa"} < row.keys()
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_loss_of_your_own() -> None:
+    (command,) = [command for command in commands() if "plugins=[my_losses]" in command]
+    fit = parse_config(compose([*command[1:]])).fit
+    loss, _ = task_named("classify").make_losses(fit, torch.nn.Identity(), torch.device("cpu"))
+    assert loss(torch.zeros(3, 4), torch.arange(3)).item() == pytest.approx((1 - 0.25**0.5) / 0.5)
 
 
 @pytest.mark.slow

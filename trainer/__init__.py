@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trainer.models.base import Model, model
     from trainer.optim.optimizers import optimizer
     from trainer.run.summary import Summary
+    from trainer.tasks.loss import loss
     from trainer.tasks.metric import metric
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "RunDescription",
     "Summary",
     "configurable",
+    "loss",
     "metric",
     "model",
     "optimizer",
@@ -68,6 +70,7 @@ _MODULES = {
     "trainer.models.base": "Model model",
     "trainer.optim.optimizers": "optimizer",
     "trainer.run.summary": "Summary",
+    "trainer.tasks.loss": "loss",
     "trainer.tasks.metric": "metric",
 }
 

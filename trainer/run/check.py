@@ -17,6 +17,7 @@ from trainer.run.config import Config
 from trainer.run.fit import Fit
 from trainer.run.memory import check_memory
 from trainer.run.weights import check_weights, require_start
+from trainer.tasks.loss import check_loss
 from trainer.tasks.metric import columns_of
 from trainer.tasks.registry import ALL_MONITORED, check_metrics, task_named
 from trainer.tasks.task import AUTO, Task
@@ -51,6 +52,8 @@ def check_config(config: Config) -> None:
         )
     task = task_named(dataset.task)
     _check_task(config, task)
+    mixing = next((f"aug.train.{step.key}" for step in config.aug.train if step.mixes), "")
+    check_loss(task, config.fit, len(classes), mixing=mixing, weighted=bool(dataset.train.weights))
     check_metrics(task, classes, config.fit.metrics)
     keys = [column.key for column in columns_of(task.measured(classes, None), val_loss=not task.own_loss)]
     allowed = (AUTO, *sorted(keys, key=lambda key: key.startswith("train_")))

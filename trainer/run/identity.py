@@ -12,7 +12,7 @@ from trainer.run.config import Config
 # Defaults of settings that older versions lack: with these, a configuration is the same as theirs.
 _LATER: Mapping[str, Mapping[str, Any]] = {
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
-    "fit": {"mask_loss": "ce"},
+    "fit": {"mask_loss": "ce", "loss": None, "loss_options": None},
 }
 
 

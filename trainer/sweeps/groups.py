@@ -13,6 +13,7 @@ from trainer.run.identity import identity, identity_text
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.sweeps.verdict import Difference, Key, Metric, Replicates, resolution_of
+from trainer.tasks.loss import NamedLoss
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 
 # Settings that repeat an experiment, and their names in the plural.
@@ -23,8 +24,8 @@ REPEATED = {SEED: "seeds", FOLD: "folds"}
 _OF_TRAINING = {"fraction", "fold", "balance", "dir", "max_bad", "workers"}
 _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targets")} for split in ("train", "val"))
 
-# Settings that change what the loss of numbers is.
-OF_LOSSES = ("fit.regression_loss", "fit.standardize")
+# Settings that change what the loss of validation is; the last two do not where classes or labels are predicted.
+OF_LOSSES = ("fit.regression_loss", "fit.standardize", "fit.loss", "fit.loss_options")
 
 # Sections in which another source or model has other settings, so that those which are missing say nothing more.
 _OF_KINDS = ("data.", "model.")
@@ -110,7 +111,9 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
     is_cut = section.get("folds") or section.get("val_fraction")  # val from train
     unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
     basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
-    for other in ("fit.limit_batches", *(OF_LOSSES if key.endswith("_loss") else ())):
+    plain = key != "train_loss" and task_of([runs[0].last, runs[0].summary.best]).loss_type is not NamedLoss
+    losses = (OF_LOSSES[:2] if plain else OF_LOSSES) if key.endswith("_loss") else ()
+    for other in ("fit.limit_batches", *losses):
         basis[other] = value_of(runs[0], other)
     return Group(Replicates(name, scores), metric, tuple(runs), basis)
 

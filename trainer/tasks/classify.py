@@ -24,6 +24,7 @@ from trainer.tasks.display import (
     WrongSample,
     percent,
 )  # fmt: skip
+from trainer.tasks.loss import ClassLoss, named_loss
 from trainer.tasks.losses import CrossEntropy, LossFunction, LossSettings
 from trainer.tasks.meter import Samples
 from trainer.tasks.metrics.classification import confusion, wilson_interval
@@ -75,7 +76,8 @@ class Classify(Task[ClassSamples]):
     unit, units = "class", "classes"
     monitor, score, score_title, unit_score = "val_accuracy", "accuracy", "Accuracy", "recall"
     samples = ClassSamples
-    loss_settings = ("label_smoothing",)
+    loss_type = ClassLoss
+    loss_settings = ("loss", "loss_options", "label_smoothing")
     top = 3
     reads_folders = True
     figure_file = "confusion.png"
@@ -83,8 +85,17 @@ class Classify(Task[ClassSamples]):
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return cross entropies, in training with smoothing and weights."""
+        """Return the loss of the fit, with smoothing and weights, and cross entropy, by which any fits compare."""
+        if fit.loss is not None:
+            return named_loss(self, fit, weights), CrossEntropy()
         return CrossEntropy(fit.label_smoothing, weights), CrossEntropy()
+
+    def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
+        """Return outputs and classes, or shares, of two samples."""
+        import torch
+
+        outputs, targets = super().example(names)
+        return outputs, torch.full_like(targets, 1 / names) if shares else targets[:, 0].long()
 
     def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
         """Return the logarithms of the mean probabilities."""

@@ -15,6 +15,7 @@ from augment.data.dataset import Split
 from augment.data.targets.keypoints import KEYPOINTS
 from augment.support.text import amount
 from trainer.tasks.display import Bar, Bars, Finding, Section, WrongSample, percent
+from trainer.tasks.loss import named_loss
 from trainer.tasks.losses import LossFunction, LossSettings
 from trainer.tasks.meter import OutputSamples
 from trainer.tasks.metrics.keypoints import NEAR, point_errors
@@ -79,6 +80,7 @@ class KeypointTask(Task[PointSamples]):
     monitor, score, score_title, unit_score = "val_pck", "pck", "Correct points (PCK@.2)", "pck"
     views = ("none", "flip")
     samples = PointSamples
+    loss_settings = ("loss", "loss_options")
     ranked = False
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"
 
@@ -118,8 +120,14 @@ class KeypointTask(Task[PointSamples]):
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return smooth L1 twice."""
-        return PointLoss(), PointLoss()
+        """Return smooth L1 twice, or in training a loss of a plugin."""
+        return PointLoss() if fit.loss is None else named_loss(self, fit), PointLoss()
+
+    def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
+        """Return outputs and visible points of two images."""
+        import torch
+
+        return super().example(names)[0], torch.ones(2, names, 3)
 
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
         """Return points of mirror images where they are in the images, with left and right exchanged."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from augment.params import Choice, Flag, Number, setting
+from augment.params import Choice, Flag, Number, OptionMap, Text, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,18 @@ PIXEL_LOSSES = tuple("+".join(terms) for count in (1, 2, 3) for terms in combina
 class LossSettings:
     """How the loss is computed; some settings apply to some tasks only."""
 
+    loss: str | None = setting(
+        Text(
+            aliases=("criterion", "loss_fn", "loss_function"),
+            optional=True,
+            doc="the loss to train with, or a sum, as cross_entropy+dice; classes: asymmetric, bce, cross_entropy, "
+            "focal, poly; labels: asymmetric, bce, focal, poly; numbers: huber, mae, mse, smooth_l1; masks: "
+            "cross_entropy, dice, focal; null: cross_entropy, bce, regression_loss and mask_loss",
+        )
+    )
+    loss_options: Mapping[str, Any] | None = setting(
+        OptionMap(optional=True, doc="arguments of fit.loss, such as gamma of focal")
+    )
     label_smoothing: float = setting(
         Number(default=0, within=(0, 0.999), doc="share of each training target that is spread over all classes")
     )
@@ -39,7 +51,6 @@ class LossSettings:
     )
     mask_loss: str = setting(
         Choice(
-            aliases=("loss",),
             default="ce",
             options=PIXEL_LOSSES,
             doc="masks: the loss to minimize, a mean over images; ce: cross entropy of pixels; dice: overlap of each "
@@ -136,18 +147,20 @@ class PixelLoss:
     those to ignore, do not count; an image that has no other counts as 0.
 
     ce: cross entropy, a mean over the image's pixels.
-    focal: the same, each pixel weighted by (1 - p)^2, with p the probability of its class (Lin et al. 2017,
-        arXiv:1708.02002, gamma 2).
+    focal: the same, each pixel weighted by (1 - p)^gamma, with p the probability of its class (Lin et al. 2017,
+        arXiv:1708.02002).
     dice: 1 - the Dice coefficient of probabilities and targets, a mean over the classes that the image has (Milletari
         et al. 2016, arXiv:1606.04797, but with sums of the values, not of their squares).
 
     Attributes:
         terms: names of the losses to add up.
         smoothing: share of every target that is spread evenly over all classes, in ce, in [0, 1).
+        gamma: exponent of (1 - p) in focal.
     """
 
     terms: tuple[str, ...] = _PIXEL_TERMS[:1]
     smoothing: float = 0.0
+    gamma: float = 2.0
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss.
@@ -168,7 +181,7 @@ class PixelLoss:
                 loss = loss + _dice_loss(logs.exp() * counted[:, None], truth, counted)
                 continue
             if term == "focal":
-                each = (1 - (-entropy).exp()).square() * entropy
+                each = (1 - (-entropy).exp()) ** self.gamma * entropy
             else:
                 each = entropy * (1 - self.smoothing) - self.smoothing * logs.mean(dim=1)
             loss = loss + (each * counted).flatten(1).sum(dim=1) / pixels

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from augment.data.targets.labels import LABELS
 from augment.support.text import amount, plural
 from trainer.tasks.display import Bar, BarChart, Bars, Finding, Section, WrongSample, percent
+from trainer.tasks.loss import LabelLoss, named_loss
 from trainer.tasks.losses import BinaryCrossEntropy, LossFunction, LossSettings
 from trainer.tasks.meter import OutputSamples
 from trainer.tasks.metrics.labels import average_precisions, best_threshold
@@ -27,14 +28,17 @@ class Multilabel(Task[OutputSamples]):
     name, kind = "multilabel", LABELS
     unit, units = "label", "labels"
     monitor, score, score_title, unit_score = "val_map", "map", "Mean average precision", "average_precision"
-    loss_settings = ("label_smoothing",)
+    loss_type = LabelLoss
+    loss_settings = ("loss", "loss_options", "label_smoothing")
     threshold = 0.5
     figure_file = "labels.png"
 
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return binary cross entropies, in training with smoothing and weights."""
+        """Return the loss of the fit, with smoothing and weights, and binary cross entropy."""
+        if fit.loss is not None:
+            return named_loss(self, fit, weights), BinaryCrossEntropy()
         return BinaryCrossEntropy(fit.label_smoothing, weights), BinaryCrossEntropy()
 
     def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:

@@ -13,6 +13,7 @@ from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.text import amount, plural
 from trainer.tasks.display import Bar, Bars, FigureImage, Finding, Matrix, Section, Table, WrongSample, percent
+from trainer.tasks.loss import named_loss
 from trainer.tasks.losses import LossFunction, LossSettings, PixelLoss
 from trainer.tasks.meter import Samples
 from trainer.tasks.metrics.segmentation import confusions, ious
@@ -67,7 +68,7 @@ class Segment(Task[MaskSamples]):
     monitor, score, score_title, unit_score = "val_miou", "miou", "Mean IoU", "iou"
     samples = MaskSamples
     sums = ("confusion",)
-    loss_settings = ("mask_loss", "label_smoothing")
+    loss_settings = ("loss", "loss_options", "mask_loss", "label_smoothing")
     top = _NAMED
     figure_file = "confusion.png"
     panels = 3
@@ -78,8 +79,16 @@ class Segment(Task[MaskSamples]):
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
         """Return the configured loss, in training with smoothing."""
+        if fit.loss is not None:
+            return named_loss(self, fit), named_loss(self, replace(fit, label_smoothing=0))
         terms = tuple(fit.mask_loss.split("+"))
         return PixelLoss(terms, fit.label_smoothing), PixelLoss(terms)
+
+    def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
+        """Return outputs and masks of two images of 32 px."""
+        import torch
+
+        return torch.zeros(2, names, 32, 32, requires_grad=True), torch.zeros(2, 32, 32, dtype=torch.int64)
 
     def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
         """Return the logarithms of the mean probabilities."""

@@ -24,6 +24,7 @@ from trainer.tasks.display import (
     Table,
     WrongSample,
 )
+from trainer.tasks.loss import NamedLoss
 from trainer.tasks.losses import LossFunction, LossSettings
 from trainer.tasks.meter import OutputSamples, Samples
 from trainer.tasks.metric import METRICS, Metric, columns_of
@@ -62,6 +63,7 @@ class Task(ABC, Generic[S]):
         own_loss: whether these get the targets, too, in training, and return their losses; then validation has none.
         views: the test-time augmentations that it can average.
         samples: what is kept of each sample in validation, and in best.pt of the best epoch: tensors by name.
+        loss_type: what makes one loss of those that `fit.loss` names.
         loss_settings: settings of the fit that have an effect with this task.
         resume_settings: settings of the fit that a resumed run must share with the saved one.
         sums: those of `samples` that are summed over the batches, not joined.
@@ -88,6 +90,7 @@ class Task(ABC, Generic[S]):
     own_loss: ClassVar[bool] = False
     views: ClassVar[tuple[str, ...]] = ("none", "flip", "flip_shift")
     samples: ClassVar[type[Samples]] = OutputSamples
+    loss_type: ClassVar[type[Any]] = NamedLoss
     loss_settings: ClassVar[tuple[str, ...]] = ()
     resume_settings: ClassVar[tuple[str, ...]] = ()
     sums: ClassVar[tuple[str, ...]] = ()
@@ -134,6 +137,12 @@ class Task(ABC, Generic[S]):
             device: the device of outputs and targets.
             weights: (K,) weights of the classes or labels in training; None: 1.
         """
+
+    def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
+        """Return outputs and targets of two samples, to try a loss with; with `shares`, targets as if mixed."""
+        import torch
+
+        return torch.zeros(2, self.outputs(names), requires_grad=True), torch.full((2, names), 0.5 * shares)
 
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
         """Adapt a new network to the targets of the train split; return a sentence for the log, or nothing."""

@@ -1,0 +1,204 @@
+"""Losses by name: values, options, weights, smoothing, mixed targets, and those of plugins."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import CPU
+from red_and_blue import write_folder
+from runs import rows_of
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, huber_loss, one_hot
+
+from augment.cli.compose import compose
+from augment.params import settings
+from augment.support.errors import UserError
+from trainer.run.check import check_config
+from trainer.run.config import parse_config
+from trainer.run.fit import parse_fit
+from trainer.run.train import train
+from trainer.tasks.loss import LOSSES, check_loss
+from trainer.tasks.losses import LossFunction, LossSettings, PixelLoss
+from trainer.tasks.registry import known_tasks, task_named, unused_settings
+from trainer.tasks.standardize import Standard
+
+OUTPUTS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.3]])
+INDICES = torch.tensor([0, 2])
+MIXED = torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.5, 0.5]])
+LABELS = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+WEIGHTS = torch.tensor([0.25, 1.0, 4.0])
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    """Take out of the registry what a test put there."""
+    known_tasks()
+    before = dict(LOSSES)
+    yield
+    LOSSES.clear()
+    LOSSES.update(before)
+
+
+def both(task: str, fit: dict[str, object], weights: Tensor | None = None) -> tuple[LossFunction, LossFunction]:
+    return task_named(task).make_losses(parse_fit(fit), nn.Identity(), CPU, weights)
+
+
+P, LOGS = OUTPUTS.softmax(1), OUTPUTS.log_softmax(1)
+Q = OUTPUTS.sigmoid()
+
+
+@pytest.mark.parametrize(
+    ("task", "fit", "expected"),
+    [
+        ("classify", {"loss": "focal"}, lambda y: -(y * (1 - P) ** 2 * LOGS).sum(1)),
+        ("classify", {"loss": "focal", "loss_options": {"gamma": 0.5}}, lambda y: -(y * (1 - P) ** 0.5 * LOGS).sum(1)),
+        ("classify", {"loss": "poly"}, lambda y: -(y * LOGS).sum(1) + 2 * (1 - (y * P).sum(1))),
+        ("classify", {"loss": "bce"}, lambda y: -(y * Q.log() + (1 - y) * (1 - Q).log())),
+        (
+            "classify",
+            {"loss": "bce", "loss_options": {"target_threshold": 0.4}},
+            lambda y: -((y > 0.4) * Q.log() + (y <= 0.4) * (1 - Q).log()),
+        ),
+        ("classify", {"loss": "ce+focal"}, lambda y: -(y * (1 + (1 - P) ** 2) * LOGS).sum(1)),
+        ("multilabel", {"loss": "focal"}, lambda y: -(y * (1 - Q) ** 2 * Q.log() + (1 - y) * Q**2 * (1 - Q).log())),
+        (
+            "multilabel",
+            {"loss": "asymmetric"},
+            lambda y: (
+                -(y * (1 - Q) * Q.log() + (1 - y) * (Q - 0.05).clamp(0) ** 4 * (1 - Q + 0.05).clamp(max=1).log())
+            ),
+        ),
+        ("multilabel", {"loss": "poly"}, lambda y: -(y * Q.log() + (1 - y) * (1 - Q).log()) + 2 * (y - Q).abs()),
+        ("regress", {"loss": "l1"}, lambda y: (OUTPUTS - y).abs()),
+        ("regress", {"loss": "huber+mse", "loss_options": {"delta": 0.5}},
+         lambda y: huber_loss(OUTPUTS, y, reduction="none", delta=0.5) + (OUTPUTS - y).square()),
+    ],
+)  # fmt: skip
+def test_values(task: str, fit: dict[str, object], expected: Callable[[Tensor], Tensor]) -> None:
+    loss, _ = both(task, fit)
+    if task == "classify":
+        torch.testing.assert_close(loss(OUTPUTS, INDICES), expected(one_hot(INDICES, 3).float()).mean())
+        torch.testing.assert_close(loss(OUTPUTS, MIXED), expected(MIXED).mean())
+    else:
+        torch.testing.assert_close(loss(OUTPUTS, LABELS), expected(LABELS).mean())
+
+
+def test_asymmetric_of_classes_smooths_by_itself() -> None:
+    loss, _ = both("classify", {"loss": "asymmetric", "label_smoothing": 0.1})
+    y = one_hot(INDICES, 3).float()
+    expected = -((y * 0.9 + 0.1 / 3) * (y * (1 - P) + (1 - y) * P**4) * LOGS).sum(1).mean()
+    torch.testing.assert_close(loss(OUTPUTS, INDICES), expected)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["alike", "weights"])
+def test_smoothing_and_weights_are_those_of_the_default(smoothing: float, weights: Tensor | None) -> None:
+    for task, name, targets in (("classify", "cross_entropy", INDICES), ("multilabel", "bce", LABELS)):
+        fit: dict[str, object] = {"label_smoothing": smoothing}
+        named, default = (both(task, {**fit, **more}, weights)[0] for more in ({"loss": name}, {}))
+        if task == "classify" and smoothing and weights is not None:  # one weight for each image, not for each share
+            each = cross_entropy(OUTPUTS, targets, reduction="none", label_smoothing=smoothing)
+            expected = (each * WEIGHTS[targets]).sum() / WEIGHTS[targets].sum()
+        elif task == "multilabel" and weights is not None:
+            smooth = targets * (1 - smoothing) + smoothing / 2
+            each = -(smooth * Q.log() + (1 - smooth) * (1 - Q).log())
+            expected = (each * torch.where(targets > 0, WEIGHTS, 1)).mean()
+        else:
+            expected = default(OUTPUTS, targets)
+        torch.testing.assert_close(named(OUTPUTS, targets), expected)
+        if task == "classify":
+            assert isinstance(named.weight_of(targets), Tensor) is (weights is not None)  # type: ignore[attr-defined]
+
+
+def test_validation_of_classes_and_labels_does_not_depend_on_the_loss() -> None:
+    for task in ("classify", "multilabel"):
+        assert both(task, {"loss": "focal"})[1] == both(task, {})[1]
+    found = both("regress", {"loss": "mse"})[1](OUTPUTS, LABELS)
+    torch.testing.assert_close(found, (OUTPUTS - LABELS).square().mean())
+
+
+def test_masks() -> None:
+    outputs, targets = torch.randn(2, 3, 5, 5, generator=torch.manual_seed(0)), torch.arange(50).reshape(2, 5, 5) % 4
+    train, val = both("segment", {"loss": "ce+dice", "label_smoothing": 0.1})
+    torch.testing.assert_close(train(outputs, targets), PixelLoss(("ce", "dice"), 0.1)(outputs, targets))
+    torch.testing.assert_close(val(outputs, targets), PixelLoss(("ce", "dice"))(outputs, targets))
+    focal, _ = both("segment", {"loss": "focal", "loss_options": {"gamma": 0}})
+    torch.testing.assert_close(focal(outputs, targets), PixelLoss()(outputs, targets))
+
+
+def test_numbers_are_learned_in_standard_deviations() -> None:
+    network = nn.Identity()
+    Standard.of([[0.0], [20.0]]).put_into(network)
+    loss, _ = task_named("regress").make_losses(parse_fit({"loss": "mae"}), network, CPU)
+    assert loss(torch.tensor([[5.0]]), torch.tensor([[10.0]])) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("task", "fit", "message"),
+    [
+        ("classify", {"loss": "focl"}, r"^fit\.loss=focl: the task classify has no loss 'focl'\. Did you mean 'focal'"),
+        ("multilabel", {"loss": "ce+bce"}, r"no loss 'cross_entropy'\..* Allowed: asymmetric, bce, focal, poly\.$"),
+        ("detect", {"loss": "focal"}, r"the task detect has no loss 'focal'\. Allowed: null\.$"),
+        ("classify", {"loss": "focal", "loss_options": {"gama": 1}}, r"^fit\.loss_options\.gama: .* mean 'gamma'"),
+        ("classify", {"loss": "asymmetric", "loss_options": {"smoothing": 1}}, r"^fit\.loss_options\.smoothing: unkno"),
+        ("classify", {"loss": "focal", "loss_options": {"gamma": "x"}}, r"^fit\.loss=focal: fails \("),
+        ("classify", {"loss_options": {"gamma": 1}}, r"^fit\.loss_options: needs fit\.loss, which is null"),
+        ("regress", {"loss": "mse", "label_smoothing": 0.1}, r"^fit\.label_smoothing=0\.1: not with fit\.loss=mse"),
+        ("segment", {"loss": "dice", "label_smoothing": 0.1}, r"^fit\.label_smoothing=0\.1: not with fit\.loss=dice"),
+    ],
+)
+def test_mistakes(task: str, fit: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_loss(task_named(task), parse_fit(fit), 3)
+
+
+def test_what_a_loss_cannot_do_is_refused() -> None:
+    task, fit = task_named("classify"), parse_fit({"loss": "asymmetric"})
+    check_loss(task, fit, 3, weighted=True)
+    with pytest.raises(UserError, match=r"^fit\.loss=asymmetric: cannot take mixed targets, of aug\.train\.mixup \("):
+        check_loss(task, fit, 3, mixing="aug.train.mixup")
+    check_loss(task, parse_fit({"loss": "focal", "label_smoothing": 0.1}), 3, mixing="aug.train.mixup", weighted=True)
+    for name, function, message in (
+        ("mean", lambda o, t: o.mean(), r"^data\.balance=weights: fit\.loss=mean returns one value"),
+        (
+            "odd",
+            lambda o, t: o.sum(0),
+            r"^fit\.loss=odd: returns shape \(3,\) for 2 samples\. Allowed: a value",
+        ),
+        ("number", lambda o, t: 1.0, r"^fit\.loss=number: fails"),
+    ):
+        LOSSES["classify", name] = function
+        with pytest.raises(UserError, match=message):
+            check_loss(task, parse_fit({"loss": name}), 3, weighted=True)
+
+
+@pytest.mark.parametrize("task", [name for name in known_tasks() if name in {task for task, _ in LOSSES}])
+def test_every_loss_can_be_tried_and_is_in_the_help(task: str) -> None:
+    for of, name in list(LOSSES):
+        if of == task:
+            check_loss(task_named(task), parse_fit({"loss": name}), 3, weighted=task in ("classify", "multilabel"))
+            assert name in settings(LossSettings)["loss"].doc
+    assert not list(unused_settings(parse_fit({"loss": "focal"}), task_named(task)))
+
+
+def test_a_loss_of_a_plugin_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (tmp_path / "their_losses.py").write_text(
+        "from trainer import loss\n\n\n@loss()\ndef sharp(outputs, targets, *, power=2.0):\n"
+        "    return (-outputs.log_softmax(1).gather(1, targets[:, None])[:, 0]) ** power\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    data = write_folder(tmp_path_factory.mktemp("data"))
+    given = ["plugins=[their_losses]", "data=folder", f"data.root={data}", "aug.size=16", "fit.epochs=2",
+             "fit.batch_size=4", "fit.lr=0.001", "fit.loss=sharp", "fit.device=cpu"]  # fmt: skip
+    first, second = (
+        rows_of(train(parse_config(compose([*given, *more])), tmp_path / name).folder)[0]
+        for name, more in (("a", ["fit.loss_options.power=3"]), ("b", []))
+    )
+    assert first["train_loss"] != second["train_loss"]
+    with pytest.raises(UserError, match=r"^fit\.loss=sharp: cannot take mixed targets, of aug\.train\.mixup"):
+        check_config(parse_config(compose([*given, "+aug=imagenette", "+aug.train.mixup={}"])))
+    sys.modules.pop("their_losses", None)

@@ -1,0 +1,177 @@
+"""Losses by name, for `fit.loss`. A loss is a function with one decorator; names may be added up, as in ce+dice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from augment.params import check_known
+from augment.support.errors import UserError, first_line, suggest
+from trainer.tasks.losses import BinaryCrossEntropy, CrossEntropy, LossFunction, LossSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainer.tasks.task import Task
+
+F = TypeVar("F", bound=Callable[..., "Tensor"])
+
+# By the name of the task and its own.
+LOSSES: dict[tuple[str, str], Callable[..., Tensor]] = {}
+
+_SMOOTHING = "smoothing"  # the argument by which a loss smooths targets itself
+_SHORT = {"ce": "cross_entropy", "asl": "asymmetric", "l1": "mae", "l2": "mse"}
+
+
+def loss(task: str = "classify", *, name: str = "") -> Callable[[F], F]:
+    """Declare a function `(outputs, targets, *, options)` as a loss of a task, under its own name in `fit.loss`.
+
+    It returns a value for each sample, (N,), or several, (N, ...), which count alike, on the device; or their mean, (),
+    to which weights of classes cannot apply. Outputs are float32. Its arguments with defaults are `fit.loss_options`.
+    Targets of classes are smoothed before, as shares, (N, K), unless it has an argument `smoothing`.
+
+    Args:
+        task: the task, or one that it is derived from.
+        name: another name.
+    """
+
+    def decorate(function: F) -> F:
+        LOSSES[task, name or function.__name__] = function
+        return function
+
+    return decorate
+
+
+def losses_of(task: Task[Any]) -> dict[str, Callable[..., Tensor]]:
+    """Return the losses of a task, and of those that it is derived from, by name."""
+    names = [vars(cls).get("name") for cls in type(task).__mro__[::-1]]
+    return {name: function for known in names for (of, name), function in LOSSES.items() if of == known}
+
+
+@dataclass(frozen=True)
+class NamedLoss:
+    """The sum of losses of targets that have neither smoothing nor weights, each a mean over the batch."""
+
+    smoothing: float = 0.0
+    weights: Tensor | None = field(default=None, compare=False)
+    terms: tuple[LossFunction, ...] = ()
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of outputs, (N, ...), as the losses take them with the targets."""
+        return _total(term(outputs, targets) for term in self.terms).mean()
+
+
+@dataclass(frozen=True)
+class ClassLoss(CrossEntropy):
+    """The sum of losses of classes, smoothed and weighted as cross entropy is.
+
+    Each image has the weight of its class; of shares, the mean of these weights.
+    """
+
+    terms: tuple[LossFunction, ...] = ()
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of outputs, (N, classes), for (N,) class indices, or (N, classes) shares."""
+        from torch.nn.functional import one_hot
+
+        given, weights = targets, self.weights
+        if self.smoothing:
+            shares = one_hot(targets, outputs.shape[1]).to(outputs.dtype) if targets.ndim == 1 else targets
+            given = shares * (1 - self.smoothing) + self.smoothing / outputs.shape[1]
+        values = _total(term(outputs, given) for term in self.terms)
+        if weights is None:
+            return values.mean()
+        each = targets @ weights if targets.ndim == 2 else weights[targets]
+        return (values * each).sum() / each.sum()
+
+
+@dataclass(frozen=True)
+class LabelLoss(BinaryCrossEntropy):
+    """The sum of losses of labels, smoothed as cross entropy is; what is lost by present labels is weighted."""
+
+    terms: tuple[LossFunction, ...] = ()
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of outputs, (N, labels) logits, for targets, (N, labels) in [0, 1]."""
+        given = targets * (1 - self.smoothing) + self.smoothing / 2 if self.smoothing else targets
+        values = (term(outputs, given) for term in self.terms)
+        if (weights := self.weights) is not None:
+            return _total(value * (1 + (weights - 1) * targets) for value in values).mean()
+        return _total(values).mean()
+
+
+Named = NamedLoss | ClassLoss | LabelLoss
+
+
+def named_loss(task: Task[Any], fit: LossSettings, weights: Tensor | None = None) -> Named:
+    """Return the loss that `fit.loss` names, with its options; the last argument as in `Task.make_losses`.
+
+    Raises:
+        UserError: there is no such loss or option, or none that label_smoothing applies to.
+    """
+    known, names = losses_of(task), [_SHORT.get(name, name) for name in (fit.loss or "").split("+")]
+    for name in names:
+        if name not in known:
+            end = suggest(name, known) if known else " Allowed: null."
+            raise UserError(f"fit.loss={fit.loss}: the task {task.name} has no loss '{name}'.{end}")
+    takes = {
+        name: [key for key, param in signature(known[name]).parameters.items() if param.default is not Parameter.empty]
+        for name in names
+    }
+    options = fit.loss_options or {}
+    allowed = {key: None for keys in takes.values() for key in keys if key != _SMOOTHING}
+    check_known(options, allowed, "fit.loss_options")
+    given = {**options, _SMOOTHING: fit.label_smoothing}
+    terms = tuple(partial(known[name], **{key: given[key] for key in takes[name] if key in given}) for name in names)
+    inside = any(_SMOOTHING in keys for keys in takes.values())
+    if fit.label_smoothing and not inside and task.loss_type is NamedLoss:
+        raise UserError(f"fit.label_smoothing={fit.label_smoothing:g}: not with fit.loss={fit.loss}. Allowed: 0.")
+    made: Named = task.loss_type(0.0 if inside else fit.label_smoothing, weights, terms)
+    return made
+
+
+def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str = "", weighted: bool = False) -> None:
+    """Check `fit.loss` by trying it with two samples.
+
+    Args:
+        task: the task of the data.
+        fit: settings of the fit.
+        classes: number of classes, labels, numbers or points.
+        mixing: key path of the step that mixes samples; empty: there is none.
+        weighted: whether classes have weights.
+
+    Raises:
+        UserError: the loss is unknown, or cannot be computed with these settings.
+    """
+    if fit.loss is None:
+        if fit.loss_options:
+            raise UserError("fit.loss_options: needs fit.loss, which is null. Allowed: null.")
+        return
+    named = named_loss(task, fit)
+    soft = mixing or (f"fit.label_smoothing={fit.label_smoothing:g}" if named.smoothing else "")
+    outputs, targets = task.example(classes, shares=bool(soft))
+    for term in named.terms:
+        try:
+            shape = tuple(term(outputs, targets).shape)
+        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
+            why = f"cannot take mixed targets, of {soft}" if soft else "fails"
+            raise UserError(f"fit.loss={fit.loss}: {why} ({first_line(error)}).") from error
+        if shape[:1] not in ((), (len(outputs),)):
+            raise UserError(
+                f"fit.loss={fit.loss}: returns shape {shape} for {len(outputs)} samples. Allowed: a value for each of "
+                f"them, ({len(outputs)},), or their mean, ()."
+            )
+        if weighted and not shape:
+            raise UserError(
+                f"data.balance=weights: fit.loss={fit.loss} returns one value for a batch, in which classes have no "
+                "weights. Allowed: a loss that returns a value for each sample; or data.balance=oversample."
+            )
+
+
+def _total(values: Iterable[Tensor]) -> Tensor:
+    """Return the sum of values, (N, ...) or () each, for each sample, (N,) or ()."""
+    means = [value.flatten(1).mean(dim=1) if value.ndim > 1 else value for value in values]
+    return sum(means[1:], means[0])

@@ -1,0 +1,140 @@
+"""The losses that `fit.loss` can name, most of them timm's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainer.tasks.loss import loss
+from trainer.tasks.losses import PixelLoss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@loss("classify")
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return cross entropy, (N,)."""
+    from torch.nn import functional as F
+
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+@loss("classify")
+def focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
+    """Return the focal loss, (N,): confident predictions count less (Lin et al. 2017, arXiv:1708.02002)."""
+    from torch.nn.functional import one_hot
+
+    logs = outputs.log_softmax(dim=1)
+    shares = one_hot(targets, outputs.shape[1]) if targets.ndim == 1 else targets
+    return -(shares * (1 - logs.exp()) ** gamma * logs).sum(dim=1)
+
+
+@loss("classify")
+def bce(outputs: Tensor, targets: Tensor, *, target_threshold: float | None = None) -> Tensor:
+    """Return binary cross entropy of each class, (N, K) (Wightman et al. 2021, arXiv:2110.00476)."""
+    from timm.loss import BinaryCrossEntropy
+
+    values: Tensor = BinaryCrossEntropy(0.0, target_threshold, reduction="none")(outputs, targets)
+    return values
+
+
+@loss("classify")
+def poly(outputs: Tensor, targets: Tensor, *, epsilon: float = 2.0) -> Tensor:
+    """Return the Poly-1 loss, (N,) (Leng et al. 2022, arXiv:2204.12511)."""
+    from timm.loss import PolyCrossEntropy
+
+    values: Tensor = PolyCrossEntropy(epsilon, reduction="none")(outputs, targets)
+    return values
+
+
+@loss("classify")
+def asymmetric(
+    outputs: Tensor, targets: Tensor, *, gamma_neg: float = 4.0, gamma_pos: float = 1.0, smoothing: float = 0.0
+) -> Tensor:
+    """Return the asymmetric loss of class indices, (N,) (Ridnik et al. 2021, arXiv:2009.14119)."""
+    from timm.loss import AsymmetricLossSingleLabel
+
+    values: Tensor = AsymmetricLossSingleLabel(gamma_pos, gamma_neg, smoothing, reduction="none")(outputs, targets)
+    return values
+
+
+@loss("multilabel", name="bce")
+def label_bce(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return binary cross entropy, (N, K)."""
+    from torch.nn.functional import binary_cross_entropy_with_logits
+
+    return binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+
+
+@loss("multilabel", name="focal")
+def label_focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0, alpha: float | None = None) -> Tensor:
+    """Return the focal loss, (N, K); present labels count `alpha`, absent ones 1 - alpha."""
+    return label_poly(outputs, targets, epsilon=0.0, gamma=gamma, alpha=alpha)
+
+
+@loss("multilabel", name="poly")
+def label_poly(
+    outputs: Tensor, targets: Tensor, *, epsilon: float = 2.0, gamma: float = 0.0, alpha: float | None = None
+) -> Tensor:
+    """Return the Poly-1 loss, (N, K)."""
+    from timm.loss import PolyBinaryCrossEntropy
+
+    values: Tensor = PolyBinaryCrossEntropy(epsilon, gamma, alpha, reduction="none")(outputs, targets)
+    return values
+
+
+@loss("multilabel", name="asymmetric")
+def label_asymmetric(
+    outputs: Tensor, targets: Tensor, *, gamma_neg: float = 4.0, gamma_pos: float = 1.0, clip: float | None = 0.05
+) -> Tensor:
+    """Return the asymmetric loss, (N, K)."""
+    from timm.loss import AsymmetricLossMultiLabel
+
+    values: Tensor = AsymmetricLossMultiLabel(gamma_neg, gamma_pos, clip, reduction="none")(outputs, targets)
+    return values
+
+
+@loss("regress")
+def mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return squared errors, (N, K)."""
+    return (outputs - targets).square()
+
+
+@loss("regress")
+def mae(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return absolute errors, (N, K)."""
+    return (outputs - targets).abs()
+
+
+@loss("regress")
+def huber(outputs: Tensor, targets: Tensor, *, delta: float = 1.0) -> Tensor:
+    """Return Huber losses, (N, K): quadratic for errors up to `delta`, linear beyond."""
+    from torch.nn.functional import huber_loss
+
+    return huber_loss(outputs, targets, reduction="none", delta=delta)
+
+
+@loss("regress")
+def smooth_l1(outputs: Tensor, targets: Tensor, *, beta: float = 1.0) -> Tensor:
+    """Return Huber losses divided by `beta`, (N, K): absolute errors beyond it."""
+    from torch.nn.functional import smooth_l1_loss
+
+    return smooth_l1_loss(outputs, targets, reduction="none", beta=beta)
+
+
+@loss("segment", name="cross_entropy")
+def pixel_cross_entropy(outputs: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    """Return cross entropy of pixels, ()."""
+    return PixelLoss(("ce",), smoothing)(outputs, targets)
+
+
+@loss("segment")
+def dice(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return 1 - the Dice coefficient, ()."""
+    return PixelLoss(("dice",))(outputs, targets)
+
+
+@loss("segment", name="focal")
+def pixel_focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
+    """Return the focal loss of pixels, ()."""
+    return PixelLoss(("focal",), gamma=gamma)(outputs, targets)
