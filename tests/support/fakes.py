@@ -245,7 +245,7 @@ class FakeWandb(ModuleType):
         return SimpleNamespace(
             id=options["id"],
             summary={},
-            define_metric=lambda name, step_metric: None,
+            define_metric=lambda name, **options: None,
             log=lambda row, step: self.calls.append(("log", (step, row))),
             finish=lambda exit_code: self.calls.append(("finish", exit_code)),
         )

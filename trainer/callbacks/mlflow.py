@@ -69,6 +69,7 @@ class Mlflow(Tracker):
             self._client.update_run(self._run, status="RUNNING", name=run.name[:_TEXT] if run.named else None)
             return int(known[0].data.metrics.get("epoch", -1))
         texts = {"group": run.group or "", "tags": ", ".join(run.tags)}
+        texts |= {"mlflow.source.git.commit": run.revision, "mlflow.source.name": "python -m trainer"}
         tags = {_ID: run.id, **{name: text[:_TEXT] for name, text in texts.items() if text}}
         self._run = self._client.create_run(experiment, run_name=run.name[:_TEXT] or None, tags=tags).info.run_id
         params = [Param(key, str(value)[:_TEXT]) for key, value in leaves(run.config)]
@@ -106,6 +107,11 @@ class Mlflow(Tracker):
     def artifact(self, file: Path) -> None:
         """Log a checkpoint as an artifact."""
         self._client.log_artifact(self._run, str(file), MODEL)
+
+    def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
+        """Log the scores of the best and the last epoch, and the path of the report as a tag."""
+        self.log(scores, 0)
+        self._client.set_tag(self._run, "report", str(report or ""))
 
     def finish(self, status: str) -> None:
         """End the run."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainer.loop.learner import Learner
 
 BATCH, HISTORY = "batch.png", "history.png"
+REPORT = "report.html"  # of `trainer.report`
 
 
 @configurable

@@ -10,6 +10,7 @@ import numpy as np
 from omegaconf import OmegaConf
 from PIL import Image
 
+from augment.support.nested import leaves
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.tracker import Cell, TrackedRun, Tracker
 
@@ -24,6 +25,7 @@ class Tensorboard(Tracker):
     package: ClassVar[str] = "tensorboard"
     replays: ClassVar[bool] = True
     _writer: Any = field(default=None, init=False)
+    _settings: dict[str, Any] = field(default_factory=dict, init=False)
 
     def start(self, run: TrackedRun) -> None:
         """Begin an event file; that of a run which continues in its folder is written again from the start."""
@@ -36,6 +38,9 @@ class Tensorboard(Tracker):
         self._writer = SummaryWriter(str(run.folder / FOLDER))
         labels = {"name": run.name, "group": run.group or "", "tags": ", ".join(run.tags)}
         self._text("run", "".join(f"{name}: {_plain(text)}\n\n" for name, text in labels.items() if text))
+        others = ("callbacks.", "run.", "plugins")
+        plain = ((key, value) for key, value in leaves(run.config) if not key.startswith(others) and value is not None)
+        self._settings = {key: v if isinstance(v, bool | int | float) else str(v) for key, v in plain}
         config = OmegaConf.to_yaml(dict(run.config))
         self._text("config", "".join(f"    {line}\n" for line in config.splitlines()))  # as code in Markdown
 
@@ -60,6 +65,15 @@ class Tensorboard(Tracker):
         self._text(name, "".join(f"| {' | '.join(line)} |\n" for line in lines), step)
         for number, image in enumerate(images, start=1):
             self._image(f"{name}/{number}", image, step)
+
+    def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
+        """Write the settings with the scores of the best and the last epoch, for the page of hyperparameters."""
+        from torch.utils.tensorboard.summary import hparams
+
+        self.log(scores, 0)
+        for summary in hparams(self._settings, dict(scores)):  # type: ignore[no-untyped-call]
+            self._writer.file_writer.add_summary(summary)
+        self._text("report", _plain(report or ""))
 
     def finish(self, status: str) -> None:
         """End the event file."""

@@ -17,10 +17,11 @@ from PIL import Image
 
 from augment.data.images import portable_name
 from augment.support.background import CallQueue
-from augment.support.errors import first_line, missing_package
+from augment.support.errors import UserError, first_line, missing_package
+from augment.support.reading import read_object
 from augment.support.text import as_bytes, printable
 from trainer.callbacks.checkpoint import best_model, best_of
-from trainer.callbacks.plots import BATCH, Plots
+from trainer.callbacks.plots import BATCH, REPORT, Plots
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.registry import name_in_config
 from trainer.callbacks.steps import ParamScheduler
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 # Names of what all trackers get besides metrics.
 BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"
+
+ENVIRONMENT_FILE = "environment.json"  # in the folder of a run
 
 _MOST_MISTAKES = 24
 _IDS = re.compile(r"[0-9A-Za-z_-]{1,64}")  # a checkpoint may come from a stranger
@@ -58,6 +61,7 @@ class TrackedRun:
         tags: any texts.
         config: the whole configuration as plain values, without secrets.
         folder: the run's folder; None: it has none.
+        revision: the git revision of this project; empty: unknown.
     """
 
     id: str
@@ -68,14 +72,15 @@ class TrackedRun:
     tags: tuple[str, ...]
     config: Mapping[str, Any]
     folder: Path | None
+    revision: str = ""
 
 
 class Tracker(Callback):
     """Base of experiment trackers: sends curves, images, wrong predictions and, if asked, best.pt.
 
-    A tracker is a dataclass of settings that implements `start`, `log`, `image`, `table`, `artifact` and `finish`. They
-    are called in this order in one thread, while training continues; values are read where the recorder has read them,
-    so that nothing waits for a GPU. The first error is reported once and ends the tracking, not the run.
+    A tracker is a dataclass of settings that implements `start`, `log`, `reached`, `image`, `table`, `artifact` and
+    `finish`. They are called in this order in one thread, while training continues; values are read where the recorder
+    has read them, so that nothing waits for a GPU. The first error is reported once and ends the tracking, not the run.
 
     Names are those of metrics.jsonl for epochs, with `best/` before those of the best epoch so far, and with `step/`
     for running values within epochs.
@@ -132,6 +137,14 @@ class Tracker(Callback):
     def artifact(self, file: Path) -> None:
         """Send a file."""
 
+    def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
+        """Send what the run reached.
+
+        Args:
+            scores: metrics of both passes, as `best/val_loss` in the best epoch, and as `last/val_loss` in the last.
+            report: the file of the report; None: there is none.
+        """
+
     def finish(self, status: str) -> None:
         """End the tracking of the run, which is finished, interrupted or failed."""
 
@@ -151,7 +164,9 @@ class Tracker(Callback):
         assert self._id is not None
         name = run.name or (learner.folder.name if learner.folder else "")
         named = (run.config.get("run") or {}).get("name") is not None
-        tracked = TrackedRun(self._id, resumed, name, named, run.group, run.tags, run.config, learner.folder)
+        tracked = TrackedRun(
+            self._id, resumed, name, named, run.group, run.tags, run.config, learner.folder, _revision(learner.folder)
+        )
         self._worker, self._started, self._warned = CallQueue(self._give_up), False, False
         recorder = learner.find(Recorder)
         batches = [sum(map(learner.batches_in, range(int(row["epoch"]) + 1))) for row in recorder.rows]
@@ -231,6 +246,15 @@ class Tracker(Callback):
 
     def _send_outcome(self, learner: Learner) -> None:
         step = learner.step + 1
+        epochs = {"best": best_of(learner)[1], "last": (learner.find(Recorder).rows or [{}])[-1]}
+        scores = {
+            f"{when}/{key}": value
+            for when, row in epochs.items()
+            for key, value in row.items()
+            if key.startswith(("train_", "val_"))
+        }
+        reports = (learner.run.config.get("callbacks") or {}).get(REPORT.removesuffix(".html")) is not None
+        self.reached(scores, (learner.folder / REPORT).resolve() if learner.folder and reports else None)
         best = best_model(learner)
         if learner.folder is None or best is None:
             return
@@ -257,6 +281,15 @@ class Tracker(Callback):
             self._warned = True
             log.warning("%s: %s", self._key, text)
             sys.stderr.write(printable(f"warning: {self._key}: {text}.\n"))
+
+
+def _revision(folder: Path | None) -> str:
+    """Return the git revision in the description of a run's environment."""
+    try:
+        git = read_object(folder / ENVIRONMENT_FILE).get("git") if folder else None
+    except (OSError, UserError):
+        git = None
+    return str(git.get("revision", "")) if isinstance(git, dict) else ""
 
 
 def _running(row: StepRow) -> dict[str, float]:

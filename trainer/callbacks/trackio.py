@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 from importlib import import_module
+from pathlib import Path
 from typing import ClassVar
 
 from augment.params import SENDS, Text, setting
@@ -57,6 +59,10 @@ class Trackio(DashboardTracker):
     def shown(self, cell: str | float) -> str | float:
         """Escape texts, which are Markdown."""
         return escape(cell) if isinstance(cell, str) else cell
+
+    def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
+        """Log the scores of the best and the last epoch, and the path of the report."""
+        self._run.log({**scores, "report": str(report or "")})
 
     def finish(self, status: str) -> None:
         """End the run, with its status as a last value."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import netrc
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -17,6 +18,7 @@ from augment.params import SENDS, Choice, Flag, Text, setting
 from augment.support.errors import UserError
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
+from trainer.tasks.registry import smaller_is_better
 
 if TYPE_CHECKING:
     from torch import nn
@@ -122,15 +124,26 @@ class Wandb(DashboardTracker):
         return None if run.resumed else -1
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
-        """Log values over the batches; those of epochs are drawn over epochs."""
+        """Log values over the batches; those of epochs over epochs, in groups, and with the best value in summaries."""
         for name in values if epoch is not None else ():
-            self._run.define_metric(name, step_metric="epoch")
-        super().log(values, step, epoch)
+            measured = name.startswith(("train_", "val_"))
+            goal = ("min,last" if smaller_is_better(name) else "max,last") if measured else None
+            self._run.define_metric(_grouped(name), step_metric="epoch", summary=goal)
+        super().log({_grouped(name): value for name, value in values.items()}, step, epoch)
+
+    def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
+        """Write the scores of the best and the last epoch, and the report's path, into the summary of the run."""
+        self._run.summary.update({**scores, "report": str(report or "")})
 
     def finish(self, status: str) -> None:
         """End the dashboard run."""
         self._run.summary["status"] = status
         self._run.finish(exit_code=0 if status == "finished" else 1)
+
+
+def _grouped(name: str) -> str:
+    """Return the name by which the dashboard groups the metrics of both passes: val/accuracy, not val_accuracy."""
+    return re.sub("^(train|val)_", r"\1/", name)
 
 
 def _has_account() -> bool:

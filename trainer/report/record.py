@@ -15,6 +15,7 @@ from augment.data.images import name_of
 from augment.support.errors import UserError, first_line
 from augment.support.files import json_line, write_atomically
 from augment.support.reading import contents, read_object
+from trainer.callbacks.plots import REPORT
 from trainer.figures.images import data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.run.facts import FACTS_FILE
@@ -25,7 +26,7 @@ from trainer.tasks.meter import Samples
 from trainer.tasks.registry import DEFAULT, best_row, task_named, task_of
 from trainer.tasks.task import Task
 
-REPORT_FILE, MISTAKES_FILE = "report.html", "mistakes.json"
+REPORT_FILE, MISTAKES_FILE = REPORT, "mistakes.json"
 
 MISTAKES = 24  # wrong images that are shown by default
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import struct
@@ -39,6 +40,7 @@ from trainer.loop.checkpoint import BEST
 from trainer.loop.learner import Learner
 
 NAME, TAGS = "rotate.p=1 </td><script>alert(1)</script>/../../up", ("first | **try**", "<b>two</b>")
+KEYS = ("train_loss", "val_loss", "val_accuracy")
 STEPS, EPOCHS = [1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 1, 2]  # two epochs of three batches, and one after it was resumed
 
 
@@ -63,7 +65,12 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
     files = tuple(folder / f"{i}.png" for i in range(3))
     for i, file in enumerate(files):
         Image.new("RGB", (20, 10), (80 * i, 0, 0)).save(file)
-    config = {"fit": {"lr": 0.1}, "data": {"token": "***"}, "run": {"name": None, "tags": list(TAGS)}}
+    config = {
+        "callbacks": {"report": {}},
+        "fit": {"lr": 0.1},
+        "data": {"token": "***"},
+        "run": {"name": None, "tags": list(TAGS)},
+    }
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the trackers' packages
         patch.chdir(folder)
@@ -76,6 +83,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
 
         def learner(epochs: int, name: str, group: str) -> Learner:
             (folder / group).mkdir()
+            (folder / group / "environment.json").write_text('{"git": {"revision": "0123abc"}}')
             chosen = (Wandb(checkpoint=True), Tensorboard(), Trackio(checkpoint=True), Mlflow(checkpoint=True))
             callbacks = (Recorder(interval=0), ParamScheduler({"lr": lin(0.1, 0.0)}), Checkpoint(), Plots(), *chosen)
             run = RunDescription(config, "sweep", (), name, TAGS, files)
@@ -149,12 +157,54 @@ def test_wandb_has_curves_by_step_and_by_epoch(tracked: Tracked, sent: list[list
     running = {row["_step"]: row for row in rows if "step/loss" in row}
     assert list(running) == STEPS
     assert [running[step]["step/lr"] for step in (1, 6)] == pytest.approx([0.1, 0.1 / 6], abs=1e-3)
-    epochs = [row for row in rows if "val_accuracy" in row]
+    epochs = [row for row in rows if "val/accuracy" in row]
     assert [(row["epoch"], row["_step"]) for row in epochs] == [(0, 3), (1, 6), (2, 9)]
     for row, recorded in zip(epochs, tracked.rows, strict=True):
-        assert {name: row[name] for name in recorded} == pytest.approx(recorded)
-    over_epochs = {r.metric.name for r in sent[0] if r.HasField("metric") and r.metric.step_metric == "epoch"}
-    assert over_epochs >= {"val_accuracy", "train_loss", "lr"}
+        grouped = {name: re.sub("^(train|val)_", r"\1/", name) for name in recorded}
+        assert {name: row[group] for name, group in grouped.items()} == pytest.approx(recorded)
+
+
+def test_wandb_sums_up_the_best_value_of_each_metric(sent: list[list[Any]]) -> None:
+    over = {r.metric.name: r.metric for r in sent[0] if r.HasField("metric") and r.metric.step_metric == "epoch"}
+    assert over.keys() >= {"val/accuracy", "train/loss", "lr"}
+    summed = {name: (over[name].summary.min, over[name].summary.max, over[name].summary.last) for name in over}
+    assert (summed["train/loss"], summed["val/accuracy"]) == ((True, False, True), (False, True, True))
+    assert summed["lr"] == (False, False, False)
+
+
+def test_all_have_the_best_and_the_last_epoch_and_the_report(tracked: Tracked, sent: list[list[Any]]) -> None:
+    from mlflow import MlflowClient
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    rows = tracked.rows
+    best = max(rows, key=lambda row: row["val_accuracy"])
+    wanted = {f"{when}/{key}": row[key] for when, row in (("best", best), ("last", rows[-1])) for key in KEYS}
+    report = str(tracked.folder / "second" / "report.html")
+
+    summary: dict[str, Any] = {}
+    for record in sent[1]:
+        summary |= values(record.summary.update) if record.HasField("summary") else {}
+    assert {key: summary[key] for key in wanted} == pytest.approx(wanted)
+    assert summary["report"] == report
+
+    client = MlflowClient(f"sqlite:///{tracked.folder}/outputs/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("dali-trainer").experiment_id])
+    assert {key: run.data.metrics[key] for key in wanted} == pytest.approx(wanted)
+    assert run.data.tags["report"] == report
+    assert run.data.tags["mlflow.source.git.commit"] == "0123abc"
+
+    events = EventAccumulator(str(tracked.folder / "second" / "tensorboard"))
+    events.Reload()
+    assert {key: events.Scalars(key)[-1].value for key in wanted} == pytest.approx(wanted)
+    data = HParamsPluginData.FromString(events.PluginTagToContent("hparams")["_hparams_/session_start_info"])
+    assert data.session_start_info.hparams["fit.lr"].number_value == 0.1
+
+    (file,) = (tracked.folder / "trackio_dir").glob("*.db")
+    with closing(sqlite3.connect(file)) as store:
+        logged = [json.loads(metrics) for (metrics,) in store.execute("SELECT metrics FROM metrics ORDER BY id")]
+    (last,) = [row for row in logged if row.get("report") == report]
+    assert {key: last[key] for key in wanted} == pytest.approx(wanted)
 
 
 def test_wandb_has_images_a_table_and_the_model(sent: list[list[Any]]) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from augment.support.text import as_bytes, clip
-from trainer.callbacks.plots import BATCH
+from trainer.callbacks.plots import BATCH, REPORT
 from trainer.figures.images import data_uri, read_png
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import FINISHED
@@ -22,7 +22,6 @@ from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, impo
 from trainer.tasks.display import SHARE
 from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
 
-REPORT = "report.html"
 MOST_RUNS = 5_000
 _MOST_METRICS = 24
 _MOST_COMPARED = 40  # configurations of a sweep

@@ -22,9 +22,9 @@ from markupsafe import Markup
 from augment.support.errors import UserError, first_line
 from augment.support.files import digest, write_atomically
 from augment.support.text import as_bytes
-from trainer.callbacks.plots import BATCH
+from trainer.callbacks.plots import BATCH, REPORT
 from trainer.run.run_folder import RunFolder, find_runs
-from trainer.sweeps.dashboard.content import REPORT, collect
+from trainer.sweeps.dashboard.content import collect
 
 _HERE = Path(__file__).parent
 
