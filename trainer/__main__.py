@@ -5,6 +5,7 @@ import sys
 
 from augment.support.signals import exit_on_stop, ignore_stop_signals
 from augment.support.text import keep_names
+from trainer.cli.completion import SHELLS, script
 from trainer.run import NOTHING_TO_RESUME
 
 
@@ -13,6 +14,9 @@ def main() -> int:
     atexit.register(ignore_stop_signals)  # registered first, it runs last
     exit_on_stop(130, f"{NOTHING_TO_RESUME}\n")
     keep_names()
+    if sys.argv[1:2] == ["--completion"] and sys.argv[2:] in [[shell] for shell in SHELLS]:
+        sys.stdout.write(script(sys.argv[2]))  # each shell that starts waits for it
+        return 0
     from trainer.cli.main import main as run  # takes a while, in which signals are handled already
 
     code: object = 1

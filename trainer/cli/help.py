@@ -30,7 +30,6 @@ _WIDTH = 80
 
 _USAGE = """\
 usage: python -m trainer [TOOL] [-m] [+aug=NAME] [data=NAME] [key=value ...]
-
 Without the name of a tool, it trains. --help TOPIC explains a topic or a tool
 below, an op (rotate) or a key (fit.lr); --help all explains everything.
 """
@@ -40,6 +39,7 @@ _FLAGS = """\
   fit.resume=RUN  resume a run; with --trust, also one that names your own code
   --cfg job       print the configuration and exit
   --config-dir    a folder with more config files, as in ./conf
+  --completion    in a shell: eval "$(python -m trainer --completion bash)"
   --version       print the version and exit
 """
 

@@ -20,6 +20,7 @@ from augment.support.process import BEGAN, launched
 from augment.support.signals import StopSignals
 from augment.support.text import printable
 from trainer.cli import ranks
+from trainer.cli.completion import SHELLS, script
 from trainer.cli.jobs import Prepared, prepare
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import inner_keys
@@ -40,6 +41,7 @@ class _Parser(Parser):
         self.add_argument("--multirun", "-m", action="store_true")
         self.add_argument("--cfg", "-c", choices=["job"])
         self.add_argument("--config-name", "-cn", default="config")
+        self.add_argument("--completion", choices=SHELLS)  # usually answered by trainer/__main__.py
         self.add_argument("--version", action="store_true")
         self.add_trust_flag()
 
@@ -89,6 +91,9 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     options, given = _Parser().split([token for token in arguments if token not in helps])
     if options.version:
         return print_version()
+    if options.completion:
+        sys.stdout.write(script(options.completion))
+        return 0
     if helps & {*arguments}:
         _load_given_plugins(given)
         return _help(given)

@@ -41,7 +41,7 @@ def test_the_overview_fits_on_a_screen(own_folder: Path) -> None:
     lines = overview().splitlines()
     assert 24 <= len(lines) <= 40
     assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines[6 : 6 + len(topics())]] == list(topics())
+    assert [line.split()[0] for line in lines[5 : 5 + len(topics())]] == list(topics())
     assert {name for name in find_tools("trainer") if f"\n  {name} " in overview()} == set(find_tools("trainer"))
     assert "your own files: aug=one_of_my_own, aug=two_of_my_own" in lines
 
