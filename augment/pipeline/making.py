@@ -1,5 +1,7 @@
 """Make batches of what a graph hands out: let targets in the image follow its pixels, mix samples, tell frames."""
 
+import pickle
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -85,31 +87,39 @@ class BatchMaker:
         return Batch(views[0], followed[0], shown.indices, tuple(views), share, first, frames, of_views)
 
 
+_KEPT = 2**30  # bytes of targets that were read, compressed: 500,000 masks of 224 px, or 50,000 of a megapixel
+_PART = 16  # targets that a thread reads at a time
+
+
 class TargetReader:
     """Reads the targets of coming batches in threads, such as masks in files, while the batches before are used.
+
+    What was read is kept, compressed, as decoding a PNG in Python holds up all threads for ten times as long.
 
     Args:
         split: whose targets these are.
         threads: number of threads.
+
+    Attributes:
+        reads: whether files are read, so that it helps to announce them.
     """
 
     def __init__(self, split: Split, threads: int) -> None:
         assert isinstance(split.kind, SpatialKind)
         self._split, self._kind = split, split.kind
-        self._coming: dict[int, Future[Any]] = {}
+        self.reads = self._kind.loads(split.targets)
+        self._coming: dict[int, Future[dict[int, Any]]] = {}
+        self._kept: dict[int, bytes] = {}
+        self._room = _KEPT
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="targets") if self.reads else None
-
-    @property
-    def reads(self) -> bool:
-        """Whether files are read, so that it helps to announce them."""
-        return self._kind.loads(self._split.targets)
 
     def announce(self, indices: NDArray[np.integer[Any]]) -> None:
         """Begin to read the targets of a coming batch."""
         if self._pool is not None:
-            for index in dict.fromkeys(indices.tolist()):
-                if index not in self._coming:
-                    self._coming[index] = self._pool.submit(self._load, index)
+            new = [index for index in dict.fromkeys(indices.tolist()) if index not in self._coming]
+            for start in range(0, len(new), _PART):
+                part = new[start : start + _PART]
+                self._coming.update(dict.fromkeys(part, self._pool.submit(self._load, part)))
 
     def take(self, indices: Sequence[int]) -> list[Any]:
         """Return what `SpatialKind.load` does for the targets of a batch.
@@ -117,10 +127,12 @@ class TargetReader:
         Raises:
             UnreadableError: a target cannot be read.
         """
-        found = {}
-        for index in dict.fromkeys(indices):
-            coming = self._coming.pop(index, None)
-            found[index] = self._load(index) if coming is None else coming.result()
+        coming = {index: self._coming.pop(index, None) for index in indices}
+        found = self._load([index for index, future in coming.items() if future is None])
+        found |= {index: future.result()[index] for index, future in coming.items() if future is not None}
+        for target in found.values():
+            if isinstance(target, UnreadableError):
+                raise target
         return [found[index] for index in indices]
 
     def forget(self) -> None:
@@ -129,8 +141,19 @@ class TargetReader:
             future.cancel()
         self._coming.clear()
 
-    def _load(self, index: int) -> Any:
-        try:
-            return self._kind.load(self._split.targets[index])
-        except (OSError, UserError) as error:
-            raise UnreadableError(self._split.files[index], error) from error
+    def _load(self, indices: Sequence[int]) -> dict[int, Any]:
+        """Return the targets of some samples, or why one cannot be read."""
+        found = {}
+        for index in indices:
+            if (kept := self._kept.get(index)) is not None:
+                found[index] = pickle.loads(zlib.decompress(kept))
+                continue
+            try:
+                found[index] = self._kind.load(self._split.targets[index])
+            except (OSError, UserError) as error:
+                found[index] = UnreadableError(self._split.files[index], error)
+                continue
+            if self.reads and self._room > 0:
+                self._kept[index] = zlib.compress(pickle.dumps(found[index], pickle.HIGHEST_PROTOCOL), 1)
+                self._room -= len(self._kept[index])
+        return found

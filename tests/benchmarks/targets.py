@@ -10,6 +10,7 @@ normalize in the ranges of `+aug=segment`.
 
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,6 +39,7 @@ try:
 except ImportError:
     kornia = None
 
+PASS = 20  # batches of an epoch at least: those of rivals end when one begins
 BOXES, POINTS, LABELS = 5, 14, 6
 AREA, ASPECT, ANGLES, JITTER = (0.35, 1.0), (0.75, 4 / 3), (-10, 10), (0.2, 0.2, 0.2, 0.05)
 
@@ -147,6 +149,7 @@ def main() -> None:
     def ours(folder: Path, data: str, **settings: str) -> Iterator[Any]:
         options = {"batch_size": setup.batch_size, "device": setup.device, "threads": flags.threads}
         loader = augment.make_loader(recipe, data=data, split="train", drop_last=True, **options, **settings)
+        deque(loader, maxlen=0)  # reads every file once
         while True:
             yield from loader
 
@@ -167,7 +170,8 @@ def main() -> None:
 
     with TemporaryDirectory(prefix="targets-") as name:
         folder = Path(name)
-        draw([Path(path) for path in dict.fromkeys(setup.paths())], folder)
+        photos = [Path(path) for path in dict.fromkeys(setup.paths())]
+        draw(photos * -(-PASS * setup.batch_size // len(photos)), folder)
         images, listed = str(folder / "train/images"), str(folder)
         ways: dict[str, tuple[str, Callable[[], Iterator[Any]]]] = {
             "image": ("the image alone", lambda: ours(folder, "filelist", train=f"{folder}/train.txt")),

@@ -74,15 +74,15 @@ class MaskFile:
     def read(self) -> NDArray[np.uint8]:
         """Return the labels, (height, width)."""
         values = self._values()
-        found = np.array(self.labels, np.uint8)[values] if self.labels else values
-        beyond = (found >= self.classes) & (found != IGNORE)
-        if beyond.any():
+        labels = np.array(self.labels or range(256), np.uint8)
+        wrong = (labels >= self.classes) & (labels != IGNORE)
+        if wrong.any() and (beyond := wrong[values]).any():
             listed = [value for value, label in enumerate(self.labels) if label < self.classes or label == IGNORE]
             allowed = (
                 list_some(map(str, listed), 12) if self.labels else f"0 to {self.classes - 1}, and {IGNORE} for none"
             )
             raise UserError(f"{self.path}: the mask has the label {values[beyond][0]}. Allowed: {allowed}.")
-        return turn_back(found, self.orientation)
+        return turn_back(labels[values] if self.labels else values, self.orientation)
 
     def _values(self) -> NDArray[np.uint8]:
         """Return the value of each pixel, or the number of its color."""
@@ -209,7 +209,9 @@ def look_up(loaded: Sequence[tuple[NDArray[np.uint8], str]], motion: Motion, fil
     row, column, inside = motion.back(slice(None))
     sizes = np.array([labels.shape for labels, _ in loaded])
     starts = np.cumsum(sizes.prod(axis=1)) - sizes.prod(axis=1)
-    flat = to_device(torch.from_numpy(np.concatenate([labels.ravel() for labels, _ in loaded])), motion.device)
+    pinned = torch.empty(int(sizes.prod(axis=1).sum()), dtype=torch.uint8, pin_memory=True)
+    np.concatenate([labels.ravel() for labels, _ in loaded], out=pinned.numpy())
+    flat = pinned.to(motion.device, non_blocking=True)
     first, widths, last = (
         to_device(torch.from_numpy(values), motion.device)[:, None, None]
         for values in (starts, sizes[:, 1], starts + sizes.prod(axis=1) - 1)

@@ -77,6 +77,16 @@ def test_a_resumed_epoch_has_the_same_masks(files: list[Path]) -> None:
     assert same(list(resumed), expected[1])
 
 
+def test_masks_are_read_once_and_kept(files: list[Path]) -> None:
+    own, expected = loader(masks(files)), loader(masks(files))
+    assert same(list(own), list(expected))
+    for file in files:
+        file.with_suffix(".png").write_bytes(b"")
+    second = list(own)
+    assert len(second) == 3
+    assert {label for batch in second for label in batch.targets.unique().tolist()} - {255} == set(range(COUNT))
+
+
 def test_shards_share_an_epoch(files: list[Path]) -> None:
     parts = [list(loader(masks(files), Shard(rank, 2))) for rank in range(2)]
     assert sorted(int(i) for part in parts for batch in part for i in batch.indices) == list(range(COUNT))
