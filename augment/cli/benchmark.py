@@ -36,15 +36,10 @@ def compare(
     baselines: Sequence[str],
     settings: Mapping[str, Any],
 ) -> list[Result]:
-    """Measure rows in turns, print a table, and write it as JSON and as a chart.
+    """Measure rows in turns, print a table, and write it as JSON, with further plain values, and as a chart.
 
-    Args:
-        subject: what is measured, for the title.
-        rows: the rows, in the order of the table.
-        flags: those of `add_measuring_flags`.
-        device: where the rows run.
-        baselines: names of the rows that all are compared with; the chart shows the ratio to the first one.
-        settings: further plain values for the JSON file.
+    All are compared with the rows that `baselines` names, in the chart with the first of them; `flags` are those of
+    `add_measuring_flags`.
 
     Raises:
         UserError: the files cannot be written.
@@ -100,8 +95,9 @@ def draw_bars(headline: str, results: Sequence[Result], references: Sequence[Res
         low, high = min(result.speeds), max(result.speeds)
         color = BLUE if result.row.ours else _PALE if result.row.is_bound else GRAY
         axes.barh(index, min(result.speed, limit), height=0.62, color=color)
-        ratios = [f"{result.ratio(one):.3g} of {one.row.name}" for one in references]
-        text = "   ".join([f"{result.speed:,.0f}", *ratios])
+        text = "   ".join(
+            [f"{result.speed:,.0f}", *(f"{result.ratio(one):.3g} of {one.row.name}" for one in references)]
+        )
         if high > limit:
             axes.text(limit * 0.99, index, f"{text}  →", ha="right", va="center", fontsize=_SMALL, color=INK)
         else:

@@ -118,14 +118,10 @@ def _check_choices(tokens: Sequence[str]) -> None:
 
 
 def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Compose conf/config.yaml with overrides; nothing is written.
+    """Compose conf/config.yaml with overrides, as on the command line without flags; nothing is written.
 
-    Args:
-        arguments: overrides as on the command line, without flags.
-        aug: values of the section aug before overrides, as in a file of conf/aug.
-
-    Returns:
-        The whole configuration as plain values, interpolations resolved. Its sections are not checked yet.
+    The section aug, before overrides, may be given as in a file of conf/aug. Return the whole configuration as plain
+    values, interpolations resolved. Its sections are not checked yet.
 
     Raises:
         UserError: no override, a sweep, an unknown top-level key, or see `compose_run`.
@@ -166,9 +162,7 @@ def plain_values(composed: DictConfig) -> dict[str, Any]:
 def check_keys(given: Mapping[str, Any], inner: Mapping[str, str] = MappingProxyType({})) -> None:
     """Check the keys at the top of the configuration; the message about an unknown one suggests the nearest.
 
-    Args:
-        given: the configuration.
-        inner: key paths in the sections by what is given at the top in their place.
+    `inner` are key paths in the sections by what may be given at the top in their place.
     """
     known = {**TOP, **dict.fromkeys(SECTIONS)}
     if known.keys() >= given.keys():

@@ -36,11 +36,7 @@ _RESOLVED = (
 
 @contextmanager
 def explained(values: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Turn what Hydra and OmegaConf raise inside into a UserError.
-
-    Args:
-        values: what is resolved inside, with interpolations.
-    """
+    """Turn what Hydra and OmegaConf raise inside, where interpolations of `values` are resolved, into a UserError."""
     try:
         yield
     except UserError:
@@ -73,12 +69,7 @@ def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) 
 
 
 def _explain_missing(where: str, what: str) -> str:
-    """Explain that there is no file of a name.
-
-    Args:
-        where: the config file that chooses it, without its ending; empty or "config": the command line.
-        what: group and name.
-    """
+    """Explain that there is no file of a group and name, chosen by a config file or, if empty, the command line."""
     # Our groups have one level, Hydra's own have two.
     group, _, name = what.rpartition("/") if what.startswith("hydra/") or "/" not in what else what.partition("/")
     parent, _, stem = where.rpartition("/")
@@ -88,8 +79,7 @@ def _explain_missing(where: str, what: str) -> str:
     if not known:
         return f"{prefix}{what}: unknown group '{group}'.{suggest(group, group_names())}"
     chosen = f"{group}: " if group else ""
-    elsewhere = _ELSEWHERE.get(group, "").format(name)
-    return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known)}{elsewhere}"
+    return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known)}{_ELSEWHERE.get(group, '').format(name)}"
 
 
 def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[str, Any]) -> str:

@@ -103,8 +103,7 @@ def _reason(token: str, text: str) -> str:
 def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
     """Return the overrides of each job of a sweep, in the order in which Hydra would run them.
 
-    Args:
-        tokens: normalized overrides, of which some have several values: `a,b`, `range(3)`, `glob(a*)`.
+    They are normalized; some have several values: `a,b`, `range(3)`, `glob(a*)`.
     """
     values: dict[str, list[str]] = {}
     for token in tokens:

@@ -67,13 +67,9 @@ def readable_errors() -> Iterator[None]:
 
 
 class Parser(ArgumentParser):
-    """A program's own flags; every other argument is an override.
+    """The flags of a module that `python -m` runs; every other argument is an override.
 
-    Args:
-        module: the program, as after `python -m`.
-        description: what it does.
-        examples: command lines with explanations, for --help.
-        arguments: arguments other than flags, for its usage.
+    Its usage shows `arguments` other than flags, and --help also a description, and examples with explanations.
     """
 
     def __init__(

@@ -36,8 +36,7 @@ class Tool:
 
     def run(self, arguments: Sequence[str]) -> int:
         """Import and run the tool; return its exit code."""
-        code: int = import_module(self.module).main(arguments)
-        return code
+        return int(import_module(self.module).main(arguments))
 
 
 def find_tools(package: str) -> dict[str, Tool]:

@@ -89,14 +89,8 @@ def with_overrides(
 ) -> dict[str, Any]:
     """Return the configuration of a run folder with overrides, checked by `Gate.check`.
 
-    Interpolations are resolved in overrides and, with `trust`, in the configuration, which otherwise must not have any.
-
-    Args:
-        config: the configuration as read from its file, with unresolved interpolations.
-        overrides: `key=value` overrides; `data=NAME` replaces the section.
-        where: the file, for messages.
-        trust: whether the folder may decide everything.
-        data: whether the images of the run will be loaded.
+    Interpolations are resolved in overrides, of which `data=NAME` replaces the section, and, with `trust`, in the
+    configuration, which otherwise must not have any. The file is `where`; `data`: whether its images will be loaded.
     """
     merged = dict(config)
     for override in overrides:
@@ -126,12 +120,9 @@ def gated(gate: Gate) -> Iterator[None]:
 
 
 def sweep_gate(where: Path, config_name: str, *, named: bool) -> Gate:
-    """Return the gate for the jobs of a sweep's folder.
+    """Return the gate for the jobs of a sweep's folder, on which the file `where` decides.
 
-    Args:
-        where: the file that decides on them, for messages.
-        config_name: file of conf/ that jobs start from; if it is elsewhere, the command line has to name it.
-        named: whether it does.
+    If the file that jobs start from is not in conf/, the command line has to name it; `named`: whether it does.
     """
     if Path(config_name).name != config_name and not named:
         raise UntrustedError(

@@ -10,13 +10,13 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha1
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from augment.support.text import amount, plural
 
 logger = logging.getLogger(__name__)
 
+Image = TypeVar("Image", bound=ImageRef)
+
 _CACHE_VERSION = 5  # increase it when a verdict changes
 _CACHE_SECONDS = 60.0  # between two writes of the cache: an interrupted check loses no more
 _CHUNK = 64  # files that a thread judges in a row
@@ -45,14 +47,6 @@ _MAX_BYTES = 2**31 - 2**12  # size of the largest file that is read
 _DIGEST = 16
 
 
-class _Verdict(NamedTuple):
-    """The state of a file, the digest of its bytes, and its fault; each is empty if there is none."""
-
-    state: str
-    digest: str
-    reason: str
-
-
 @dataclass(frozen=True)
 class Problem:
     """An image that cannot be used, and its fault as a predicate: "is empty (0 bytes)"."""
@@ -63,15 +57,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class Examined:
-    """The result of a check.
+    """The result of a check."""
 
-    Attributes:
-        problems: the images that cannot be used, in the order of the images.
-        digests: a digest of the bytes, or of the pixels, of each image that can be used.
-    """
-
-    problems: list[Problem]
-    digests: Mapping[ImageRef, str]
+    problems: list[Problem]  # the images that cannot be used, in the order of the images
+    digests: Mapping[ImageRef, str]  # a digest of the bytes, or of the pixels, of each image that can be used
 
 
 def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> list[Problem]:
@@ -82,57 +71,59 @@ def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> list
 def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> Examined:
     """Find the files that are missing, broken, too large (`MAX_PIXELS`) or of a format that DALI does not decode.
 
-    Several threads read and decode every file that is not in the cache, each one at a time.
-
     Args:
         files: the files to check; one that occurs twice is reported twice. Decoded images are only read.
-        cache: a JSON file of verdicts by path, size and modification time. It is created if missing, ignored if
+        cache: see `remember`.
+    """
+    decoder = Decoder()
+    lines = remember(files, lambda image: _judge(image, decoder), cache, "Checking files")
+    found = {image: line.partition(" ") for image, line in lines.items()}
+    problems = [Problem(file, found[file][2]) for file in files if found[file][2]]
+    return Examined(problems, {image: digest for image, (digest, _, reason) in found.items() if digest and not reason})
+
+
+def remember(
+    images: Sequence[Image], judge: Callable[[Image], str], cache: Path | None, what: str = "Reading"
+) -> dict[Image, str]:
+    """Return the line that a function says of each image; of images as they were, from a cache.
+
+    Several threads call the function, each with one image at a time.
+
+    Args:
+        images: the images.
+        judge: returns the line; one that begins with a blank is not cached.
+        cache: a JSON file of lines by path, size and modification time. It is created if missing, ignored if
             unreadable, written every minute, and may be shared between data sets and processes. Images that are
-            neither files nor in one are checked each time.
+            neither files nor in one are judged each time.
+        what: what is done, for the progress bar.
     """
     known = _read_cache(cache) if cache else {}
-    verdicts = {image: _known(known.get(_key(image), ""), image) for image in files}
-    unknown = [image for image, verdict in verdicts.items() if verdict is None]
+    states = {image: _state_of(image) for image in images}
+    lines = {image: known.get(_key(image), "") if state else "" for image, state in states.items()}
+    unknown = [image for image, line in lines.items() if not line or not line.startswith(states[image])]
+    chunks = [unknown[start : start + _CHUNK] for start in range(0, len(unknown), _CHUNK)]
     fresh: dict[str, str] = {}
     written = monotonic()
-    try:
-        for image, verdict in zip(unknown, _judge_all(unknown), strict=True):
-            verdicts[image] = verdict
-            if (key := _key(image)) and verdict.state:
-                fresh[key] = f"{verdict.state}{verdict.digest} {verdict.reason}"
-            if cache and monotonic() > written + _CACHE_SECONDS:
-                _write_cache(cache, known | fresh)
-                written = monotonic()
-    finally:  # also after Ctrl-C
-        if cache and fresh:
-            _write_cache(cache, known | fresh)
-    found = {image: verdict for image, verdict in verdicts.items() if verdict}
-    problems = [Problem(file, found[file].reason) for file in files if found[file].reason]
-    digests = {image: verdict.digest for image, verdict in found.items() if verdict.digest and not verdict.reason}
-    return Examined(problems, digests)
-
-
-def remember(files: Sequence[Path], judge: Callable[[Path], str], cache: Path) -> dict[Path, str]:
-    """Return the line that a function says of each file; of files as they were, from a cache, see `examine_files`."""
-    known = _read_cache(cache)
-    states = {file: _state_of(file) for file in files}
-    lines = {file: known.get(_key(file), "") for file in files}
-    unknown = [file for file in files if not states[file] or not lines[file].startswith(states[file])]
-    fresh: dict[str, str] = {}
     try:
         with (
             strict_pillow(),
             progress_bar(quiet=len(unknown) <= _PROGRESS_FROM) as progress,
-            in_threads(judge, unknown, cores()) as judged,
+            in_threads(lambda some: list(map(judge, some)), chunks, cores()) as judged,
         ):
-            for file, line in zip(unknown, progress.track(judged, len(unknown), description="Reading"), strict=True):
-                lines[file] = states[file] + line
-                if states[file]:
-                    fresh[_key(file)] = lines[file]
+            task = progress.add_task(what, total=len(unknown))
+            for some, said in zip(chunks, judged, strict=True):
+                for image, line in zip(some, said, strict=True):
+                    lines[image] = states[image] + line
+                    if states[image] and not line.startswith(" ") and (key := _key(image)):
+                        fresh[key] = lines[image]
+                progress.advance(task, len(some))
+                if cache and monotonic() > written + _CACHE_SECONDS:
+                    _write_cache(cache, known | fresh)
+                    written = monotonic()
     finally:  # also after Ctrl-C
-        if fresh:
+        if cache and fresh:
             _write_cache(cache, known | fresh)
-    return {file: line.removeprefix(states[file]) for file, line in lines.items()}
+    return {image: line.removeprefix(states[image]) for image, line in lines.items()}
 
 
 def _key(image: Any) -> str:
@@ -140,15 +131,6 @@ def _key(image: Any) -> str:
     if isinstance(image, Path):
         return os.path.abspath(image)
     return f"{os.path.abspath(image.file.path)} {image.slot}" if hasattr(image, "slot") else ""
-
-
-def _known(line: str, image: ImageRef) -> _Verdict | None:
-    """Return the verdict of a line in the cache; None if it says nothing about the image as it is now."""
-    state = _state_of(image) if line else ""
-    if not state or not line.startswith(state):
-        return None
-    found, _, reason = line.removeprefix(state).partition(" ")
-    return _Verdict(state, found, reason) if found or reason else None
 
 
 def leave_out(split: Split, name: str, problems: Sequence[Problem], *, skip_bad: bool) -> Split:
@@ -183,42 +165,24 @@ def group_copies(images: Sequence[ImageRef], digests: Mapping[ImageRef, str]) ->
     counts = Counter(digests.values())
     if len(images) > len(digests):  # hashing a million paths takes seconds
         counts.update(digests[image] for image, times in Counter(images).items() if times > 1 and image in digests)
-    several = (digest for digest, count in counts.items() if count > 1)
-    numbers = {digest: number for number, digest in enumerate(several)}
+    numbers = {digest: number for number, digest in enumerate(d for d, count in counts.items() if count > 1)}
     return {image: numbers[digest] for image, digest in digests.items() if digest in numbers}
 
 
-def _judge_all(files: Sequence[ImageRef]) -> Iterator[_Verdict]:
-    """Yield the verdict on each file."""
-    if not files:
-        return
-    chunks, decoder = [files[start : start + _CHUNK] for start in range(0, len(files), _CHUNK)], Decoder()
-    with (
-        strict_pillow(),
-        progress_bar(quiet=len(files) <= _PROGRESS_FROM) as progress,
-        in_threads(lambda chunk: [_judge(file, decoder) for file in chunk], chunks, cores()) as judged,
-    ):
-        task = progress.add_task("Checking files", total=len(files))
-        for verdicts in judged:
-            yield from verdicts
-            progress.advance(task, len(verdicts))
-
-
-def _judge(file: ImageRef, decoder: Decoder) -> _Verdict:
-    """Return the verdict on a file: by its header, then by DALI's decoder."""
+def _judge(image: ImageRef, decoder: Decoder) -> str:
+    """Return a digest of an image, a blank, and the fault that its header or DALI shows; no digest: not read."""
     try:
-        if is_decoded(file):
-            return _Verdict(_state_of(file), _digest(np.ascontiguousarray(file.read_pixels()).data), "")
-        state, content = _read(file) if isinstance(file, Path) else (_state_of(file), file.read())
+        if is_decoded(image):
+            return f"{_digest(np.ascontiguousarray(image.read_pixels()).data)} "
+        content = _read(image) if isinstance(image, Path) else image.read()
         fault, pixels = find_fault_of_header(content)
-        return _Verdict(state, _digest(content), fault or decoder.find_fault(content, pixels) or "")
+        return f"{_digest(content)} {fault or decoder.find_fault(content, pixels) or ''}"
     except (OSError, ValueError) as error:  # a ValueError: the path has a NUL
-        fault = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        return f" cannot be read: {getattr(error, 'strerror', None) or error}"
     except UserError as error:  # from a user's own code
-        fault = f"fails: {error}"
+        return f" fails: {error}"
     except MemoryError:
-        fault = "needs more memory to decode than there is"
-    return _Verdict("", "", fault)
+        return " needs more memory to decode than there is"
 
 
 def _digest(content: bytes | memoryview) -> str:
@@ -226,12 +190,8 @@ def _digest(content: bytes | memoryview) -> str:
     return sha1(content, usedforsecurity=False).hexdigest()[:_DIGEST]
 
 
-def _read(file: Path) -> tuple[str, bytes]:
-    """Return a file's state and content.
-
-    Raises:
-        OSError: it cannot be read, or has no end, such as a named pipe or a device.
-    """
+def _read(file: Path) -> bytes:
+    """Return a file's content, unless it has no end, such as a named pipe or a device."""
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe could wait forever
     try:
         status = os.fstat(descriptor)
@@ -239,27 +199,23 @@ def _read(file: Path) -> tuple[str, bytes]:
             raise OSError(f"it is a {kind}")
         if status.st_size > _MAX_BYTES:
             raise OSError(f"it has {status.st_size:,} bytes; allowed are {_MAX_BYTES:,}")
-        return _state(status), os.read(descriptor, status.st_size)
+        return os.read(descriptor, status.st_size)
     finally:
         os.close(descriptor)
 
 
 def _state_of(image: Any) -> str:
-    """Return the present state of a file, or that of the larger file when it was indexed."""
+    """Return the present state of a file, or that of the larger file when it was indexed; empty if it has none."""
     if not isinstance(image, Path):
         return f"{image.file.size} {image.file.mtime_ns} " if hasattr(image, "slot") else ""
-    try:
-        return _state(os.stat(image))
-    except (OSError, ValueError):
-        return ""
-
-
-def _state(stat: os.stat_result) -> str:
-    return f"{stat.st_size} {stat.st_mtime_ns} "
+    with suppress(OSError, ValueError):
+        stat = os.stat(image)
+        return f"{stat.st_size} {stat.st_mtime_ns} "
+    return ""
 
 
 def _read_cache(cache: Path) -> dict[str, str]:
-    """Return "<size> <mtime_ns> <digest> <reason>" by absolute path, fast to read even for a million files.
+    """Return "<size> <mtime_ns> <line>" by absolute path, fast to read even for a million files.
 
     A missing or damaged cache, or one of another version, counts as empty.
     """

@@ -18,12 +18,7 @@ from augment.support.errors import UserError
 
 
 class ImageError(UserError):
-    """One of several images that are read together fails.
-
-    Args:
-        key: the key of the image among them.
-        text: the message.
-    """
+    """One of several images that are read together fails, by its key among them."""
 
     def __init__(self, key: int, text: str) -> None:
         super().__init__(key, text)  # as it is pickled
@@ -74,19 +69,12 @@ Task = str
 
 @dataclass(frozen=True)
 class BadImage:
-    """An image that cannot be decoded.
+    """An image that cannot be decoded."""
 
-    Attributes:
-        index: its position among all images that the source lists for the split.
-        file: the image.
-        target: its target.
-        reason: the fault as a predicate: "is empty (0 bytes)".
-    """
-
-    index: int
+    index: int  # among all images that the source lists for the split
     file: ImageRef
     target: Target
-    reason: str
+    reason: str  # the fault as a predicate: "is empty (0 bytes)"
 
 
 @dataclass(frozen=True)

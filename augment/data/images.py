@@ -43,6 +43,13 @@ def as_ppm(pixels: NDArray[np.uint8]) -> bytes:
     return b"P%d\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height) + pixels.tobytes()
 
 
+def as_jpeg(image: Image.Image, quality: int) -> bytes:
+    """Return an image as JPEG."""
+    stream = BytesIO()
+    image.save(stream, "JPEG", quality=quality)
+    return stream.getvalue()
+
+
 @contextmanager
 def open_image(ref: ImageRef) -> Iterator[Image.Image]:
     """Open an image with Pillow.
@@ -69,6 +76,10 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "P":
         image = image.convert("RGBA")
     return image.convert("RGB")
+
+
+# The first of the EXIF orientations that swap width and height.
+SIDEWAYS = 5
 
 
 def orientation_of(image: Image.Image) -> int:

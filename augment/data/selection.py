@@ -122,8 +122,7 @@ def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
 
 def take(split: Split, indices: NDArray[np.int64]) -> Split:
     """Return the images of a split at some indices."""
-    chosen = indices.tolist()
-    files, targets = (tuple(values[i] for i in chosen) for values in (split.files, split.targets))
+    files, targets = (tuple(values[i] for i in indices.tolist()) for values in (split.files, split.targets))
     return replace(split, files=files, targets=targets, repeated=0)
 
 
@@ -135,12 +134,9 @@ def take_some(split: Split, count: int, seed: int) -> Split:
 
 
 def as_left_out(split: Split, names: Collection[str]) -> Split:
-    """Return a split as it was when the check left out other images.
+    """Return a split, before any selection, as it was when the check left out the images of some portable names.
 
-    Args:
-        split: all that the check passes now, before any selection.
-        names: names of the images that were left out then, see `portable_name`. They are left out again, even if good
-            now; other images that are bad now return to their positions, as `Split.bad`.
+    They are left out again, even if good now; other images that are bad now return to their positions, as `Split.bad`.
     """
     if not names and not split.left_out:
         return split
@@ -177,5 +173,4 @@ def _order(strata: NDArray[np.int64], seed: int, what: str) -> NDArray[np.int64]
 
 def whole_batches(files: Sequence[ImageRef], batch_size: int) -> tuple[ImageRef, ...]:
     """Repeat images to a whole number of batches, at least 32, so that partial batches do not affect timings."""
-    count = max(-(-len(files) // batch_size), 32) * batch_size
-    return tuple(files[i % len(files)] for i in range(count))
+    return tuple(files[i % len(files)] for i in range(max(-(-len(files) // batch_size), 32) * batch_size))

@@ -14,14 +14,9 @@ TITLE = 11  # points
 
 
 def frame(axes: Axes, title: str, xlabel: str, points: float, *, grid: Literal["x", "y"] = "y") -> None:
-    """Style axes: spines, a light grid, a title and a label, with text of a size in points.
+    """Style axes: spines, a light grid, a title above unless it is empty, and a label below; text has a size in points.
 
-    Args:
-        axes: the axes to style.
-        title: printed above, left-aligned; empty: none.
-        xlabel: printed below.
-        points: size of text other than the title.
-        grid: the axis whose ticks have grid lines; of bars from left to right (x), the y axis has no ticks.
+    The ticks of the axis `grid` have grid lines; of bars from left to right (x), the y axis has no ticks.
     """
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["bottom", "left"]].set_color(GRAY)

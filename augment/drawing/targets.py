@@ -48,12 +48,8 @@ def color_of(label: int) -> Color:
 class Drawing:
     """An image on which targets are drawn, one after another.
 
-    All coordinates are in pixels of the image: boxes by their edges, [0, 0, width, height] for all of it; points with
-    pixel centers at integers.
-
-    Args:
-        image: (height, width, 3) RGB.
-        scale: the drawing is this many times as large as the image; lines and text do not grow with it.
+    All coordinates are in pixels of the image, (height, width, 3) RGB: boxes by their edges, [0, 0, width, height] for
+    all of it; points with pixel centers at integers. The drawing is larger by a scale; lines and text do not grow.
     """
 
     def __init__(self, image: Pixels, scale: float = 1.0) -> None:
@@ -69,12 +65,9 @@ class Drawing:
         return np.asarray(self._image)
 
     def mask(self, labels: NDArray[np.integer], names: Sequence[str] = (), *, ignore: int | None = None) -> Drawing:
-        """Draw a mask: see-through areas with outlines, each named once.
+        """Draw a mask, (height, width): see-through areas with outlines, each named once if there are names.
 
-        Args:
-            labels: (height, width); 0 is left as it is if its name is "background".
-            names: the names of the labels; none are written if it is empty.
-            ignore: the label of pixels that do not count; they are hatched.
+        Label 0 is left as it is if its name is "background"; those of the label `ignore` do not count, and are hatched.
         """
         large = self._enlarged(labels)
         for label in np.unique(large).tolist():
@@ -91,12 +84,7 @@ class Drawing:
         return self
 
     def boxes(
-        self,
-        boxes: NDArray[np.floating],
-        labels: Sequence[int],
-        texts: Sequence[str] = (),
-        *,
-        dashed: bool = False,
+        self, boxes: NDArray[np.floating], labels: Sequence[int], texts: Sequence[str] = (), *, dashed: bool = False
     ) -> Drawing:
         """Draw boxes, (K, 4), in the colors of their classes, (K,), each with a text; dashed to set them apart."""
         canvas = ImageDraw.Draw(self._image)
@@ -115,19 +103,11 @@ class Drawing:
         return self
 
     def points(
-        self,
-        points: NDArray[np.floating],
-        flip_pairs: Sequence[tuple[int, int]] = (),
-        names: Sequence[str] = (),
+        self, points: NDArray[np.floating], flip_pairs: Sequence[tuple[int, int]] = (), names: Sequence[str] = ()
     ) -> Drawing:
         """Draw points, (P, 3) with visibility: the left of a pair blue, the right red, others yellow.
 
-        Those with visibility 0 are left out, hidden ones (1) are rings.
-
-        Args:
-            points: x, y and visibility.
-            flip_pairs: pairs of a left and a right point.
-            names: the names of the points; none are written if it is empty.
+        Those with visibility 0 are left out, hidden ones (1) are rings. Names are written if there are some.
         """
         canvas = ImageDraw.Draw(self._image)
         colors = {left: LEFT for left, _ in flip_pairs} | {right: RIGHT for _, right in flip_pairs}
@@ -148,8 +128,7 @@ class Drawing:
             ((np.arange(new) + 0.5) * old // new).astype(np.int64)
             for new, old in zip(self._sides, labels.shape, strict=True)
         )
-        found: NDArray[np.integer] = labels[row[:, None], column]
-        return found
+        return np.asarray(labels[row[:, None], column])
 
     def _area(self, area: NDArray[np.bool_], color: Color, text: str) -> None:
         if not area.any():
@@ -216,8 +195,7 @@ def _deepest(area: NDArray[np.bool_]) -> tuple[int, int]:
     """Return row and column of the pixel of an area that is farthest from its outline."""
     from scipy.ndimage import distance_transform_edt
 
-    depth = distance_transform_edt(np.pad(area, 1))[1:-1, 1:-1]
-    deepest = int(np.argmax(depth))
+    deepest = int(np.argmax(distance_transform_edt(np.pad(area, 1))[1:-1, 1:-1]))
     return deepest // area.shape[1], deepest % area.shape[1]
 
 

@@ -166,8 +166,7 @@ class Channels(Param[tuple[float, float, float]]):
     def _convert(self, value: object) -> tuple[float, float, float] | None:
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 3:
             return None
-        numbers = [number_in(v, self.within) for v in value]
-        red, green, blue = numbers
+        red, green, blue = (number_in(v, self.within) for v in value)
         if red is None or green is None or blue is None or min(red, green, blue) <= self.above:
             return None
         return red, green, blue

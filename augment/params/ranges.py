@@ -57,8 +57,7 @@ class Range(Param[Interval | Values]):
 
     def doubts(self, value: Interval | Values) -> str:
         """Return a note if a value seems to be meant in another unit; otherwise an empty string."""
-        ends = value.values if isinstance(value, Values) else value
-        size = max(map(abs, ends))
+        size = max(map(abs, value.values if isinstance(value, Values) else value))
         return self.doubt[1] if self.doubt is not None and 0 < size <= self.doubt[0] else ""
 
     def _convert(self, value: object) -> Interval | Values | None:

@@ -35,13 +35,9 @@ def check_known(
     key: str,
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Check the keys of a mapping; the message about an unknown one suggests the nearest.
+    """Check the keys of the mapping at a key path, empty at the top; the message about an unknown one suggests another.
 
-    Args:
-        given: the mapping found at `key`.
-        known: the allowed keys with their parameters; None for a key that is not a parameter.
-        key: full key path of the mapping; empty at the top.
-        others: names that are known elsewhere, each with what to write here.
+    Known keys have a parameter, or None; `others` are names that are known elsewhere, each with what to write here.
     """
     for name, value in given.items():
         if name not in known:
@@ -50,13 +46,7 @@ def check_known(
 
 
 def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:
-    """Validate a mapping from the configuration and fill in defaults.
-
-    Args:
-        params: the allowed keys and their parameters.
-        given: the mapping found at `key`; null counts as empty.
-        key: full key path of the mapping; empty at the top.
-    """
+    """Validate the mapping at a key path, empty at the top, by its parameters, and fill in defaults; null is empty."""
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
@@ -84,13 +74,9 @@ def plain_value(value: object) -> object:
 
 
 def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector: str) -> S:
-    """Build one of several dataclasses of settings from `{selector: name, ...settings}`.
+    """Build one of several dataclasses of settings from the mapping at a key path, `{selector: name, ...settings}`.
 
-    Args:
-        kinds: the dataclasses by name.
-        given: the mapping found at `key`.
-        key: full key path of the mapping.
-        selector: the key that holds the name, for example "source"; messages call a dataclass by it, too.
+    The selector is the key that holds the name, for example "source"; messages call a dataclass by it, too.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get(selector), str):
         raise UserError(f"{key}.{selector}: missing. Allowed: {', '.join(kinds)}.")

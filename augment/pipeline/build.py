@@ -37,21 +37,13 @@ READER = "reader"
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a run of a pipeline hands out.
+    """What a run of a pipeline hands out."""
 
-    Attributes:
-        views: the images of each view, (batch, size, size, 3), normalized float HWC, or uint8.
-        index: the index of each sample, (batch, 1) int32.
-        windows: with frames: the window of each view, (batch, 6) float32 on the CPU, see `GraphImage`.
-        cpu_index: with frames: the index on the CPU; else like `index`.
-        loaded: what was read of the targets, if they follow the image.
-    """
-
-    views: list[Tensor]
-    index: Tensor
-    windows: list[Tensor]
-    cpu_index: Tensor
-    loaded: list[Any] = field(default_factory=list)
+    views: list[Tensor]  # the images of each view, (batch, size, size, 3), normalized float HWC, or uint8
+    index: Tensor  # of each sample, (batch, 1) int32
+    windows: list[Tensor]  # with frames: of each view, (batch, 6) float32 on the CPU, see `GraphImage`
+    cpu_index: Tensor  # with frames: the index on the CPU; else like `index`
+    loaded: list[Any] = field(default_factory=list)  # what was read of the targets, if they follow the image
 
     def first(self, count: int) -> "Outputs":
         """Return those of the first samples."""
@@ -60,24 +52,14 @@ class Outputs:
 
 
 class BuiltPipeline(Pipeline):  # type: ignore[misc]
-    """A pipeline of a plan, and what it needs to hand out its outputs.
+    """A pipeline of a plan, and what it needs to hand out its outputs."""
 
-    Attributes:
-        form: the form of the images.
-        program: what a kernel does after the graph, if anything.
-        windows: with frames: for each view, the position of its window among those that are handed out.
-    """
-
-    form: Form
-    program: Program | None
-    windows: list[int]
+    form: Form  # of the images
+    program: Program | None  # what a kernel does after the graph, if anything
+    windows: list[int]  # with frames: where the window of each view is among those that are handed out
 
     def hand_out(self, stream: Any) -> Outputs:
-        """Return the outputs of a scheduled run.
-
-        Args:
-            stream: PyTorch's stream on which they are used, None on the CPU. Nothing waits for the GPU here.
-        """
+        """Return the outputs of a scheduled run, used on a stream of PyTorch, with None on the CPU; nothing waits."""
         outputs = [output.as_tensor() for output in self.outputs(stream)]
         # With frames, a pipeline on the GPU has CPU outputs, too, in pinned memory, which DLPack does not hand over.
         pinned = TensorCPU if stream is not None else ()
@@ -99,14 +81,10 @@ def build_pipeline(
     form: Form | None = None,
     checkpoint: str | None = None,
 ) -> BuiltPipeline:
-    """Build the DALI pipeline of a plan; each run gives one batch, the last one of an epoch padded.
+    """Build the DALI pipeline of a plan, by default on the CPU; a run gives a batch, the last one of an epoch padded.
 
-    Args:
-        plan: what is done to the images. Batch stages are not in the pipeline: they need the targets.
-        reading: the images.
-        placement: where decoding and augmentation run, by default on the CPU.
-        form: the form of the images that it hands out.
-        checkpoint: state to resume from, of a pipeline that was built with the same arguments, but for stand-ins.
+    Batch stages are not in it: they need the targets. A checkpoint to resume from is that of a pipeline that was built
+    with the same arguments, but for stand-ins.
 
     Raises:
         UserError: frames are asked for, and a crop does not say which window it takes.
@@ -138,21 +116,16 @@ def build_pipeline(
 
 def render(plan: Plan, files: Sequence[ImageRef], seed: int) -> NDArray[np.uint8]:
     """Return files after a plan of the val split, which keeps their order, on the CPU: (N, size, size, 3) uint8."""
-    pipeline = build_pipeline(plan, Reading(files, len(files), seed), form=Form(raw=True))
-    return np.array(pipeline.run()[0].as_tensor())
+    return np.array(build_pipeline(plan, Reading(files, len(files), seed), form=Form(raw=True)).run()[0].as_tensor())
 
 
 class _LoaderSource(GraphSource):
-    """What DALI draws, and what feeds hand to it, batch by batch.
-
-    Attributes:
-        programs: the nodes of the programs of each view, if a kernel runs them.
-    """
+    """What DALI draws, and what feeds hand to it, batch by batch."""
 
     def __init__(self, plan: Plan, reading: Reading, placement: Placement, form: Form, program: Program | None) -> None:
         super().__init__(placement, program)
         self._plans, self._reading, self._form = plan.per_view, reading, form
-        self.programs: list[Node] = []
+        self.programs: list[Node] = []  # of each view, if a kernel runs them
 
     def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
         seed = self._seed(view, "crop", self._plans[view].crop.key)

@@ -32,21 +32,17 @@ class UnreadableError(UserError):
             self.problem = Problem(image, f"fails: {str(error).rstrip('.')}")
             super().__init__(str(error))
             return
-        where = f" ({error.filename})" if error.filename else ""
-        reason = f"cannot be read any more: {error.strerror or error}{where}"
+        reason = f"cannot be read any more: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
         self.problem = Problem(image, reason)
         super().__init__(f"data: {name_of(image)} {reason}.")
 
 
 class BadImages:
-    """The images of a split that turn out bad while it is read.
-
-    Attributes:
-        stand_ins: maps the index of a bad image to that of the good one with the same target that replaces it.
-    """
+    """The images of a split that turn out bad while it is read."""
 
     def __init__(self, split: Split) -> None:
         self._split = split
+        # The index of each bad image, and that of the good one with the same target that replaces it.
         self.stand_ins: dict[int, int] = {}
         self.restore({})
 
@@ -90,12 +86,9 @@ class BadImages:
             )  # fmt: skip
 
     def _add(self, problems: Sequence[Problem], error: Exception | None = None) -> int:
-        """Let good images stand in for bad ones; return the number of all bad images.
+        """Let good images stand in for bad ones, if `Split.max_bad` allows it; return the number of all bad images.
 
         The choice depends on which images are bad, not on the order in which they are found.
-
-        Raises:
-            UserError: `Split.max_bad` does not allow it, or no image is good.
         """
         files, most = self._split.files, self._split.max_bad
         shown = list_some((f"{name_of(problem.file)} {problem.reason}" for problem in problems), separator="; ")

@@ -27,11 +27,8 @@ LEVEL = 257
 class Feed:
     """The parameters of every batch, for DALI's external_source: a pure function of the batch's number.
 
-    Args:
-        sampler: draws the parameters of the plan's steps.
-        reading: the batches. Validation repeats its first epoch.
-        neutral: feed neutral values to samples that a step leaves out, where its op has some, in place of a mask: on
-            the GPU an operator for the whole batch is cheaper than one more operator.
+    Validation repeats its first epoch. With `neutral`, samples that a step leaves out are fed neutral values, where its
+    op has some, in place of a mask: on the GPU an operator for the whole batch is cheaper than one more operator.
     """
 
     def __init__(self, sampler: Sampler, reading: Reading, *, neutral: bool = False) -> None:
@@ -67,15 +64,13 @@ class Feed:
         if begun and self._coming is None and following != wanted:
             # In the background: at its first batch, the pipeline would wait for it.
             self._coming = following, Background(partial(self._draw, following))
-        rows = slice(offset * size, (offset + 1) * size)
-        return [values[rows] for values in self._block[1]]
+        return [values[offset * size : (offset + 1) * size] for values in self._block[1]]
 
     def _draw(self, block: _Block) -> list[Values]:
         epoch, batch = block[0], block[1] * self._together
         size = self._reading.batch_size
         count = min(self._together, self._batches - batch) * size
-        fed = self._stage_values((epoch, batch * size, count))
-        return [values for stage in fed for values in stage.values()]
+        return [values for stage in self._stage_values((epoch, batch * size, count)) for values in stage.values()]
 
     def _stage_values(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:
         plan, draws = self._sampler.plan, self._sampler.draw(*where)
@@ -96,8 +91,7 @@ def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutra
     # it would differ.
     neutral = bool(stage.neutral) and (neutral or stage.steps[0].op.random)
     masked = stage.is_gated and not neutral
-    values = stage.values(draws, size, neutral=stage.is_gated)
-    plain = {name: compact(value) for name, value in values.items()}
+    plain = {name: compact(value) for name, value in stage.values(draws, size, neutral=stage.is_gated).items()}
     return {"applied": stage.applied(draws), **plain} if masked else plain
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from augment.data.dataset import ImageRef
 from augment.data.faults import DECODER_ERRORS
-from augment.data.images import is_decoded, open_image, orientation_of
+from augment.data.images import SIDEWAYS, is_decoded, open_image, orientation_of
 from augment.params import Size
 from augment.recipe.kinds import Array
 from augment.support.errors import UserError
@@ -39,7 +39,7 @@ def turns(orientations: NDArray[np.int64], sides: Array) -> Array:
 
     `sides` are height and width of the upright images, (N, 2).
     """
-    swapped = orientations >= 5
+    swapped = orientations >= SIDEWAYS
     matrix = np.tile(np.eye(3), (len(orientations), 1, 1))
     matrix[swapped] = matrix[swapped][:, [1, 0, 2]]
     for axis, mirrored in ((0, (2, 3, 6, 7)), (1, (3, 4, 7, 8))):

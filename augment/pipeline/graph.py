@@ -22,31 +22,18 @@ Device = Literal["cpu", "gpu"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where decoding runs and what it may take.
+    """Where decoding runs and what it may take."""
 
-    Attributes:
-        device: where the image is after decoding; all that follows runs there.
-        decode: "mixed" decodes JPEGs partly on the GPU, "cpu" on the CPU.
-        cache: MiB of GPU memory for decoded images; 0 for none.
-        prefetch: batches to prefetch.
-        hw_decoder_load: share of the JPEGs for the GPU's hardware decoder, which rounds differently.
-        auto: whether `decode` was left to a trial.
-        load_auto: whether `hw_decoder_load` was left to `place`.
-        reason: what was chosen and why, if anything was; for people.
-        threads: CPU threads.
-        gpu: number of the GPU.
-    """
-
-    device: Device = "cpu"
-    decode: Literal["cpu", "mixed"] = "mixed"
-    cache: int = 0
-    prefetch: int = 2
-    hw_decoder_load: float = 0.65
-    auto: bool = False
-    load_auto: bool = False
-    reason: str = field(default="", compare=False)
-    threads: int = field(default=2, compare=False)
-    gpu: int = field(default=0, compare=False)
+    device: Device = "cpu"  # where the image is after decoding; all that follows runs there
+    decode: Literal["cpu", "mixed"] = "mixed"  # "mixed" decodes JPEGs partly on the GPU, "cpu" on the CPU
+    cache: int = 0  # MiB of GPU memory for decoded images; 0 for none
+    prefetch: int = 2  # batches
+    hw_decoder_load: float = 0.65  # share of the JPEGs for the GPU's hardware decoder, which rounds differently
+    auto: bool = False  # whether `decode` was left to a trial
+    load_auto: bool = False  # whether `hw_decoder_load` was left to `place`
+    reason: str = field(default="", compare=False)  # what was chosen and why, if anything was; for people
+    threads: int = field(default=2, compare=False)  # of the CPU
+    gpu: int = field(default=0, compare=False)  # its number
 
     def on(self, device: torch.device, threads: int) -> "Placement":
         """Return the same choices on a device, with CPU threads."""
@@ -81,17 +68,11 @@ class Placement:
 
 @dataclass(frozen=True)
 class Form:
-    """In which form images are handed out.
+    """In which form images are handed out."""
 
-    Attributes:
-        half: float16 in place of float32.
-        raw: without normalization: uint8 images, for figures and tests.
-        frames: with the window of its image that each sample shows.
-    """
-
-    half: bool = False
-    raw: bool = False
-    frames: bool = False
+    half: bool = False  # float16 in place of float32
+    raw: bool = False  # without normalization: uint8 images, for figures and tests
+    frames: bool = False  # with the window of its image that each sample shows
 
 
 class GraphImage:
@@ -182,18 +163,13 @@ class GraphImage:
         if self._frames and image is self._whole:
             sides = self._sides(image)
             self._show(sides, *(window or (sides * 0, sides)))
-        roi = {} if window is None else {"roi_start": window[0], "roi_end": window[1]}
-        return self._resized(image, size, **roi)
+        return self._resized(image, size, **({} if window is None else {"roi_start": window[0], "roi_end": window[1]}))
 
     def random_window(self, size: Size, scale: float, padding: float, border: str, fill: int) -> Node:
         """Return a window of fixed scale at a random position as (height, width, 3) uint8; by default DALI draws it.
 
-        Args:
-            size: height and width of the result in pixels.
-            scale: sides of the window over those of the largest that has the proportions of the result.
-            padding: how far it may reach beyond the edges, over its sides.
-            border: what lies there.
-            fill: gray level there with border constant.
+        Its sides are `scale` times those of the largest that has the proportions of `size`. Over these, it may reach
+        `padding` beyond the edges, where the border lies, or with border constant the gray level `fill`.
         """
         whole = self.decode()
         least = [round(side / scale) for side in size]
@@ -204,8 +180,7 @@ class GraphImage:
         # A cast rounds, and would take the positions at both ends half as often as the others.
         start = fn.cast(math.floor(self.random_position() * positions), dtype=types.INT32) - _of_each_side(beyond)
         if self._frames:
-            scaled = fn.reductions.max(_of_each_side(least) / self._sides(whole))
-            self._show_cut(whole, sides, start, size, scaled)
+            self._show_cut(whole, sides, start, size, fn.reductions.max(_of_each_side(least) / self._sides(whole)))
         return self._cut(image, start, size, border, fill)
 
     def random_position(self) -> Node:
@@ -224,8 +199,7 @@ class GraphImage:
             sides = fn.cast(image.shape(), dtype=types.INT32)[:2]
         start = -((_of_each_side(size) - sides) // 2)
         if self._frames:
-            scale = fn.reductions.min(_of_each_side(size) / self._sides(whole))
-            self._show_cut(whole, sides, start, size, scale)
+            self._show_cut(whole, sides, start, size, fn.reductions.min(_of_each_side(size) / self._sides(whole)))
         return self._cut(image, start, size, border, fill)
 
     def _sides(self, image: Node) -> Node:

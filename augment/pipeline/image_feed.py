@@ -33,11 +33,8 @@ class ImageFeed:
     operator has read it, so nothing has to be kept here; but the arrays must not change.
 
     The order is that of DALI's own file reader: a new permutation in each epoch, cut into as many shards as there are
-    ranks. The last batch of an epoch is padded with the shard's last image, and so is a smaller shard.
-
-    Args:
-        reading: the images, and which of them in which batch.
-        shuffle: names and numbers that the permutations are derived from; None: in order.
+    ranks. The last batch of an epoch is padded with the shard's last image, and so is a smaller shard. Permutations are
+    derived from the names and numbers of `shuffle`; None: in order.
     """
 
     def __init__(self, reading: Reading, shuffle: tuple[int | str, ...] | None = None) -> None:
@@ -103,16 +100,11 @@ class ImageFeed:
             return [found[index] for index in indices]
         if self._read_together:
             with suppress(OSError):  # `load` says which image it is
-                images = self._read_together([self._images[index] for index in indices])
-                return list(map(np.ascontiguousarray, images))
+                return list(map(np.ascontiguousarray, self._read_together([self._images[index] for index in indices])))
         return list(map(self.load, indices))
 
     def _wait(self, iteration: int, begin: _Begin) -> dict[int, NDArray[np.uint8]]:
-        """Return the images of a batch that are read in the background, by index; start reading the next batches.
-
-        Raises:
-            UserError: one cannot be read, or a process that reads them was killed.
-        """
+        """Return the images of a batch that are read in the background, by index; start reading the next batches."""
         try:
             for number in range(iteration, iteration + _AHEAD + 1):
                 if number not in self._begun:
@@ -133,8 +125,7 @@ class ImageFeed:
             order = np.arange(len(self._images), dtype=np.int32)
             if self._shuffle is not None:
                 # All ranks must shuffle alike, so the rank is not part of this seed.
-                key = derive_seed(*self._shuffle, epoch)
-                np.random.Generator(np.random.Philox(key=key)).shuffle(order)
+                np.random.Generator(np.random.Philox(key=derive_seed(*self._shuffle, epoch))).shuffle(order)
             # The previous epoch's order is still in use: batches are announced across the end of an epoch.
             before = {number: kept for number, kept in self._orders.items() if number == epoch - 1}
             self._orders = {**before, epoch: self._read[order[self._reading.shard_of_epoch]]}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from augment.data.decoding import Decoder
 from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header
-from augment.data.images import orientation_of, to_rgb
+from augment.data.images import SIDEWAYS, orientation_of, to_rgb
 from augment.data.targets.boxes import Boxes
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.keypoints import Keypoints
@@ -35,15 +35,10 @@ _IN_A_LIST = " A single image comes in a list."
 
 @dataclass(frozen=True)
 class Images:
-    """A batch of images in memory.
+    """A batch of images in memory."""
 
-    Attributes:
-        kind: where they are: encoded, or decoded on the CPU or the GPU.
-        data: the images in the form that DALI's external_source takes.
-    """
-
-    kind: Literal["encoded", "cpu", "gpu"]
-    data: Any
+    kind: Literal["encoded", "cpu", "gpu"]  # encoded, or decoded on the CPU or the GPU
+    data: Any  # in the form that DALI's external_source takes
 
     def __len__(self) -> int:
         return len(self.data)
@@ -98,14 +93,9 @@ def read_images(given: Any, device: torch.device) -> Images:
 
 
 def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, classes: int | None) -> Tensor | None:
-    """Return the targets of a batch as a tensor, None if there are none.
+    """Return the targets that `Transform.__call__` takes of a batch as a tensor on a device, None if there are none.
 
-    Args:
-        given: see `Transform.__call__`.
-        count: number of images.
-        device: where the tensor is to be.
-        mixing: the steps that mix the targets, if any, for messages.
-        classes: number of classes, if it is known.
+    They are those of `count` images and of so many classes, if that is known; `mixing` names the steps that mix them.
 
     Raises:
         UserError: they are missing, of another type or shape than is allowed, or name a class that does not exist.
@@ -234,4 +224,4 @@ def _header(data: NDArray[np.uint8], number: int) -> tuple[tuple[int, int], int]
             (width, height), orientation = image.size, orientation_of(image)
     except (*DECODER_ERRORS, Image.DecompressionBombError) as error:
         raise UserError(f"images[{number}] {describe_damage(BytesIO(data.tobytes()))}.") from error
-    return ((width, height) if orientation >= 5 else (height, width)), orientation
+    return ((width, height) if orientation >= SIDEWAYS else (height, width)), orientation

@@ -43,17 +43,11 @@ class Mixer:
         self._drawn: dict[tuple[Size, bool], tuple[int, int, int, list[_Values]]] = {}
 
     def mix(self, images: Tensor, targets: Tensor, *, epoch: int, start: int) -> tuple[Tensor, Tensor]:
-        """Mix a batch, or one view of it.
+        """Mix a batch, or one view of it, whose first sample is at `start` of an epoch.
 
-        Args:
-            images: (N, 3, height, width).
-            targets: those of its samples, as the kind collates them.
-            epoch: the epoch it belongs to.
-            start: position of its first sample in the epoch.
-
-        Returns:
-            Images, (N, 3, height, width) in channels_last memory, and the share of each class in them, (N, classes)
-            float32; labels and numbers are mixed in the same shares, (N, K). Masks are pasted as images are.
+        Images are (N, 3, height, width), before and after, then in channels_last memory; targets, as the kind collates
+        them, become the share of each class, (N, classes) float32. Labels and numbers are mixed in the same shares,
+        (N, K), and masks pasted as images are.
         """
         stages = self._sampler.plan.batch_stages
         in_order = images.permute(0, 2, 3, 1).is_contiguous()
@@ -100,8 +94,7 @@ class Mixer:
         if epoch != drawn or start < first or start + count > end:
             first, end = start, start + max(count, self._together)
             draws, (size, by_kernel) = self._sampler.draw(epoch, first, end - first), kind
-            stages = self._sampler.plan.batch_stages
-            fed = [stage_values(stage, draws, size, neutral=True) for stage in stages]
+            fed = [stage_values(stage, draws, size, neutral=True) for stage in self._sampler.plan.batch_stages]
             if by_kernel:
                 fed = [{"records": np.stack([_records(values, size) for values in fed], axis=1)}]
             values = [{name: to_device(value, device) for name, value in one.items()} for one in fed]

@@ -82,8 +82,9 @@ class Dali:
             return _same(None if result is None else np.asarray(result), image, function)
 
         on_cpu = images.cpu() if self.device == "gpu" else images
-        changed = fn.python_function(on_cpu, *drawn.values(), function=call, num_outputs=1, output_layouts=["HWC"])
-        return self.here(changed)
+        return self.here(
+            fn.python_function(on_cpu, *drawn.values(), function=call, num_outputs=1, output_layouts=["HWC"])
+        )
 
     def torch_function(self, function: Callable[..., Any], images: Node, values: Mapping[str, Any]) -> Node:
         """Apply `function(images, **values)` to each batch, (N, size, size, 3) uint8 to the same, where it is."""
@@ -175,8 +176,7 @@ def add_views(
         for stage, values in zip(stages, source.values(number, stages), strict=True):
             made.append(apply(made[-1], stage, values, source.dali(number, stage)))
         first = first or made
-        finished = form.raw or program is not None
-        views.append(made[-1] if finished else normalize(made[-1], own, half=form.half))
+        views.append(made[-1] if form.raw or program is not None else normalize(made[-1], own, half=form.half))
     return views, windows, shown
 
 
@@ -224,8 +224,7 @@ def _linear(images: Node, matrix: Node, mean_matrix: Node | None, dtype: Any) ->
     """Apply a matrix to each pixel, and another one to the mean of the image; clip the sum to an integer type."""
     if mean_matrix is None:
         return fn.coord_transform(images, MT=matrix, dtype=dtype)
-    mean = fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
-    offset = fn.coord_transform(mean, MT=mean_matrix)
+    offset = fn.coord_transform(fn.reductions.mean(images, axes=[0, 1], keep_dims=True), MT=mean_matrix)
     return fn.cast(fn.coord_transform(images, M=matrix, dtype=types.FLOAT) + offset, dtype=dtype)
 
 

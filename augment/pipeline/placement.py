@@ -37,14 +37,10 @@ _WARM, _TIMED, _TRIAL_BATCH = 3, 12, 128
 def place(
     aug: Aug, files: Sequence[dataset.ImageRef], device: torch.device, *, threads: int, trial: bool = True
 ) -> Placement:
-    """Return where images are decoded.
+    """Return where images are decoded, of batches that are made on a device with CPU threads.
 
-    Args:
-        aug: what is asked for.
-        files: the images, of both splits if there are two: all pipelines of a process share one cache, of one size.
-        device: where batches are made.
-        threads: CPU threads of the pipeline, for the trial of `aug.decode=auto` and the hardware decoder's share.
-        trial: whether there is to be one; "mixed" without.
+    The images are those of both splits if there are two: all pipelines of a process share one cache, of one size.
+    Without a trial, `aug.decode=auto` is "mixed".
     """
     if device.type != "cuda":
         return Placement(prefetch=aug.prefetch, threads=threads)

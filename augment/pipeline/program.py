@@ -35,13 +35,9 @@ _LARGEST = 256**2  # pixels up to which the other ops than those of policies run
 
 @dataclass(frozen=True)
 class Program:
-    """What the kernel does for the samples of a plan.
+    """What the kernel does for the samples of a plan."""
 
-    Attributes:
-        plan: the plan, whose image stages are run, but for those that DALI's operators run before.
-    """
-
-    plan: Plan
+    plan: Plan  # whose image stages are run, but for those that DALI's operators run before
 
     @staticmethod
     def of(plan: Plan) -> "Program | None":
@@ -110,8 +106,7 @@ class Program:
             if stage.steps[0].op.random:
                 # Two numbers of 24 bits, as many as a float holds.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2) * 2**24)
-            given = {n: value[rows] for n, value in fed.items() if n != "applied"}
-            values = ROUTINES[name](stage, given, size)
+            values = ROUTINES[name](stage, {n: value[rows] for n, value in fed.items() if n != "applied"}, size)
             parts.append((CODES[name], rows, values, sum(value.shape[1] for value in values)))
         programs = np.zeros((where[2], sum(2 + count for *_, count in parts)), np.float32)
         at = 0

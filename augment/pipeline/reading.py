@@ -29,42 +29,25 @@ class Shard:
 
 @dataclass(frozen=True)
 class Order:
-    """In which batches and order a loader reads samples.
+    """In which batches and order a loader reads samples."""
 
-    Attributes:
-        batch_size: samples of this rank in a batch; the last one of an epoch may be smaller.
-        seed: the run's seed.
-        shard: rank and world size.
-        drop_last: leave out the smaller last batch, unless it is the only one.
-    """
-
-    batch_size: int
-    seed: int
+    batch_size: int  # samples of this rank in a batch; the last one of an epoch may be smaller
+    seed: int  # the run's
     shard: Shard = Shard()
-    drop_last: bool = False
+    drop_last: bool = False  # leave out the smaller last batch, unless it is the only one
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Which images a pipeline reads, and in which order.
+    """Which images a pipeline reads, and in which order."""
 
-    Attributes:
-        files: the images; a sample's index is its position here.
-        batch_size: samples in a batch; the last one of an epoch is padded.
-        seed: the run's seed; shuffle, crop and steps each derive their own from it.
-        epoch: the first epoch that is read.
-        shard: which part of each epoch.
-        stand_ins: maps the index of a sample to that of the sample that is read instead.
-        announce: is told the indices of each batch some time before it is made; None: nobody is.
-    """
-
-    files: Sequence[ImageRef]
-    batch_size: int
-    seed: int
-    epoch: int = 0
-    shard: Shard = Shard()
-    stand_ins: Mapping[int, int] = field(default_factory=dict)
-    announce: Callable[[NDArray[np.int32]], None] | None = None
+    files: Sequence[ImageRef]  # a sample's index is its position here
+    batch_size: int  # samples in a batch; the last one of an epoch is padded
+    seed: int  # the run's seed; shuffle, crop and steps each derive their own from it
+    epoch: int = 0  # the first epoch that is read
+    shard: Shard = Shard()  # which part of each epoch
+    stand_ins: Mapping[int, int] = field(default_factory=dict)  # which sample is read instead
+    announce: Callable[[NDArray[np.int32]], None] | None = None  # gets the indices of coming batches
 
     @property
     def batches(self) -> int:

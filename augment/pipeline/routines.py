@@ -51,10 +51,8 @@ def _jpeg(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
 
 
 def _downscale(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
-    sides = fed["side"]
-    linear = stage.steps[0].params["interpolation"] == "linear"
-    whole = np.array(size, np.float32)
-    return [sides, whole / sides, sides / whole, *_constants(fed, linear)]
+    sides, whole = fed["side"], np.array(size, np.float32)
+    return [sides, whole / sides, sides / whole, *_constants(fed, stage.steps[0].params["interpolation"] == "linear")]
 
 
 def _erase(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
@@ -98,5 +96,4 @@ def _quantization() -> NDArray[np.float32]:
     quality = np.arange(101, dtype=np.float32)[:, None]
     scale = np.where(quality < 50, 50 / np.maximum(quality, 1), 2 - 2 * quality / 100)
     tables = np.array([LUMA, CHROMA], np.float32).reshape(1, -1)
-    rounded: NDArray[np.float32] = np.clip(np.floor(scale * tables + 0.5), 1, 255)
-    return rounded
+    return np.asarray(np.clip(np.floor(scale * tables + 0.5), 1, 255), np.float32)

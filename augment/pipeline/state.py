@@ -71,7 +71,5 @@ def restored(restore: Callable[[], object], *, inside: bool) -> bool:
 
 def digest_of(split: Split) -> str:
     """Hash a split's files by folder, name and target: the same images in another folder are the same."""
-    pairs = zip(split.files, split.targets, strict=True)
-    lines = (f"{portable_name(file)} {target}" for file, target in pairs)
-    names = "\n".join(lines)
-    return blake2b(names.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    lines = (f"{portable_name(file)} {target}" for file, target in zip(split.files, split.targets, strict=True))
+    return blake2b("\n".join(lines).encode(errors="surrogateescape"), digest_size=8).hexdigest()

@@ -174,8 +174,7 @@ class Transform:
         """Return a graph for a kind of images and batches of this size, built if there is none."""
         graph = self._graphs.get(kind)
         if graph is None or graph.batch_size < count:
-            views = enumerate(self.plan.per_view)
-            samplers = [Sampler(own, self._seed, self._stream(), view) for view, own in views]
+            samplers = [Sampler(own, self._seed, self._stream(), n) for n, own in enumerate(self.plan.per_view)]
             graph = _Graph(self.plan, kind, count, self._placement, self._form, samplers)
             self._graphs[kind] = graph
         return graph
@@ -221,19 +220,15 @@ class _Graph(GraphSource):
                 raise UserError(f"{own.path}.{own.crop.key}: draws by itself, which no call can repeat.")
 
     def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
-        """Return the image that the crop of a view is given."""
-        plan = self._samplers[view].plan
-        name = f"{view} {plan.crop.key}"
+        name = f"{view} {self._samplers[view].plan.crop.key}"
         self._crops[view] = _FedImage(stored, self.placement, name, raw=raw, frames=self._form.frames)
         return self._crops[view]
 
     def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
-        """Return for each stage of a view the sources of its values."""
         fed = self._stage_values(view, (0, 0, 1))
         return [{name: fn.external_source(name=_source(view, n, name)) for name in fed[n]} for n in range(len(stages))]
 
     def dali(self, view: int, stage: Stage) -> Dali:
-        """Return what a stage of a view needs of DALI."""
         plan = self._samplers[view].plan
         return Dali(self.placement.device, plan.size, None, f"{plan.path}.{stage.steps[0].key}")
 
@@ -262,8 +257,7 @@ class _Graph(GraphSource):
         if self.program is not None:
             programs = [to_device(values, device) for values in drawn[1]]
             made = [self.program.run(*pair, self._form) for pair in zip(made, programs, strict=True)]
-        shown = [windows[number] for number in self._shown] if windows else []
-        return [image.permute(0, 3, 1, 2) for image in made], shown
+        return [image.permute(0, 3, 1, 2) for image in made], [windows[n] for n in self._shown] if windows else []
 
     def _draw(self, where: tuple[int, int, int]) -> tuple[dict[str, Values], list[Values]]:
         """Return what the stages of all views are fed, by the names of their sources, and the programs of the views."""
@@ -296,29 +290,22 @@ def _source(view: int, stage: int, name: str) -> str:
 
 
 class _FedImage(GraphImage):
-    """What a crop op asks of the graph, with windows that are drawn outside of it.
-
-    Attributes:
-        name: name of the external source that feeds the drawn values.
-        columns: number of values in [0, 1) that are drawn for each image.
-        draw: turns them, (N, columns), and the sizes of the images into what is fed; None: the crop draws nothing.
-    """
+    """What a crop op asks of the graph, with windows that are drawn outside of it."""
 
     def __init__(self, stored: Node, placement: Placement, name: str, *, raw: bool, frames: bool) -> None:
         super().__init__(stored, placement, seed=0, raw=raw, frames=frames)
-        self.name = name
-        self.columns = 2
+        self.name = name  # of the external source that feeds what is drawn
+        self.columns = 2  # number of values in [0, 1) that are drawn for each image
+        # Turns these, (N, columns), and the sizes of the images into what is fed; None: the crop draws nothing.
         self.draw: Callable[[Array, Any], Array] | None = None
 
     def resize_random_window(self, size: Size, area_range: Interval, aspect_range: Interval) -> Node:
-        """Return a random window as (height, width, 3) uint8."""
         self.columns = COLUMNS
         self.draw = lambda uniform, sizes: random_windows(uniform, sizes(), area_range, aspect_range)
         window = self._source()
         return self.resize(self.decode(), size, (window[:2], window[2:]))
 
     def random_position(self) -> Node:
-        """Return two numbers in [0, 1)."""
         # As float32 the largest numbers would be rounded to 1.
         self.draw = lambda uniform, sizes: np.minimum(uniform, 1 - 2**-24)
         return self._source()

@@ -97,5 +97,5 @@ def _decimals(drawn_from: Interval | Values) -> int:
     """Return the decimals to show: enough for a hundredth of the range and for two digits of its low end."""
     ends = drawn_from.values if isinstance(drawn_from, Values) else drawn_from
     low, high = min(ends), max(ends)
-    enough = round(2 - log10(high - low or abs(high) or 1))
-    return min(max(enough, 1 - floor(log10(low)) if low > 0 else 0, 0), 9)
+    of_low = 1 - floor(log10(low)) if low > 0 else 0
+    return min(max(round(2 - log10(high - low or abs(high) or 1)), of_low, 0), 9)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
@@ -14,21 +14,13 @@ from augment.support.yaml_files import read_yaml
 
 @dataclass(frozen=True)
 class Equivalent:
-    """A transform that others have, a row of equivalents.yaml.
+    """A transform that others have, a row of equivalents.yaml."""
 
-    Attributes:
-        torchvision: names in torchvision.transforms.v2.
-        albumentations: names in albumentations.
-        timm: arguments of timm.data.create_transform, or of timm.data.Mixup.
-        steps: the steps of a recipe that do the same, as in YAML; empty: none do.
-        note: where it is otherwise, or what differs.
-    """
-
-    torchvision: str = ""
-    albumentations: str = ""
-    timm: str = ""
-    steps: str = ""
-    note: str = ""
+    torchvision: str = ""  # names in torchvision.transforms.v2
+    albumentations: str = ""  # names there
+    timm: str = ""  # arguments of timm.data.create_transform, or of timm.data.Mixup
+    steps: str = ""  # the steps of a recipe that do the same, as in YAML; empty: none do
+    note: str = ""  # where it is otherwise, or what differs
 
     def parsed(self) -> dict[str, Any]:
         """Return the steps as plain values."""
@@ -44,7 +36,7 @@ class Equivalent:
 @cache
 def equivalents() -> tuple[Equivalent, ...]:
     """Return the rows of the table."""
-    rows = cast(list[dict[str, str]], read_yaml(Path(__file__).with_suffix(".yaml")))
+    rows: Any = read_yaml(Path(__file__).with_suffix(".yaml"))
     return tuple(Equivalent(**row) for row in rows)
 
 

@@ -21,17 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from augment.params import Param, Range
-from augment.recipe.kinds import (
-    KINDS,
-    BatchOp,
-    ColorOp,
-    CropOp,
-    Function,
-    GeometryOp,
-    LocalOp,
-    Op,
-    PolicyOp,
-)
+from augment.recipe.kinds import KINDS, BatchOp, ColorOp, CropOp, Function, GeometryOp, LocalOp, Op, PolicyOp
 from augment.support.errors import UserError, suggest
 
 Decorator = Callable[[Function], Function]

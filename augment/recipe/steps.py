@@ -47,23 +47,14 @@ _WEIGHT = Number(default=1.0, within=(0, 1e6), above=0, doc="how often one_of ch
 
 @dataclass(frozen=True)
 class Step:
-    """One use of an op in a recipe.
+    """One use of an op in a recipe."""
 
-    Attributes:
-        key: its name in YAML, unique among its siblings; its random stream depends on it.
-        op: the op.
-        p: probability of applying it to a sample.
-        params: all other parameters, validated and complete.
-        steps: the steps that a policy chooses from or consists of.
-        weight: how often one_of chooses it, relative to its siblings.
-    """
-
-    key: str
+    key: str  # its name in YAML, unique among its siblings; its random stream depends on it
     op: Op
-    p: float = 1.0
-    params: Mapping[str, Any] = field(default_factory=dict)
-    steps: tuple["Step", ...] = ()
-    weight: float = 1.0
+    p: float = 1.0  # probability of applying it to a sample
+    params: Mapping[str, Any] = field(default_factory=dict)  # all other parameters, validated and complete
+    steps: tuple["Step", ...] = ()  # the steps that a policy chooses from or consists of
+    weight: float = 1.0  # how often one_of chooses it, relative to its siblings
 
     def leaves(self) -> Iterator["Step"]:
         """Yield the steps that are not policies: this step, or those nested in it."""
@@ -117,13 +108,7 @@ def _unpickled(
 
 @dataclass(frozen=True)
 class Aug:
-    """The recipe: augmentation of both splits, and how images are decoded and normalized.
-
-    Attributes:
-        train: steps of the train split, in order of application.
-        val: steps of the val split, in order of application.
-        views: views of each image of the train split.
-    """
+    """The recipe: augmentation of both splits, and how images are decoded and normalized."""
 
     size: Size = setting(  # noqa: RUF009
         ImageSize(
@@ -178,9 +163,9 @@ class Aug:
         )
     )
     plugins: tuple[str, ...] = setting(Texts(default=(), doc="Python modules that declare your own ops", reach=IMPORTS))
-    train: tuple[Step, ...] = ()
+    train: tuple[Step, ...] = ()  # in order of application
     val: tuple[Step, ...] = ()
-    views: Views = field(default_factory=Views)
+    views: Views = field(default_factory=Views)  # of each image of train
 
     def steps(self, split: SplitName) -> tuple[Step, ...]:
         """Return the steps of a split."""
@@ -200,8 +185,7 @@ def parse_aug(given: object) -> Aug:
     if not isinstance(given, Mapping):
         raise UserError(f"aug: {given!r} is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug.")
     nested = ("train", "val", "views")
-    known = {**settings(Aug), **dict.fromkeys(nested)}
-    check_known(given, known, "aug", {op: f"train.{op}" for op in OPS})
+    check_known(given, {**settings(Aug), **dict.fromkeys(nested)}, "aug", {op: f"train.{op}" for op in OPS})
     plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in nested}, "aug")
     load_plugins(plain["plugins"], "aug.plugins")
     train, val = (parse_steps(given.get(split), f"aug.{split}") for split in SPLITS)

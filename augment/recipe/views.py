@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A view with steps of its own: those of `aug.train`, changed and continued by its own.
-
-    Attributes:
-        name: its name in YAML.
-        steps: all its steps, in order.
-    """
+    """A view with steps of its own: those of `aug.train`, changed and continued by its own."""
 
     count: int = setting(Count(default=1, within=(1, 16), doc="number of these views, each with draws of its own"))
     size: Size | None = setting(  # noqa: RUF009
@@ -39,27 +34,19 @@ class View:
         )
     )
     share: tuple[str, ...] = setting(Texts(default=(), doc="steps whose draws are those of the first view"))
-    name: str = ""
-    steps: "tuple[Step, ...]" = ()
+    name: str = ""  # in YAML
+    steps: "tuple[Step, ...]" = ()  # all of them, in order
 
 
 @dataclass(frozen=True, kw_only=True)
 class Views:
-    """Several views of each train image, for self-supervised training.
-
-    Attributes:
-        named: views with steps of their own, in place of `count` equal ones.
-    """
+    """Several views of each train image, for self-supervised training."""
 
     count: int = setting(Count(default=1, within=(1, 16), doc="views of each image, each with draws of its own"))
     crop: str = setting(
-        Choice(
-            default="own",
-            options=("own", "same"),
-            doc="whether each view has its own crop window or all share one",
-        )
+        Choice(default="own", options=("own", "same"), doc="whether each view has its own crop window or all share one")
     )
-    named: tuple[View, ...] = field(default=(), repr=False)
+    named: tuple[View, ...] = field(default=(), repr=False)  # with steps of their own, in place of `count` equal ones
 
 
 def parse_views(
@@ -127,11 +114,8 @@ def _check_shared(view: View, first: View, key: str) -> None:
 def merge_steps(base: Mapping[str, Any], own: Mapping[str, Any], last: Collection[str] = ()) -> dict[str, Any]:
     """Return steps that are changed and continued by others, as by a recipe that builds on another one.
 
-    Args:
-        base: a mapping of steps.
-        own: a step with the name and op of one of `base` changes its parameters; any other is new. New steps come
-            after those of `base`, but a crop replaces the crop.
-        last: steps of `base` that stay behind the new ones.
+    A step of `own` with the name and op of one of `base` changes its parameters; any other is new. New steps come after
+    those of `base`, except for the `last` ones, but a crop replaces the crop.
     """
     own_crops = [name for name in own if _is_crop(name, own[name])]
     kept = {n: v for n, v in base.items() if n in own or not (own_crops and _is_crop(n, v))}

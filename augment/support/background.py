@@ -43,14 +43,8 @@ def in_threads(
 ) -> Iterator[Iterator[R]]:
     """Call a function for items in threads, in a context whose end waits for the calls that have begun.
 
-    Args:
-        work: the function.
-        items: its arguments; endless ones need `ahead`.
-        threads: how many calls run at once, at most.
-        ahead: how many calls are asked for before their results are taken; None: all.
-
-    Yields:
-        What the calls return, in the order of the items; an error is raised in its turn.
+    Yield what the calls return, in the order of the items; an error is raised in its turn. As many calls as `ahead` are
+    asked for before their results are taken, by default all, which endless items do not allow.
     """
     pool = ThreadPoolExecutor(threads)
     calls = (pool.submit(work, item) for item in items)
@@ -103,11 +97,7 @@ class Background(Generic[T]):
 
 
 class Refresher:
-    """Repeats work in the background: never twice at once, every 10 s at most, and for 1% of the time at most.
-
-    Args:
-        name: what is refreshed, for the log of errors.
-    """
+    """Repeats work in the background: never twice at once, every 10 s at most, and for 1% of the time at most."""
 
     def __init__(self, name: str) -> None:
         self._name = name

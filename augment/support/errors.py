@@ -21,10 +21,7 @@ class UserError(Exception):
 def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str | None] = MappingProxyType({})) -> str:
     """Return the end of an "unknown name" message: the closest allowed name, if one is close, and all of them.
 
-    Args:
-        name: the unknown name.
-        allowed: the known names.
-        others: common aliases of known names.
+    `others` are common aliases of allowed names.
     """
     names = sorted(allowed)
     hint = f" Did you mean '{others[name]}'?" if others.get(name) else nearest(name, names)
@@ -39,11 +36,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 def unknown_key(
-    key: str,
-    name: object,
-    value: object,
-    allowed: Iterable[str],
-    others: Mapping[str, str] = MappingProxyType({}),
+    key: str, name: object, value: object, allowed: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
 ) -> UserError:
     """Return the error about the unknown key `name` of the mapping at the key path `key`; see also `suggest`."""
     text, slip = str(name), key_slip(name, value)

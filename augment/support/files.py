@@ -44,8 +44,7 @@ def write_atomically(path: Path, content: bytes | str, *, durable: bool = True) 
 def atomic_path(path: Path, *, durable: bool = False, parents: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`; the file or folder made there is renamed to `path` at the end.
 
-    After an exception, nothing is left behind; `remove_parts` removes
-    what a killed process leaves.
+    After an exception, nothing is left behind; `remove_parts` removes what a killed process leaves.
 
     Args:
         path: the file or folder.

@@ -30,12 +30,9 @@ class UnreadableError(UserError):
 
 
 def open_regular(file: Path, folder: Path | None = None, flags: int = os.O_RDONLY) -> int:
-    """Open a file, and return its descriptor.
+    """Open a file in the folder of a run or sweep, which may itself be a link, and return its descriptor.
 
-    Args:
-        file: the file.
-        folder: the folder of a run or sweep that the file is in, which may itself be a link; None: the file's own.
-        flags: those of `os.open`.
+    By default, the folder is the file's own; the flags are those of `os.open`.
 
     Raises:
         UnreadableError: it is no regular file, or a link leads to it from the folder.

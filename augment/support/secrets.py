@@ -91,9 +91,7 @@ def as_written(value: Any, key: str = "") -> Any:
 def resolved(plain: Any, raw: Any) -> Any:
     """Return resolved values, with a `Reference` for each text that is or contains a secret or environment variable.
 
-    Args:
-        plain: the values.
-        raw: the values before interpolations were resolved.
+    `raw` are the values before interpolations were resolved.
     """
     names = re.findall(r"\$\{\s*(oc\.env|hidden)\s*:\s*([^,}\s]+)", repr(raw))
     values = {(_hidden if kind == "hidden" else os.environ).get(name.strip("'\""), "") for kind, name in names}

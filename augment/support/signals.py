@@ -75,11 +75,8 @@ class StopSignals:
     """A context in which signals that ask to stop raise KeyboardInterrupt, as Ctrl-C does by default.
 
     After `hold`, the first one only sets `asked`; the next one raises. An ignored signal, such as SIGHUP under nohup,
-    stays ignored. Only the main thread handles signals; in other threads, the context does nothing.
-
-    Attributes:
-        asked: whether a signal came, since `hold` if that was called.
-        held: whether `hold` was called.
+    stays ignored. Only the main thread handles signals; in other threads, the context does nothing. `asked` is whether
+    a signal came, since `hold` if that was called, `held` whether it was.
     """
 
     def __init__(self) -> None:

@@ -18,10 +18,8 @@ _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def read_yaml(file: Path, *, folder: Path | None = None) -> object:
     """Read a YAML file as plain values; interpolations, `${...}`, stay text.
 
-    Args:
-        file: the file.
-        folder: the folder of a run or sweep that it is in, see `augment.support.reading`. A program wrote it then, so
-            that it has no aliases, and libyaml can read it, which is ten times as fast.
+    If it is in the folder of a run or sweep, see `augment.support.reading`, a program wrote it, so that it has no
+    aliases, and libyaml can read it, which is ten times as fast.
 
     Raises:
         UserError: it cannot be read, is not YAML, has tags for Python objects, or is too large.

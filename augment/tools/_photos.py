@@ -15,13 +15,9 @@ from augment.support.text import amount
 def find_photos(
     folder: Path | None, default: Callable[[], Sequence[ImageRef]], most: int, *, check: bool = True
 ) -> list[ImageRef]:
-    """Return images in a folder, at any depth, or of `default()` if no folder is given, evenly spread.
+    """Return images in the folder of --photos, at any depth, or of `default()` if none is given, evenly spread.
 
-    Args:
-        folder: the value of --photos.
-        default: returns the images that are used otherwise.
-        most: number of images to choose; all are returned if there are fewer.
-        check: check that the chosen images of the folder can be decoded.
+    They are `most` images, or all if there are fewer; with `check`, those of a folder can be decoded.
 
     Raises:
         UserError: there is no such folder, it contains no images, or one that is chosen cannot be decoded.

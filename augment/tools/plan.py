@@ -42,8 +42,9 @@ def summary(plan: Plan) -> str:
     kinds: dict[str, int] = {"crop": 1} | Counter(stage.kind for stage in plan.stages)
     nouns = {"crop": ("crop",), "geometry": ("warp",), "color": ("color matrix", "color matrices")}
     stages = ", ".join(amount(count, *nouns.get(kind, (f"{kind} op",))) for kind, count in kinds.items())
-    first = f"{plan.view}: " if plan.view else ""
-    return f"{first}{amount(1 + len(plan.tree), 'step')}: {stages}; digest {plan.digest}"
+    return (
+        f"{f'{plan.view}: ' if plan.view else ''}{amount(1 + len(plan.tree), 'step')}: {stages}; digest {plan.digest}"
+    )
 
 
 def devices(aug: Aug, plan: Plan) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +17,7 @@ from PIL import Image
 from augment.data.convert.writers import FORMATS, EncodedSample, Schema, check_names, settings_of
 from augment.data.dataset import CLASSES_FILE, Dataset, ImageRef, Split
 from augment.data.formats.shards import is_pattern
-from augment.data.images import file_name, name_of, open_image, read_encoded, to_rgb
+from augment.data.images import as_jpeg, file_name, name_of, open_image, read_encoded, to_rgb
 from augment.data.selection import take
 from augment.data.sources import parse_data
 from augment.data.targets.kind import Target
@@ -36,19 +35,12 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a conversion.
+    """The options of a conversion."""
 
-    Attributes:
-        to: name of the format.
-        size: short side in px to which larger images are reduced; 0 keeps all sizes.
-        quality: quality of re-encoded JPEGs.
-        shard_mb: approximate size of a shard in MiB.
-    """
-
-    to: str
-    size: int = 0
-    quality: int = 90
-    shard_mb: float = 128
+    to: str  # name of the format
+    size: int = 0  # short side in px to which larger images are reduced; 0 keeps all sizes
+    quality: int = 90  # of re-encoded JPEGs
+    shard_mb: float = 128  # approximate size of a shard in MiB
 
 
 def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> str:
@@ -129,11 +121,7 @@ def _of_shard(first: EncodedSample, rest: Iterator[EncodedSample], size_mb: floa
 
 
 def _compare(part: Path, written: Mapping[str, list[int]], schema: Schema, options: Options, jobs: int) -> None:
-    """Load what was written, and compare it with the digests of each split.
-
-    Raises:
-        UserError: it differs.
-    """
+    """Load what was written, and refuse it if it differs from the digests of each split."""
     index = {"dir": str(part / ".index")} if FORMATS[options.to].ending else {}
     try:
         found = parse_data(settings_of(options.to, part, schema) | index).load()
@@ -167,8 +155,7 @@ def _digest(image: bytes | memoryview, target: bytes) -> int:
 
 
 def _key(number: int, image: ImageRef) -> str:
-    stem = file_name(image).partition(".")[0]
-    return f"{number:08}_{_KEY.sub('_', stem)[:_KEY_LENGTH]}"
+    return f"{number:08}_{_KEY.sub('_', file_name(image).partition('.')[0])[:_KEY_LENGTH]}"
 
 
 def _load(ref: ImageRef, options: Options) -> bytes:
@@ -180,10 +167,7 @@ def _load(ref: ImageRef, options: Options) -> bytes:
                     upright = to_rgb(image)  # the new file has no orientation tag
                     scale = options.size / min(upright.size)
                     width, height = (max(options.size, round(side * scale)) for side in upright.size)
-                    stream = BytesIO()
-                    smaller = upright.resize((width, height), Image.Resampling.LANCZOS)
-                    smaller.save(stream, "JPEG", quality=options.quality)
-                    return stream.getvalue()
+                    return as_jpeg(upright.resize((width, height), Image.Resampling.LANCZOS), options.quality)
         return bytes(read_encoded(ref))
     except OSError as error:
         raise UserError(f"{name_of(ref)}: cannot be read: {error.strerror or first_line(error)}.") from None

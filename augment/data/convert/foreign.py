@@ -13,7 +13,7 @@ from PIL import Image
 from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import DATA_DIR, Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS, MAX_PIXELS, strict_pillow
-from augment.data.images import name_of, read_encoded, to_rgb
+from augment.data.images import as_jpeg, name_of, read_encoded, to_rgb
 from augment.support.errors import UserError
 from augment.support.files import digest
 from augment.support.text import amount
@@ -43,15 +43,13 @@ class AsJpeg:
         Raises:
             OSError: Pillow cannot open the image.
         """
-        stream = BytesIO()
         try:
             with Image.open(BytesIO(read_encoded(self.image)), formats=_allowed()) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise OSError(f"it has {image.width} x {image.height} pixels; allowed are {MAX_PIXELS:,}")
-                to_rgb(image).save(stream, "JPEG", quality=self.quality)
+                return as_jpeg(to_rgb(image), self.quality)
         except DECODER_ERRORS as error:
             raise OSError(str(error)) from error
-        return stream.getvalue()
 
 
 def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, str]:

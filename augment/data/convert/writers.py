@@ -30,15 +30,10 @@ _ENDINGS = {
 
 @dataclass(frozen=True)
 class Schema:
-    """The kind of targets of a data set.
+    """The kind of targets of a data set."""
 
-    Attributes:
-        task: the task of the data set; each kind of target has a branch here and in each writer.
-        names: names of the classes, labels or numbers.
-    """
-
-    task: str
-    names: tuple[str, ...]
+    task: str  # each kind of target has a branch here and in each writer
+    names: tuple[str, ...]  # of the classes, labels or numbers
 
     def indices(self, target: Target) -> list[int]:
         """Return the indices of an image's class or labels, rising."""
@@ -71,20 +66,12 @@ class EncodedSample:
 
 @dataclass(frozen=True)
 class Format:
-    """A format that can be written.
-
-    Attributes:
-        doc: a phrase that describes it.
-        write: writes samples of a split; takes the path of the file without its ending, or of the split's folder, the
-            samples and the schema.
-        ending: the ending of its shards; empty if it has none, because each image is a file.
-        image: name of the field that holds the image, which a number to predict cannot have.
-    """
+    """A format that can be written."""
 
     doc: str
-    write: Callable[[Path, Iterable[EncodedSample], Schema], None]
-    ending: str = ""
-    image: str = ""
+    write: Callable[[Path, Iterable[EncodedSample], Schema], None]  # to a path without its ending, or into a folder
+    ending: str = ""  # the ending of its shards; empty if it has none, because each image is a file
+    image: str = ""  # name of the field that holds the image, which a number to predict cannot have
 
 
 def check_names(schema: Schema, to: str) -> None:
@@ -122,8 +109,8 @@ def settings_of(to: str, out: Path, schema: Schema) -> dict[str, Any]:
         found = {"source": to} | {split: f"{out}/{split}-*{FORMATS[to].ending}" for split in ("train", "val")}
     if schema.task == "regress":
         return found | {"targets": list(schema.names), "task": "regress"}
-    classes = {"classes": f"{out}/{CLASSES_FILE}"}
-    return found | classes | ({"multilabel": True} if schema.task == "multilabel" else {})
+    found["classes"] = f"{out}/{CLASSES_FILE}"
+    return found | ({"multilabel": True} if schema.task == "multilabel" else {})
 
 
 def _write_folder(folder: Path, samples: Iterable[EncodedSample], schema: Schema) -> None:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from augment.data.drawn.sample import JPEG_QUALITY, OVERSAMPLING, draw_all, expose, make_once, put, strewn, view
+from augment.data.drawn.sample import JPEG_QUALITY, OVERSAMPLING, draw_all, expose, make_once, put, seeded, strewn, view
 from augment.data.drawn.things import THINGS
 
 # Part of the folder's name; raise it with any change of the drawing, here or in sample.py and things.py.
@@ -34,17 +33,11 @@ SMALLEST = 40
 
 @dataclass(frozen=True)
 class Scene:
-    """An image of the set, and what it shows.
+    """An image of the set, and what it shows."""
 
-    Attributes:
-        image: the image, RGB.
-        instances: (height, width): 0 for the background, k + 1 for object k.
-        labels: (K,) the class of each object, from 1.
-    """
-
-    image: Image.Image
-    instances: NDArray[np.uint8]
-    labels: NDArray[np.int64]
+    image: Image.Image  # RGB
+    instances: NDArray[np.uint8]  # (height, width): 0 for the background, k + 1 for object k
+    labels: NDArray[np.int64]  # (K,) the class of each object, from 1
 
     @property
     def mask(self) -> NDArray[np.uint8]:
@@ -57,16 +50,10 @@ class Scene:
         return np.array([_extent(self.instances == k + 1) for k in range(len(self.labels))], np.int64).reshape(-1, 4)
 
 
-def generator(name: str, split: str, index: int) -> Generator:
-    """Return the generator of an image of a set."""
-    return Generator(np.random.Philox(np.random.SeedSequence(list(f"{name}/{split}/{index}".encode()))))
-
-
 def draw_objects(split: str, index: int) -> Scene:
     """Return one image of the set with its objects; one in 25 has none."""
-    rng = generator("objects", split, index)
-    size = SIZES[rng.integers(len(SIZES))]
-    scene, canvas = strewn(rng, size)
+    rng = seeded("objects", split, index)
+    scene, canvas = strewn(rng, SIZES[rng.integers(len(SIZES))])
     stencil = Image.new("L", scene.size)
     quarter = scene.width // 2, scene.height // 2
     count = 0 if rng.random() < 0.04 else int(rng.integers(1, 5))
@@ -89,8 +76,7 @@ def reduced(stencil: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
     height, width = (side // OVERSAMPLING for side in stencil.shape)
     cells = stencil.reshape(height, OVERSAMPLING, width, OVERSAMPLING)
     covered = np.stack([(cells == n).sum(axis=(1, 3)) for n in range(count + 1)])
-    most: NDArray[np.int64] = np.argmax(covered, axis=0)
-    return most.astype(np.uint8)
+    return np.asarray(np.argmax(covered, axis=0), np.uint8)
 
 
 def make_objects(root: Path) -> Path:

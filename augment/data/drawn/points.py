@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from augment.data.drawn.objects import SIZES, coco_of, generator, reduced
-from augment.data.drawn.sample import JPEG_QUALITY, OVERSAMPLING, draw_all, expose, make_once, put, strewn, view
+from augment.data.drawn.objects import SIZES, coco_of, reduced
+from augment.data.drawn.sample import JPEG_QUALITY, OVERSAMPLING, draw_all, expose, make_once, put, seeded, strewn, view
 from augment.data.drawn.things import CLASSES, THINGS
 
 # Part of the folder's name; raise it with any change of the drawing, here or in objects.py, sample.py and things.py.
@@ -29,7 +29,7 @@ _OTHERS = tuple(name for name in CLASSES if name != "house")
 
 def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64]]:
     """Return one image of the set, and its points, (5, 3): x, y and visibility, 1 where another thing hides it."""
-    rng = generator("points", split, index)
+    rng = seeded("points", split, index)
     scene, canvas = strewn(rng, SIZES[rng.integers(len(SIZES))])
     stencil = Image.new("L", scene.size)
     traced = ImageDraw.Draw(stencil)

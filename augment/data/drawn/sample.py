@@ -152,9 +152,14 @@ def strewn(rng: Generator, size: tuple[int, int]) -> tuple[Image.Image, ImageDra
     return scene, canvas
 
 
+def seeded(*of: object) -> Generator:
+    """Return the generator of an image, by what identifies it."""
+    return Generator(np.random.Philox(np.random.SeedSequence(list("/".join(map(str, of)).encode()))))
+
+
 def draw(name: str, split: str, index: int) -> Image.Image:
     """Return one image of a class of the set, RGB; train and val differ in nothing but the seeds."""
-    rng = Generator(np.random.Philox(np.random.SeedSequence(list(f"{split}/{name}/{index}".encode()))))
+    rng = seeded(split, name, index)
     scene, canvas = begin(rng)
     put(rng, canvas, THINGS[name](rng), view(rng, scene.size))
     return expose(rng, scene.reduce(OVERSAMPLING))
@@ -162,15 +167,13 @@ def draw(name: str, split: str, index: int) -> Image.Image:
 
 def make_sample(root: Path, *, train_per_class: int = TRAIN_PER_CLASS, val_per_class: int = VAL_PER_CLASS) -> Path:
     """Draw the set into a folder of its own under `root`, {train,val}/<class>/<index>.jpg; see `make_set`."""
-    folder = root / f"sample-v{VERSION}-{train_per_class}-{val_per_class}"
-    counts = {"train": train_per_class, "val": val_per_class}
     images = {
         f"{split}/{name}/{index:03d}.jpg": (name, split, index)
-        for split, count in counts.items()
+        for split, count in {"train": train_per_class, "val": val_per_class}.items()
         for name in CLASSES
         for index in range(count)
     }
-    return make_set(folder, images, draw)
+    return make_set(root / f"sample-v{VERSION}-{train_per_class}-{val_per_class}", images, draw)
 
 
 def make_set(
@@ -182,13 +185,8 @@ def make_set(
     """Draw a set into a folder, unless it is there already.
 
     The folder appears in one step, complete. An interrupted call leaves nothing; of several processes the first to
-    finish wins.
-
-    Args:
-        folder: the folder to make.
-        images: the arguments of `draw` for each image file, by its path relative to the folder.
-        draw: draws an image.
-        texts: the content of text files.
+    finish wins. `images` has the arguments of `draw` for each image, `texts` the content of each text file, by its path
+    in the folder.
 
     Raises:
         UserError: it cannot be written.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from PIL import Image
 
-from augment.data.drawn.sample import OVERSAMPLING, begin, expose, make_set, put, view
+from augment.data.drawn.sample import OVERSAMPLING, begin, expose, make_set, put, seeded, view
 from augment.data.drawn.things import CLASSES, THINGS
 
 # Part of the folder's name; raise it with any change of the drawing, here or in sample.py and things.py.
@@ -23,12 +23,12 @@ RADIUS_RANGE = (0.4, 0.55)
 
 def labels_of(split: str, index: int) -> tuple[str, ...]:
     """Return the things that an image shows: one to four of `CLASSES`, each at most once, all equally likely."""
-    return _choose(_generator(split, index))
+    return _choose(seeded("scene", split, index))
 
 
 def draw_scene(split: str, index: int) -> Image.Image:
     """Return one image of the set, RGB; train and val differ in nothing but the seeds."""
-    rng = _generator(split, index)
+    rng = seeded("scene", split, index)
     names = _choose(rng)
     scene, canvas = begin(rng, MEAN_SIDE_RANGE)
     quarter = scene.width // 2, scene.height // 2
@@ -47,10 +47,6 @@ def make_scenes(root: Path) -> Path:
     texts = {f"{split}.txt": "".join(lines[name] for name, of in images.items() if of[0] == split) for split in counts}
     folder = root / f"scenes-v{VERSION}-{TRAIN}-{VAL}"
     return make_set(folder, images, draw_scene, texts | {"classes.txt": "\n".join(CLASSES)})
-
-
-def _generator(split: str, index: int) -> Generator:
-    return Generator(np.random.Philox(np.random.SeedSequence(list(f"scene/{split}/{index}".encode()))))
 
 
 def _choose(rng: Generator) -> tuple[str, ...]:

@@ -99,12 +99,7 @@ def _opened(file: RecordFile, _process: int) -> Any:
 
 
 def _parse(value: memoryview) -> Any:
-    """Return a Datum.
-
-    Raises:
-        DecodeError: it is not one.
-        ValueError: it has no data.
-    """
+    """Return a Datum, or raise a DecodeError, or a ValueError about its data."""
     datum = Datum.FromString(bytes(value))
     if len(datum.float_data):
         raise ValueError("it holds floats (float_data); allowed are encoded images and bytes")

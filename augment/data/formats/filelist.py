@@ -27,41 +27,24 @@ _FLAGS = ("0", "1", "0.0", "1.0")
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a list.
+    """A line of a list."""
 
-    Attributes:
-        number: line number, from 1.
-        path: path of the image, as written.
-        words: labels or numbers of the image, as written.
-    """
-
-    number: int
-    path: str
-    words: tuple[str, ...]
+    number: int  # from 1
+    path: str  # of the image, as written
+    words: tuple[str, ...]  # labels or numbers of the image, as written
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The content of a list.
+    """The content of a list."""
 
-    Attributes:
-        key: the setting that names the file.
-        file: the list.
-        lines: its lines, at least one.
-        columns: names of the columns of the words, if each word has its own column.
-        column: name of the column of all words; empty: there is no header, or each word has its own column.
-        flags: names of the columns that contain only 0 and 1, if the column of the words is the first of them and was
-            chosen by position.
-        guessed: if the column of the words was chosen by position: this column, then the other candidates.
-    """
-
-    key: str
+    key: str  # the setting that names the file
     file: Path
-    lines: tuple[Line, ...]
-    columns: tuple[str, ...] = ()
-    column: str = ""
-    flags: tuple[str, ...] = ()
-    guessed: tuple[str, ...] = ()
+    lines: tuple[Line, ...]  # at least one
+    columns: tuple[str, ...] = ()  # names of the columns of the words, if each word has its own
+    column: str = ""  # name of the column of all words; empty: there is no header, or each word has its own
+    flags: tuple[str, ...] = ()  # those of 0 and 1 only, if that of the words is the first of them, by position
+    guessed: tuple[str, ...] = ()  # that of the words if it was chosen by position, then the other candidates
 
     def describe(self, index: int) -> str:
         """Return the name of an image for messages, given its index."""
@@ -74,17 +57,11 @@ class Lines:
 
 
 def read_list(key: str, file: Path, *, image: str | None, label: str | None, targets: Sequence[str]) -> Lines:
-    """Read a list.
+    """Read a list, which is CSV by its ending, see `SEPARATORS`, or text; `key` is the setting that names it.
 
     A line of text is a path and its labels, separated by blanks; quotes work as in a shell, # begins a comment. CSV has
-    a header; several labels in a cell are separated by a semicolon.
-
-    Args:
-        key: the setting that names the file.
-        file: the list; CSV by its ending, see `SEPARATORS`.
-        image: column of the path in CSV; None: "path", or the first one.
-        label: column of the labels; None: "label", or the second one.
-        targets: columns of numbers or of 0 and 1, instead of `label`; empty: none.
+    a header, with a column of paths (by default "path", or the first one), and one of labels ("label", or the second
+    one), separated by a semicolon in a cell, or columns of numbers or of 0 and 1, the targets.
 
     Raises:
         UserError: there is no such file, or it is empty or malformed.
@@ -172,8 +149,7 @@ def _read_csv(
         lines.append(Line(reader.line_num, path, tuple(words if targets else filter(None, words))))
         flags = [i for i in flags if row[i].strip() in _FLAGS]
     named = tuple(header[i] for i in flags) if columns[0] in flags else ()
-    column = "" if targets else header[columns[0]]
-    return Lines(key, file, tuple(lines), targets, column, named, tuple(guessed))
+    return Lines(key, file, tuple(lines), targets, "" if targets else header[columns[0]], named, tuple(guessed))
 
 
 def _rows(key: str, file: Path, reader: Any) -> Iterator[list[str]]:

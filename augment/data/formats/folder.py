@@ -52,15 +52,9 @@ def scan_folder(
     folder by `EXTENSIONS` in upper or lower case; hidden files and folders are skipped. Files and class folders may be
     symbolic links; linked folders further down are not entered. The order depends on the names only.
 
-    Args:
-        root: the folder that holds train and val.
-        train_dir: the folder of train in root; None: "train", or with `cuts_val` the root itself.
-        val_dir: the folder of val; None: "val".
-        cuts_val: leave val empty, since it is cut from train later.
-        with_foreign: list images of foreign formats, too.
-
-    Returns:
-        What there is; a missing val, an empty class, or a class that train lacks are `Dataset.problems`.
+    The folders in root are "train" and "val" by default. With `cuts_val`, val is empty, since it is cut from train
+    later, and train may be the root itself; `with_foreign` lists images of foreign formats, too. A missing val, an
+    empty class, or a class that train lacks are `Dataset.problems`.
 
     Raises:
         UserError: the folder is missing, or there are no folders of classes in it.
@@ -109,8 +103,7 @@ def describe_nested(dataset: Dataset) -> str:
     """Return the end of a message about a single class: the right root, if its images are in several folders of it."""
     folders = {os.path.dirname(os.path.abspath(file)) for file in dataset.train.files if isinstance(file, Path)}
     root = shown(Path(os.path.commonpath(folders))) if len(folders) > 1 else Path()
-    nested = dataset.classes[0] in root.parts
-    return f"; if the folders in {root} are the classes: data.root={root}" if nested else ""
+    return f"; if the folders in {root} are the classes: data.root={root}" if dataset.classes[0] in root.parts else ""
 
 
 def _split_folders(
@@ -163,8 +156,8 @@ def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, w
         for name in train_folders
     ]
     if not any(files for files, _ in val):
-        first = next(iter(val_folders.values()))
-        problems.append(f"the class folders in {val_folder} hold no images{_other_files(first)}.")
+        others = _other_files(next(iter(val_folders.values())))
+        problems.append(f"the class folders in {val_folder} hold no images{others}.")
     return Dataset(tuple(train_folders), _split(train), _split(val))
 
 

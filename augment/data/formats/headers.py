@@ -12,10 +12,8 @@ from PIL import Image
 from augment.data.check import remember
 from augment.data.dataset import DATA_DIR
 from augment.data.faults import DECODER_ERRORS
-from augment.data.images import orientation_of, points_back
+from augment.data.images import SIDEWAYS, orientation_of, points_back
 from augment.support.files import digest
-
-_SIDEWAYS = 5  # the first of the EXIF orientations that swap width and height
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,7 @@ class Header:
     @property
     def shown(self) -> tuple[int, int]:
         """Height and width of the upright image."""
-        turned = self.orientation >= _SIDEWAYS
-        return (self.width, self.height) if turned else (self.height, self.width)
+        return (self.width, self.height) if self.orientation >= SIDEWAYS else (self.height, self.width)
 
     def turn_of(self, size: tuple[int, int] | None) -> int | None:
         """Return the orientation of annotations that were made for a height and width; None: for no form of this image.
@@ -50,8 +47,7 @@ class Header:
 
 def read_headers(files: Sequence[Path]) -> dict[Path, Header]:
     """Return the headers of images, without those that cannot be read; they are cached."""
-    cache = cache_file("headers", files)
-    lines = remember(list(dict.fromkeys(files)), _read, cache)
+    lines = remember(files, _read, cache_file("headers", files))
     return {file: Header(*map(int, line.split())) for file, line in lines.items() if line}
 
 

@@ -25,19 +25,12 @@ _PROGRESS_FROM = 256 * 2**20  # bytes: less takes no more than a second
 
 
 class Record(NamedTuple):
-    """A record of a file.
+    """A record of a file."""
 
-    Attributes:
-        offset: offset of its image in the file.
-        length: length of the image in bytes.
-        labels: its labels or numbers.
-        name: its name in the file; empty: its number.
-    """
-
-    offset: int
-    length: int
-    labels: Sequence[Label]
-    name: str = ""
+    offset: int  # of its image in the file
+    length: int  # in bytes
+    labels: Sequence[Label]  # or numbers
+    name: str = ""  # in the file; empty: its number
 
 
 # Yields the records of a file; raises a `UserError` that says what is wrong, without naming the file.
@@ -46,17 +39,11 @@ Reader = Callable[[RecordFile], Iterator[Record]]
 
 @dataclass(frozen=True)
 class Index:
-    """The records of one file, in its order.
+    """The records of one file, in its order."""
 
-    Attributes:
-        spans: (N, 2) int64, offset and length of each image.
-        labels: the labels of all records.
-        keys: the names of the records, separated by NUL; empty: they have none.
-    """
-
-    spans: NDArray[np.int64]
-    labels: Labels
-    keys: bytes
+    spans: NDArray[np.int64]  # (N, 2) int64, offset and length of each image
+    labels: Labels  # of all records
+    keys: bytes  # the names of the records, separated by NUL; empty: they have none
 
     @property
     def names(self) -> list[str]:
@@ -68,14 +55,9 @@ class Index:
 def load_indexes(
     paths: Sequence[Path], kind: str, cache: Path, read: Reader, companion: Callable[[RecordFile], Path | None]
 ) -> Iterator[tuple[RecordFile, Index]]:
-    """Yield each file with its index, which is built unless the cache has an up-to-date one.
+    """Yield each file with its index, which is built unless there is an up-to-date one below the folder of caches.
 
-    Args:
-        paths: the files.
-        kind: the source's name, and the settings that an index depends on.
-        cache: folder below which indexes are cached.
-        read: reads a file.
-        companion: returns another file that the index depends on, which `read` makes.
+    It depends on the kind, a source's name and settings, and on the companion of a file, which `read` makes.
 
     Raises:
         UserError: a file cannot be read, or is damaged.

@@ -23,16 +23,11 @@ _ROWS = 64  # that are Python's at a time
 def read_table(
     file: RecordFile, *, image: str, label: str, targets: Sequence[str] = (), destination: Callable[[RecordFile], Path]
 ) -> Iterator[Record]:
-    """Copy the images of a file, and yield its rows with their spans in the copy.
+    """Copy the images of a file to its destination, and yield its rows with their spans in the copy.
 
-    This takes the memory of about two row groups, often 100 MB each.
-
-    Args:
-        file: the file.
-        image: column of the encoded images: bytes, or the hub's struct of bytes and path.
-        label: column of the labels: whole numbers, names, floats to predict, or lists of these.
-        targets: columns of a number each, instead of `label`.
-        destination: returns the path of the file for the images.
+    This takes the memory of about two row groups, often 100 MB each. The column of images holds bytes, or the hub's
+    struct of bytes and path; that of labels whole numbers, names, floats to predict, or lists of these. The targets are
+    columns of a number each, instead of labels.
 
     Raises:
         UserError: the file is not a parquet file, a column is missing or holds something else, an image is only a

@@ -26,9 +26,7 @@ PADDING = -1  # fills up label arrays, which must have one length for the librar
 def read_records(file: RecordFile, *, padded: bool = False) -> Iterator[Record]:
     """Yield the records of a file; each span is that of the whole record, see `unpack`.
 
-    Args:
-        file: the file.
-        padded: whether `PADDING` among the labels is none of them.
+    If it is `padded`, `PADDING` among the labels is none of them.
 
     Raises:
         UserError: no RecordIO file, or one that is cut short or damaged.

@@ -20,16 +20,10 @@ OPEN_FILES = 256  # a quarter of what Linux allows a process by default
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A file of records with its state when it was indexed.
-
-    Attributes:
-        path: its path.
-        size: size in bytes.
-        mtime_ns: time of its last change.
-    """
+    """A file of records with its state when it was indexed."""
 
     path: Path
-    size: int
+    size: int  # in bytes
     mtime_ns: int
 
     @classmethod
@@ -62,23 +56,14 @@ class RecordFile:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An image inside a file.
-
-    Attributes:
-        file: the file.
-        key: identifies the image in its file, such as the number of its record.
-        offset: offset of the first byte.
-        length: length in bytes.
-        unpack: extracts the image from the bytes of the span, if these contain more.
-        label: name of the file in messages, if it differs from the file's name.
-    """
+    """An image inside a file."""
 
     file: RecordFile
-    key: str
-    offset: int
-    length: int
-    unpack: Callable[[bytes], bytes | memoryview] | None = None
-    label: str = ""
+    key: str  # identifies the image in its file, such as the number of its record
+    offset: int  # of the first byte
+    length: int  # in bytes
+    unpack: Callable[[bytes], bytes | memoryview] | None = None  # extracts the image from the bytes
+    label: str = ""  # name of the file in messages, if it differs from the file's name
 
     @property
     def name(self) -> str:

@@ -29,13 +29,9 @@ def read_examples(
 ) -> Iterator[Record]:
     """Yield the records of a file.
 
-    Compare all checksums, which means reading the whole file, as the check of the images does later.
-
-    Args:
-        file: the file.
-        image: name of the feature that holds the encoded image.
-        label: name of the feature that holds the labels: int64, bytes for the names of classes, or floats to predict.
-        targets: names of features that hold a number each, instead of `label`.
+    Compare all checksums, which means reading the whole file, as the check of the images does later. The feature of
+    labels holds int64, bytes for the names of classes, or floats to predict; targets are features of a number each,
+    instead of labels.
 
     Raises:
         UserError: the file is not a TFRecord file, truncated or damaged, or a record is not an Example or lacks a
@@ -130,8 +126,7 @@ def write_examples(path: Path, samples: Iterable[Mapping[str, Feature]]) -> None
         for features in samples:
             example = Example()
             for name, values in features.items():
-                feature = example.features.feature.add(key=name).value
-                getattr(feature, _field(values)).value.extend(values)
+                getattr(example.features.feature.add(key=name).value, _field(values)).value.extend(values)
             record = example.SerializeToString()
             lines.append(f"{stream.tell()} {len(record) + _HEAD + _CHECKSUM.size}\n")
             length = _LENGTH.pack(len(record))

@@ -23,15 +23,10 @@ TIMEOUT_S = 15.0  # without a byte
 
 @dataclass(frozen=True)
 class Archive:
-    """A packed data set on a server.
+    """A packed data set on a server."""
 
-    Attributes:
-        url: its address; the last part of the path is the archive's file name.
-        md5: its checksum, 32 hexadecimal digits; None if unknown.
-    """
-
-    url: str
-    md5: str | None = None
+    url: str  # its address; the last part of the path is the archive's file name
+    md5: str | None = None  # its checksum, 32 hexadecimal digits; None if unknown
 
     @property
     def name(self) -> str:

@@ -1,6 +1,7 @@
 """The sources of images that the project draws itself, with masks, boxes or points."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,45 +14,44 @@ from augment.data.targets.keypoints import Keypoints
 from augment.data.targets.masks import MASKS, MaskFile
 from augment.params import WRITES, Flag, Text, setting
 
-_DIR = Text(default=DATA_DIR, doc="folder in which the data set is created once", reach=WRITES)
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawn(Source):
+    make: ClassVar[Callable[[Path], Path]] = objects.make_objects
+    names: ClassVar[tuple[str, ...]] = objects.NAMES
+
+    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the data set is created once", reach=WRITES))
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        folder = type(self).make(Path(self.dir))
+        return Dataset(self.names, self._split(folder, "train"), self._split(folder, "val"))
+
+    def _split(self, folder: Path, name: str) -> Split:
+        raise NotImplementedError
 
 
 @source("sample_masks")
 @dataclass(frozen=True, kw_only=True)
-class SampleMasks(Source):
+class SampleMasks(_Drawn):
     """Images drawn by the project itself, with a mask of five kinds of objects and the background."""
 
     task: ClassVar[str] = "segment"
 
-    dir: str = setting(_DIR)
-
-    def load(self) -> Dataset:
-        """Draw the set if it is not there."""
-        folder = objects.make_objects(Path(self.dir))
-        train, val = (self._split(folder / name) for name in ("train", "val"))
-        return Dataset(objects.NAMES, train, val)
-
-    def _split(self, folder: Path) -> Split:
-        files = sorted((folder / "images").iterdir())
-        masks = (MaskFile(folder / "masks" / f"{file.stem}.png", classes=len(objects.NAMES)) for file in files)
+    def _split(self, folder: Path, name: str) -> Split:
+        files = sorted((folder / name / "images").iterdir())
+        masks = (MaskFile(folder / name / "masks" / f"{file.stem}.png", classes=len(self.names)) for file in files)
         return Split(tuple(files), tuple(masks), MASKS)
 
 
 @source("sample_boxes")
 @dataclass(frozen=True, kw_only=True)
-class SampleBoxes(Source):
+class SampleBoxes(_Drawn):
     """The images of `sample_masks`, with the box of each object."""
 
     task: ClassVar[str] = "detect"
 
-    dir: str = setting(_DIR)
     instances: bool = setting(Flag(default=False, doc="with boxes, the mask of each object"))
-
-    def load(self) -> Dataset:
-        """Draw the set if it is not there."""
-        folder = objects.make_objects(Path(self.dir))
-        train, val = (self._split(folder, name) for name in ("train", "val"))
-        return Dataset(objects.NAMES, train, val)
 
     def _split(self, folder: Path, name: str) -> Split:
         files, annotations = _read(folder, name)
@@ -59,25 +59,20 @@ class SampleBoxes(Source):
         for number, (file, found) in enumerate(zip(files, annotations, strict=True)):
             boxes = [(x, y, x + width, y + height) for x, y, width, height in (each["bbox"] for each in found)]
             instances = MaskFile(folder / name / "instances" / f"{file.stem}.png") if self.instances else None
-            labels = [each["category_id"] for each in found]
-            targets.append(Objects.of(boxes, labels, instances=instances, image_id=number))
+            targets.append(
+                Objects.of(boxes, [each["category_id"] for each in found], instances=instances, image_id=number)
+            )
         return Split(files, tuple(targets), BOXES)
 
 
 @source("sample_points")
 @dataclass(frozen=True, kw_only=True)
-class SamplePoints(Source):
+class SamplePoints(_Drawn):
     """Images of houses drawn by the project itself, with five points each."""
 
     task: ClassVar[str] = "keypoints"
-
-    dir: str = setting(_DIR)
-
-    def load(self) -> Dataset:
-        """Draw the set if it is not there."""
-        folder = points.make_points(Path(self.dir))
-        train, val = (self._split(folder, name) for name in ("train", "val"))
-        return Dataset(points.NAMES, train, val)
+    make: ClassVar[Callable[[Path], Path]] = points.make_points
+    names: ClassVar[tuple[str, ...]] = points.NAMES
 
     def _split(self, folder: Path, name: str) -> Split:
         files, annotations = _read(folder, name)

@@ -70,15 +70,9 @@ LOADED = LoadedData()
 def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: bool = True) -> Dataset:
     """Load a source's data set, once per process and current folder.
 
-    Val is cut from train first, then the fraction is taken; classes are balanced last.
-
-    Args:
-        source: the source.
-        left_out: what the check left out in the run to resume; None: what it leaves out now.
-        needs_val: whether val may not be missing; if it is, the data set's is empty.
-
-    Returns:
-        The data set, with all that was noticed as `Dataset.notices`.
+    Val is cut from train first, then the fraction is taken; classes are balanced last. `left_out` is what the check
+    left out in the run to resume; None: what it leaves out now. If val may be and is missing, that of the data set is
+    empty. All that was noticed is in `Dataset.notices`.
 
     Raises:
         UserError: the data cannot be used or obtained, an image cannot be decoded and `skip_bad` is false, or the

@@ -84,9 +84,8 @@ def describe_copies(dataset: Dataset) -> str:
     targets: dict[int, dict[Hashable, tuple[Target, ImageRef]]] = defaultdict(dict)
     for group, image, target in train + val:
         targets[group].setdefault(dataset.kind.content(target), (target, image))
-    learned = {group for group, _, _ in train}
+    learned, found = {group for group, _, _ in train}, []
     scored = [image for group, image, _ in val if group in learned]
-    found = []
     if scored:
         are = plural(len(scored), "is a copy of a train image", "are copies of train images")
         found.append(f"{len(scored):,} of {amount(len(dataset.val), 'val image')} {are}, such as {name_of(scored[0])}")

@@ -174,8 +174,8 @@ class Parquet(Records):
         )
 
     def _companion(self, file: RecordFile) -> Path:
-        columns = (self.image, self.label, self.targets)
-        return Path(self.dir) / "parquet" / f"{digest(columns, file.path)}.images"
+        name = digest((self.image, self.label, self.targets), file.path)
+        return Path(self.dir) / "parquet" / f"{name}.images"
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
         unpacked = RecordFile.of(self._companion(file).resolve())

@@ -146,8 +146,7 @@ class ListedSource(Source):
         """Return what is to be read, by its key: data.train and, unless val is cut from it, data.val."""
         if self.only_val:
             return {"data.val": self.train}
-        val = {} if self.cuts_val or self.val is None else {"data.val": self.val}
-        return {"data.train": self.train} | val
+        return {"data.train": self.train} | ({} if self.cuts_val or self.val is None else {"data.val": self.val})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,11 +226,7 @@ def source(name: str) -> Callable[[S], S]:
 
 
 def parse_data(given: object, *, needs_train: bool = True) -> Source:
-    """Check the `data` section, `{source: name, ...settings}`.
-
-    Args:
-        given: the section.
-        needs_train: whether train may not be missing; if it is, the source has `only_val`.
+    """Check the `data` section, `{source: name, ...settings}`; if train may be missing, the source may have `only_val`.
 
     Raises:
         UserError: an unknown source or setting, a missing one, or a value that is not allowed.

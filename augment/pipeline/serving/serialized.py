@@ -37,8 +37,7 @@ def serialize(plan: Plan, device: Device) -> bytes:
         image = GraphImage(encoded, Placement(device), seed=0, peek=True)
         images = plan.crop.op.function(image, plan.size, **plan.crop.op.values(plan.crop.params, {}))
         pipeline.set_outputs(normalize(images, plan, half=False, layout="CHW"))
-    content: bytes = pipeline.serialize()
-    return content
+    return bytes(pipeline.serialize())
 
 
 def deserialize(

@@ -20,17 +20,11 @@ _Sides = tuple[Tensor, Tensor]  # height and width of an image
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the rows, or the columns, of the result lie in the image.
+    """Where the rows, or the columns, of the result lie in the image."""
 
-    Attributes:
-        centers: (length,) in pixels of the image, from its edge.
-        step: (1,) pixels of the image per pixel of the result.
-        inside: (length,) whether they show the image; None: all do.
-    """
-
-    centers: Tensor
-    step: Tensor
-    inside: Tensor | None = None
+    centers: Tensor  # (length,) in pixels of the image, from its edge
+    step: Tensor  # (1,) pixels of the image per pixel of the result
+    inside: Tensor | None = None  # (length,) whether they show the image; None: all do
 
 
 class Crop(nn.Module):
@@ -101,8 +95,7 @@ def _letterbox(pixels: Tensor, axis: int, sides: _Sides, size: Size, border: str
     side = sides[axis]
     step = torch.maximum(sides[0] / size.height, sides[1] / size.width)
     length = (side / step + 0.5).floor().clamp(min=1)  # of the image in the result, in pixels
-    offset = ((len(pixels) - length) / 2).floor()
-    place = pixels - offset
+    place = pixels - ((len(pixels) - length) / 2).floor()
     inside = None
     if border == "constant":
         inside = (place > 0) & (place < length)

@@ -98,6 +98,5 @@ def require_fixed(plan: Plan, forms: Mapping[str, object] | None = None) -> None
 
 def _is_random(step: Step) -> bool:
     op = step.op
-    ranges = [step.params[name] for name in op.draws.values()]
-    drawn = bool(op.uniforms) or not all(map(is_fixed, ranges))
-    return op.random or 0 < step.p < 1 or drawn
+    ranged = not all(is_fixed(step.params[name]) for name in op.draws.values())
+    return op.random or 0 < step.p < 1 or bool(op.uniforms) or ranged

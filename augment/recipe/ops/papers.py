@@ -29,13 +29,9 @@ _WIDE = {"shear": 0.99, "translate": 32 / 224, "rotate": 135.0, "factor": 0.99, 
 
 
 def _op(name: str, parts: Iterable[float], most: dict[str, float], border: dict[str, Any]) -> dict[str, Any]:
-    """Return the step for an op of the papers.
+    """Return the step for an op of the papers, by its name there, in snake_case.
 
-    Args:
-        name: the papers' name for the op, in snake_case.
-        parts: magnitudes to draw from, as shares of the highest, in [0, 1].
-        most: strength of each op at the highest magnitude.
-        border: border parameters of geometry ops.
+    Magnitudes are drawn from `parts`, as shares of the highest, at which each op has the strength `most`.
     """
     parts = list(parts)
     kind, _, axis = name.partition("_")

@@ -38,17 +38,11 @@ _MOST_IMAGES = 20_000
 
 @dataclass(frozen=True)
 class Setup:
-    """What every row gets.
+    """What every row gets."""
 
-    Attributes:
-        aug: the recipe.
-        flags: the values of the command's flags.
-        default: lists the images that are used without --photos.
-    """
-
-    aug: Aug
-    flags: Namespace
-    default: Callable[[], Sequence[ImageRef]]
+    aug: Aug  # the recipe
+    flags: Namespace  # the command's
+    default: Callable[[], Sequence[ImageRef]]  # lists the images that are used without --photos
 
     def __str__(self) -> str:
         mean = sum(len(read_encoded(image)) for image in self.images) / len(self.images)
@@ -178,8 +172,8 @@ def memory_rows(setup: Setup) -> list[Row]:
     """
 
     def ours() -> Iterator[Sized]:
-        recipe = Recipe(setup.aug, 0, (), {})
-        transform = Transform(recipe, device=setup.device, threads=setup.flags.threads, classes=10)
+        options = {"device": setup.device, "threads": setup.flags.threads, "classes": 10}
+        transform = Transform(Recipe(setup.aug, 0, (), {}), **options)
         targets = torch.zeros(setup.batch_size, dtype=torch.int64, device=setup.device)
         return repeated(setup, lambda batch: transform(batch, targets))
 

@@ -51,25 +51,15 @@ Transform = Callable[[Sequence[ImageRef]], Floats]
 
 @dataclass(frozen=True)
 class Parity:
-    """The difference of an export from validation.
+    """The difference of an export from validation."""
 
-    Attributes:
-        form: name of its file.
-        loader: where validation ran, cpu or cuda.
-        images: number of images compared.
-        max_levels: largest absolute difference in levels of 0..255.
-        mean_levels: mean absolute difference in levels of 0..255.
-        beyond: share of values that differ by more than one level.
-        worst: name of the image with the largest mean difference.
-    """
-
-    form: str
-    loader: str
-    images: int
-    max_levels: float
-    mean_levels: float
-    beyond: float
-    worst: str
+    form: str  # name of its file
+    loader: str  # where validation ran, cpu or cuda
+    images: int  # number of images compared
+    max_levels: float  # largest absolute difference, of 255
+    mean_levels: float  # mean absolute difference, of 255
+    beyond: float  # share of values that differ by more than one level
+    worst: str  # name of the image with the largest mean difference
 
 
 def load_dali(file: Path, device: Device) -> Transform:

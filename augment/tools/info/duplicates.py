@@ -38,17 +38,11 @@ _MOST = 100_000  # candidate pairs, at most
 
 @dataclass(frozen=True)
 class Copies:
-    """Duplicate images.
+    """Duplicate images."""
 
-    Attributes:
-        same: images with the same bytes: the first one with each of the others.
-        alike: images that look the same but differ in bytes; of those with the same bytes only the first counts.
-        all_compared: whether all candidate pairs were compared; false if there were too many.
-    """
-
-    same: Pairs
-    alike: Pairs
-    all_compared: bool = True
+    same: Pairs  # have the same bytes: the first one with each of the others
+    alike: Pairs  # look the same but differ in bytes; of those with the same bytes only the first counts
+    all_compared: bool = True  # false: there were too many candidates
 
 
 def find_copies(images: Sequence[ImageRef], facts: Facts) -> Copies:

@@ -52,15 +52,10 @@ _OF_IMAGES = {
 
 @dataclass(frozen=True)
 class DataFinding:
-    """A likely problem.
+    """A likely problem."""
 
-    Attributes:
-        kind: an identifier for programs.
-        text: one or two sentences.
-    """
-
-    kind: str
-    text: str
+    kind: str  # for programs
+    text: str  # one or two sentences
 
 
 def find_problems(info: Info, *, skip_bad: bool | None = None, convert: str = "") -> list[DataFinding]:
@@ -103,8 +98,9 @@ def _leaks(info: Info) -> Iterator[DataFinding]:
     )
     for kind, counts, how in (("leak", info.same, f"byte for byte. {why}"), ("near_leak", info.alike, looks)):
         if leaked := counts["val_in_train"]:
-            part = _part(leaked, len(info.data.val), *_ARE, noun="val image")
-            yield DataFinding(kind, f"{part} also in train, {how}")
+            yield DataFinding(
+                kind, f"{_part(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
+            )
     what = "labels" if info.data.task in ("classify", "multilabel") else info.data.kind.units
     alike = "is wrong, unless they are naturally alike (scans, icons, video frames)"
     for kind, pairs, which, wrong in (
@@ -143,8 +139,9 @@ def _numbers(info: Info) -> Iterator[DataFinding]:
     for name, spread in info.numbers.items():
         train, val = spread["train"], spread.get("val", spread["train"])
         if not train["std"]:
-            text = f"{name} is {train['mean']:.4g} for every train image: there is nothing to learn."
-            yield DataFinding("constant", text)
+            yield DataFinding(
+                "constant", f"{name} is {train['mean']:.4g} for every train image: there is nothing to learn."
+            )
         elif val["max"] > train["max"] + train["std"] or val["min"] < train["min"] - train["std"]:
             in_val, in_train = (f"{of['min']:.4g}..{of['max']:.4g}" for of in (val, train))
             yield DataFinding("range", f"{name} is {in_val} in val but {in_train} in train: models extrapolate poorly.")

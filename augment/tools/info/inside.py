@@ -1,6 +1,6 @@
 """Statistics of targets in the image: how many pixels, objects or points of each class there are, and their sizes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,28 +22,29 @@ _PROGRESS_FROM = 500  # masks
 
 @dataclass
 class Inside:
-    """What is in the images.
+    """What is in the images."""
 
-    Attributes:
-        unit: what is counted: "pixels", "objects" or "images".
-        images: (classes, 2) images that have each class, or each point, in train and in val.
-        amounts: (classes, 2) pixels, objects or labeled points of each.
-        figures: the values of each image or object, by name, of which the spread is shown.
-        counts: further counts by name, in train and in val.
-    """
+    unit: str  # pixels, objects or images
+    images: NDArray[np.int64]  # (classes, 2) images that have each class, or each point, in train and in val
+    amounts: NDArray[np.int64]  # (classes, 2) pixels, objects or labeled points of each
+    figures: dict[str, NDArray[Any]] = field(default_factory=dict)  # of images or objects, by name
+    counts: dict[str, list[int]] = field(default_factory=dict)  # further counts by name, in train and in val
 
-    unit: str
-    images: NDArray[np.int64]
-    amounts: NDArray[np.int64]
-    figures: dict[str, NDArray[Any]] = field(default_factory=dict)
-    counts: dict[str, list[int]] = field(default_factory=dict)
+    def spreads(self) -> dict[str, dict[str, float]]:
+        """Return the spread of each figure, by name."""
+        return {name: spread_of(values) for name, values in self.figures.items() if len(values)}
+
+
+def spread_of(values: NDArray[Any]) -> dict[str, float]:
+    """Return the extremes and the median of values; nothing if there are none."""
+    return {name: float(getattr(np, name)(values)) for name in ("min", "median", "max") if len(values)}
 
 
 def count_inside(data: Dataset) -> Inside:
     """Count what the targets of a data set are; masks are read."""
-    count = {MASKS.task: _pixels, BOXES.task: _objects}.get(data.kind.task, _points)
+    kinds = {MASKS.task: (_pixels, "pixels"), BOXES.task: (_objects, "objects")}
+    count, unit = kinds.get(data.kind.task, (_points, "images"))
     found = [count(getattr(data, name), len(data.classes)) for name in SPLITS]
-    unit = {MASKS.task: "pixels", BOXES.task: "objects"}.get(data.kind.task, "images")
     images, amounts = (np.stack([of[part] for of, *_ in found], axis=1) for part in (0, 1))
     figures = {name: np.concatenate([of[name] for _, of, _ in found]) for name in found[0][1]}
     return Inside(unit, images, amounts, figures, {name: [of[name] for *_, of in found] for name in found[0][2]})
@@ -83,10 +84,9 @@ def _objects(split: Split, classes: int) -> _Counted:
         amounts += counts
     each = np.array([len(target) for target in split.targets], np.int64)
     boxes = np.concatenate([np.zeros((0, 4), np.float32), *(target.boxes for target in split.targets)])
-    counted = {"no objects": int((each == 0).sum())}
-    for name in ("crowd", "difficult"):
-        counted[name] = sum(int(getattr(target, name).sum()) for target in split.targets)
+    marked = {n: sum(int(getattr(target, n).sum()) for target in split.targets) for n in ("crowd", "difficult")}
     sides = np.sqrt(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1))
+    counted = {"no objects": int((each == 0).sum())} | marked
     return (images[1:], amounts[1:]), {"objects": each, "box, px": sides}, counted
 
 
@@ -96,24 +96,10 @@ def _points(split: Split, classes: int) -> _Counted:
     return (images, images), {"points": labeled.sum(axis=1)}, {"no points": int((~labeled.any(axis=1)).sum())}
 
 
-def shown(inside: Inside, spread: Callable[[NDArray[Any]], str]) -> dict[str, str]:
-    """Return lines of text by name."""
-    lines = {name: spread(values) for name, values in inside.figures.items() if len(values)}
-    counts = {
-        name: f"{train:,} in train, {val:,} in val" for name, (train, val) in inside.counts.items() if train + val
-    }
-    return lines | counts
-
-
 def plain(inside: Inside, names: Sequence[str]) -> dict[str, Any]:
     """Return everything as plain values, for JSON."""
     amounts = {
         name: dict(zip(SPLITS, row, strict=True)) for name, row in zip(names, inside.amounts.tolist(), strict=True)
     }
-    spread = {
-        name: {key: float(getattr(np, key)(values)) for key in ("min", "median", "max")}
-        for name, values in inside.figures.items()
-        if len(values)
-    }
     counts = {name: dict(zip(SPLITS, of, strict=True)) for name, of in inside.counts.items()}
-    return {inside.unit: amounts, "spread": spread, "counts": counts}
+    return {inside.unit: amounts, "spread": inside.spreads(), "counts": counts}

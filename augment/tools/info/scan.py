@@ -20,7 +20,7 @@ from PIL import Image
 from augment.data.check import group_copies
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.faults import DECODER_ERRORS, FORMATS, find_fault, strict_pillow
-from augment.data.images import is_decoded, orientation_of, read_encoded
+from augment.data.images import SIDEWAYS, is_decoded, orientation_of, read_encoded
 from augment.data.selection import cut_val
 from augment.data.sources.registry import Source
 from augment.support.background import in_threads
@@ -58,7 +58,6 @@ _PROGRESS_FROM = 500  # images
 _BLANK = 2.0  # standard deviation in gray levels, below which an image has a single color
 _SIDE, _LOW = 32, 8
 _DRAFT = 64  # px, least size of a JPEG decoded at reduced size; the decoder's averages over blocks are good enough
-_SIDEWAYS = 5  # the first of the EXIF orientations that swap width and height
 
 # The transpositions that the EXIF orientations from 2 on require.
 _TURNS = (
@@ -120,23 +119,12 @@ def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tup
     orientation = 1
     with suppress(*DECODER_ERRORS):  # a corrupt EXIF block rotates nothing
         orientation = orientation_of(image)
-    if orientation >= _SIDEWAYS:
+    if orientation >= SIDEWAYS:
         width, height = height, width
     luma = read_luma(image, orientation)
     digest = int.from_bytes(blake2b(data, digest_size=8).digest())
-    blank = float(luma.std()) < _BLANK
-    return (
-        "",
-        width,
-        height,
-        len(data),
-        form,
-        _MODES.get(mode, mode),
-        orientation,
-        digest,
-        perceptual_hash(luma),
-        blank,
-    ), luma
+    looks, named = perceptual_hash(luma), _MODES.get(mode, mode)
+    return ("", width, height, len(data), form, named, orientation, digest, looks, float(luma.std()) < _BLANK), luma
 
 
 def read_luma(image: Image.Image, orientation: int = 1) -> Luma:

@@ -19,7 +19,7 @@ from augment.params import Size
 from augment.recipe.steps import SPLITS, SplitName
 from augment.support.text import amount
 from augment.tools.info.duplicates import Copies, Pairs, tally
-from augment.tools.info.inside import Inside, count_inside, plain
+from augment.tools.info.inside import Inside, count_inside, plain, spread_of
 from augment.tools.info.scan import Facts
 
 LISTED = 24  # classes, up to which all are listed; of more, only half as many of the largest and of the smallest
@@ -27,20 +27,12 @@ LISTED = 24  # classes, up to which all are listed; of more, only half as many o
 
 @dataclass(frozen=True)
 class Info:
-    """Everything known about a data set. Indices count the images of train first, then those of val; N is their number.
+    """Everything known about a data set. Indices count the N images of train first, then those of val."""
 
-    Attributes:
-        source: name of the source in the configuration.
-        size: aug.size, the size of the model input, in px.
-        data: images and targets, including those that cannot be used.
-        facts: (N,) the `FACTS` of each image.
-        copies: duplicate images.
-    """
-
-    source: str
-    size: Size
-    data: Dataset
-    facts: Facts
+    source: str  # its name in the configuration
+    size: Size  # aug.size, the size of the model input, in px
+    data: Dataset  # images and targets, including those that cannot be used
+    facts: Facts  # (N,) the `FACTS` of each image
     copies: Copies
 
     @cached_property
@@ -58,8 +50,7 @@ class Info:
         """The number of images and classes in one line."""
         train, val = len(self.data.train), len(self.data.val)
         parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
-        kinds = amount(len(self.names), self.data.noun)
-        return f"{self.source}: {amount(train + val, 'image')}, {parts}; {kinds}"
+        return f"{self.source}: {amount(train + val, 'image')}, {parts}; {amount(len(self.names), self.data.noun)}"
 
     # --- targets ---
 
@@ -132,8 +123,7 @@ class Info:
         """Return the extremes and the median of `values`, (N,), over usable images, of one split if given."""
         begin = len(self.data.train) if split == "val" else 0
         end = len(self.data.train) if split == "train" else None
-        chosen = values[begin:end][self.good[begin:end]]
-        return {name: float(getattr(np, name)(chosen)) for name in ("min", "median", "max") if len(chosen)}
+        return spread_of(values[begin:end][self.good[begin:end]])
 
     def frequent(self, name: str) -> dict[str, int]:
         """Return how often each value of a fact occurs among usable images, most frequent first."""

@@ -1,16 +1,14 @@
 """Describe a data set as text for the terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from augment.data.images import name_of
 from augment.recipe.steps import SPLITS
 from augment.support.text import clip, short_number
 from augment.tools.info.findings import DataFinding
-from augment.tools.info.inside import shown
+from augment.tools.info.inside import Inside
 from augment.tools.info.summary import LISTED, Info
 
 _FILES = 10  # files named per list, at most
@@ -55,7 +53,7 @@ def _figures(info: Info) -> list[str]:
     rows = {
         "width": _spread(info.spread(info.sides["width"]), "px"),
         "height": _spread(info.spread(info.sides["height"]), "px"),
-        **({} if info.inside is None else shown(info.inside, _spread_of)),
+        **({} if info.inside is None else _inside(info.inside)),
         "short side": _spread(info.spread(info.sides["short_side"]), "px"),
         "aspect": _spread(info.spread(info.sides["aspect"]), "(width / height)"),
         "file size": f"{_spread(info.spread(kilobytes), 'kB')}; {kilobytes.sum() / 1000:,.1f} MB in total",
@@ -69,15 +67,16 @@ def _figures(info: Info) -> list[str]:
     return [f"{name:<13}{value}" for name, value in rows.items()]
 
 
-def _spread_of(values: NDArray[Any]) -> str:
-    return _spread({name: float(getattr(np, name)(values)) for name in ("min", "median", "max")}, "").replace(" :", ":")
+def _inside(inside: Inside) -> dict[str, str]:
+    counts = {n: f"{train:,} in train, {val:,} in val" for n, (train, val) in inside.counts.items() if train + val}
+    return {name: _spread(spread) for name, spread in inside.spreads().items()} | counts
 
 
-def _spread(of: Mapping[str, float], unit: str) -> str:
+def _spread(of: Mapping[str, float], unit: str = "") -> str:
     if not of:
         return "-"
     low, median, high = map(short_number, of.values())
-    return f"{low}..{high} {unit}: median {median}" if low != high else f"{low} {unit}"
+    return f"{low}..{high} {unit}".rstrip() + f": median {median}" if low != high else f"{low} {unit}"
 
 
 def _listed(counts: Mapping[str, int]) -> str:

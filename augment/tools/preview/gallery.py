@@ -45,15 +45,10 @@ OP_DRAWS = 3
 
 @dataclass(frozen=True)
 class Photos:
-    """The photos of a preview, with the masks, boxes or points in them if there are some; else with their numbers.
-
-    Attributes:
-        split: the photos.
-        names: the names of classes or points.
-    """
+    """The photos of a preview, with the masks, boxes or points in them if there are some; else with their numbers."""
 
     split: Split
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of classes or points
 
     @classmethod
     def numbered(cls, files: Sequence[ImageRef]) -> "Photos":
@@ -84,23 +79,14 @@ class Photos:
 
 @dataclass(frozen=True)
 class Shot:
-    """An image as fed to the model.
-
-    Attributes:
-        epoch: the epoch in which it occurs.
-        view: index of the view.
-        photo: index of the file.
-        image: (height, width, 3) RGB.
-        done: what was done to it, as phrases.
-        growth: area of the hulls of the boxes in it over that of the boxes themselves, as they are turned; one each.
-    """
+    """An image as fed to the model."""
 
     epoch: int
-    view: int
-    photo: int
-    image: Pixels
-    done: tuple[str, ...]
-    growth: tuple[float, ...] = ()
+    view: int  # its index
+    photo: int  # index of the file
+    image: Pixels  # (height, width, 3) RGB
+    done: tuple[str, ...]  # what was done to it, as phrases
+    growth: tuple[float, ...] = ()  # of each box: area of its hull over its own, as it is turned
 
 
 def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Shot]:
@@ -140,17 +126,11 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
 
 @dataclass(frozen=True)
 class Studio:
-    """Renders single steps on a photo.
+    """Renders single steps on a photo."""
 
-    Attributes:
-        aug: provides the image size and other settings; its steps are not used.
-        photos: those after the first are only used for mixing.
-        seed: seed of the draws.
-    """
-
-    aug: Aug
-    photos: Photos
-    seed: int
+    aug: Aug  # its steps are not used
+    photos: Photos  # those after the first are for mixing only
+    seed: int  # of the draws
 
     def row(self, step: Step, lines: Sequence[str]) -> SheetRow:
         """Return the original, and the step at the low end, the middle and the high end of its ranges.
@@ -236,9 +216,8 @@ def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
         which = f"draw {shot.epoch + 1}, view {views[shot.view]}"
         tiles[shot.photo].append(Tile(shot.image, _captioned(which, done) if len(views) > 1 else done))
     window = " with a window drawn by DALI" if plan.crop.op.random else ""
-    steps = ", then the steps below each image" if plan.tree else ""
     rows = tuple(SheetRow(tuple(row)) for row in tiles)
-    text = f"the model input: {plan.crop.title}{window}{steps}"
+    text = f"the model input: {plan.crop.title}{window}{', then the steps below each image' if plan.tree else ''}"
     grown = _grown([ratio for shot in shots for ratio in shot.growth])
     return SheetBlock("Whole recipe", "; ".join([text, *(f"{found} in the mean" for found in grown)]), rows)
 

@@ -65,23 +65,14 @@ class SheetLine:
 
 @dataclass
 class Layout:
-    """The position of everything, in pixels from the top left.
+    """The position of everything, in pixels from the top left."""
 
-    Attributes:
-        width: width of the sheet.
-        side: side of the square cell of an image.
-        height: height of the sheet, so far.
-        images: left, top and pixels of each image.
-        lines: all text.
-        rules: tops of the lines between blocks.
-    """
-
-    width: int
-    side: int
-    height: int = MARGIN
-    images: list[tuple[int, int, Pixels]] = field(default_factory=list)
-    lines: list[SheetLine] = field(default_factory=list)
-    rules: list[int] = field(default_factory=list)
+    width: int  # of the sheet
+    side: int  # of the square cell of an image
+    height: int = MARGIN  # of the sheet, so far
+    images: list[tuple[int, int, Pixels]] = field(default_factory=list)  # left, top and pixels of each image
+    lines: list[SheetLine] = field(default_factory=list)  # all text
+    rules: list[int] = field(default_factory=list)  # tops of the lines between blocks
 
     def write(self, phrases: Iterable[str], points: float, *, color: str = INK, bold: bool = False) -> None:
         """Put text, wrapped to the width, below all else."""
