@@ -9,7 +9,7 @@ These readers outlive a loader: torch's DataLoader would start its processes ane
 
 import multiprocessing
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +18,7 @@ from itertools import islice
 from os import PathLike
 from pathlib import Path
 from threading import Lock, RLock, Thread
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -36,6 +36,8 @@ from augment.support.signals import ignore_in_worker, shield_children
 
 # Items per request to a thread or process: a request takes as long as reading a small image.
 _TOGETHER = 32
+
+T = TypeVar("T")
 
 Loaded = NDArray[np.uint8] | bytes
 
@@ -121,6 +123,11 @@ class Items:
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise self.error(index, f"is {describe(item)}. Allowed: a pair, (image, target).")
         return item[0], item[1]
+
+    def target(self, index: int, read: Callable[[object], T]) -> T:
+        """Return what `read` makes of an item's target before the next one is read, perhaps to the same memory."""
+        with self._lock:
+            return read(self.pair(index)[1])
 
     def given(self, index: int, *, decoded: bool) -> Given:
         """Return an image.

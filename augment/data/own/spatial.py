@@ -48,9 +48,8 @@ class ItemMask:
 
     def read(self) -> NDArray[np.uint8]:
         """Return the labels, (height, width)."""
-        target = self.items.pair(self.index)[1]
         try:
-            return _mask(target, self.classes)
+            return self.items.target(self.index, lambda target: _mask(target, self.classes))
         except UserError as error:
             raise self.items.error(self.index, f"has {_plain(error)}.") from None
 

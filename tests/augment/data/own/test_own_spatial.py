@@ -1,5 +1,6 @@
 """Masks, boxes and points of a user's own code."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,37 @@ def test_with_names_no_mask_is_read_before_it_is_needed() -> None:
     assert dataset.classes == ("a", "b")
     with pytest.raises(UserError, match=r"item 2 of mine.train has the label 2 in its mask. Allowed: 0 to 1, and 255"):
         dataset.train.targets[2].read()
+
+
+def test_threads_read_masks_one_by_one() -> None:
+    """A Dataset need not be thread-safe, and may write each mask to the same memory."""
+    code = """
+        import time
+        import numpy as np
+        inside, together = [], []
+        class Mask(np.ndarray):
+            def detach(self):
+                inside.append(1)
+                time.sleep(0.02)
+                together.append(len(inside))
+                inside.pop()
+                return self
+            def cpu(self):
+                return np.asarray(self)
+        class Items:
+            def __len__(self):
+                return 8
+            def __getitem__(self, index):
+                return np.zeros((10, 12, 3), np.uint8), np.full((10, 12), index).view(Mask)
+        train = Items
+    """
+    dataset = written(code, task="segment")
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda target: target.read(), dataset.train.targets))
+    import mine
+
+    assert [mask.max() for mask in found] == list(range(8))
+    assert set(mine.together) == {1}
 
 
 def test_paths_are_read_as_files() -> None:
