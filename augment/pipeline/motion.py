@@ -5,9 +5,9 @@ Back, each output pixel is traced through the same stages in reverse, with the b
 that it shows: a mask is looked up once, however many stages there are, and is never interpolated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -43,9 +43,12 @@ class _Matrix:
 
 @dataclass(frozen=True)
 class _Field:
-    """A local stage that moves pixels: how far from each output pixel the one is that it shows, (N, H, W, 2)."""
+    """A local stage that moves pixels: how far from each output pixel the one is that it shows, (N, H, W, 2).
 
-    shift: Tensor
+    `shift` makes it on the device that asks: masks are traced where the images are, boxes and points on the CPU.
+    """
+
+    shift: Callable[[torch.device], Tensor]
     moved: NDArray[np.bool_]
     border: str = "reflect_101"
 
@@ -115,7 +118,7 @@ class BatchMotion:
                 continue
             if isinstance(step, _Field):
                 places = (torch.from_numpy(np.array(axis)) if xp is np else axis for axis in (x, y))
-                shift = _sample(step.shift[rows].to(self.device), *places)
+                shift = _sample(step.shift(self.device)[rows], *places)
                 traced = x + self._native(shift[0]), y + self._native(shift[1])
             else:
                 traced = self._traced(_inverse(step.matrix[rows]), x, y)
@@ -215,10 +218,16 @@ def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix | _Field
     step = stage.steps[0]
     assert isinstance(step.op, LocalOp)
     assert step.op.displacement
-    values = {name: torch.from_numpy(value) for name, value in stage.values(draws, size).items()}
-    shift = step.op.displacement(size=size, **step.op.fixed(step.params), **values)
-    applied = np.asarray(stage.applied(draws), bool)
-    return _Field(torch.where(torch.from_numpy(applied)[:, None, None, None], shift.double(), 0.0), applied)
+    values, fixed = stage.values(draws, size), step.op.fixed(step.params)
+    applied, displacement = np.asarray(stage.applied(draws), bool), step.op.displacement
+
+    @cache
+    def shift(device: torch.device) -> Tensor:
+        drawn = {name: to_device(torch.from_numpy(value), device) for name, value in values.items()}
+        moved = to_device(torch.from_numpy(applied), device)[:, None, None, None]
+        return displacement(size=size, **fixed, **drawn).double().where(moved, 0.0)
+
+    return _Field(shift, applied)
 
 
 def _inverse(matrix: Array) -> Array:
@@ -236,7 +245,7 @@ def _apply(matrix: Array, points: Array) -> Array:
 def _moved(field: _Field, points: Array, owners: NDArray[np.int64]) -> Array:
     """Return the output pixels that show points, (M, 2): those q with q + shift(q) = p, by iteration."""
     found = points
-    shift = field.shift.cpu()
+    shift = field.shift(torch.device("cpu"))
     for _ in range(_ITERATIONS):
         at = torch.from_numpy(np.nan_to_num(found))
         moved = np.empty_like(found)
