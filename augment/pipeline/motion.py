@@ -225,7 +225,8 @@ def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix | _Field
     def shift(device: torch.device) -> Tensor:
         drawn = {name: to_device(torch.from_numpy(value), device) for name, value in values.items()}
         moved = to_device(torch.from_numpy(applied), device)[:, None, None, None]
-        return displacement(size=size, **fixed, **drawn).double().where(moved, 0.0)
+        found: Tensor = displacement(size=size, **fixed, **drawn)
+        return found.double().where(moved, 0.0)
 
     return _Field(shift, applied)
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from augment.params import Choice, Flag, Size, setting
 from augment.support.errors import UserError, first_line
-from trainer.models.base import Pretrained, model
+from trainer.models.backbones import Backbone
+from trainer.models.base import model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,7 +30,7 @@ _NO_BACKBONE = (_SMALL, "ssdlite320_mobilenet_v3_large")
 
 @model("detector")
 @dataclass(frozen=True, kw_only=True)
-class Detector(Pretrained):
+class Detector(Backbone):
     """A detector of torchvision, by its name there; images keep the size and the colors that the recipe gives them."""
 
     task: ClassVar[str] = "detect"

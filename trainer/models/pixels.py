@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from augment.params import Flag, Size, Text, setting
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD
 from augment.support.errors import UserError, first_line, missing_package, suggest
+from trainer.models.backbones import Backbone
 from trainer.models.base import Channels, Pretrained, model
 from trainer.models.timm_models import Timm
 
@@ -106,7 +107,7 @@ class Smp(Pretrained):
 
 @model("torchvision")
 @dataclass(frozen=True, kw_only=True)
-class Torchvision(Pretrained):
+class Torchvision(Backbone):
     """A segmentation model of torchvision, by its name there."""
 
     task: ClassVar[str] = "segment"

@@ -2,6 +2,10 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import Request
 
 import pytest
 import timm
@@ -10,7 +14,9 @@ from torch import nn
 
 from augment.params import Size
 from augment.support.errors import UserError
-from trainer.models import timm_models
+from trainer.models import backbones, timm_models
+from trainer.models.detector import Detector
+from trainer.models.pixels import Torchvision
 from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
 
 # --- cnn ---
@@ -131,6 +137,28 @@ def test_weights_that_are_out_of_reach_end_at_once_with_ways_out(monkeypatch: py
     assert asked[0] <= 10
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names, **options: "/cache/file")
     Timm(name="resnet18", pretrained=True).require_weights()  # from the cache
+
+
+@pytest.mark.parametrize("kind", [Torchvision, Detector])
+def test_weights_of_torchvision_are_announced_and_have_to_be_within_reach(
+    kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(request: Request, timeout: float) -> None:
+        raise URLError(f"no route to {request.host} in {timeout} s")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(backbones, "urlopen", fail)
+    name = {Torchvision: "fcn_resnet50", Detector: "fasterrcnn_resnet50_fpn"}[kind]
+    assert kind(name=name).downloads() == kind(name=name, pretrained=True, weights="file").downloads() == ""
+    kind(name=name).require_weights()
+    model = kind(name=name, pretrained=True)
+    assert model.downloads() == "pretrained"
+    with pytest.raises(UserError, match=r"_resnet50.* are not in the cache .*no route to download.pytorch.org in 10 s"):
+        model.require_weights()
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "hub" / "checkpoints" / "resnet50-11ad3fa6.pth").touch()
+    assert model.downloads() == ""
+    model.require_weights()
 
 
 def test_the_normalization_is_that_of_the_weights_named() -> None:
