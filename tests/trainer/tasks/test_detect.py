@@ -17,6 +17,7 @@ from augment.data.targets.boxes import BOXES, Objects
 from augment.data.targets.spatial import Rules
 from augment.support.errors import UserError
 from trainer.models.registry import parse_model
+from trainer.run.fit import parse_fit
 from trainer.tasks.detect import ObjectSamples, _compare, boxes_at
 from trainer.tasks.meter import Meter
 from trainer.tasks.metrics import detection
@@ -136,6 +137,22 @@ def test_scores_of_classes_have_no_background(batches: list[Batch]) -> None:
 
 
 @pytest.mark.usefixtures("backend")
+def test_scores_at_other_ious_and_of_absent_classes_are_not_minus_one() -> None:
+    """Torchmetrics 1153, 2218, 2560. The only class is found with an IoU of .72, right at five of ten thresholds."""
+    target = {"boxes": torch.tensor([[0.0, 0, 100, 100]]), "labels": torch.tensor([2])}
+    target |= {name: torch.zeros(1).bool() for name in ("iscrowd", "difficult")}
+    output = torch.tensor([[[0.0, 0, 100, 72, 2, 0.9], [0, 0, 9, 9, 3, 0.1]]])
+    meter = measured([(output, [target])])
+    assert meter.scores() == pytest.approx({"map": 0.5, "map50": 1, "map75": 0})
+    samples = meter.kept()
+    assert isinstance(samples, ObjectSamples)
+    precisions = detection.average_precisions(samples.output, samples.target)
+    assert [precisions.mean(iou) for iou in range(10)] == pytest.approx([1] * 5 + [0] * 5)
+    assert precisions.of(2) == pytest.approx((0.5, 1))
+    assert np.isnan(precisions.of(3)).all()
+
+
+@pytest.mark.usefixtures("backend")
 def test_without_any_object_there_is_no_score() -> None:
     nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0).long(), "iscrowd": torch.zeros(0).bool()}
     empty = [(torch.zeros(2, 100, 6), [nothing | {"difficult": torch.zeros(0).bool()}] * 2)]
@@ -206,6 +223,17 @@ def test_a_detector_takes_images_as_they_are_and_returns_one_shape() -> None:
     assert found.shape == (2, 100, 6)
     for given in shown:
         assert torch.equal(given, images)
+
+
+def test_a_batch_without_any_box_is_learned_and_scored() -> None:
+    network = parse_model({"kind": "detector"}).build(4, (64, 64)).train()
+    nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0).long()}
+    nothing |= {name: torch.zeros(0).bool() for name in ("iscrowd", "difficult")}
+    loss = TASK.make_losses(parse_fit({}), network, CPU)[0](network(torch.randn(2, 3, 64, 64), [nothing] * 2), [])
+    loss.backward()
+    assert loss.isfinite()
+    assert loss > 0  # what is found is wrong
+    assert TASK.unmixed([nothing] * 2).shape == (2, 0, 6)
 
 
 def test_frozen_norms_keep_their_statistics() -> None:
