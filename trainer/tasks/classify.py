@@ -29,7 +29,7 @@ from trainer.tasks.losses import CrossEntropy, LossFunction, LossSettings
 from trainer.tasks.meter import Samples
 from trainer.tasks.metrics.classification import confusion, wilson_interval
 from trainer.tasks.registry import register
-from trainer.tasks.task import Task, listed
+from trainer.tasks.task import S, Task, listed
 
 if TYPE_CHECKING:
     import torch
@@ -68,19 +68,52 @@ class ClassSamples(Samples):
         return confusion(self.target, self.prediction, classes)
 
 
+class ClassTask(Task[S]):
+    """Base of the tasks whose outputs have the logits of classes in their second dimension."""
+
+    unit, units = "class", "classes"
+    figure_file = "confusion.png"
+
+    def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
+        """Return the logarithms of the mean probabilities."""
+        import torch
+        from torch.nn import functional as F
+
+        looks = [math.log(weight) + F.log_softmax(output, dim=1) for weight, output in views]
+        return torch.stack(looks).logsumexp(dim=0)
+
+    def activate(self, outputs: Tensor) -> Tensor:
+        """Return probabilities."""
+        return outputs.softmax(dim=1)
+
+    def with_confusion(self, scores: Bars, matrix: Matrix) -> Section:
+        """Return scores of the classes, and the confusion matrix or the most confused pairs."""
+        names, shares = matrix.names, matrix.shares
+        if len(names) <= _BESIDE:
+            return Section((scores, matrix))
+        pairs = most_confused(matrix.counts, names, _PAIRS)
+        rows = [
+            (true, predicted, *([] if shares else [str(times)]), percent(share, int(shares)))
+            for true, predicted, times, share in pairs
+        ]
+        head = ("true", "mistaken for", *([] if shares else ["times"]), "of the class")
+        title = f"The {amount(len(pairs), 'most confused pair')}{', by pixels' if shares else ''}"
+        alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
+        blocks = (scores, Table(title, head, rows, left=2)) if rows else (scores,)
+        return Section(blocks, (FigureImage("Confusion matrix", alt),))
+
+
 @register
-class Classify(Task[ClassSamples]):
+class Classify(ClassTask[ClassSamples]):
     """One class for each image."""
 
     name = "classify"
-    unit, units = "class", "classes"
     monitor, score, score_title, unit_score = "val_accuracy", "accuracy", "Accuracy", "recall"
     samples = ClassSamples
     loss_type = ClassLoss
     loss_settings = ("loss", "loss_options", "label_smoothing")
     top = 3
     reads_folders = True
-    figure_file = "confusion.png"
 
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
@@ -96,18 +129,6 @@ class Classify(Task[ClassSamples]):
 
         outputs, targets = super().example(names)
         return outputs, torch.full_like(targets, 1 / names) if shares else targets[:, 0].long()
-
-    def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
-        """Return the logarithms of the mean probabilities."""
-        import torch
-        from torch.nn import functional as F
-
-        looks = [math.log(weight) + F.log_softmax(output, dim=1) for weight, output in views]
-        return torch.stack(looks).logsumexp(dim=0)
-
-    def activate(self, outputs: Tensor) -> Tensor:
-        """Return probabilities."""
-        return outputs.softmax(dim=1)
 
     def unmixed(self, targets: Tensor) -> Tensor:
         """Return the class with the largest share of each image, (N,)."""
@@ -161,14 +182,7 @@ class Classify(Task[ClassSamples]):
             ("class", "accuracy and 95% interval", "right of n"),
             bars,
         )
-        if len(names) <= _BESIDE:
-            return Section((scores, matrix))
-        pairs = most_confused(matrix.counts, names, _PAIRS)
-        rows = [(true, predicted, str(times), percent(share)) for true, predicted, times, share in pairs]
-        head = ("true", "mistaken for", "times", "of the class")
-        table = Table(f"The {amount(len(pairs), 'most confused pair')}", head, rows, left=2)
-        alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
-        return Section((scores, *([table] if rows else [])), (FigureImage("Confusion matrix", alt),))
+        return self.with_confusion(scores, matrix)
 
     def findings(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield whether the model only guesses, and the worst class."""

@@ -12,13 +12,13 @@ import numpy as np
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.text import amount, plural
-from trainer.tasks.display import Bar, Bars, FigureImage, Finding, Matrix, Section, Table, WrongSample, percent
+from trainer.tasks.classify import ClassTask
+from trainer.tasks.display import Bar, Bars, Finding, Matrix, Section, WrongSample, percent
 from trainer.tasks.loss import named_loss
 from trainer.tasks.losses import LossFunction, LossSettings, PixelLoss
 from trainer.tasks.meter import Samples
 from trainer.tasks.metrics.segmentation import confusions, ious
 from trainer.tasks.registry import register
-from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor, nn
 
-# As for classes, see `trainer.tasks.classify`.
-_BESIDE, _PAIRS = 12, 20
 _NAMED = 3  # classes in the caption of a mask
 _DRAWN, _SIDE = 96, 96  # thumbnails that are kept of the worst images, and their longer side in pixels
 
@@ -59,18 +57,16 @@ class MaskSamples(Samples):
 
 
 @register
-class Segment(Task[MaskSamples]):
+class Segment(ClassTask[MaskSamples]):
     """A class for each pixel."""
 
     name, kind, own_models = "segment", MASKS, True
     views = ("none", "flip")
-    unit, units = "class", "classes"
     monitor, score, score_title, unit_score = "val_miou", "miou", "Mean IoU", "iou"
     samples = MaskSamples
     sums = ("confusion",)
     loss_settings = ("loss", "loss_options", "mask_loss", "label_smoothing")
     top = _NAMED
-    figure_file = "confusion.png"
     panels = 3
     mistakes_title = "Worst masks"
     mistakes_text = "with the lowest mean IoU in the best epoch: the image, its mask, and the prediction"
@@ -90,21 +86,9 @@ class Segment(Task[MaskSamples]):
 
         return torch.zeros(2, names, 32, 32, requires_grad=True), torch.zeros(2, 32, 32, dtype=torch.int64)
 
-    def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
-        """Return the logarithms of the mean probabilities."""
-        import torch
-        from torch.nn import functional as F
-
-        looks = [math.log(weight) + F.log_softmax(output, dim=1) for weight, output in views]
-        return torch.stack(looks).logsumexp(dim=0)
-
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
         """Return the outputs for mirror images, mirrored."""
         return outputs.flip(3)
-
-    def activate(self, outputs: Tensor) -> Tensor:
-        """Return probabilities."""
-        return outputs.softmax(dim=1)
 
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return the numbers of pixels that `MaskSamples` has."""
@@ -157,26 +141,15 @@ class Segment(Task[MaskSamples]):
         ]
         head = ("class", "IoU", "of all pixels", "images")
         bars = Bars("IoU of each class in the best epoch, the worst first", head, rows)
-        if len(names) <= _BESIDE:
-            return Section((bars, matrix))
-        counts = samples.counts
-        pairs = [
-            (names[true], names[wrong], percent(counts[true, wrong] / counts[true].sum(), 1))
-            for true, wrong in _confused(counts)[:_PAIRS]
-        ]
-        title = f"The {amount(len(pairs), 'most confused pair')}, by pixels"
-        table = Table(title, ("true", "mistaken for", "of the class"), pairs, left=2)
-        alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
-        return Section((bars, *([table] if pairs else [])), (FigureImage("Confusion matrix", alt),))
+        return self.with_confusion(bars, matrix)
 
     def findings(self, samples: MaskSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst class with what it is mistaken for, and how many classes no pixel has."""
         counts, known = samples.counts, self.worst_first(self.per_class(samples, names))
         if len(known) > 1:
             name, worst = known[0]
-            row = list(names).index(name)
-            mistaken = [names[wrong] for true, wrong in _confused(counts) if true == row][:1]
-            more = f", most often mistaken for {mistaken[0]}" if mistaken else ""
+            others = counts[row := list(names).index(name)] * (np.arange(len(names)) != row)
+            more = f", most often mistaken for {names[others.argmax()]}" if others.any() else ""
             images = amount(int(worst["images"]), "image")
             yield Finding(f"Worst class: {name} at an IoU of {percent(worst['iou'])} ({images}){more}.")
         if absent := int((counts.sum(axis=1) == 0).sum()):
@@ -239,10 +212,3 @@ def shares_text(counts: Tensor, names: Sequence[str]) -> str:
     total = max(int(counts.sum()), 1)
     largest = counts.argsort(descending=True, stable=True)[:_NAMED].tolist()
     return ", ".join(f"{names[i]} {percent(int(counts[i]) / total)}" for i in largest if counts[i]) or "nothing"
-
-
-def _confused(counts: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return the pairs of a class and another one that its pixels are predicted as, the most frequent first."""
-    wrong = counts - np.diag(counts.diagonal())
-    order = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
-    return [(int(true), int(other)) for true, other in zip(*np.unravel_index(order, wrong.shape), strict=True)]
