@@ -1,5 +1,6 @@
 """Traps into which masks, boxes and points of other libraries fell, a test each."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from annotated import coco
 from numpy.typing import NDArray
+from PIL import Image
 
 from augment import Transform, UserError, load_recipe, make_loader
 
@@ -108,6 +110,26 @@ def test_images_are_the_same_with_targets_as_without() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match="cuda"):
             Transform(recipe, device="cuda")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_targets_follow_images_that_exif_turns(orientation: int) -> None:
+    """They are in pixels of the stored image; the upright one has its sides swapped from orientation 5 on."""
+    stored = np.random.default_rng(0).integers(0, 5, (2, 3)).repeat(8, 0).repeat(8, 1).astype(np.uint8)
+    exif, file = Image.Exif(), BytesIO()
+    exif[0x0112] = orientation
+    Image.fromarray(50 * stored).convert("RGB").save(file, "JPEG", quality=100, exif=exif)
+    size = [24, 16] if orientation >= 5 else [16, 24]
+    given = {"mask": [stored], "boxes": [{"boxes": [[8, 0, 16, 8]], "labels": [1]}], "points": [[[8, 0], [15, 7]]]}
+    transform = Transform(load_recipe({"size": size, "train": {"resize": {}}}), device="cpu")
+    batch = transform([file.getvalue()], given)
+    level = ((batch.images[0] * STD + MEAN) * 255 / 50).round()[0]
+    assert torch.equal(level.long(), batch.targets["mask"][0])
+    left, top, right, bottom = map(int, batch.targets["boxes"][0]["boxes"][0].tolist())
+    assert batch.targets["mask"][0, top:bottom, left:right].unique().tolist() == [int(stored[0, 8])]
+    corners = sorted(batch.targets["points"][0, :, :2].tolist())
+    assert (corners[0][0], corners[1][0]) == (left, right - 1)
+    assert sorted(y for _, y in corners) == [top, bottom - 1]
 
 
 def test_left_and_right_eyes_change_places() -> None:
