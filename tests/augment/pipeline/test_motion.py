@@ -206,6 +206,18 @@ def test_masks_follow_elastic_on_the_device_of_the_images_and_points_on_the_cpu(
     assert devices == ["meta", "cpu"]
 
 
+def test_a_batch_is_traced_as_its_images_are() -> None:
+    """On a GPU all images are traced together, of which a step may move some; on the CPU one by one."""
+    steps = {"rotate": {"p": 0.5, "border": "constant"}, "elastic": {"p": 0.5}, "flip": {"p": 0.5}}
+    plan = build_plan(load_recipe({"size": SIZE, "train": steps}).aug, "train")
+    windows = torch.tensor([[30.0, 40, 0, 0, 30, 40]] * 8)
+    turned = np.arange(1, 9)
+    (motion,) = Motions(plan, 0, 0, targets="masks").of([windows], turned, 0, 0, torch.device("cpu"))
+    alone = [motion.back(slice(row, row + 1)) for row in range(8)]
+    for part, found in enumerate(motion.back(slice(None))):
+        np.testing.assert_array_equal(found, np.concatenate([of[part] for of in alone]))
+
+
 def test_elastic_moves_points_to_where_the_image_shows_them() -> None:
     image = np.zeros((SIZE, SIZE, 3), np.uint8)
     image[20:23, 25:28] = 255
