@@ -16,7 +16,7 @@ import yaml
 # Markup, a script and the end of one, as a name.
 HOSTILE = """</script><img src=x onerror="document.title='run'"><b>&amp;'\u2028"""
 
-COPIED = ("environment.json", "batch.png", "report.html", "plan.txt")
+COPIED = ("environment.json", "run.json", "batch.png", "confusion.png", "mistakes.json", "report.html", "plan.txt")
 
 
 def write_run(
@@ -30,6 +30,7 @@ def write_run(
     error: str = "",
     stopped: str = "",
     order: int | None = None,
+    part: str = "",
     template: Path | None = None,
 ) -> None:
     """Write a run folder as a run does.
@@ -44,11 +45,14 @@ def write_run(
         error: the error of a failed run.
         stopped: why it ended early.
         order: its position in a sweep, for job.json; None: it is no job.
+        part: trial or finalist of a search; empty: none.
         template: a real run, whose other files are copied.
     """
     folder.mkdir(parents=True)
     if order is not None:
-        (folder / "job.json").write_text(json.dumps({"id": folder.name, "order": order, "overrides": overrides}))
+        job = {"id": folder.name, "order": order, "overrides": overrides, "varied": overrides if template else []}
+        job |= {"trial": order if part == "trial" else None, "finalist": part == "finalist"}
+        (folder / "job.json").write_text(json.dumps(job))
     if status == "planned":
         return
     (folder / ".hydra").mkdir()
@@ -157,6 +161,8 @@ def write_many(folder: Path, template: Path, count: int = 500, epochs: int = 30)
             values, more = values[:5], {"stopped": "pruned: in the lower half after 5 epochs"}
         elif i >= count * 6 // 10 - 3:
             values, more = [], {"status": "planned"}
+        left = count * 6 // 10 - 3 - i
+        more |= {"part": "trial" if left > 20 else "finalist" if left > 10 else ""}
         config = settings(lr, p, magnitude, 0)
         write_run(search / f"{i:010x}", config, given, values, planned=epochs, order=i, template=template, **more)
     for i in range(count // 10):

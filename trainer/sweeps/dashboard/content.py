@@ -3,23 +3,21 @@
 import math
 import os
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
-from augment.support.text import as_bytes, clip
-from trainer.callbacks.plots import BATCH, REPORT
-from trainer.figures.images import data_uri, read_png
+from augment.support.text import clip
+from trainer.callbacks.plots import REPORT
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import FINISHED
 from trainer.sweeps.comparison import compare_runs
+from trainer.sweeps.dashboard.pictures import Pictures, href
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, importance
-from trainer.tasks.display import SHARE
+from trainer.tasks.display import SHARE, MetricsRow
 from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
 
 MOST_RUNS = 5_000
@@ -28,9 +26,7 @@ _MOST_COMPARED = 40  # configurations of a sweep
 _MOST_TEXT = 1_000  # characters of an error
 _CURVE_BYTES, _POINT_BYTES = 1_800_000, 7
 _MOST_POINTS, _FEWEST_POINTS = 200, 8  # of a curve
-_WIDTH, _QUALITY = 480, 70  # of a preview
-_MOST_BYTES = 1_200_000  # of all images together; further ones are linked only
-_MOST_PIXELS, _MOST_FILE = 2**24, 2**24  # of a file; those of a run have a tenth
+_AXES = ("steps", "seconds", "images")  # of curves, besides epochs
 
 
 def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, Any]:
@@ -43,14 +39,14 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
     """
     omitted, runs = max(0, len(runs) - MOST_RUNS), runs[-MOST_RUNS:]
     sweeps = list(dict.fromkeys(run.sweep for run in runs if run.sweep is not None))
-    settings, metrics, previews = Settings(runs), _metrics(runs), Previews(base)
+    settings, metrics, pictures = Settings(runs), _metrics(runs), Pictures(base)
     names, group_of = groups(runs)
     environments: dict[tuple[tuple[str, str], ...], int] = {}
     environment_of = [environments.setdefault(_environment(run), len(environments)) for run in runs]
     epochs: dict[tuple[int, ...], int] = {}
     points = _points(runs, metrics)
-    # The best runs of each sweep first: there is no room for the images of many recipes.
-    images = {i: previews.index(runs[i], settings.recipe(i)) for i in _best_first(runs)}
+    # The best runs of each sweep first: there is no room for the images of many.
+    images = {i: pictures.of(runs[i], settings.recipe(i)) for i in _best_first(runs)}
     rows = [
         {
             **_facts(run),
@@ -61,9 +57,12 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
             "monitor": metrics.index(run.score),
             "last": [rounded(run.last.get(key)) for key in metrics],
             "best": [rounded(run.summary.best.get(key)) for key in metrics],
-            "curves": [_curve(run, key, points, epochs) for key in metrics],
+            "curves": [_curve(run.rows, key, points, epochs) for key in metrics],
+            "axes": [_curve(_progress(run), key, points, epochs) for key in _AXES],
+            "part": _part(run),
+            "order": run.job["order"] if run.job else i,
             "environment": environment_of[i],
-            "image": images[i],
+            "pictures": images[i],
         }
         for i, (run, group) in enumerate(zip(runs, group_of, strict=True))
     ]
@@ -78,7 +77,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
         "metrics": [{"key": key, **_kind(key)} for key in metrics],
         "epochs": list(epochs),
         "environments": [dict(items) for items in environments],
-        "images": previews.images,
+        "images": pictures.images,
     }
 
 
@@ -162,13 +161,31 @@ def _metrics(runs: Sequence[RunFolder]) -> list[str]:
 
 def _points(runs: Sequence[RunFolder], metrics: Sequence[str]) -> int:
     """Return how many points a curve may have, so that the page stays small."""
-    curves = sum(len(run.rows) > _FEWEST_POINTS for run in runs) * len(metrics)
+    curves = sum(len(run.rows) > _FEWEST_POINTS for run in runs) * (len(metrics) + len(_AXES))
     return max(_FEWEST_POINTS, min(_MOST_POINTS, _CURVE_BYTES // _POINT_BYTES // max(1, curves)))
 
 
-def _curve(run: RunFolder, key: str, points: int, epochs: dict[tuple[int, ...], int]) -> list[Any] | None:
+def _progress(run: RunFolder) -> list[MetricsRow]:
+    """Return how far a run was after each epoch: its batches, seconds of training, and images."""
+    rows: list[MetricsRow] = []
+    batches, per_epoch = run.facts.batches, run.facts.images[1] if run.facts.images else math.nan
+    done, seconds = 0.0, 0.0
+    for row in run.rows:
+        epoch = row.get("epoch", math.nan)
+        done += batches[int(epoch)] if 0 <= epoch < len(batches) else math.nan
+        seconds += row.get("seconds", math.nan)
+        rows.append({"epoch": epoch, "steps": done, "seconds": seconds, "images": per_epoch * (epoch + 1)})
+    return rows
+
+
+def _part(run: RunFolder) -> str:
+    """Return what part a job plays: trial or finalist of a search, or any other job; empty for a single run."""
+    return "trial" if run.trial else "finalist" if run.chooses else "job" if run.job else ""
+
+
+def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[tuple[int, ...], int]) -> list[Any] | None:
     """Return the position of a curve's epochs, which count from 1, and its values, of which the last one is kept."""
-    rows = [row for row in run.rows if all(math.isfinite(row.get(name, math.nan)) for name in (key, "epoch"))]
+    rows = [row for row in found if all(math.isfinite(row.get(name, math.nan)) for name in (key, "epoch"))]
     if not rows:
         return None
     kept = np.linspace(0, len(rows) - 1, min(points, len(rows))).round().astype(int)
@@ -179,52 +196,3 @@ def _curve(run: RunFolder, key: str, points: int, epochs: dict[tuple[int, ...], 
 def _environment(run: RunFolder) -> tuple[tuple[str, str], ...]:
     facts = [*run.versions(digits=12).items()]
     return tuple((clip(name, KEY), clip(text, VALUE)) for name, text in facts[:40])
-
-
-class Previews:
-    """The previews of the recipes that were asked for.
-
-    Args:
-        base: the folder that links are relative to.
-
-    Attributes:
-        images: for each recipe its image as a data URI, which is empty where there was no room, with its width and
-            height in pixels; and the address of its file.
-    """
-
-    def __init__(self, base: Path) -> None:
-        self.images: list[dict[str, Any]] = []
-        self._base = base
-        self._bytes = 0
-        self._known: dict[Hashable, int] = {}
-
-    def index(self, run: RunFolder, recipe: Hashable) -> int:
-        """Return the position of the preview of a run, the first one of its recipe; -1 if there is none."""
-        key = recipe or run.folder
-        if key not in self._known:
-            file = run.folder / BATCH
-            if not (address := href(file, self._base)):
-                return -1
-            self._known[key] = len(self.images)
-            status = file.stat()
-            room = self._bytes < _MOST_BYTES and status.st_size <= _MOST_FILE
-            uri, width, height = _embedded(file, status.st_mtime_ns) if room else ("", 0, 0)
-            self._bytes += len(uri)
-            self.images.append({"source": uri, "width": width, "height": height, "file": address})
-        return self._known[key]
-
-
-@lru_cache(maxsize=256)
-def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
-    """Return a PNG, as it was `changed` last, as a small data URI with width and height; empty if it cannot be read."""
-    if (small := read_png(file, _MOST_PIXELS, (_WIDTH, 2 * _WIDTH))) is None:
-        return "", 0, 0
-    return data_uri(small, "WEBP", _QUALITY), small.width, small.height
-
-
-def href(file: Path, base: Path) -> str:
-    """Return the address of a file relative to a folder; empty if there is none, or if it is a link to anywhere."""
-    if file.is_symlink() or not file.is_file():
-        return ""
-    # The leading ./ keeps a name such as "javascript:..." a name.
-    return "./" + quote(as_bytes(Path(os.path.relpath(file.absolute(), base.absolute())).as_posix()))

@@ -25,6 +25,7 @@ from augment.support.text import as_bytes
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.run.run_folder import RunFolder, find_runs
 from trainer.sweeps.dashboard.content import collect
+from trainer.sweeps.dashboard.pictures import FIGURES
 
 _HERE = Path(__file__).parent
 
@@ -33,7 +34,7 @@ EVERY = 5.0  # seconds between looks at the folders, at least
 _SHARE = 10  # they are this many times longer than the looks, at least
 
 # What the page links to, and how browsers may treat it: as a page of a stranger.
-_SERVED = {REPORT: "text/html; charset=utf-8", BATCH: "image/png"}
+_SERVED = {REPORT: "text/html; charset=utf-8", **dict.fromkeys((BATCH, *FIGURES), "image/png")}
 _SANDBOX = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _MOST_SERVED = 2**26  # bytes of a file
 

@@ -1,5 +1,6 @@
 """The dashboard in headless Chromium: sorting, filtering, brushing and overlaying by clicking; names are only text."""
 
+import json
 import math
 from pathlib import Path
 from threading import Thread
@@ -7,7 +8,9 @@ from threading import Thread
 import pytest
 from browser import dump, found, run_script, with_script
 from many_runs import HOSTILE, config_of, write_few, write_run
+from PIL import Image
 
+from trainer.figures.images import data_uri
 from trainer.run.run_folder import find_runs
 from trainer.sweeps.dashboard.content import collect
 from trainer.sweeps.dashboard.server import Server, Watched, render
@@ -66,7 +69,7 @@ def test_sorting_filtering_overlaying_and_brushing(outputs: Path, tmp_path: Path
     assert {"run", "status", "last val_accuracy", "lr", "rotate.p", "seed"} <= set(seen["head"])
     assert len(seen["names"]) == 14
     # The best first; both seeds are one group.
-    assert seen["legend"][0] == "fit.lr=0.04 aug.train.rotate.p=0.2 n = 2"
+    assert seen["legend"][0] == "lr=0.04 rotate.p=0.2 n = 2"
     assert seen["problems"][0].startswith("failed 1 run: 0000000003 (5 of 5 epochs)ValueError: </script>")
     assert seen["problems"][1].startswith("pruned 1 run: 0000000004")
     assert seen["bars"]
@@ -79,7 +82,7 @@ def test_sorting_filtering_overlaying_and_brushing(outputs: Path, tmp_path: Path
     assert seen["failed"] == ["0000000003"]
     assert seen["selected"][0] == "14 runs, 2 selected"
     assert seen["selected"][1:] == [
-        ["fit.lr=0.01 aug.train.rotate.p=0.2 n = 2", "fit.lr=0.01 aug.train.rotate.p=0.0 n = 2"],
+        ["lr=0.01 rotate.p=0.2 n = 2", "lr=0.01 rotate.p=0.0 n = 2"],
         ["aug.train.rotate.p", "seed"],
     ]
     assert seen["focused"]
@@ -89,6 +92,95 @@ def test_sorting_filtering_overlaying_and_brushing(outputs: Path, tmp_path: Path
     # Names are text: neither an element nor a script of theirs is there.
     assert HOSTILE.replace("\u2028", "") in [name.replace("\u2028", "") for name in seen["names"]]
     assert (seen["images"], seen["bold"], seen["scripts"], seen["title"]) == (0, 1, 4, "outputs: dashboard")
+
+
+CHARTS = """
+  const option = (id) => echarts.getInstanceByDom(document.getElementById(id)).getOption();
+  const all_of = (id, name) => option(id).series.filter((one) => one.name === name).flatMap((one) => one.data);
+  const points = (id, name) => all_of(id, name).map((point) => point.value ?? point);
+  const ends = () => option("curves").series.filter((one) => one.type === "line").map((one) => one.data.at(-1)[0]);
+  const seen = { colors: option("parallel").series[0].data.map((row) => row.lineStyle.color) };
+  const parts = ["best trial so far", "trials", "pruned", "finalists", "confirmations"];
+  seen.legend = texts("#parallel-scale");
+  seen.history = parts.map((name) => points("history", name));
+  seen.scatter = points("scatter", undefined).length;
+  await choose(document.getElementById("across"), "best.val_accuracy");
+  await choose(document.getElementById("hue"), "status");
+  seen.chosen = [option("scatter").xAxis[0].name, texts("#scatter-scale span")];
+  for (const axis of ["1", "2", "3", "0"]) {
+    await choose(document.getElementById("axis"), axis);
+    seen[`axis ${axis}`] = ends()[0];
+  }
+  const first = () => option("curves").series.find((one) => one.type === "line").data.map((p) => p[1]);
+  const raw = first();
+  await choose(document.getElementById("smooth"), "0.6");
+  seen.smooth = [raw, first()];
+  await choose(document.getElementById("picture"), "1");
+  seen.pictures = [all("#previews figure").length, all("#previews img").length];
+  await choose(document.getElementById("picture"), "2");
+  seen.pictures.push(all("#previews img").map((image) => [image.width > 0, image.alt])[0]);
+  const box = document.getElementById("head").closest(".window");
+  seen.cut = box.scrollWidth > box.clientWidth;
+  seen.spared = texts("#spared")[0];
+  return seen;
+"""
+
+
+def test_the_charts_of_a_search_and_the_pictures_of_its_runs(tmp_path: Path) -> None:
+    parts = [("trial", 0.5), ("trial", 0.7), ("trial", 0.3), ("trial", 0.6), ("finalist", 0.65), ("", 0.8)]
+    many = {f"option_{name}_of_the_model": 0 for name in ("first", "second", "third", "fourth", "fifth", "sixth")}
+    for i, (part, score) in enumerate(parts):
+        job = tmp_path / "runs" / "search" / f"{i:010x}"
+        config = config_of(0.01 * (i + 1), 0.0, 0, model=dict.fromkeys(many, i))
+        given = [f"fit.lr={0.01 * (i + 1)}", *(f"model.{name}={i}" for name in many)]
+        stopped = "pruned" if score == 0.3 else ""
+        write_run(job, config, given, [0.1, score, score], planned=3, order=i, part=part, stopped=stopped)
+        facts = {
+            "task": "classify",
+            "classes": ["a"],
+            "images": [40, 40, 9],
+            "source": "",
+            "model": "",
+            "parameters": 1,
+        }
+        facts |= {"device": "CPU", "batches": [5, 5, 5], "schedules": {}, "warnings": []}
+        (job / "run.json").write_text(json.dumps(facts))
+        Image.new("RGB", (60, 40), (9 * i, 0, 0)).save(job / "confusion.png")
+        uri = data_uri(Image.new("RGB", (30, 20), (0, 9 * i, 0)), "JPEG", 80)
+        mistake = {"name": "x", "true": "a", "predicted": "b", "confidence": 0.9, "uri": uri}
+        (job / "mistakes.json").write_text(json.dumps({"epoch": 1, "images": [mistake]}))
+    seen = run_script(render(collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)), CHARTS, tmp_path)
+    assert len(set(seen["colors"])) == 6  # one for each score
+    assert seen["legend"][0].startswith("last val_accuracy: 0.3000")
+    best, trials, pruned, finalists, confirmations = seen["history"]
+    assert best == [[1, 0.5], [2, 0.7], [4, 0.7]]
+    assert (trials, pruned) == ([[1, 0.5], [2, 0.7], [4, 0.6]], [[3, 0.3]])
+    assert (finalists, confirmations) == ([[5, 0.65]], [[6, 0.8]])
+    assert seen["scatter"] == 6
+    assert seen["chosen"] == ["best val_accuracy", ["finished", "pruned"]]
+    assert [seen[f"axis {axis}"] for axis in range(4)] == [3, 15, 4.5, 120]
+    raw, smooth = seen["smooth"]
+    assert raw == [0.1, 0.8, 0.8]
+    assert smooth == pytest.approx([0.1, (0.6 * 0.4 * 0.1 + 0.4 * 0.8) / (1 - 0.36), smooth[2]])
+    assert smooth[1] < smooth[2] < 0.8
+    assert seen["pictures"][:2] == [4, 4]
+    assert seen["pictures"][2][1].startswith("Most confident mistakes of ")
+    assert not seen["cut"]
+    assert "more vary" in seen["spared"]
+
+
+def test_damaged_pictures_are_left_out(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "one"
+    write_run(run, config_of(0.1, 0.0, 0), [], [0.5], planned=1)
+    for content in (
+        "[]",
+        '{"images": [{"uri": "data:image/jpeg;base64,eA=="}]}',
+        '{"images": [{"uri": 3}]}',
+        '{"images": []}',
+    ):
+        (run / "mistakes.json").write_text(content)
+        data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
+        assert [image["source"] for image in data["images"]] == [""]
 
 
 def test_the_filtered_table_is_saved(outputs: Path, tmp_path: Path) -> None:
@@ -219,8 +311,8 @@ def test_texts_are_sorted_by_the_numbers_in_them_and_shares_end_at_1(tmp_path: P
         config = {"aug": {"train": {"crop": {"area_range": f"[{area}, 1]"}, "rotate": {"p": p}}}}
         write_run(tmp_path / "runs" / str(i), config, given, [0.5 + p / 10], planned=1)
     script = """
-      await click(all("#head button").find((button) => button.textContent.startsWith("area_range")));
-      const column = texts("#head th").findIndex((text) => text.startsWith("area"));
+      await click(all("#head button").find((button) => button.textContent.startsWith("crop.area_range")));
+      const column = texts("#head th").findIndex((text) => text.startsWith("crop.area"));
       const sorted = all("#rows tr[data-path]").map((row) => row.children[column].textContent);
       const chart = echarts.getInstanceByDom(document.getElementById("parallel"));
       const axes = chart.getModel().queryComponents({ mainType: "parallelAxis" });

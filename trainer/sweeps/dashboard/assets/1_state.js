@@ -5,7 +5,8 @@ let data = JSON.parse(document.getElementById("data").textContent);
 
 const DEFAULTS = {
   text: "", status: "", sweep: "", sort: "", down: true, brushes: {}, selected: [], columns: null,
-  metric: "", mode: "groups", band: "range", scale: "value", ranked: "", all: false,
+  metric: "", mode: "groups", band: "range", scale: "value", axis: "0", smooth: "0", ranked: "", all: false,
+  across: "", up: "", hue: "", searched: "", picture: "0",
 };
 const state = { ...DEFAULTS, ...readHash() };
 
@@ -90,4 +91,22 @@ const DASHES = ["solid", "dashed", "dotted"];
 const MOST = LIGHT.length * DASHES.length; // curves that can be told apart
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const series = (i) => (dark.matches ? DARK : LIGHT)[i % LIGHT.length];
+const RAMP = [["#c3ccd8", "#4aa3dc", "#6a1b9a"], ["#66748a", "#4a90d9", "#ffd166"]]; // the best stands out
+
+/** Return the color of a share in [0, 1], or that of a value that is not known. */
+function ramp(share) {
+  if (share == null || Number.isNaN(share)) return color("--line");
+  const stops = RAMP[+dark.matches], i = Math.min(1, Math.floor(2 * share));
+  return echarts.color.lerp(2 * share - i, stops.slice(i, i + 2));
+}
+
+/** Return a function from a value to its share, the tenth that is lowest at 0, and a legend of the colors. */
+function colorScale(values, label, { smaller = false, log = false, format = show } = {}) {
+  const sorted = [...values].sort((a, b) => (smaller ? b - a : a - b)), at = log ? Math.log : (value) => value;
+  const low = sorted[Math.floor(sorted.length / 10)], high = sorted.at(-1);
+  const share = (value) => (typeof value !== "number" ? null : high === low ? 1 : Math.max(0, (at(value) - at(low)) / (at(high) - at(low))));
+  const bar = el("i", { class: "ramp", style: `background:linear-gradient(90deg,${RAMP[+dark.matches].join(",")})`, "aria-hidden": "true" });
+  return [share, sorted.length ? el("span", { class: "soft small ramped" }, `${label}: ${format(low)} `, bar, ` ${format(high)}`) : null];
+}
+
 const dash = (i) => DASHES[Math.floor(i / LIGHT.length) % DASHES.length];

@@ -24,9 +24,9 @@ function makeColumns() {
     { key: "seconds", label: "time", title: "duration; of a resumed run, since it was resumed", number: true, format: duration, get: (run) => run.seconds ?? undefined },
     { key: "started", label: "started", title: "when it began", get: (run) => run.started },
   ];
-  const labels = shortNames(data.params.map((param) => param.key), [...names, ...groups, ...ends].map((column) => column.label));
+  const short = shortNames(data.params.map((param) => param.key), [...names, ...groups, ...ends].map((column) => column.label));
   const params = data.params.map((param, i) => ({
-    key: param.key, label: labels[i], title: param.key, param: true, given: param.given, number: isNumeric(param.values),
+    key: param.key, label: short[i], title: param.key, param: true, given: param.given, number: isNumeric(param.values),
     get: (run) => param.values[param.codes[run.index]],
   }));
   return [...names, ...scores, ...groups, ...params, ...ends];
@@ -37,13 +37,18 @@ function isNumeric(values) {
   return values.some((value) => value !== null) && values.every((value) => value === null || typeof value === "number");
 }
 
-/** Return the shortest endings of keys that tell them apart, and from labels that are taken. */
+/** Return keys without their sections, as names of runs have them, unless two are then alike or a label is taken. */
 function shortNames(keys, taken) {
-  const endings = (key) => key.split(".").map((_, i, parts) => parts.slice(parts.length - 1 - i).join("."));
   const count = new Map(taken.map((label) => [label, 1]));
-  for (const key of keys) for (const ending of endings(key)) count.set(ending, (count.get(ending) ?? 0) + 1);
-  // "p" alone says nothing, even where there is only one.
-  return keys.map((key) => endings(key).find((ending) => count.get(ending) === 1 && (ending.length > 3 || ending === key || /^(lr|seed)$/.test(ending))) ?? key);
+  for (const key of keys) count.set(shortKey(key), (count.get(shortKey(key)) ?? 0) + 1);
+  return keys.map((key) => (count.get(shortKey(key)) === 1 ? shortKey(key) : key));
+}
+
+const shortKey = (key) => key.split(".").slice(1).slice(-2).join(".") || key;
+
+/** Return a text in which keys are as short as in the table: lr=0.1 for fit.lr=0.1. */
+function shortText(text) {
+  return text.replace(/(?<![\w.])[a-z_]\w*(?:\.\w+)+(?==)/g, (key) => labels.get(key) ?? shortKey(key));
 }
 
 /** Return whether a column has different values among runs. */
@@ -138,15 +143,17 @@ function compareScores(a, b) {
   return compare(a.last[a.monitor], b.last[b.monitor], !data.metrics[a.monitor]?.smaller);
 }
 
-let columns;
+let columns, labels;
 
 /** Derive what the data of the page imply; call it whenever they change. */
 function prepare() {
   data.runs.forEach((run, index) => {
     run.index = index;
-    run.curves = run.curves.map((curve) => curve && [data.epochs[curve[0]], curve[1]]);
+    for (const kind of ["curves", "axes"]) run[kind] = run[kind].map((curve) => curve && [data.epochs[curve[0]], curve[1]]);
   });
   columns = makeColumns();
+  labels = new Map(columns.filter((column) => column.param).map((column) => [column.key, column.label]));
+  data.groups = data.groups.map(shortText);
   const searched = columns.filter((column) => column.metric === undefined && column.key !== "seconds");
   for (const run of data.runs) {
     run.haystack = [run.path, run.error, ...searched.map((column) => show(column.get(run)))].join("\n").toLowerCase();

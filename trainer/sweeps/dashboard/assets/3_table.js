@@ -25,7 +25,7 @@ function showControls() {
   fill("status", option("", "Any status"), STATUSES.filter((s) => data.runs.some((run) => run.status === s)).map((s) => option(s, s)));
   fill("metric", data.metrics.map((metric) => option(metric.key, metric.key)));
   if (document.activeElement !== $("text")) $("text").value = state.text; // unless somebody is typing
-  for (const id of ["sweep", "status", "mode", "band", "scale"]) {
+  for (const id of ["sweep", "status", "mode", "band", "scale", "axis", "smooth", "picture"]) {
     $(id).value = state[id];
     if ($(id).selectedIndex < 0) $(id).value = state[id] = DEFAULTS[id];
   }
@@ -51,7 +51,7 @@ function showChooser(shown) {
     el("input", {
       type: "checkbox", checked: shown.includes(column), disabled: column.key === "run", "data-key": `column ${column.key}`,
       onchange: (event) => {
-        const keys = shownColumns(current.scope).map((c) => c.key);
+        const keys = shown.map((c) => c.key);
         state.columns = event.target.checked ? [...keys, column.key] : keys.filter((key) => key !== column.key);
         update();
       },
@@ -60,9 +60,27 @@ function showChooser(shown) {
   fill("columns", columns.map(box), back);
 }
 
-/** Show the table of runs, in the order of the sorted column. */
+/** Return the column that a table which is too wide can spare most; nothing if none. */
+function leastColumn(shown) {
+  const spare = [(c) => c.key === "tags", (c) => c.which === "best", (c) => c.key === "sweep", (c) => c.key === "epochs", (c) => c.param, (c) => c.key === "seconds"];
+  return spare.map((test) => shown.findLast(test)).find(Boolean);
+}
+
+/** Show the table of runs; unless columns were chosen, or on a phone, with those that fit. */
 function showTable(runs, colors) {
-  const shown = shownColumns(current.scope);
+  const wanted = shownColumns(current.scope), box = $("head").closest(".window");
+  let shown = wanted, least;
+  drawTable(runs, colors, shown);
+  while (!state.columns && innerWidth > 720 && box.scrollWidth > box.clientWidth && (least = leastColumn(shown))) {
+    shown = shown.filter((column) => column !== least);
+    drawTable(runs, colors, shown);
+  }
+  showChooser(shown);
+  $("spared").textContent = shown.length < wanted.length ? `Columns (${wanted.length - shown.length} more vary)` : "Columns";
+}
+
+/** Draw the table of runs, in the order of the sorted column. */
+function drawTable(runs, colors, shown) {
   const sort = (column) => () => {
     const first = column.number && !column.smaller;
     state.down = state.sort === column.key ? !state.down : first;
@@ -94,7 +112,6 @@ function showTable(runs, colors) {
   fill("rows", rows.length ? rows : el("tr", {}, el("td", { colspan: shown.length + 1, class: "soft" }, data.runs.length ? "No run matches the filters." : "No runs yet.")));
   fill("more", runs.length > few.length
     && el("button", { type: "button", onclick: () => { state.all = true; update(); } }, `Show all ${amount(runs.length, "run")}`));
-  showChooser(shown);
   $("count").textContent = `${amount(runs.length, "run")}${runs.length < data.runs.length ? ` of ${data.runs.length.toLocaleString("en")}` : ""}, ${current.selected.size} selected`;
 }
 

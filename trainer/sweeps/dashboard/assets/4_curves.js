@@ -42,8 +42,23 @@ function valueAt([epochs, values], epoch) {
   return values[next - 1] + share * (values[next] - values[next - 1]);
 }
 
-/** Return the points of an item: epoch, mean, the ends of the band, and the number of runs that reached the epoch. */
+const AXES = ["epoch", "step", "time of training", "images"];
+
+/** Return the points of an item as they are drawn: those of `pointsOf`, smoothed, each with its position on the x axis. */
 function points(item) {
+  const axis = +state.axis - 1, weight = +state.smooth, sums = [0, 0, 0];
+  return pointsOf(item).map(([epoch, ...values]) => {
+    const at = axis < 0 ? [epoch] : item.runs.map((run) => run.axes[axis] && valueAt(run.axes[axis], epoch)).filter((value) => value !== null);
+    return [epoch, ...values, at.length ? mean(at) : null];
+  }).filter((p) => p[5] !== null).map((p, n) => {
+    // A moving average whose start does not lean to 0.
+    for (let i = 0; i < 3; i++) p[i + 1] = (sums[i] = weight * sums[i] + (1 - weight) * p[i + 1]) / (1 - weight ** (n + 1));
+    return p;
+  });
+}
+
+/** Return the points of an item: epoch, mean, the ends of the band, and the number of runs that reached the epoch. */
+function pointsOf(item) {
   const metric = metricIndex();
   const curves = item.runs.map((run) => run.curves[metric]);
   const epochs = [...new Set(curves.flatMap((curve) => curve[0]))].sort((a, b) => a - b);
@@ -71,24 +86,24 @@ function showCurves(runs) {
   const least = log ? Math.min(...positive) : -Infinity, most = Math.max(...positive);
   const scale = log ? { type: "log", logBase: most / least < 100 ? 2 : 10, min: least, max: most } : { type: "value", scale: true, min: extent(ends)[0], max: extent(ends)[1] };
   const band = ({ item, i, data: all }) => ({
-    type: "custom", name: item.name, silent: true, z: 1, data: all.length ? [[all[0][0], 0]] : [], clip: true,
+    type: "custom", name: item.name, silent: true, z: 1, data: all.length ? [[all[0][5], 0]] : [], clip: true,
     renderItem: (_, api) => ({
       type: "polygon", style: { fill: series(i), opacity: 0.16 },
-      shape: { points: [...all.map((p) => api.coord([p[0], Math.max(p[3], least)])), ...all.toReversed().map((p) => api.coord([p[0], Math.max(p[2], least)]))] },
+      shape: { points: [...all.map((p) => api.coord([p[5], Math.max(p[3], least)])), ...all.toReversed().map((p) => api.coord([p[5], Math.max(p[2], least)]))] },
     }),
     encode: { x: 0, y: [] },
   });
   charts.curves.setOption({
     animation: false, textStyle: { color: ink, fontFamily: getComputedStyle(document.body).fontFamily },
     grid: { left: 8, right: 16, top: 12, bottom: 34, containLabel: true },
-    xAxis: { type: "value", name: "epoch", nameLocation: "middle", nameGap: 26, min: ({ min, max }) => (min === max ? min - 1 : min), max: ({ min, max }) => (min === max ? max + 1 : max), minInterval: 1,
-      nameTextStyle: { color: soft }, axisLabel: { color: soft, hideOverlap: true, showMinLabel: true }, axisLine: { lineStyle: { color: line } }, splitLine: { show: false } },
+    xAxis: { type: "value", name: AXES[state.axis], nameLocation: "middle", nameGap: 26, min: ({ min, max }) => (min === max ? min - 1 : min), max: ({ min, max }) => (min === max ? max + 1 : max), minInterval: 1,
+      nameTextStyle: { color: soft }, axisLabel: { color: soft, hideOverlap: true, showMinLabel: true, formatter: showAxis }, axisLine: { lineStyle: { color: line } }, splitLine: { show: false } },
     yAxis: { ...scale, axisLabel: { color: soft, formatter: (v) => show(+v.toPrecision(6)) }, splitLine: { lineStyle: { color: line } } },
     tooltip: { trigger: "axis", confine: true, backgroundColor: color("--card"), borderColor: line, textStyle: { color: ink }, formatter: (all) => curveTip(all, lines) },
     series: [
       ...lines.filter(({ item }) => item.runs.length > 1).map(band),
       ...lines.map(({ item, i, data: all }) => ({
-        type: "line", name: item.name, z: 2, data: all.map((p) => [p[0], log && p[1] <= 0 ? null : p[1]]), showSymbol: all.length < 2, symbolSize: 7, symbol: "circle",
+        type: "line", name: item.name, z: 2, data: all.map((p) => [p[5], log && p[1] <= 0 ? null : p[1]]), showSymbol: all.length < 2, symbolSize: 7, symbol: "circle",
         lineStyle: { color: series(i), type: dash(i), width: 2 }, itemStyle: { color: series(i) }, emphasis: { disabled: true },
       })),
     ],
@@ -102,10 +117,16 @@ function showCurves(runs) {
   const kind = state.mode === "groups" ? ["group", "groups"] : ["run", "runs"];
   const best = items.length < total ? `The best ${items.length} of ${amount(total, ...kind)}. Select runs in the table to choose.` : `All ${kind[1]} of the table.`;
   const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: smallest to largest over replicates." : " Bands: 95% interval of the mean over replicates (Student's t).";
-  $("curves-note").textContent = !total ? "No run of the table has epochs."
+  const drawn = lines.some(({ data: all }) => all.length);
+  $("curves-note").textContent = !total ? "No run of the table has epochs." : !drawn ? `These runs do not say their ${AXES[state.axis]}.`
     : (chosen ? (total > items.length ? `The first ${items.length} of ${total} that are selected.` : "The selected runs.") : best) + what;
-  $("curves").setAttribute("aria-label", `${metric?.key ?? ""} over epochs: ${lines.map(({ item, data: all }) => `${item.name} ends at ${showScore(all.at(-1)?.[1])}`).join("; ")}`);
+  $("curves").setAttribute("aria-label", `${metric?.key ?? ""} over ${AXES[state.axis]}: ${lines.map(({ item, data: all }) => `${item.name} ends at ${showScore(all.at(-1)?.[1])}`).join("; ")}`);
   return new Map(lines.flatMap(({ item, i }) => item.runs.map((run) => [run.path, i])));
+}
+
+/** Write a position on the x axis. */
+function showAxis(value) {
+  return state.axis === "2" ? (value < 60 ? `${+value.toPrecision(3)} s` : duration(value)) : Math.round(value).toLocaleString("en");
 }
 
 /** Return a range of round numbers that holds values; nothing for none. */
@@ -120,9 +141,9 @@ function extent(values) {
 
 /** Return the tooltip as nodes: names are text. */
 function curveTip(all, lines) {
-  const epoch = all[0]?.axisValue;
-  const rows = lines.map(({ item, i, data: line }) => ({ item, i, at: line.find((p) => p[0] === epoch) })).filter((row) => row.at)
+  const x = all[0]?.axisValue;
+  const rows = lines.map(({ item, i, data: line }) => ({ item, i, at: +state.axis ? line.findLast((p) => p[5] <= x) : line.find((p) => p[0] === x) })).filter((row) => row.at)
     .sort((a, b) => compare(a.at[1], b.at[1], true));
-  return el("div", { class: "tip" }, el("b", {}, `epoch ${epoch}`), rows.map(({ item, i, at }) =>
+  return el("div", { class: "tip" }, el("b", {}, `${AXES[state.axis]} ${showAxis(x)}`), rows.map(({ item, i, at }) =>
     el("div", {}, swatch(i), el("span", { class: "name" }, item.name), el("span", {}, showScore(at[1]) + (item.runs.length > 1 ? ` (${showScore(at[2])} to ${showScore(at[3])})` : "")))));
 }

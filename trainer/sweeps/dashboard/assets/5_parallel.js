@@ -21,6 +21,7 @@ function showParallel(runs, colors) {
     ? "Drag along an axis to keep the runs that pass there; click the axis to remove the filter. Or type, for example, " + example(axes) + " above the table."
     : "Nothing that runs with a score differ in.";
   if (!usable) {
+    fill("parallel-scale");
     charts.parallel.clear();
     return;
   }
@@ -30,13 +31,17 @@ function showParallel(runs, colors) {
   const ink = color("--ink"), soft = color("--soft"), line = color("--line");
   const first = data.metrics[runs.find((run) => run.monitor >= 0)?.monitor ?? 0];
   const chosen = current.selected.size > 0;
+  const scored = (run) => run.last[run.monitor] ?? null, sameScore = (run) => data.metrics[run.monitor] === first;
+  const [share, legend] = colorScale(runs.filter(sameScore).map(scored).filter((value) => value !== null), `last ${first?.key}`, { smaller: first?.smaller, format: showScore });
+  fill("parallel-scale", legend);
   const rows = runs.filter((run) => axes.some((column) => axisValue(column, run) !== null && column.number)).map((run) => {
     const marked = chosen && current.selected.has(run.path) && colors.get(run.path) !== undefined;
     return {
       name: run.path, value: axes.map((column) => (column.number ? axisValue(column, run) : show(column.get(run))) ?? "-"),
-      lineStyle: marked ? { color: series(colors.get(run.path)), width: 3, opacity: 1 } : { color: soft, width: 1, opacity: Math.max(0.18, Math.min(0.6, 12 / runs.length)) },
+      lineStyle: marked ? { color: series(colors.get(run.path)), width: 3, opacity: 1 } : { color: ramp(sameScore(run) ? share(scored(run)) : null), width: 1.2, opacity: Math.max(0.35, Math.min(0.8, 20 / runs.length)) },
+      order: marked ? 2 : sameScore(run) ? share(scored(run)) ?? -1 : -1,
     };
-  }).sort((a, b) => a.lineStyle.width - b.lineStyle.width);
+  }).sort((a, b) => a.order - b.order);
   current.axes = axes;
   charts.parallel.setOption({
     animation: false, textStyle: { color: ink, fontFamily: getComputedStyle(document.body).fontFamily },

@@ -6,9 +6,9 @@ const MOST_COMPARED = 8;
 function showVerdicts(runs) {
   const sweeps = shownSweeps(runs).filter((sweep) => sweep.verdict);
   fill("verdicts", sweeps.map(({ name, verdict }) => el("div", { class: "card long" }, el("h3", {}, name),
-    el("p", {}, verdict.lines[0]),
-    el("ul", { class: "findings plain" }, verdict.lines.slice(1).map((text) => el("li", {}, text))),
-    verdict.rows.length > 0 && el("details", {}, el("summary", {}, `Means: ${verdict.title}`), el("div", { class: "scroll" }, table(verdict.head, verdict.rows, 1))))));
+    el("p", {}, shortText(verdict.lines[0])),
+    el("ul", { class: "findings plain" }, verdict.lines.slice(1).map((text) => el("li", {}, shortText(text)))),
+    verdict.rows.length > 0 && el("details", {}, el("summary", {}, `Means: ${verdict.title}`), el("div", { class: "scroll" }, table(verdict.head, verdict.rows.map((row) => row.map(shortText)), 1))))));
   $("verdicts-section").hidden = !sweeps.length;
 }
 
@@ -38,7 +38,7 @@ function showImportance(runs) {
   fill("importance", el("table", { class: "bars" },
     el("colgroup", {}, el("col", { class: "name" }), el("col"), el("col", { class: "share" })),
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "setting"), el("th", { scope: "col", colspan: 2 }, "importance"))),
-    el("tbody", {}, rows.map(([key, share]) => el("tr", {}, el("th", { scope: "row", title: key }, key),
+    el("tbody", {}, rows.map(([key, share]) => el("tr", {}, el("th", { scope: "row", title: key }, labels.get(key) ?? key),
       el("td", { class: "bar" }, el("span", { class: "track" }, el("i", { style: `width:${100 * share}%` }))),
       el("td", { class: "share" }, share.toFixed(2)))))), el("p", { class: "soft small" }, note));
 }
@@ -61,23 +61,26 @@ function showDifferences(runs) {
     el("tbody", {}, lines.map(([key, values]) => el("tr", {}, el("th", { scope: "row" }, key), values.map((value) => el("td", {}, value || el("span", { class: "soft" }, "unset"))))))));
 }
 
-/** Show the first training batch of each recipe, of the selected runs or of the first ones of the table. */
+const PICTURES = ["First training batch", "Figure of the best epoch", "Most confident mistakes"];
+
+/** Show the first training batch of each recipe, or other pictures of the selected runs or of the first ones of the table. */
 function showPreviews(runs) {
-  const chosen = data.runs.filter((run) => current.selected.has(run.path));
+  const chosen = data.runs.filter((run) => current.selected.has(run.path)), kind = +state.picture;
   const recipes = new Map();
   for (const run of chosen.length ? chosen : runs) {
-    if (run.image >= 0) recipes.set(run.image, [...(recipes.get(run.image) ?? []), run]);
+    const picture = run.pictures[kind];
+    if (picture >= 0) recipes.set(picture, [...(recipes.get(picture) ?? []), run]);
   }
   const shown = [...recipes].slice(0, chosen.length ? 12 : 4);
   fill("previews", shown.map(([i, users]) => {
     const { source, file } = data.images[i];
-    const names = data.groups[users[0].group] + (users.length > 1 ? ` and ${users.length - 1} more` : "");
+    const names = (kind ? users[0].name : data.groups[users[0].group]) + (users.length > 1 ? ` and ${users.length - 1} more` : "");
     return el("figure", { class: "card" },
-      source.startsWith("data:image/webp;base64,") ? el("img", { class: "photo", src: source, width: data.images[i].width, height: data.images[i].height, loading: "lazy", alt: `First training batch of ${users[0].name}` }) : el("p", { class: "soft" }, "Too many images to embed."),
-      el("figcaption", {}, names, " ", link(file, "full size")));
+      source.startsWith("data:image/webp;base64,") ? el("img", { class: "photo", src: source, width: data.images[i].width, height: data.images[i].height, loading: "lazy", alt: `${PICTURES[kind]} of ${users[0].name}` }) : el("p", { class: "soft" }, "Too many images to embed."),
+      el("figcaption", {}, names, " ", link(file, kind === 2 ? "all in the report" : "full size")));
   }));
   $("previews-note").textContent = !shown.length ? "No run of the table has one."
-    : `${shown.length < recipes.size ? `${shown.length} of ${recipes.size} different recipes; select runs to choose. ` : ""}As the pipeline returned it: one image file for each recipe.`;
+    : `${shown.length < recipes.size ? `${shown.length} of ${recipes.size} ${kind ? "runs" : "different recipes"}; select runs to choose. ` : ""}${kind ? "" : "As the pipeline returned it: one image file for each recipe."}`;
 }
 
 /** Show the runs that did not finish, with what is known about why; those that ended for the same reason together. */

@@ -1,6 +1,6 @@
 // Drawing it all, and again when something changes.
 
-const charts = { curves: echarts.init($("curves")), parallel: echarts.init($("parallel")) };
+const charts = { curves: echarts.init($("curves")), parallel: echarts.init($("parallel")), history: echarts.init($("history")), scatter: echarts.init($("scatter")) };
 const current = { scope: [], runs: [], selected: new Set(), axes: [] };
 
 /** Draw what depends on the state: everything, but the parallel coordinates stay as they are while they are brushed. */
@@ -15,6 +15,8 @@ function update({ brushed = false } = {}) {
   showBrushes();
   showTable(current.runs, colors);
   if (!brushed) showParallel(filtered, colors);
+  showHistory(filtered);
+  showScatter(current.runs);
   showVerdicts(filtered);
   showImportance(filtered);
   showDifferences(current.runs);
@@ -40,7 +42,7 @@ function listen() {
     clearTimeout(waiting);
     waiting = setTimeout(() => { state.text = $("text").value; update(); }, 120);
   });
-  for (const id of ["sweep", "status", "metric", "mode", "band", "scale", "ranked"]) {
+  for (const id of ["sweep", "status", "metric", "mode", "band", "scale", "axis", "smooth", "ranked", "across", "up", "hue", "searched", "picture"]) {
     $(id).addEventListener("change", () => { state[id] = $(id).value; update(); });
   }
   $("clear").addEventListener("click", () => { state.selected = []; update(); });
@@ -51,6 +53,7 @@ function listen() {
     const row = event.target.closest("tr[data-path]");
     if (row && !event.target.closest("a, label, input") && !getSelection().toString()) select([row.dataset.path], !current.selected.has(row.dataset.path));
   });
+  charts.scatter.on("click", ({ data: point }) => select([point.path], !current.selected.has(point.path)));
   charts.parallel.on("axisareaselected", onBrush);
   charts.parallel.on("rendered", paintBrushes);
   dark.addEventListener("change", () => update());
