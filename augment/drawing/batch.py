@@ -1,5 +1,6 @@
 """Draw a batch: its images, pixel by pixel, above their labels."""
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,14 +42,16 @@ def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str],
     height = head + rows * (tile_height + label_height + gap) - gap + margin
     # Slightly more than the pixels, as Matplotlib rounds down.
     figure.set_size_inches((width + 0.01) / DPI, (height + 0.01) / DPI)
-    canvas = np.full((height, width, 3), 255, dtype=np.uint8)
+    canvas, boxes = np.full((height, width, 3), 255, dtype=np.uint8), list[tuple[int, int]]()
     for index, (tile, text) in enumerate(zip(tiles, texts, strict=True)):
         row, column = divmod(index, columns)
         x = margin + column * (column_width + gap) + (column_width - tile_width) // 2
         y = head + row * (tile_height + label_height + gap)
         canvas[y : y + tile_height, x : x + tile_width] = tile
+        boxes.append((x, y))
         _write(figure, x + tile_width / 2, height - y - tile_height - 4, text, _SMALL, "center")
     figure.figimage(canvas)
+    figure.set_gid(json.dumps([tile_width, tile_height, *boxes]))
     if title:
         text = shorten(drawable(title), width - 2 * margin, TITLE)
         _write(figure, margin, height - margin, text, TITLE, "left")

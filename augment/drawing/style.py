@@ -11,6 +11,7 @@ from augment.support.files import atomic_path
 
 INK, GRAY, BLUE = "0.15", "0.6", "#1f5a96"
 TITLE = 11  # points
+IMAGES = "Images"  # key of a PNG under which a figure of images says where they are
 
 
 def frame(axes: Axes, title: str, xlabel: str, points: float, *, grid: Literal["x", "y"] = "y") -> None:
@@ -44,7 +45,8 @@ def arrange(figure: Figure) -> None:
 
 
 def save_figure(figure: Figure, path: Path, dpi: float, *, parents: bool = True) -> None:
-    """Save a figure as PNG, atomically; its folder is created if it is missing and `parents` is true."""
+    """Save a figure as PNG, atomically, with its id under `IMAGES`; with `parents`, its folder is created."""
     arrange(figure)
     with atomic_path(path, parents=parents) as part:
-        figure.savefig(part, format="png", dpi=dpi)
+        named = {} if figure.get_gid() is None else {IMAGES: figure.get_gid()}
+        figure.savefig(part, format="png", dpi=dpi, metadata=named)

@@ -130,7 +130,7 @@ class ProgressBar(Callback):
             return
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),  # gives way to the texts in narrow terminals
+            *(() if self._is_narrow else (BarColumn(bar_width=24),)),
             MofNCompleteColumn(table_column=TableColumn(no_wrap=True)),
             TextColumn("{task.fields[values]}"),
             TextColumn("{task.fields[left]}"),
@@ -153,6 +153,7 @@ class ProgressBar(Callback):
     def after_batch(self, learner: Learner) -> None:
         """Advance the bar; in training, with the values that the recorder read last, without another transfer."""
         values, left = _running(learner) if learner.training else "", _left(learner)
+        values = values.split("  ")[0] if self._is_narrow else values
         if self._bar is not None:
             self._bar.update(self._pass, advance=1, values=values, left=left)
         if self._table is not None:
@@ -173,6 +174,10 @@ class ProgressBar(Callback):
             found = f"best {monitor} {best[monitor]:.4f} in epoch {int(best['epoch']) + 1}" if monitor in best else ""
             self._table.draw(found)
             self._table = None
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self.console.is_terminal and self.console.width < 80
 
     def _start(self, learner: Learner, name: str, total: int, completed: int) -> None:
         self._text = f"epoch {learner.epoch + 1}/{learner.epochs} {name}"

@@ -91,7 +91,7 @@ def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str, 
 
     A line skips epochs that were not scored, and breaks where a value is not finite.
     """
-    epochs, drawn = column(rows, "epoch") + 1, False
+    epochs, drawn, highest = column(rows, "epoch") + 1, False, 0.0
     for split, color in SPLITS:
         values = column(rows, key := f"{split}_{quantity}")
         if np.isnan(values).all():
@@ -100,10 +100,12 @@ def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str, 
         (line,) = axes.plot(epochs[scored], values[scored], color=color, linewidth=1.6, label=split)
         if sum(scored) <= 30:
             line.set(marker="o", markersize=3.5)
-        drawn = True
+        drawn, highest = True, max(highest, float(np.nanmax(values)))
     frame(axes, title, "epoch")
     if len(epochs):
         axes.set_xlim(epochs.min() - 0.5, epochs.max() + max(0.5, 0.015 * np.ptp(epochs)))
+    if len(epochs) == 1 and highest > 0:
+        axes.set_ylim(0, 1.15 * highest)  # an axis around one point would have odd numbers
     axes.xaxis.set_major_locator(_whole_numbers())
     return drawn
 

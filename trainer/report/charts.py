@@ -1,9 +1,10 @@
 """Curves of a run, as SVG images embedded in the page."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from math import isfinite, nan
 
 import matplotlib
 import matplotlib.backends.backend_svg  # which `savefig` would import at the end of a fit
@@ -20,6 +21,7 @@ from trainer.figures.style import LOCK, frame
 from trainer.report.record import RunRecord
 
 _FAINT = "0.75"
+_SPOTS = 60  # of a line at most whose values can be read by pointing at it
 _POINTS = 1000  # of a line at most; more cannot be seen
 
 
@@ -31,6 +33,7 @@ class Chart:
     uri: str  # the image, as a data URI
     alt: str  # what the image shows, in words
     caption: str = ""  # text below the image; may be empty
+    spots: tuple[tuple[float, float, str], ...] = ()  # areas from left to right: start and width in %, and their values
 
 
 def charts(record: RunRecord) -> list[Chart]:
@@ -56,13 +59,18 @@ def _scores(record: RunRecord) -> Iterator[Chart]:
         if "%" in form:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.legend(frameon=False, fontsize=9)
+        epochs, texts = column(record.rows, "epoch") + 1, []
+        for row in record.rows:
+            found = [(split, row.get(f"{split}_{quantity}", nan)) for split in ("train", "val")]
+            shown = [f"{split} {form.format(value)}" for split, value in found if isfinite(value)]
+            texts.append("\n".join([f"epoch {int(row['epoch']) + 1}", *shown]))
         parts = []
         for split, name in (("train", "Training"), ("val", "Validation")):
             values = column(record.rows, f"{split}_{quantity}")
             if len(values := values[np.isfinite(values)]):
                 first, last = form.format(values[0]), form.format(values[-1])
                 parts.append(f"{name} {quantity}: {first} in the first epoch, {last} in the last.")
-        yield Chart(title, _svg(figure), " ".join(parts))
+        yield Chart(title, _svg(figure), " ".join(parts), spots=_spots(axes, epochs, texts))
 
 
 def _add_steps(axes: Axes, record: RunRecord) -> None:
@@ -94,7 +102,10 @@ def _schedules(record: RunRecord) -> Iterator[Chart]:
         course = f"From {values[0]:.3g} to {values[-1]:.3g}, between {values.min():.3g} and {values.max():.3g}."
         caption = f"{amount(int(before[-1]), 'training batch')}. {course}"
         rest = "" if done.all() else " Dotted: not reached."
-        yield Chart(title, _svg(figure), f"{title}: {course}", f"{caption}{rest}")
+        few = np.linspace(0, len(x) - 1, _SPOTS).round().astype(int)
+        texts = [f"epoch {x[i]:.2f}\n{values[i]:.4g}" for i in few]
+        drawn = _svg(figure)
+        yield Chart(title, drawn, f"{title}: {course}", f"{caption}{rest}", _spots(axes, x[few], texts))
 
 
 def _speed(record: RunRecord) -> Iterator[Chart]:
@@ -109,11 +120,30 @@ def _speed(record: RunRecord) -> Iterator[Chart]:
     axes.plot(x, y, color=BLUE, linewidth=1.2)
     frame(axes, "", name)
     axes.margins(x=0.02)
+    if len(x) == 1:
+        axes.set_xlim(0, 1.15 * x[0])
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
     seen = y[np.isfinite(y)]
     course = f"{seen.min():,.0f} to {seen.max():,.0f}, median {np.median(seen):,.0f}"
-    yield Chart("Training images per second", _svg(figure), f"Training images per second: {course}.")
+    few = np.unique(np.linspace(0, len(x) - 1, _SPOTS).round().astype(int))
+    texts = [f"{x[i]:.3g} {name}\n{y[i]:,.0f} img/s" for i in few]
+    alt = f"Training images per second: {course}."
+    yield Chart("Training images per second", _svg(figure), alt, spots=_spots(axes, x[few], texts))
+
+
+def _spots(axes: Axes, x: NDArray[np.float64], texts: Sequence[str]) -> tuple[tuple[float, float, str], ...]:
+    """Return the areas of points of a figure that has been drawn, each up to half of the way to the next."""
+    figure = axes.figure
+    pixels = axes.transData.transform(np.column_stack([x, np.full(len(x), axes.get_ylim()[0])]))[:, 0]
+    at = 100 * pixels / figure.bbox.width
+    left, right = 100 * axes.bbox.x0 / figure.bbox.width, 100 * axes.bbox.x1 / figure.bbox.width
+    edges = [left, *((at[1:] + at[:-1]) / 2), right]
+    return tuple(
+        (round(float(a), 2), round(float(b - a), 2), text)
+        for a, b, text in zip(edges, edges[1:], texts, strict=False)
+        if b > a
+    )
 
 
 def _axes() -> tuple[Figure, Axes]:

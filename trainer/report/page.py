@@ -1,5 +1,6 @@
 """The page of a report: a record, rendered with the template."""
 
+import json
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,7 +11,9 @@ from statistics import median
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from PIL import Image, ImageChops, ImageOps
 
+from augment.drawing.style import IMAGES
 from augment.support.files import write_atomically
 from augment.support.nested import section_of
 from augment.support.text import amount, duration
@@ -62,7 +65,7 @@ def render(record: RunRecord) -> str:
         predictions=record.samples is not None,
         mistakes=record.mistakes,
         mistakes_wanted=section_of(callbacks, "report").get("mistakes", MISTAKES),
-        batch=_inline(run.folder / BATCH),
+        batch=_inline(run.folder / BATCH, clear=True),
         plan=run.text(PLAN_FILE),
         config=run.text(CONFIG_FILE),
         command=shlex.join(["python", "-m", "trainer", *run.overrides]),
@@ -154,10 +157,31 @@ def _section(record: RunRecord) -> dict[str, Any]:
     return section._asdict() | {"figure": _inline(file)}
 
 
-def _inline(file: Path) -> str:
-    """Return a figure of the run as a data URI; empty if there is none."""
+def _inline(file: Path, *, clear: bool = False) -> str:
+    """Return a figure of the run as a data URI, `clear` around its images if it says where they are; empty if none."""
     image = read_png(file, _MOST_PIXELS, _WITHIN)
-    return "" if image is None else data_uri(image, "JPEG", 85)
+    if image is None:
+        return ""
+    if clear and (images := _images_in(image)) is not None:
+        # Gray letters, which can be read on light and on dark pages.
+        letters = Image.new("L", image.size, 128)
+        seen = ImageChops.lighter(ImageOps.invert(image.convert("L")).point(lambda ink: min(255, ink * 5 // 4)), images)
+        return data_uri(
+            Image.merge("RGBA", (*Image.composite(image, letters.convert("RGB"), images).split(), seen)), "WEBP", 85
+        )
+    return data_uri(image, "JPEG", 85)
+
+
+def _images_in(figure: Image.Image) -> Image.Image | None:
+    """Return a mask of the images in a figure; None if it does not say where they are, or not as we do."""
+    mask = Image.new("L", figure.size, 0)
+    try:
+        width, height, *corners = json.loads(str(figure.info[IMAGES]))
+        for x, y in corners[:64]:
+            mask.paste(255, (int(x), int(y), int(x + width), int(y + height)))
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    return mask
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:

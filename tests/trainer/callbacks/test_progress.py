@@ -85,6 +85,21 @@ def test_a_narrow_terminal_shows_the_columns_that_fit() -> None:
     assert max(len(line.rstrip()) for line in lines if "1/1 " in line and "train" not in line) <= 60
 
 
+def test_the_bar_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(learner: Learner) -> None:
+        recorder.latest = {"loss": 0.12345, "accuracy": 0.5, "images_per_second": 1234.5}
+        bar.after_batch(learner)
+        Console(file=(text := StringIO()), width=60).print(bar._bar)
+        shown[learner.training] = " ".join(text.getvalue().split())
+
+    shown: dict[bool, str] = {}
+    bar, recorder, pace = ProgressBar(), Recorder(), Pace()
+    bar.console = Console(file=StringIO(), width=60, force_terminal=True)
+    monkeypatch.setattr(pace, "left", lambda learner: 723)
+    make_learner(recorder, pace, bar, on("after_batch", draw, order=90), epochs=10).fit()
+    assert shown[True] == "epoch 10/10 train 6/3 loss 0.1235 12 min 3 s left"
+
+
 def test_a_notebook_shows_one_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shown: list[dict[str, str]] = []
     handle = SimpleNamespace(update=lambda bundle, raw: shown.append(bundle))

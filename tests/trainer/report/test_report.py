@@ -10,11 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: F401  (a fixture)
 
+from trainer.callbacks.plots import BATCH
 from trainer.callbacks.recorder import METRICS_FILE
+from trainer.figures.batch import plot_batch
+from trainer.figures.curves import draw_splits
 from trainer.figures.images import SIDE
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.report.charts import charts
@@ -262,3 +266,35 @@ def test_images_from_elsewhere_are_not_shown(run: Path, uri: object) -> None:
     read = read_record(run)
     assert read.mistakes is None
     assert MISTAKES_FILE in read.run.notes
+
+
+# --- values on hover, one epoch, dark mode ---
+
+
+def test_pointing_at_a_curve_shows_the_values_of_the_epoch(run: Path) -> None:
+    shown = read_record(run)
+    loss = next(chart for chart in charts(shown) if chart.title == "Loss")
+    assert [text.splitlines()[0] for *_, text in loss.spots] == [f"epoch {i + 1}" for i in range(len(shown.rows))]
+    assert f"val {shown.rows[0]['val_loss']:.3g}" in loss.spots[0][2]
+    ends = [left + width for left, width, _ in loss.spots]
+    assert 5 < loss.spots[0][0] < ends[0] < ends[-1] <= 100
+    assert [left for left, *_ in loss.spots[1:]] == pytest.approx(ends[:-1], abs=0.02)
+    assert 'data-text="epoch 1\n' in render(shown)
+
+
+def test_the_axis_of_one_epoch_starts_at_0() -> None:
+    axes = Figure().subplots()
+    draw_splits(axes, [row(0, 0.5, 0.5)], "accuracy")
+    assert axes.get_ylim()[0] == 0
+
+
+def test_the_first_batch_is_clear_around_its_images(run: Path) -> None:
+    plot_batch(np.full((2, 32, 32, 3), 255, dtype=np.uint8), ["ant", "bee"], run / BATCH, title="first")
+    (uri,) = re.findall(r'class="photo batch" src="data:image/webp;base64,([^"]+)"', render(read_record(run)))
+    with Image.open(BytesIO(base64.b64decode(uri))) as image:
+        alpha = np.asarray(image.convert("RGBA"))[..., 3]
+    assert (alpha == 255).sum() >= 2 * 128 * 128  # white images stay white
+    assert (alpha[0] == 0).all()
+    with Image.open(run / BATCH) as image:
+        image.save(run / BATCH)  # as of an older version, which did not say where its images are
+    assert 'class="photo batch" src="data:image/jpeg' in render(read_record(run))

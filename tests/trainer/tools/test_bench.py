@@ -44,7 +44,8 @@ def test_all_rows_run_and_are_reported(
     monkeypatch.chdir(tmp_path)
     stages = ["fit.epochs=2", "fit.stages={a: {epochs: 1, size: 16}, b: {epochs: 1}}"]  # which do not count
     assert main(["+aug=imagenette", *TINY, *stages, "fit.accumulate=2", "--out", "made", "--placements"]) == 0
-    printed = capsys.readouterr().out
+    printed, said = capsys.readouterr()
+    assert said.startswith("about 0 s, once loaders and model are ready\n")
     assert "Bound by " in printed
     assert "left out: training, aug.cache=gpu (no GPU)" in printed
     found = json.loads(Path("made/bench.json").read_text())

@@ -4,11 +4,13 @@ Each round runs every row for a few seconds, so that a disturbance of the machin
 taken within a round. All batches are full. The learning rate is 0, which keeps the weights and costs the same.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from augment.cli.compose import compose
 from augment.cli.parser import Parser, add_measuring_flags, readable_errors
+from augment.support.text import duration
 from trainer.run.config import parse_config
 from trainer.run.jobs import require_ranks
 
@@ -33,6 +35,9 @@ def main(arguments: Sequence[str]) -> int:
         flags, overrides = parser.split(arguments)
         config = parse_config(compose(overrides))
         require_ranks(config)
+        rows = 3 + 3 * flags.placements
+        seconds = rows * (1 + flags.rounds) * flags.seconds  # with one to warm up
+        sys.stderr.write(f"about {duration(seconds)}, once loaders and model are ready\n")
         # PyTorch takes seconds to import.
         from trainer.run.build import release_memory, using
         from trainer.run.check import check_config
