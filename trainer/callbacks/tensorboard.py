@@ -38,9 +38,8 @@ class Tensorboard(Tracker):
         self._writer = SummaryWriter(str(run.folder / FOLDER))
         labels = {"name": run.name, "group": run.group or "", "tags": ", ".join(run.tags)}
         self._text("run", "".join(f"{name}: {_plain(text)}\n\n" for name, text in labels.items() if text))
-        others = ("callbacks.", "run.", "plugins")
-        plain = ((key, value) for key, value in leaves(run.config) if not key.startswith(others) and value is not None)
-        self._settings = {key: v if isinstance(v, bool | int | float) else str(v) for key, v in plain}
+        found = {k: v for k, v in leaves(run.config) if not k.startswith(("callbacks.", "run.")) and v is not None}
+        self._settings = {k: v if isinstance(v, bool | int | float) else str(v) for k, v in found.items()}
         config = OmegaConf.to_yaml(dict(run.config))
         self._text("config", "".join(f"    {line}\n" for line in config.splitlines()))  # as code in Markdown
 

@@ -128,8 +128,8 @@ def _speed(record: RunRecord) -> Iterator[Chart]:
     course = f"{seen.min():,.0f} to {seen.max():,.0f}, median {np.median(seen):,.0f}"
     few = np.unique(np.linspace(0, len(x) - 1, _SPOTS).round().astype(int))
     texts = [f"{x[i]:.3g} {name}\n{y[i]:,.0f} img/s" for i in few]
-    alt = f"Training images per second: {course}."
-    yield Chart("Training images per second", _svg(figure), alt, spots=_spots(axes, x[few], texts))
+    title, image = "Training images per second", _svg(figure)
+    yield Chart(title, image, f"{title}: {course}.", spots=_spots(axes, x[few], texts))
 
 
 def _spots(axes: Axes, x: NDArray[np.float64], texts: Sequence[str]) -> tuple[tuple[float, float, str], ...]:

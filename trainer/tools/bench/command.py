@@ -35,8 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         flags, overrides = parser.split(arguments)
         config = parse_config(compose(overrides))
         require_ranks(config)
-        rows = 3 + 3 * flags.placements
-        seconds = rows * (1 + flags.rounds) * flags.seconds  # with one to warm up
+        seconds = (3 + 3 * flags.placements) * (1 + flags.rounds) * flags.seconds  # of all rows, and to warm up
         sys.stderr.write(f"about {duration(seconds)}, once loaders and model are ready\n")
         # PyTorch takes seconds to import.
         from trainer.run.build import release_memory, using
