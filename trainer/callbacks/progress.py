@@ -152,6 +152,8 @@ class ProgressBar(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Advance the bar; in training, with the values that the recorder read last, without another transfer."""
+        if not (self._bar or self._table):  # outside a fit
+            return
         values, left = _running(learner) if learner.training else "", _left(learner)
         values = values.split("  ")[0] if self._is_narrow else values
         if self._bar is not None:
@@ -180,7 +182,8 @@ class ProgressBar(Callback):
         return self.console.is_terminal and self.console.width < 80
 
     def _start(self, learner: Learner, name: str, total: int, completed: int) -> None:
-        self._text = f"epoch {learner.epoch + 1}/{learner.epochs} {name}"
+        if self._bar or self._table:
+            self._text = f"epoch {learner.epoch + 1}/{learner.epochs} {name}"
         if self._bar is None:
             return
         if self._pass is not None:

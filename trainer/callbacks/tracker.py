@@ -247,12 +247,8 @@ class Tracker(Callback):
     def _send_outcome(self, learner: Learner) -> None:
         step = learner.step + 1
         epochs = {"best": best_of(learner)[1], "last": (learner.find(Recorder).rows or [{}])[-1]}
-        scores = {
-            f"{when}/{key}": value
-            for when, row in epochs.items()
-            for key, value in row.items()
-            if key.startswith(("train_", "val_"))
-        }
+        found = ((f"{when}/{key}", value) for when, row in epochs.items() for key, value in row.items())
+        scores = {name: value for name, value in found if name.split("/")[1].startswith(("train_", "val_"))}
         reports = (learner.run.config.get("callbacks") or {}).get(REPORT.removesuffix(".html")) is not None
         self.reached(scores, (learner.folder / REPORT).resolve() if learner.folder and reports else None)
         best = best_model(learner)

@@ -68,6 +68,10 @@ def test_missing_values_are_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert line.split() == ["1/1", *"-------"]
 
 
+def test_a_pass_outside_a_fit_needs_no_recorder() -> None:
+    make_learner(ProgressBar()).validate()
+
+
 def test_a_second_fit_has_a_bar_of_its_own() -> None:
     learner = make_learner(Recorder(), ProgressBar(), epochs=1)
     learner.fit()
