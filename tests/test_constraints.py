@@ -17,7 +17,8 @@ def test_every_dependency_has_a_tested_version() -> None:
     assert [line for line in lines if not re.fullmatch(r"[a-z0-9.-]+==[0-9][\w.]*", line)] == []
     versions = dict(line.split("==") for line in lines)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for line in (*project["dependencies"], *project["optional-dependencies"]["dev"]):
+    extras = project["optional-dependencies"]
+    for line in (*project["dependencies"], *extras["dev"], *extras["docs"]):
         wanted = Requirement(line)
         assert wanted.specifier.contains(versions[canonicalize_name(wanted.name)]), line
 

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documented import QUICK, commands, photos_folder
+import yaml
+from documented import QUICK, TEXTS, commands, photos_folder
 
 import trainer
 from augment.cli.compose import compose, compose_recipe
-from augment.cli.overrides import normalize, split_sweep
+from augment.cli.conf import group_names
+from augment.cli.overrides import key_of, normalize, parse, split_sweep
 from augment.cli.parser import Parser
 from augment.cli.tools import find_tools
-from trainer.cli.help import explain
+from augment.recipe.steps import parse_aug
+from trainer.cli.help import explain, sections
 from trainer.cli.main import main as train
 from trainer.run.config import parse_config
 from trainer.sweeps.launchers import parse_launcher
@@ -134,3 +137,23 @@ def test_the_main_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phot
     arguments = [token.replace("DIR", str(photos_folder)) for token in command[1:]]
     assert train([*arguments, *QUICK]) == 0
     assert list(tmp_path.glob("outputs/*/*/report.html"))
+
+
+def test_what_others_write_is_valid_here() -> None:
+    """Keys, files and steps in the last column of coming_from.md."""
+    text = TEXTS["docs/coming_from.md"]
+    here = [code for row in re.findall(r"^\|.*\| (.*) \|$", text, re.M) for code in re.findall(r"`([^`]+)`", row)]
+    steps = [code for code in here if re.match(r"\w+: \{", code)]
+    overrides = [code for code in here if re.match(r"\+?[a-z_.]+=", code)]
+    assert len(steps) > 15
+    assert len(overrides) > 40
+    for code in steps:
+        assert parse_aug({"val" if "crop" in code else "train": yaml.safe_load(f"{{{code}}}")})
+    params = {(section.prefix, name): param for section in sections() for name, param in section.params.items()}
+    for override in [parse(token) for code in overrides for token in code.split()]:
+        key, value = key_of(override), override.value()
+        if key in group_names():
+            assert explain(f"{key}={value}")
+        else:
+            prefix, _, name = key.rpartition(".")
+            params[prefix, name].parse(value, key)
