@@ -13,9 +13,6 @@ from augment.drawing.style import BLUE, GRAY, INK, set_title
 from trainer.figures.style import SPLITS, TEXT, frame, new_figure
 from trainer.tasks.registry import best_row, task_of
 
-# Markers of the suggested rates, which the legend shows.
-_MARKERS = "oDs"
-
 _whole_numbers = partial(MaxNLocator, nbins=10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
 
 
@@ -73,14 +70,8 @@ def plot_rates(
             color, face = (INK, "white") if number else (BLUE, BLUE)
             at = (lr, curve[int(np.argmin(np.abs(rates - lr)))])
             axes.axvline(lr, color=color, linewidth=1, linestyle=":", zorder=0)
-            axes.plot(
-                *at,
-                _MARKERS[number % len(_MARKERS)],
-                color=color,
-                markerfacecolor=face,
-                markersize=8,
-                label=f"{name if number else 'suggested'} {lr:.2g}",
-            )
+            label = f"{name if number else 'suggested'} {lr:.2g}"
+            axes.plot(*at, "D" if number else "o", color=color, markerfacecolor=face, markersize=8, label=label)
             if not number:
                 set_title(axes, f"Loss over the learning rate, suggested: {lr:.2g}")
         axes.legend(frameon=False, fontsize=TEXT, labelcolor=INK)

@@ -171,8 +171,8 @@ def _own_arguments(settings: OptimizerSettings, takes: Mapping[str, Parameter]) 
 
 def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter], further: list[str]) -> dict[str, Any]:
     """Return the options, if the optimizer takes them and they have no key of their own."""
-    elsewhere = {"lr": "lr", "weight_decay": "weight_decay", "momentum": "momentum", "eps": "eps"}
-    elsewhere |= {"beta2": "beta2", "nesterov": "nesterov", "betas": "momentum and fit.beta2"}
+    elsewhere = {name: name for name in ("lr", "weight_decay", "momentum", "eps", "beta2", "nesterov")}
+    elsewhere["betas"] = "momentum and fit.beta2"
     allowed = [
         name
         for name, parameter in takes.items()

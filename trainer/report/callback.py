@@ -15,12 +15,12 @@ from augment.support.errors import UserError, first_line
 from augment.support.text import printable
 from trainer.callbacks.checkpoint import best_model, best_of
 from trainer.callbacks.progress import Pace
-from trainer.callbacks.recorder import Recorder, StepRow
+from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
-from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord, read_record, write_mistakes
+from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord, write_mistakes
+from trainer.run.run_folder import RunFolder
 from trainer.run.summary import RUNNING, Summary, summarize
-from trainer.tasks.display import MetricsRow
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
@@ -48,12 +48,9 @@ class Report(Callback):
         refresher, folder = self._refresher, learner.folder
         if refresher is not None and folder is not None and learner.training and refresher.due:
             left = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
-            recorder = learner.find(Recorder)
-            run, seconds = learner.run, monotonic() - learner.run.began
-            best, done = dict(best_of(learner)[1]), len(recorder.rows)
-            ending = Summary(RUNNING, folder, done, best, seconds=seconds, name=run.name, tags=run.tags)
-            rows, steps = list(recorder.rows), list(recorder.steps)
-            refresher.start(partial(_write, learner, ending, rows, steps, left))
+            run, best, done = learner.run, dict(best_of(learner)[1]), len(learner.find(Recorder).rows)
+            ending = Summary(RUNNING, folder, done, best, seconds=monotonic() - run.began, name=run.name, tags=run.tags)
+            refresher.start(partial(_write, _record(learner, ending, left)))
 
     def after_fit(self, learner: Learner) -> None:
         """Write the report, also for an interrupted or failed fit, unless Ctrl-C was pressed a second time."""
@@ -65,8 +62,7 @@ class Report(Callback):
 
         try:
             ending = summarize(learner, learner.folder, monotonic() - learner.run.began)
-            recorder = learner.find(Recorder)
-            record = _record(learner, ending, recorder.rows, recorder.steps)
+            record = _record(learner, ending)
             record.add_best(partial(best_model, learner))
             record.add_mistakes(learner.run.val_files, self.mistakes)
             if record.mistakes is not None:
@@ -80,20 +76,16 @@ class Report(Callback):
                 sys.stderr.write(printable(f"warning: no {REPORT_FILE}: {why}.\n"))
 
 
-def _write(learner: Learner, ending: Summary, rows: list[MetricsRow], steps: list[StepRow], left: float | None) -> None:
+def _write(record: RunRecord) -> None:
     """Write the report of a run in progress, unless its folder was deleted."""
     from trainer.report.page import write_record
 
-    if ending.folder.is_dir():
-        record = _record(learner, ending, rows, steps)
-        record.left = left
+    if record.run.folder.is_dir():
         write_record(record)
 
 
-def _record(learner: Learner, ending: Summary, rows: list[MetricsRow], steps: list[StepRow]) -> RunRecord:
+def _record(learner: Learner, ending: Summary, left: float | None = None) -> RunRecord:
     """Return a record with the measurements of the fit; neither the model nor the device is touched."""
-    record = read_record(ending.folder, best=False)
-    record.ending, record.best = ending, ending.best
-    record.rows, record.steps = list(rows), [step._asdict() for step in steps]
-    record.task, record.classes = learner.task, learner.classes
-    return record
+    recorder, run = learner.find(Recorder), RunFolder(ending.folder)
+    rows, steps = list(recorder.rows), [step._asdict() for step in recorder.steps]
+    return RunRecord(run, ending, rows, ending.best, learner.classes, task=learner.task, steps=steps, left=left)

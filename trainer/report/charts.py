@@ -7,7 +7,6 @@ from io import BytesIO
 from math import isfinite, nan
 
 import matplotlib
-import matplotlib.backends.backend_svg  # which `savefig` would import at the end of a fit
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -95,8 +95,8 @@ class RunRecord:
             self.run.notes[BEST] = first_line(error)
 
 
-def read_record(folder: Path, *, best: bool = True) -> RunRecord:
-    """Read the folder of a run; unless `best`, without best.pt and the mistakes of the best epoch."""
+def read_record(folder: Path) -> RunRecord:
+    """Read the folder of a run."""
     run = RunFolder(folder)
     ending = run.summary
     if ending.status not in (FINISHED, FAILED, INTERRUPTED):
@@ -107,7 +107,7 @@ def read_record(folder: Path, *, best: bool = True) -> RunRecord:
     )
     task = run.attempt(FACTS_FILE, lambda _: task_named(run.facts.task), None) if run.facts.task else None
     record = RunRecord(run, ending, rows, classes=run.facts.classes, task=task or task_of(rows), steps=steps)
-    if best and (folder / BEST).is_file():
+    if (folder / BEST).is_file():
         record.add_best(partial(load, folder / BEST, BestModel))
         found: dict[float, list[Mistake]] = run.attempt(MISTAKES_FILE, load_mistakes, {})
         record.mistakes = found.get(record.best.get("epoch", math.nan))

@@ -71,7 +71,13 @@ def read_weights(given: str) -> Weights:
         UserError: there is no such file, it is of another kind, cut short, or holds more than values and tensors.
     """
     file = _file_of(given)
-    saved = _read_safetensors(file) if file.suffix.lower() == ".safetensors" else _read_saved(file)
+    if file.suffix.lower() == ".safetensors":
+        try:
+            saved: Any = load_file(file)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise UserError(f"{file}: not a safetensors file, or cut short ({first_line(error)}).") from error
+    elif not isinstance(saved := read_plain(file, old=True), dict):
+        raise UserError(f"{file}: holds {type(saved).__name__}. Allowed: a mapping of names to tensors.")
     tensors = _tensors_in(saved, file)
     names = saved.get("classes") if "format" in saved else None
     known = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
@@ -90,20 +96,6 @@ def _file_of(given: str) -> Path:
     if file.suffix.lower() not in _SUFFIXES:
         raise UserError(f"model.weights={given}: unknown kind of file. Allowed: {', '.join(_SUFFIXES)}.")
     return file
-
-
-def _read_safetensors(file: Path) -> dict[str, Any]:
-    try:
-        return dict(load_file(file))
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{file}: not a safetensors file, or cut short ({first_line(error)}).") from error
-
-
-def _read_saved(file: Path) -> dict[str, Any]:
-    saved = read_plain(file, old=True)
-    if not isinstance(saved, dict):
-        raise UserError(f"{file}: holds {type(saved).__name__}. Allowed: a mapping of names to tensors.")
-    return saved
 
 
 def _tensors_in(saved: Mapping[str, Any], file: Path) -> dict[str, Tensor]:

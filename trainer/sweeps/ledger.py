@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,17 +14,7 @@ from trainer.run.config import Config
 from trainer.run.folder import claimed, status_of, user_of
 from trainer.run.identity import identity, identity_text
 from trainer.run.run_folder import JOB_FILE, load_job
-from trainer.run.summary import (
-    FAILED,
-    FINISHED,
-    INTERRUPTED,
-    KILLED,
-    PRUNED,
-    RUNNING,
-    SUMMARY_FILE,
-    Summary,
-    read_summary,
-)
+from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, Summary, read_summary
 
 # The progress of a job at each of its beginnings, a line each; a process that ends as it should removes it.
 _ATTEMPTS_FILE = ".attempts"
@@ -102,7 +92,7 @@ class Job:
     def retry(self) -> None:
         """Let a failed job be resumed, or begin again if it has no checkpoint."""
         if (ending := self.ending) is not None and ending.status == FAILED:
-            write_json(self.folder / SUMMARY_FILE, vars(ending) | {"folder": str(ending.folder), "status": INTERRUPTED})
+            replace(ending, status=INTERRUPTED).write()
 
 
 def job_id(config: Config) -> str:

@@ -25,7 +25,7 @@ from trainer.run.config import Config
 from trainer.run.identity import identity
 from trainer.run.jobs import check_jobs
 from trainer.run.sweeping import SearchSettings
-from trainer.sweeps.groups import flat
+from trainer.sweeps.groups import REPEATED, flat
 from trainer.sweeps.study import Search
 from trainer.tasks.display import PACE
 from trainer.tasks.metric import columns_of
@@ -34,9 +34,6 @@ from trainer.tasks.registry import task_named
 # What a study remembers of the configuration that its search began with.
 _BASE = "base"
 
-
-# What varies between replicates of a configuration, and says nothing about it.
-_REPLICATES = ("seed", "data.fold")
 
 Value = str | int | float | bool | None
 
@@ -126,7 +123,7 @@ def parse_space(tokens: Sequence[str]) -> list[Dimension]:
     for token in tokens:
         override = parse(token)
         key = key_of(override)
-        if key in _REPLICATES:
+        if key in REPEATED:
             raise UserError(
                 f"{key}: not for a search, as it is chance that it would choose. Allowed: {key}=0; the search runs its "
                 "best configurations with several seeds itself."
