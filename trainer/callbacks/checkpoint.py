@@ -58,9 +58,7 @@ class Checkpoint(Callback):
     """
 
     monitor: str = setting(
-        monitor_param(
-            "metric that selects the best model; auto: val_accuracy, val_map for labels, val_loss for numbers"
-        )
+        monitor_param("what selects the best model; auto: val_accuracy, val_map for labels, val_loss for numbers")
     )
     every: int = setting(Count(default=1, within=(1, 10**6), doc="epochs between two writes of last.pt"))
     every_minutes: float | None = setting(
@@ -79,9 +77,7 @@ class Checkpoint(Callback):
             doc="also write last.pt within an epoch, every this many batches; null: never",
         )
     )
-    keep: int = setting(
-        Count(default=1, within=(0, 100), doc="number of older checkpoints to keep, as last.1.pt, last.2.pt, ...")
-    )
+    keep: int = setting(Count(default=1, within=(0, 100), doc="older checkpoints to keep, as last.1.pt, last.2.pt ..."))
     order = Phase.SAVE
     saves = ("best", "best_epoch", "_of")
     best: float | None = field(default=None, init=False)

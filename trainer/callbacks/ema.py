@@ -26,9 +26,7 @@ class EMA(Callback):
     """
 
     decay: float = setting(Number(default=0.999, within=(0, 0.999999), doc="decay of the average per step"))
-    warmup: bool = setting(
-        Flag(default=True, doc="start with a smaller decay: (1 + t) / (10 + t) after t steps, at most decay")
-    )
+    warmup: bool = setting(Flag(default=True, doc="start with (1 + t) / (10 + t) after t steps, at most decay"))
     every: int = setting(Count(default=1, within=(1, 10**6), doc="steps between two updates of the average"))
     start: float = setting(Number(default=0.0, within=(0, 1), doc="share of the run before the average begins"))
     order = Phase.FIRST  # callbacks that read the model in after_validate or after_fit see the trained values

@@ -26,9 +26,7 @@ class Freeze(Callback):
     Frozen parameters do not move at all, nor do the running statistics of frozen batch norms.
     """
 
-    epochs: int = setting(
-        Count(default=1, within=(1, 10**6), doc="number of epochs in which all of these layers are frozen")
-    )
+    epochs: int = setting(Count(default=1, within=(1, 10**6), doc="epochs in which all of these layers are frozen"))
     layers: str | None = setting(
         Text(
             optional=True,

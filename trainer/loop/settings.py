@@ -62,9 +62,7 @@ class LoopSettings:
     validate_every: int = setting(
         Count(default=1, within=(1, 10**6), doc="epochs between two validations; the last epoch always has one")
     )
-    tta: str = setting(
-        Choice(default="none", options=VIEWS, doc="views of an image whose probabilities validation averages")
-    )
+    tta: str = setting(Choice(default="none", options=VIEWS, doc="views of an image that validation averages"))
     metrics: tuple[str, ...] = setting(
         Texts(default=(), doc="metrics to measure besides the usual ones, such as f1; they change nothing else")
     )
@@ -102,9 +100,7 @@ class LoopSettings:
     sync_batchnorm: bool = setting(
         Flag(default=False, doc="on several GPUs: compute the statistics of batch norms over all of them")
     )
-    graph: bool = setting(
-        Flag(default=True, doc="on a GPU: record the work of a batch as CUDA graphs, which takes load off Python")
-    )
+    graph: bool = setting(Flag(default=True, doc="on a GPU: record the work of a batch as CUDA graphs"))
     compile: bool = setting(Flag(default=False, doc="compile the model with torch.compile"))
 
     deterministic: bool = setting(

@@ -16,9 +16,7 @@ class StageSettings:
     """Some epochs of a fit, with images of one size in batches of one size."""
 
     epochs: int | None = setting(
-        Count(
-            optional=True, within=(1, 10**6), doc="epochs of this stage; null, in at most one stage: all that are left"
-        )
+        Count(optional=True, within=(1, 10**6), doc="its epochs; null, in at most one stage: all that are left")
     )
     size: Size | None = setting(  # noqa: RUF009
         replace(

@@ -52,10 +52,7 @@ class Detector(Backbone):
         )
     )
     freeze_norms: bool = setting(
-        Flag(
-            default=False,
-            doc="keep the batch norms of the backbone as they are, for pretrained ones and small batches",
-        )
+        Flag(default=False, doc="keep batch norms of the backbone as they are, for pretrained ones and small batches")
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":

@@ -112,9 +112,7 @@ class Torchvision(Backbone):
 
     task: ClassVar[str] = "segment"
 
-    name: str = setting(
-        Text(required=True, doc="a segmentation model of torchvision, such as lraspp_mobilenet_v3_large")
-    )
+    name: str = setting(Text(required=True, doc="a segmentation model of torchvision, like lraspp_mobilenet_v3_large"))
     pretrained: bool = setting(
         Flag(default=False, doc="start from ImageNet weights of the backbone; model.weights takes precedence")
     )

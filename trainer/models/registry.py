@@ -59,17 +59,13 @@ class Xresnet(Model):
     any_size: ClassVar[bool] = True
 
     depth: str = setting(
-        Choice(
-            default="50",
-            options=("18", "26", "34", "50"),
-            doc="layers; 26 and 50 have bottlenecks, 18 and 34 basic blocks",
-        )
+        Choice(default="50", options=("18", "26", "34", "50"), doc="layers; 26 and 50 have bottlenecks")
     )
     width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor for the number of channels"))
     groups: int = setting(Count(default=1, within=(1, 1024), doc="groups of the bottlenecks' 3x3 convolutions"))
     base_width: int = setting(
         Count(
-            default=64, within=(1, 1024), doc="channels of a group in the first stage; resnext50_32x4d: 32 groups of 4"
+            default=64, within=(1, 1024), doc="a group's channels in the first stage; resnext50_32x4d: 32 groups of 4"
         )
     )
     activation: str = setting(
@@ -80,11 +76,7 @@ class Xresnet(Model):
     )
     self_attention: bool = setting(Flag(default=False, doc="self-attention over all positions after the first stage"))
     pool: str = setting(
-        Choice(
-            default="avg",
-            options=("avg", "max", "blur"),
-            doc="how shortcuts halve the image; blur: max, without aliasing",
-        )
+        Choice(default="avg", options=("avg", "max", "blur"), doc="how shortcuts halve; blur: max without aliasing")
     )
     stem_pool: bool = setting(Flag(default=True, doc="halve the image once more after the three convolutions"))
     zero_init: bool = setting(Flag(default=True, doc="initialize every block as its shortcut"))

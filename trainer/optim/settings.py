@@ -40,11 +40,7 @@ class OptimizerSettings:
         )
     )
     beta2: float | None = setting(
-        Number(
-            optional=True,
-            within=(0, 0.999999),
-            doc="beta2 of AdamW and similar optimizers; null: the optimizer's default",
-        )
+        Number(optional=True, within=(0, 0.999999), doc="beta2 of AdamW and the like; null: the optimizer's default")
     )
     eps: float | None = setting(
         Number(
@@ -54,9 +50,7 @@ class OptimizerSettings:
             doc="epsilon of AdamW and similar optimizers; null: the optimizer's default",
         )
     )
-    nesterov: bool | None = setting(
-        Flag(optional=True, doc="Nesterov momentum of SGD and Muon; null: the optimizer's default")
-    )
+    nesterov: bool | None = setting(Flag(optional=True, doc="Nesterov momentum of SGD and Muon; null: their default"))
     weight_decay: float = setting(Number(aliases=("wd",), default=5e-4, within=(0, 10), doc="weight decay"))
     decay_norms: bool = setting(Flag(default=False, doc="apply weight decay to norms and biases, too"))
     layer_decay: float | None = setting(
@@ -90,14 +84,12 @@ class ScheduleSettings(OptimizerSettings):
     )
     warmup: float = setting(Number(default=0.3, within=(0, 1), doc="one_cycle: share of the run in which lr rises"))
     flat: float = setting(Number(default=0.75, within=(0, 1), doc="flat_cos: share of the run before lr falls"))
-    start_factor: float = setting(
-        Number(default=0.04, within=(0, 1), doc="one_cycle: ratio of the first lr to the highest")
-    )
+    start_factor: float = setting(Number(default=0.04, within=(0, 1), doc="one_cycle: ratio of first to highest lr"))
     momentum_low: float | None = setting(
         Number(optional=True, within=(0, 0.9999), doc="one_cycle: momentum where lr is highest; null: constant")
     )
     end_factor: float = setting(
-        Number(default=0.0, within=(0, 1), doc="one_cycle, flat_cos: ratio of the last lr to the highest")
+        Number(default=0.0, within=(0, 1), doc="one_cycle, flat_cos: ratio of last to highest lr")
     )
 
     def lr_schedule(self) -> Schedule:

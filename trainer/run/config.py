@@ -23,6 +23,7 @@ from augment.recipe.op import OPS
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
 from augment.support.errors import UserError
 from augment.support.files import expanded, require_in, write_json
+from augment.support.nested import section_of
 from augment.support.own_code import load_plugins
 from augment.support.process import launched
 from augment.support.reading import contents, read_object
@@ -133,9 +134,8 @@ def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels
     run = None if model.weights is None else run_of(resume or model.weights)
     if run is None:
         return model.normalization()
-    saved = load_config(run).get("aug")
-    given = {name: saved.get(name) for name in ("mean", "std")} if isinstance(saved, Mapping) else {}
-    aug = parse_aug(given)
+    saved = section_of(load_config(run), "aug")
+    aug = parse_aug({name: saved.get(name) for name in ("mean", "std")})
     return aug.mean or IMAGENET_MEAN, aug.std or IMAGENET_STD
 
 
@@ -186,8 +186,7 @@ def _with_found_size(fit: Fit) -> Fit:
         )
     if not fit.auto_batch_size or fit.resume is None or not (Path(fit.resume) / CONFIG_FILE).is_file():
         return fit
-    found = load_config(Path(fit.resume)).get("fit")
-    size = found.get("batch_size") if isinstance(found, dict) else None
+    size = section_of(load_config(Path(fit.resume)), "fit").get("batch_size")
     return replace(fit, batch_size=int(settings(Fit)["batch_size"].parse(size, f"{fit.resume}: fit.batch_size") or 0))
 
 

@@ -26,9 +26,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             doc="images in a training batch, the total of all GPUs; batches of validation are larger on a GPU",
         )
     )
-    auto_batch_size: bool = setting(
-        Flag(default=False, doc="halve batch_size until a batch fits in memory; lr stays as it is")
-    )
+    auto_batch_size: bool = setting(Flag(default=False, doc="halve batch_size until it fits in memory; lr stays"))
     drop_last: bool = setting(
         Flag(
             default=False,

@@ -26,9 +26,7 @@ class SearchSettings:
         Texts(default=(), doc="scores of the last epoch to improve; empty: that of the task; several: a Pareto front")
     )
     directions: tuple[str, ...] = setting(
-        Texts(
-            default=(), doc="maximize or minimize, for each of the metrics; empty: the direction in which it improves"
-        )
+        Texts(default=(), doc="maximize or minimize, for each of the metrics; empty: the way in which it improves")
     )
     enqueue: Mapping[str, Any] | None = setting(
         OptionMap(optional=True, doc="configurations to try first, each under any name: {mine: {fit.lr: 0.01}}")
@@ -40,21 +38,13 @@ class SearchSettings:
         Count(optional=True, within=(1, 10**6), doc="epochs before a trial may be pruned; null: a ninth of them")
     )
     reduction: int = setting(
-        Count(
-            default=3, within=(2, 100), doc="one trial in this many is kept each time, and trains as many times longer"
-        )
+        Count(default=3, within=(2, 100), doc="one trial in this many is kept each time, and trains that much longer")
     )
     finalists: int = setting(
-        Count(
-            default=3,
-            within=(0, 100),
-            doc="best trials to run with further seeds; 0: the search ends without a verdict",
-        )
+        Count(default=3, within=(0, 100), doc="best trials to run with further seeds; 0: no verdict")
     )
     seeds: int = setting(Count(default=3, within=(2, 100), doc="further seeds of each finalist, if there are several"))
-    confirm: int = setting(
-        Count(default=5, within=(2, 100), doc="fresh seeds of the winner, for its score and verdict")
-    )
+    confirm: int = setting(Count(default=5, within=(2, 100), doc="fresh seeds of the winner, for score and verdict"))
 
 
 @dataclass(frozen=True, kw_only=True)
