@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from augment.params import Flag, Size, Text, setting
+from augment.params import Flag, OptionMap, Size, Text, check_known, setting
 from augment.support.errors import UserError, first_line, suggest
 from trainer.models.base import Channels, Pretrained, model
 
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 10  # seconds
 _NAMES = ("model.safetensors", "pytorch_model.bin")  # of weights on the hub
+
+# Arguments of timm's models that are set elsewhere, or that would change what goes in or comes out.
+_ELSEWHERE = {
+    "pretrained": "model.pretrained",
+    "checkpoint_path": "model.weights",
+    "num_classes": "the classes of the data",
+    "in_chans": "3 channels",
+    "features_only": "false",
+}
 
 
 @model("timm")
@@ -27,10 +37,29 @@ class Timm(Pretrained):
     pretrained: bool = setting(
         Flag(default=False, doc="start from timm's weights, which are downloaded once; model.weights takes precedence")
     )
+    options: Mapping[str, Any] | None = setting(
+        OptionMap(optional=True, doc="arguments of timm.create_model, such as {drop_path_rate: 0.1, global_pool: max}")
+    )
+    checkpointing: bool = setting(
+        Flag(
+            default=False, doc="compute activations again in the backward pass: less memory, but one more forward pass"
+        )
+    )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it, with a new head for the classes."""
-        return self.create(size, num_classes=classes)
+        """Build it, with a new head for the classes.
+
+        Raises:
+            UserError: timm has no such model, option or weights, or they cannot be downloaded.
+        """
+        network = self.create(size, num_classes=classes)
+        if self.checkpointing:
+            try:
+                network.set_grad_checkpointing(True)  # type: ignore[operator]
+            except (AttributeError, AssertionError) as error:
+                text = f"model.checkpointing: true, but {self.name} has no gradient checkpointing. Allowed: false."
+                raise UserError(text) from error
+        return network
 
     def create(self, size: Size, **options: Any) -> "nn.Module":
         """Create it with options of timm, for images of a size if it has a fixed one; see `build`."""
@@ -40,11 +69,27 @@ class Timm(Pretrained):
         if timm.get_pretrained_cfg(self.name, allow_unregistered=True).fixed_input_size:
             options["img_size"] = size.height if size.is_square else tuple(size)
         self.require_weights()
+        own = {name: tuple(v) if isinstance(v, list) else v for name, v in (self.options or {}).items()}
+        if taken := next((name for name in own if name in _ELSEWHERE), None):
+            raise UserError(f"model.options.{taken}: is set elsewhere. Allowed: {_ELSEWHERE[taken]}.")
         try:
-            network: nn.Module = timm.create_model(self.name, pretrained=self.loads, **options)
+            network: nn.Module = timm.create_model(self.name, pretrained=self.loads, **{**options, **own})
         except (RuntimeError, OSError, ValueError) as error:
             raise UserError(f"model.name={self.name}: {first_line(error)}") from error
+        except (TypeError, AssertionError) as error:
+            if not own:
+                raise
+            self._check_options(timm, own)
+            raise UserError(f"model.options: {self.name} cannot be made with them: {first_line(error)}.") from error
         return network
+
+    def _check_options(self, timm: Any, own: Mapping[str, Any]) -> None:
+        """Check the names of options against the signature of the model's class, as functions of timm hide them."""
+        import torch
+
+        with torch.device("meta"):
+            takes = signature(type(timm.create_model(self.name))).parameters
+        check_known(own, {name: None for name in takes if name not in _ELSEWHERE}, "model.options")
 
     def normalization(self) -> tuple[Channels, Channels] | None:
         """Return those of the pretrained weights, also for a file of weights."""

@@ -151,6 +151,8 @@ def make_learner(
 
         network = convert_sync_batchnorm(network)  # also norms that have an activation of their own
         fit = replace(fit, graph=False)  # a recorded exchange between ranks must not outlive them
+    if getattr(model, "checkpointing", False):
+        fit = replace(fit, graph=False)  # the state of random numbers, which is kept for the second time, has no graph
     learner = Learner(
         network,
         loaders.train,

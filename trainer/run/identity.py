@@ -12,6 +12,7 @@ from trainer.run.config import Config
 # Defaults of settings that older versions lack: with these, a configuration is the same as theirs.
 _LATER: Mapping[str, Mapping[str, Any]] = {
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
+    "model": {"options": None, "checkpointing": False},
     "fit": {"mask_loss": "ce", "loss": None, "loss_options": None},
 }
 
@@ -30,10 +31,12 @@ def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """
     plain = as_written(config.resolved if isinstance(config, Config) else config)
     known = known_callbacks()
-    aug, fit = (
-        {name: value for name, value in section_of(plain, key).items() if (name, value) not in _LATER[key].items()}
-        for key in ("aug", "fit")
-    )
+    plain |= {
+        key: {name: value for name, value in section_of(plain, key).items() if (name, value) not in later.items()}
+        for key, later in _LATER.items()
+        if isinstance(plain.get(key), Mapping)
+    }
+    aug, fit = section_of(plain, "aug"), section_of(plain, "fit")
     callbacks = {
         name: value
         for name, value in section_of(plain, "callbacks").items()

@@ -18,6 +18,7 @@ from trainer.models import backbones, timm_models
 from trainer.models.detector import Detector
 from trainer.models.pixels import Torchvision
 from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
+from trainer.run.memory import bytes_kept
 
 # --- cnn ---
 
@@ -57,12 +58,12 @@ def test_a_model_is_parsed(given: object, expected: Model) -> None:
         ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, "),
         (
             {"kind": "cnn", "name": "resnet18"},
-            "model.name: unknown key of model=cnn; model=detector, model=timm,",
+            "model.name: unknown key of model=cnn; model=",
         ),
         ({"kind": "timm"}, "model.name: missing. Allowed: text (a model of timm,"),
         (
             {"kind": "timm", "nam": "resnet18"},
-            "model.nam: unknown key. Did you mean 'name'? Allowed: name, pretrained, weights.",
+            "model.nam: unknown key. Did you mean 'name'? Allowed: checkpointing, name, options, pretrained, weights.",
         ),
         ({"kind": "timm", "name": "resnet18", "pretrained": "yes"}, "model.pretrained: 'yes' is not allowed."),
     ],
@@ -198,3 +199,44 @@ def test_outputs_that_are_not_one_for_each_class_are_refused(network: nn.Module,
     expected = f"model: its output for one image is {found}. Allowed: a tensor of shape (1, 10)."
     with pytest.raises(UserError, match=f"^{re.escape(expected)}$"):
         check_model(Wrong(), 10, Size(20, 20))
+
+
+def test_options_go_to_timm() -> None:
+    options = {"drop_path_rate": 0.2, "global_pool": "max", "stem_width": 16}
+    network = Timm(name="resnet18", options=options).build(3, Size(64, 64))
+    assert network.global_pool.pool_type == "max"
+    assert network.conv1.out_channels == 64
+    rates = [block.drop_path.drop_prob for stage in (network.layer3, network.layer4) for block in stage]
+    assert all(rate > 0 for rate in rates)
+    model = Timm(name="vit_tiny_patch16_224", options={"img_size": [64, 64]})
+    assert check_model(model, 3, Size(64, 64)).patch_embed.img_size == (64, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("vgg11", {"drop_pth_rate": 0.1}, r"^model\.options\.drop_pth_rate: unknown key\. Did you mean 'drop_rate'"),
+        ("vit_tiny_patch16_224", {"clas_token": False}, r"^model\.options\.clas_token: .* Did you mean 'class_token'"),
+        ("resnet18", {"in_chans": 1}, r"^model\.options\.in_chans: is set elsewhere\. Allowed: 3 channels\.$"),
+        ("resnet18", {"pretrained": True}, r"^model\.options\.pretrained: is set elsewhere\. .* model\.pretrained\.$"),
+        ("resnet18", {"layers": 3}, r"^model\.options: resnet18 cannot be made with them: "),
+    ],
+)
+def test_options_that_a_model_lacks_are_refused(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_model(Timm(name=name, options=options), 3, Size(64, 64))
+
+
+def test_checkpointing_keeps_less_and_changes_no_gradient() -> None:
+    gradients, kept = [], []
+    images = torch.rand(2, 3, 64, 64, generator=torch.manual_seed(0))
+    for on in (False, True):
+        torch.manual_seed(0)
+        network = Timm(name="resnet18", checkpointing=on, options={"drop_rate": 0.5}).build(3, Size(64, 64)).train()
+        network(images).square().sum().backward()
+        gradients.append([p.grad for p in network.parameters()])
+        kept.append(bytes_kept(check_model(Timm(name="resnet18", checkpointing=on), 3, Size(64, 64)), Size(64, 64)))
+    assert kept[1] < 0.6 * kept[0]
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+    with pytest.raises(UserError, match=r"^model\.checkpointing: true, but vgg11 has no gradient checkpointing"):
+        check_model(Timm(name="vgg11", checkpointing=True), 3, Size(64, 64))
