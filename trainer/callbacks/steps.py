@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from augment.params import Number, setting
+from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
-from trainer.optim.schedule import Schedule, position
+from trainer.optim.schedule import Schedule, drops, position
+from trainer.tasks.registry import smaller_is_better
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,12 +31,26 @@ class ParamScheduler(Callback):
     Args:
         schedules: the schedules by keys of the optimizer's parameter groups, such as "lr". See
             `trainer.optim.optimizers.set_value`.
+        plateau: patience and factor, by which "lr" falls each time that the best epoch is so many epochs ago.
     """
 
     order = Phase.MEASURE
 
-    def __init__(self, schedules: Mapping[str, Schedule]) -> None:
-        self.schedules = dict(schedules)
+    def __init__(self, schedules: Mapping[str, Schedule], plateau: tuple[int, float] | None = None) -> None:
+        self.schedules, self.plateau = dict(schedules), plateau
+        self._factor = 1.0
+
+    def before_epoch(self, learner: Learner) -> None:
+        """Let the learning rate fall if it is due: by the rows, so that a resumed run does as one without a break."""
+        if self.plateau is None:
+            return
+        from trainer.callbacks.checkpoint import best_of
+
+        recorder, (key, _), (patience, factor) = learner.find(Recorder), best_of(learner), self.plateau
+        sign, since = -1 if smaller_is_better(key) else 1, recorder.since
+        parts = (recorder.rows[:since], recorder.rows[since:])  # scores of the first do not compare with the others
+        count = sum(drops((sign * row.get(key, nan) for row in rows), patience) for rows in parts)
+        self._factor = factor ** learner.ranks.broadcast(count)
 
     def before_batch(self, learner: Learner) -> None:
         """Set the values, in training."""
@@ -50,7 +67,8 @@ class ParamScheduler(Callback):
         # Use the position of the first batch of a step, so that it depends on the step alone.
         ahead = learner.position.batch - 1 - learner.group.first
         now = position(learner.step - ahead, learner.total_steps)
-        return {name: schedule(now) for name, schedule in self.schedules.items()}
+        values = {name: schedule(now) for name, schedule in self.schedules.items()}
+        return values if self.plateau is None else values | {"lr": values["lr"] * self._factor}
 
 
 @configurable

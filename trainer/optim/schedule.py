@@ -1,7 +1,7 @@
 """Schedules: pure functions of the position in a run, from 0 (before the first step) to 1 (after the last)."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -43,6 +43,27 @@ def flat_cos(peak: float, *, end: float = 0.0, flat: float = 0.75) -> Schedule:
     return _Schedule(f"flat_cos({peak}, end={end}, flat={flat})", rule)
 
 
+def step(value: float, *, share: float, factor: float) -> Schedule:
+    """Return `value`, times `factor` each time that another `share` of the run is over."""
+    return _Schedule(f"step({value}, share={share}, factor={factor})", partial(_step, value, share, factor))
+
+
+def drops(scores: Iterable[float], patience: int) -> int:
+    """Return how often a value on a plateau has fallen after epochs with these scores, of which larger ones are better.
+
+    It falls after `patience` epochs without a better score, the first time and from each fall on; NaN is no score, and
+    after an epoch without one it does not fall.
+    """
+    best, waited, count = -math.inf, 0, 0
+    for score in scores:
+        waited += 1
+        if score > best:
+            best, waited = score, 0
+        elif waited >= patience and not math.isnan(score):
+            count, waited = count + 1, 0
+    return count
+
+
 @dataclass(frozen=True, repr=False)
 class _Schedule:
     """A rule on [0, 1], clamped outside; prints as the call that made it."""
@@ -68,6 +89,10 @@ def _cos(start: float, end: float, position: float) -> float:
 
 def _exp(start: float, end: float, position: float) -> float:
     return end if position == 1.0 else start * (end / start) ** position
+
+
+def _step(value: float, share: float, factor: float, position: float) -> float:
+    return value * factor ** math.floor(position / share + 1e-9)  # a float may be just below the multiple that it is
 
 
 def _in_turn(share: float, first: Schedule, second: Schedule, position: float) -> float:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from augment.params import Choice, Flag, Number, OptionMap, Text, setting
+from augment.params import Choice, Count, Flag, Number, OptionMap, Text, setting
 from augment.support.errors import UserError
-from trainer.optim.schedule import Schedule, constant, flat_cos, one_cycle
+from trainer.optim.schedule import Schedule, constant, flat_cos, one_cycle, step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +77,11 @@ class ScheduleSettings(OptimizerSettings):
         Choice(
             aliases=("scheduler", "lr_scheduler", "sched"),
             default="one_cycle",
-            options=("one_cycle", "flat_cos", "constant"),
+            options=("one_cycle", "flat_cos", "step", "plateau", "constant"),
             others={"cosine": "one_cycle"},
-            doc="learning rate schedule",
+            doc="how lr changes; one_cycle: up, then down, along cosines; flat_cos: constant, then down along a "
+            "cosine; step: down by drop_factor at equal distances; plateau: down by drop_factor when the best epoch is "
+            "plateau_patience epochs ago; constant",
         )
     )
     warmup: float = setting(Number(default=0.3, within=(0, 1), doc="one_cycle: share of the run in which lr rises"))
@@ -91,14 +93,29 @@ class ScheduleSettings(OptimizerSettings):
     end_factor: float = setting(
         Number(default=0.0, within=(0, 1), doc="one_cycle, flat_cos: ratio of last to highest lr")
     )
+    step_share: float = setting(
+        Number(default=0.3, within=(0, 1), above=0, doc="step: share of the run between two falls of lr")
+    )
+    drop_factor: float = setting(
+        Number(aliases=("gamma", "lr_gamma"), default=0.1, within=(0, 1), doc="step, plateau: factor by which lr falls")
+    )
+    plateau_patience: int = setting(
+        Count(
+            default=5,
+            within=(1, 10**6),
+            doc="plateau: epochs without a better callbacks.checkpoint.monitor after which lr falls",
+        )
+    )
 
     def lr_schedule(self) -> Schedule:
-        """Return the schedule of the learning rate."""
+        """Return the schedule of the learning rate; on a plateau it falls below it, see `ParamScheduler`."""
         start, end = self.lr * self.start_factor, self.lr * self.end_factor
         if self.schedule == "one_cycle":
             return one_cycle(self.lr, start=start, end=end, warmup=self.warmup)
         if self.schedule == "flat_cos":
             return flat_cos(self.lr, end=end, flat=self.flat)
+        if self.schedule == "step":
+            return step(self.lr, share=self.step_share, factor=self.drop_factor)
         return constant(self.lr)
 
     def schedules(self) -> dict[str, Schedule]:

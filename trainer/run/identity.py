@@ -13,7 +13,14 @@ from trainer.run.config import Config
 _LATER: Mapping[str, Mapping[str, Any]] = {
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
     "model": {"options": None, "checkpointing": False},
-    "fit": {"mask_loss": "ce", "loss": None, "loss_options": None},
+    "fit": {
+        "mask_loss": "ce",
+        "loss": None,
+        "loss_options": None,
+        "step_share": 0.3,
+        "drop_factor": 0.1,
+        "plateau_patience": 5,
+    },
 }
 
 

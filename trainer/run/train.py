@@ -207,12 +207,13 @@ def _callbacks(config: Config) -> tuple[Callback, ...]:
     if fresh or (fresh is None and not (model.get("pretrained") or model.get("weights"))):
         guards.append(FreshStatistics(always=bool(fresh)))
     configured = (make() for make in config.callbacks)
-    return (*loop_callbacks(config.fit.schedules()), *guards, *configured)
+    plateau = (config.fit.plateau_patience, config.fit.drop_factor) if config.fit.schedule == "plateau" else None
+    return (*loop_callbacks(config.fit.schedules(), plateau), *guards, *configured)
 
 
-def loop_callbacks(schedules: dict[str, Schedule]) -> tuple[Callback, ...]:
+def loop_callbacks(schedules: dict[str, Schedule], plateau: tuple[int, float] | None = None) -> tuple[Callback, ...]:
     """Return the callbacks that every run has, whatever the configuration."""
-    return Recorder(), Prepare(), Pace(), ParamScheduler(schedules), Interrupt()
+    return Recorder(), Prepare(), Pace(), ParamScheduler(schedules, plateau), Interrupt()
 
 
 def _write_description(config: Config, folder: Path) -> str:

@@ -8,11 +8,12 @@ import torch
 from fakes import lin, make_learner, noise_loader, on
 from torch import nn
 
+from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import GradClip, ParamScheduler
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import one_cycle
+from trainer.optim.schedule import constant, one_cycle
 
 # --- ParamScheduler ---
 
@@ -37,6 +38,32 @@ def rates(learner: Learner, start: Position | None = None, key: str = "lr") -> l
 
 def scheduled(*callbacks: Callback, **options: Any) -> Learner:
     return make_learner(ParamScheduler({"lr": one_cycle(1.0, start=0.2, end=0.0)}), *callbacks, **options)
+
+
+def on_a_plateau(*callbacks: Callback) -> Learner:
+    scores = [0.5, 0.6, 0.6, 0.5, 0.7, 0.1, 0.1, 0.1]
+
+    def put(learner: Learner) -> None:
+        learner.find(Recorder).rows[-1]["val_accuracy"] = scores[learner.epoch]
+
+    scheduler = ParamScheduler({"lr": constant(1.0)}, plateau=(2, 0.5))
+    return make_learner(Recorder(), scheduler, on("after_epoch", put, 1), *callbacks, epochs=len(scores))
+
+
+def test_on_a_plateau_the_rate_falls_also_after_a_resume() -> None:
+    plain = on_a_plateau()
+    seen = rates(plain)
+    falls = [1.0] * 4 + [0.5] * 3 + [0.25]
+    assert seen == [rate for rate in falls for _ in range(len(seen) // 8)]
+
+    def stop(learner: Learner) -> None:
+        if learner.training and learner.epoch == 5 and learner.position.batch == 1:
+            raise CancelFit
+
+    stopped = on_a_plateau(on("after_batch", stop))
+    first = rates(stopped)
+    resumed = on_a_plateau()
+    assert first + rates(resumed, resumed.restore(stopped.state())) == seen
 
 
 @pytest.mark.parametrize("limit", [None, 1, 2, 4])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainer.optim.schedule import Schedule, constant, cos, exp, flat_cos, one_cycle, position
+from trainer.optim.schedule import Schedule, constant, cos, drops, exp, flat_cos, one_cycle, position, step
 
 ABOVE_ONE = 1.0000000000000022
 
@@ -62,3 +62,26 @@ def test_a_schedule_prints_as_the_call_that_made_it() -> None:
     assert eval(text) == one_cycle(0.9, start=0.3, end=0.3)
     assert repr(exp(0.1, 1.0)) == "exp(0.1, 1.0)"
     assert repr(flat_cos(0.1)) == "flat_cos(0.1, end=0.0, flat=0.75)"
+
+
+def test_step_falls_at_every_multiple_of_its_share() -> None:
+    found = simulate(step(8.0, share=0.3, factor=0.5), 10)
+    assert found == [8, 8, 8, 4, 4, 4, 2, 2, 2, 1]
+    assert step(8.0, share=1, factor=0.5)(0.999) == 8
+    assert repr(step(8.0, share=0.3, factor=0.5)) == "step(8.0, share=0.3, factor=0.5)"
+
+
+@pytest.mark.parametrize(
+    ("scores", "count"),
+    [
+        ([], 0),
+        ([1, 2, 3, 4], 0),
+        ([3, 2, 3], 1),
+        ([3, 2, 3, 1, 1], 2),
+        ([3, 2, 4, 2, 5], 0),
+        ([3, math.nan, math.nan, math.nan, 2], 1),
+        ([3, math.nan, math.nan, math.nan], 0),
+    ],
+)
+def test_a_plateau_falls_after_epochs_without_a_better_score(scores: list[float], count: int) -> None:
+    assert drops(scores, patience=2) == count
