@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.dataset import BadImage, Dataset, ImageRef, Split
+from augment.data.formats.folder import CUT
+from augment.data.grouping import joined, share_out
 from augment.data.images import portable_name
 from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
@@ -21,16 +23,21 @@ if TYPE_CHECKING:
 _GOLDEN = (5**0.5 - 1) / 2
 
 
-def take_fold(dataset: Dataset, *, folds: int, fold: int, seed: int) -> Dataset:
+def take_fold(
+    dataset: Dataset, *, folds: int, fold: int, seed: int, groups: Sequence[Hashable] | None = None
+) -> Dataset:
     """Return a round of cross-validation over the train split: one fold is val, the others are train.
 
     The numbers of images per fold differ by at most one, also within a class. With several labels per image, images
     with the same rarest label are distributed in turn. Images with the same bytes are in the same fold, as far as
-    `Dataset.copies` knows them. The dataset's own val is not used.
+    `Dataset.copies` knows them. The dataset's own val is not used. With `groups`, those of train's images, a group is
+    in one fold, and the folds have about as many images, also of each class.
 
     Raises:
-        UserError: a class has fewer images than there are folds.
+        UserError: a class has fewer images than there are folds, or there are fewer groups.
     """
+    if groups is not None:
+        return _cut(dataset, _parts(dataset, groups, [1 / folds] * folds, seed, f"folds={folds}") == fold)
     group, strata = _groups(dataset)
     least, of_class = len(strata), ""
     if dataset.kind.cuts_each:
@@ -44,16 +51,20 @@ def take_fold(dataset: Dataset, *, folds: int, fold: int, seed: int) -> Dataset:
     return _cut(dataset, (part == fold)[group])
 
 
-def take_val(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
+def take_val(dataset: Dataset, *, fraction: float, seed: int, groups: Sequence[Hashable] | None = None) -> Dataset:
     """Return a dataset whose val is a share of the train split, and whose train is the rest.
 
     Of each class, the share is rounded, but at least one image of every class with several is in either split. With
     several labels per image, the share of images with the same rarest label is about the same. Images with the same
-    bytes are on the same side, as far as `Dataset.copies` knows them. The dataset's own val is not used.
+    bytes are on the same side, as far as `Dataset.copies` knows them. The dataset's own val is not used. With `groups`,
+    see `take_fold`, the share is the nearest that whole groups make.
 
     Raises:
-        UserError: there are too few images.
+        UserError: there are too few images, or groups.
     """
+    if groups is not None:
+        shares, key = [1 - fraction, fraction], f"val_fraction={fraction:g}"
+        return _cut(dataset, _parts(dataset, groups, shares, seed, key) == 1)
     group, strata = _groups(dataset)
     if dataset.kind.cuts_each:
         counts = np.bincount(strata)
@@ -75,11 +86,34 @@ def take_val(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
     """Return a source's dataset with val cut from train, if the source says so."""
+    seed, groups = source.split_seed, None
+    if source.group is not None and (source.cuts_val or not source.only_val):
+        if not source.cuts_val:
+            raise UserError(f"data.group={source.group}: val is not cut from train. Allowed: with {CUT}.")
+        groups = source.groups(dataset.train.files)
     if source.folds is not None and source.fold is not None:
-        return take_fold(dataset, folds=source.folds, fold=source.fold, seed=source.split_seed)
+        return take_fold(dataset, folds=source.folds, fold=source.fold, seed=seed, groups=groups)
     if source.val_fraction is not None:
-        return take_val(dataset, fraction=source.val_fraction, seed=source.split_seed)
+        return take_val(dataset, fraction=source.val_fraction, seed=seed, groups=groups)
     return dataset
+
+
+def _parts(
+    dataset: Dataset, groups: Sequence[Hashable], shares: Sequence[float], seed: int, key: str
+) -> NDArray[np.int64]:
+    """Return the part of each train image, (N,), with images of a group, and those with the same bytes, in one part."""
+    files, kind = dataset.train.files, dataset.kind
+    keys = [dataset.copies.get(image, image) for image in files]
+    group = joined(keys, groups)
+    strata = kind.strata(dataset.train.targets) if kind.cuts_each else np.zeros(len(files), np.int64)
+    count = len(np.unique(group))
+    part = share_out(group, strata, shares, _draw(count, seed, "groups")) if count else group
+    if len(np.unique(part)) < len(shares):
+        raise UserError(
+            f"data.{key}: train has {amount(count, 'group')} by data.group, too few for {len(shares)} parts. Allowed: "
+            "more groups, or larger parts."
+        )
+    return part
 
 
 def _groups(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

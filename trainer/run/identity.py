@@ -11,6 +11,7 @@ from trainer.run.config import Config
 
 # Defaults of settings that older versions lack: with these, a configuration is the same as theirs.
 _LATER: Mapping[str, Mapping[str, Any]] = {
+    "data": {"group": None},
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
     "model": {"options": None, "checkpointing": False},
     "fit": {

@@ -56,12 +56,21 @@ class Lines:
         return UserError(f"{self.key}: line {line.number} of {self.file}: {text}")
 
 
-def read_list(key: str, file: Path, *, image: str | None, label: str | None, targets: Sequence[str]) -> Lines:
+def read_list(
+    key: str,
+    file: Path,
+    *,
+    image: str | None,
+    label: str | None,
+    targets: Sequence[str],
+    key_of_label: str = "data.label",
+) -> Lines:
     """Read a list, which is CSV by its ending, see `SEPARATORS`, or text; `key` is the setting that names it.
 
     A line of text is a path and its labels, separated by blanks; quotes work as in a shell, # begins a comment. CSV has
     a header, with a column of paths (by default "path", or the first one), and one of labels ("label", or the second
-    one), separated by a semicolon in a cell, or columns of numbers or of 0 and 1, the targets.
+    one), separated by a semicolon in a cell, or columns of numbers or of 0 and 1, the targets. Errors name the
+    column of labels by `key_of_label`.
 
     Raises:
         UserError: there is no such file, or it is empty or malformed.
@@ -90,7 +99,9 @@ def read_list(key: str, file: Path, *, image: str | None, label: str | None, tar
             )
         found = Lines(key, file, tuple(_text_lines(key, file, text)))
     else:
-        found = _read_csv(key, file, text, separator, image=image, label=label, targets=columns)
+        found = _read_csv(
+            key, file, text, separator, image=image, label=label, targets=columns, key_of_label=key_of_label
+        )
     if not found.lines:
         raise UserError(f"{key}: {file} lists no images.")
     return found
@@ -112,7 +123,15 @@ def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
 
 
 def _read_csv(
-    key: str, file: Path, text: str, separator: str, *, image: str | None, label: str | None, targets: tuple[str, ...]
+    key: str,
+    file: Path,
+    text: str,
+    separator: str,
+    *,
+    image: str | None,
+    label: str | None,
+    targets: tuple[str, ...],
+    key_of_label: str,
 ) -> Lines:
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
     header = [from_table_cell(name.strip()) for name in next(_rows(key, file, reader), [])]
@@ -128,7 +147,7 @@ def _read_csv(
         )
     names = targets or (label,)
     default = 1 if path_column == 0 else 0
-    setting = "data.targets" if targets else "data.label"
+    setting = "data.targets" if targets else key_of_label
     columns = [_column(key, file, header, setting, name, "label", default) for name in names]
     by_position = not (targets or label or "label" in header)
     flags = list(range(columns[0], len(header))) if by_position else []

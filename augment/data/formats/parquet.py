@@ -60,6 +60,23 @@ def read_table(
         raise UserError(f"cannot be read, or its images not be kept: {error.strerror or first_line(error)}.") from None
 
 
+def read_column(path: Path, name: str) -> list[str]:
+    """Return the values of a column that groups images, as text.
+
+    Raises:
+        UserError: there is no such column, or a row has no value.
+    """
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as table:
+        if name not in (names := table.schema_arrow.names):
+            raise UserError(f"data.group: {path} has no column '{name}'.{suggest(name, names)}")
+        values = table.read([name]).column(0).to_pylist()
+    if None in values:
+        raise UserError(f"data.group: row {values.index(None)} of {path} has no value in column '{name}'.")
+    return list(map(str, values))
+
+
 def class_names(file: Path, label: str) -> tuple[str, ...] | None:
     """Return the names of the classes that the hub's library writes into a file's schema, if they are there."""
     from pyarrow import parquet

@@ -1,11 +1,11 @@
 """The sources whose images are files of their own."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from augment.data.dataset import DATA_DIR, Dataset
+from augment.data.dataset import DATA_DIR, Dataset, ImageRef
 from augment.data.drawn.sample import make_sample
 from augment.data.drawn.scenes import make_scenes
 from augment.data.formats.filelist import SEPARATORS, Line, Lines, read_list
@@ -130,6 +130,21 @@ class FileList(LabeledSource):
         except UserError as error:
             # A wrong path, such as one cut at a blank, leaves wrong words for labels, too.
             raise UserError(problems[0] if problems else str(error)) from None
+
+    def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:
+        """Return a column of a CSV list."""
+        file = expanded(self.train)
+        if file.suffix.lower() not in SEPARATORS:
+            return None
+        lines = read_list("data.train", file, image=self.image, label=name, targets=(), key_of_label="data.group")
+        folder = file.parent if self.root is None else expanded(self.root)
+        found: dict[ImageRef, Hashable] = {}
+        for path, line in zip(_files(lines, folder), lines.lines, strict=True):
+            if not line.words:
+                raise lines.error(line, f"has no value in column '{name}' (data.group).")
+            if found.setdefault(path, line.words) != line.words:
+                raise lines.error(line, f"{line.path} has two values of {name} (data.group). Allowed: one.")
+        return found
 
 
 def _files(lines: Lines, folder: Path) -> tuple[Path, ...]:

@@ -1,15 +1,15 @@
 """The sources that read files of records: tar shards, TFRecord, RecordIO, LMDB, Parquet."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from augment.data.dataset import DATA_DIR, Dataset, StoredImage
+from augment.data.dataset import DATA_DIR, Dataset, ImageRef, StoredImage
 from augment.data.formats.caffe import DatumImage, read_datums
 from augment.data.formats.index import Index, Reader, load_indexes
-from augment.data.formats.parquet import class_names, read_table
+from augment.data.formats.parquet import class_names, read_column, read_table
 from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.shards import find_shards, is_pattern
 from augment.data.formats.spans import RecordFile, Span
@@ -184,3 +184,9 @@ class Parquet(Records):
 
     def _names(self, path: Path) -> tuple[str, ...] | None:
         return None if self.targets else class_names(path, self.label)
+
+    def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:
+        """Return a column of the files."""
+        paths = self._find(self.train, "data.train")
+        values = [value for path in paths for value in read_column(path, name)]
+        return dict(zip(self._split("data.train", paths).images, values, strict=True))

@@ -1,12 +1,13 @@
 """The base classes of sources, and the registry that maps names in the `data` section to sources."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.folder import CUT
+from augment.data.grouping import groups_by_name, is_pattern
 from augment.data.images import name_of
 from augment.data.targets.given import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
@@ -41,6 +42,14 @@ class Source:
     fold: int | None = setting(
         Count(optional=True, within=(0, 999), doc="the fold to validate on, from 0; -m 'data.fold=range(K)' runs all")
     )
+    group: str | None = setting(
+        Text(
+            aliases=("groups", "group_by"),
+            optional=True,
+            doc="val_fraction, folds: images to keep on one side: those with the same value in this column (CSV of "
+            "filelist, parquet), or the same text in the ( ) of this regular expression, searched in folder/file",
+        )
+    )
     split_seed: int = setting(
         Count(default=0, within=(0, 2**31 - 1), doc="seed of val_fraction, folds, fraction and balance, beside seed")
     )
@@ -54,6 +63,30 @@ class Source:
 
     # Whether val is read alone and as train, for a loader of val where there is no train. No setting.
     only_val: bool = False
+
+    def groups(self, images: Sequence[ImageRef]) -> Sequence[Hashable]:
+        """Return the group of each of some train images, (N,), by `group`.
+
+        Raises:
+            UserError: there is no such column, or the pattern does not fit.
+        """
+        if self.group is not None and is_pattern(self.group):
+            return groups_by_name(images, self.group)
+        known = self.column_of_train(str(self.group))
+        if known is None:
+            raise UserError(
+                f"data.group={self.group}: these data have no columns. Allowed: a regular expression with one ( ) that "
+                r"is found in all folder/file names, such as (video\d+)."
+            )
+        return [known[image] for image in images]
+
+    def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:
+        """Return what a column says of each image of train; None: there are no columns.
+
+        Raises:
+            UserError: there is no such column.
+        """
+        return None
 
     def downloads(self) -> str:
         """Return the setting by which loading would download something now; empty if it would not."""

@@ -94,7 +94,8 @@ def _leaks(info: Info) -> Iterator[DataFinding]:
     why = "This inflates the scores on val; remove such images from one of the splits."
     looks = (
         f"judging by their looks: re-encoded, resized, or almost the same scene. {why} Images that are naturally alike "
-        "(scans, icons, video frames) count, too: see the pairs in the figure."
+        "(scans, icons, video frames) count, too: see the pairs in the figure. Where val is cut from train, data.group "
+        "keeps images of one video, patient or scene on one side."
     )
     for kind, counts, how in (("leak", info.same, f"byte for byte. {why}"), ("near_leak", info.alike, looks)):
         if leaked := counts["val_in_train"]:

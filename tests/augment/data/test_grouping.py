@@ -1,0 +1,150 @@
+"""Splits by group: whole groups on one side, about the share of images and classes, and clear mistakes."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+from sklearn.model_selection import GroupKFold
+
+from augment.data.dataset import Dataset, Split
+from augment.data.grouping import joined, share_out
+from augment.data.selection import take_fold, take_val
+from augment.data.sources import load_dataset, parse_data
+from augment.support.errors import UserError
+
+
+def of_groups(seed: int, groups: int = 30) -> tuple[Dataset, list[int]]:
+    """Images of three classes in groups of 1 to 20."""
+    rng = np.random.default_rng(seed)
+    group = rng.permutation(np.repeat(np.arange(groups), rng.integers(1, 20, groups))).tolist()
+    files = tuple(Path(f"train/{index}.jpg") for index in range(len(group)))
+    targets = tuple(int(n) for n in rng.integers(0, 3, len(files)))
+    return Dataset(("a", "b", "c"), Split(files, targets), Split((), ())), group
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_is_in_one_fold_and_folds_are_alike(seed: int) -> None:
+    whole, groups = of_groups(seed)
+    group_of = dict(zip(whole.train.files, groups, strict=True))
+    rounds = [take_fold(whole, folds=4, fold=fold, seed=seed, groups=groups) for fold in range(4)]
+    assert sorted(file for one in rounds for file in one.val.files) == sorted(whole.train.files)
+    for one in rounds:
+        assert not {group_of[file] for file in one.val.files} & {group_of[file] for file in one.train.files}
+        assert len(one.val) == pytest.approx(len(whole.train) / 4, rel=0.1)
+        for label in range(3):
+            assert one.val.targets.count(label) == pytest.approx(whole.train.targets.count(label) / 4, rel=0.4)
+    assert rounds[0] == take_fold(whole, folds=4, fold=0, seed=seed, groups=groups)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.3, 0.7])
+def test_val_has_the_share_as_near_as_whole_groups_make_it(fraction: float) -> None:
+    whole, groups = of_groups(0)
+    group_of = dict(zip(whole.train.files, groups, strict=True))
+    cut = take_val(whole, fraction=fraction, seed=0, groups=groups)
+    assert len(cut.val) == pytest.approx(fraction * len(whole.train), rel=0.1)
+    assert not {group_of[file] for file in cut.val.files} & {group_of[file] for file in cut.train.files}
+
+
+def test_one_stratum_is_shared_out_as_by_scikit_learn() -> None:
+    groups = np.array(of_groups(5)[1])
+    part = share_out(groups, np.zeros_like(groups), [0.2] * 5, np.zeros(30))
+    theirs = [len(test) for _, test in GroupKFold(5).split(groups, groups=groups)]
+    assert sorted(np.bincount(part).tolist()) == sorted(theirs)
+
+
+def test_copies_join_groups() -> None:
+    assert joined(["a", "b", "a", "c"], [0, 0, 1, 2]).tolist() == [0, 0, 0, 1]
+    whole, groups = of_groups(0)
+    same = {whole.train.files[0]: 0, whole.train.files[groups.index(1 if groups[0] != 1 else 2)]: 0}
+    whole = Dataset(whole.classes, whole.train, whole.val, copies=same)
+    for fold in range(3):
+        val = set(take_fold(whole, folds=3, fold=fold, seed=0, groups=groups).val.files)
+        assert len(val & set(same)) in (0, 2)
+
+
+def test_too_few_groups_are_refused() -> None:
+    whole, groups = of_groups(0, groups=3)
+    with pytest.raises(UserError, match=r"^data\.folds=4: train has 3 groups by data\.group, too few for 4 parts\."):
+        take_fold(whole, folds=4, fold=0, seed=0, groups=groups)
+    with pytest.raises(UserError, match=r"^data\.val_fraction=0\.2: train has 1 group by data\.group"):
+        take_val(whole, fraction=0.2, seed=0, groups=[0] * len(groups))
+
+
+@pytest.fixture
+def videos(tmp_path: Path) -> Path:
+    """Ten videos of two classes, four frames each; list.csv and table.parquet name the videos."""
+    lines, rows = ["path,label,video"], []
+    for number in range(40):
+        video, label = number // 4, "ab"[number // 4 % 2]
+        file = tmp_path / "photos" / label / f"video{video}_{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (number, 0, 0)).save(file)
+        lines.append(f"{file.relative_to(tmp_path)},{label},v{video}")
+        rows.append({"image": file.read_bytes(), "label": label, "video": video})
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "table.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"source": "folder", "root": "photos", "group": r"(video\d+)_"},
+        {"source": "filelist", "train": "list.csv", "group": "video"},
+        {"source": "filelist", "train": "list.csv", "group": r"(video\d+)_", "label": "label"},
+        {"source": "parquet", "train": "table.parquet", "group": "video"},
+    ],
+    ids=["folder", "csv", "csv by name", "parquet"],
+)
+def test_frames_of_a_video_stay_together(
+    given: dict[str, object], videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(videos)
+    for more in ({"val_fraction": 0.2}, {"folds": 5, "fold": 1}):
+        data = load_dataset(parse_data({**given, **more}))
+        red = [{int(pixel(image)) // 4 for image in split.files} for split in (data.train, data.val)]
+        assert not red[0] & red[1]
+        assert (len(data.train), len(data.val)) == (32, 8)
+        assert set(data.val.targets) == {0, 1}
+
+
+def pixel(image: object) -> int:
+    from augment.data.images import open_image
+
+    with open_image(image) as opened:  # type: ignore[arg-type]
+        return opened.getpixel((0, 0))[0]  # type: ignore[index, return-value]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"source": "filelist", "train": "list.csv", "group": "vido"},
+            "data.group: list.csv (data.train) has no column",
+        ),
+        ({"source": "filelist", "train": "list.csv", "group": "vido"}, "Did you mean 'video'?"),
+        (
+            {"source": "parquet", "train": "table.parquet", "group": "vido"},
+            "has no column 'vido'. Did you mean 'video'?",
+        ),
+        ({"source": "folder", "root": "photos", "group": "video"}, "data.group=video: these data have no columns."),
+        ({"source": "folder", "root": "photos", "group": "(video"}, "data.group=(video: missing )"),
+        ({"source": "folder", "root": "photos", "group": "(a)(b)"}, "data.group=(a)(b): has 2 groups in ( )."),
+        ({"source": "folder", "root": "photos", "group": "(o1)"}, "is not found in a/video0_0.png and 35 more."),
+    ],
+)
+def test_mistakes(given: dict[str, object], message: str, videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(videos)
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_dataset(parse_data({**given, "val_fraction": 0.2}))
+
+
+def test_a_group_without_a_cut_is_refused(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(videos)
+    given = {"source": "filelist", "train": "list.csv", "val": "list.csv", "group": "video"}
+    with pytest.raises(UserError, match=r"^data\.group=video: val is not cut from train\. Allowed: with data\.val_fra"):
+        load_dataset(parse_data(given))
