@@ -108,7 +108,7 @@ class Summary:
     def __str__(self) -> str:
         key = task_of([self.best, self.last]).monitor
         best = self.best.get(key)
-        score = f"no {key}"
+        score = f"no {key}" if self.best or self.last else "no score"
         if best is not None:
             epoch, chosen = int(self.best["epoch"]) + 1, self.monitor in ("", key)
             score = f"best {key} {best:.4f} in epoch {epoch}" if chosen else f"{key} {best:.4f} in epoch {epoch}"

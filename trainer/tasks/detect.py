@@ -56,6 +56,10 @@ class Detect(Task[ObjectSamples]):
     mistakes_title = "Most mistakes"
     mistakes_text = "in which the best epoch missed most objects, or found wrong ones"
 
+    def count(self, number: int) -> str:
+        """Return "3 classes", without the background."""
+        return super().count(number - 1)
+
     def require(self) -> None:
         """Check that average precisions can be computed."""
         require_backend()
@@ -133,7 +137,7 @@ class Detect(Task[ObjectSamples]):
         absent = len(names) - 1 - len(classes)
         if classes and absent:
             verbs = plural(absent, "has no object in validation and does", "have no object in validation and do")
-            yield Finding(f"{absent} of {self.count(len(names) - 1)} {verbs} not count.", warning=True)
+            yield Finding(f"{absent} of {self.count(len(names))} {verbs} not count.", warning=True)
 
     def draw(
         self, image: Image, place: NDArray[np.float64], samples: ObjectSamples, position: int, names: Sequence[str]
