@@ -14,14 +14,8 @@ _LATER: Mapping[str, Mapping[str, Any]] = {
     "data": {"group": None},
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
     "model": {"options": None, "checkpointing": False},
-    "fit": {
-        "mask_loss": "ce",
-        "loss": None,
-        "loss_options": None,
-        "step_share": 0.3,
-        "drop_factor": 0.1,
-        "plateau_patience": 5,
-    },
+    "fit": {"mask_loss": "ce", "loss": None, "loss_options": None}
+    | {"step_share": 0.3, "drop_factor": 0.1, "plateau_patience": 5},
 }
 
 

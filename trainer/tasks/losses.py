@@ -31,7 +31,7 @@ class LossSettings:
             aliases=("criterion", "loss_fn", "loss_function"),
             optional=True,
             doc="the loss to train with, or a sum, as cross_entropy+dice; classes: asymmetric, bce, cross_entropy, "
-            "focal, poly; labels: asymmetric, bce, focal, poly; numbers: huber, mae, mse, smooth_l1; masks: "
+            "focal, poly; labels: asymmetric, bce, focal, poly; numbers: huber, mae, mse; masks: "
             "cross_entropy, dice, focal; null: cross_entropy, bce, regression_loss and mask_loss",
         )
     )

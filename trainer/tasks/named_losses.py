@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer.tasks.loss import loss
 from trainer.tasks.losses import PixelLoss
@@ -29,22 +29,17 @@ def focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
     return -(shares * (1 - logs.exp()) ** gamma * logs).sum(dim=1)
 
 
+@loss("multilabel")
 @loss("classify")
 def bce(outputs: Tensor, targets: Tensor, *, target_threshold: float | None = None) -> Tensor:
-    """Return binary cross entropy of each class, (N, K) (Wightman et al. 2021, arXiv:2110.00476)."""
-    from timm.loss import BinaryCrossEntropy
-
-    values: Tensor = BinaryCrossEntropy(0.0, target_threshold, reduction="none")(outputs, targets)
-    return values
+    """Return binary cross entropy of each class or label, (N, K) (Wightman et al. 2021, arXiv:2110.00476)."""
+    return _timm("BinaryCrossEntropy", outputs, targets, smoothing=0.0, target_threshold=target_threshold)
 
 
 @loss("classify")
 def poly(outputs: Tensor, targets: Tensor, *, epsilon: float = 2.0) -> Tensor:
     """Return the Poly-1 loss, (N,) (Leng et al. 2022, arXiv:2204.12511)."""
-    from timm.loss import PolyCrossEntropy
-
-    values: Tensor = PolyCrossEntropy(epsilon, reduction="none")(outputs, targets)
-    return values
+    return _timm("PolyCrossEntropy", outputs, targets, epsilon=epsilon)
 
 
 @loss("classify")
@@ -52,18 +47,7 @@ def asymmetric(
     outputs: Tensor, targets: Tensor, *, gamma_neg: float = 4.0, gamma_pos: float = 1.0, smoothing: float = 0.0
 ) -> Tensor:
     """Return the asymmetric loss of class indices, (N,) (Ridnik et al. 2021, arXiv:2009.14119)."""
-    from timm.loss import AsymmetricLossSingleLabel
-
-    values: Tensor = AsymmetricLossSingleLabel(gamma_pos, gamma_neg, smoothing, reduction="none")(outputs, targets)
-    return values
-
-
-@loss("multilabel", name="bce")
-def label_bce(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return binary cross entropy, (N, K)."""
-    from torch.nn.functional import binary_cross_entropy_with_logits
-
-    return binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+    return _timm("AsymmetricLossSingleLabel", outputs, targets, gamma_pos=gamma_pos, gamma_neg=gamma_neg, eps=smoothing)
 
 
 @loss("multilabel", name="focal")
@@ -77,10 +61,7 @@ def label_poly(
     outputs: Tensor, targets: Tensor, *, epsilon: float = 2.0, gamma: float = 0.0, alpha: float | None = None
 ) -> Tensor:
     """Return the Poly-1 loss, (N, K)."""
-    from timm.loss import PolyBinaryCrossEntropy
-
-    values: Tensor = PolyBinaryCrossEntropy(epsilon, gamma, alpha, reduction="none")(outputs, targets)
-    return values
+    return _timm("PolyBinaryCrossEntropy", outputs, targets, epsilon=epsilon, gamma=gamma, alpha=alpha)
 
 
 @loss("multilabel", name="asymmetric")
@@ -88,10 +69,7 @@ def label_asymmetric(
     outputs: Tensor, targets: Tensor, *, gamma_neg: float = 4.0, gamma_pos: float = 1.0, clip: float | None = 0.05
 ) -> Tensor:
     """Return the asymmetric loss, (N, K)."""
-    from timm.loss import AsymmetricLossMultiLabel
-
-    values: Tensor = AsymmetricLossMultiLabel(gamma_neg, gamma_pos, clip, reduction="none")(outputs, targets)
-    return values
+    return _timm("AsymmetricLossMultiLabel", outputs, targets, gamma_neg=gamma_neg, gamma_pos=gamma_pos, clip=clip)
 
 
 @loss("regress")
@@ -114,14 +92,6 @@ def huber(outputs: Tensor, targets: Tensor, *, delta: float = 1.0) -> Tensor:
     return huber_loss(outputs, targets, reduction="none", delta=delta)
 
 
-@loss("regress")
-def smooth_l1(outputs: Tensor, targets: Tensor, *, beta: float = 1.0) -> Tensor:
-    """Return Huber losses divided by `beta`, (N, K): absolute errors beyond it."""
-    from torch.nn.functional import smooth_l1_loss
-
-    return smooth_l1_loss(outputs, targets, reduction="none", beta=beta)
-
-
 @loss("segment", name="cross_entropy")
 def pixel_cross_entropy(outputs: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
     """Return cross entropy of pixels, ()."""
@@ -138,3 +108,11 @@ def dice(outputs: Tensor, targets: Tensor) -> Tensor:
 def pixel_focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
     """Return the focal loss of pixels, ()."""
     return PixelLoss(("focal",), gamma=gamma)(outputs, targets)
+
+
+def _timm(name: str, outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    """Return what a loss of timm is for each sample."""
+    from timm import loss as losses
+
+    values: Tensor = getattr(losses, name)(reduction="none", **options)(outputs, targets)
+    return values

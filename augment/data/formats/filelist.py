@@ -57,20 +57,14 @@ class Lines:
 
 
 def read_list(
-    key: str,
-    file: Path,
-    *,
-    image: str | None,
-    label: str | None,
-    targets: Sequence[str],
-    key_of_label: str = "data.label",
+    key: str, file: Path, *, image: str | None, label: str | None, targets: Sequence[str], label_key: str = "data.label"
 ) -> Lines:
     """Read a list, which is CSV by its ending, see `SEPARATORS`, or text; `key` is the setting that names it.
 
     A line of text is a path and its labels, separated by blanks; quotes work as in a shell, # begins a comment. CSV has
     a header, with a column of paths (by default "path", or the first one), and one of labels ("label", or the second
     one), separated by a semicolon in a cell, or columns of numbers or of 0 and 1, the targets. Errors name the
-    column of labels by `key_of_label`.
+    column of labels by `label_key`.
 
     Raises:
         UserError: there is no such file, or it is empty or malformed.
@@ -99,9 +93,7 @@ def read_list(
             )
         found = Lines(key, file, tuple(_text_lines(key, file, text)))
     else:
-        found = _read_csv(
-            key, file, text, separator, image=image, label=label, targets=columns, key_of_label=key_of_label
-        )
+        found = _read_csv(key, file, text, separator, (image, label, columns, label_key))
     if not found.lines:
         raise UserError(f"{key}: {file} lists no images.")
     return found
@@ -123,16 +115,9 @@ def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
 
 
 def _read_csv(
-    key: str,
-    file: Path,
-    text: str,
-    separator: str,
-    *,
-    image: str | None,
-    label: str | None,
-    targets: tuple[str, ...],
-    key_of_label: str,
+    key: str, file: Path, text: str, separator: str, wanted: tuple[str | None, str | None, tuple[str, ...], str]
 ) -> Lines:
+    image, label, targets, label_key = wanted
     reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
     header = [from_table_cell(name.strip()) for name in next(_rows(key, file, reader), [])]
     if len(header) < 2:
@@ -147,7 +132,7 @@ def _read_csv(
         )
     names = targets or (label,)
     default = 1 if path_column == 0 else 0
-    setting = "data.targets" if targets else key_of_label
+    setting = "data.targets" if targets else label_key
     columns = [_column(key, file, header, setting, name, "label", default) for name in names]
     by_position = not (targets or label or "label" in header)
     flags = list(range(columns[0], len(header))) if by_position else []

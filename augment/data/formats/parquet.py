@@ -61,20 +61,13 @@ def read_table(
 
 
 def read_column(path: Path, name: str) -> list[str]:
-    """Return the values of a column that groups images, as text.
-
-    Raises:
-        UserError: there is no such column, or a row has no value.
-    """
+    """Return the values of a column that groups images, as text; a `UserError` says that there is no such column."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as table:
         if name not in (names := table.schema_arrow.names):
             raise UserError(f"data.group: {path} has no column '{name}'.{suggest(name, names)}")
-        values = table.read([name]).column(0).to_pylist()
-    if None in values:
-        raise UserError(f"data.group: row {values.index(None)} of {path} has no value in column '{name}'.")
-    return list(map(str, values))
+        return ["" if value is None else str(value) for value in table.read([name]).column(0).to_pylist()]
 
 
 def class_names(file: Path, label: str) -> tuple[str, ...] | None:

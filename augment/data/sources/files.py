@@ -136,15 +136,9 @@ class FileList(LabeledSource):
         file = expanded(self.train)
         if file.suffix.lower() not in SEPARATORS:
             return None
-        lines = read_list("data.train", file, image=self.image, label=name, targets=(), key_of_label="data.group")
+        lines = read_list("data.train", file, image=self.image, label=name, targets=(), label_key="data.group")
         folder = file.parent if self.root is None else expanded(self.root)
-        found: dict[ImageRef, Hashable] = {}
-        for path, line in zip(_files(lines, folder), lines.lines, strict=True):
-            if not line.words:
-                raise lines.error(line, f"has no value in column '{name}' (data.group).")
-            if found.setdefault(path, line.words) != line.words:
-                raise lines.error(line, f"{line.path} has two values of {name} (data.group). Allowed: one.")
-        return found
+        return dict(zip(_files(lines, folder), (line.words for line in lines.lines), strict=True))
 
 
 def _files(lines: Lines, folder: Path) -> tuple[Path, ...]:

@@ -78,6 +78,8 @@ class Source:
                 f"data.group={self.group}: these data have no columns. Allowed: a regular expression with one ( ) that "
                 r"is found in all folder/file names, such as (video\d+)."
             )
+        if missing := next((image for image in images if not known[image]), None):
+            raise UserError(f"data.group={self.group}: no value for {name_of(missing)}. Allowed: one for each image.")
         return [known[image] for image in images]
 
     def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:

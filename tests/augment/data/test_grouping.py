@@ -148,3 +148,11 @@ def test_a_group_without_a_cut_is_refused(videos: Path, monkeypatch: pytest.Monk
     given = {"source": "filelist", "train": "list.csv", "val": "list.csv", "group": "video"}
     with pytest.raises(UserError, match=r"^data\.group=video: val is not cut from train\. Allowed: with data\.val_fra"):
         load_dataset(parse_data(given))
+
+
+def test_an_image_without_a_group_is_refused(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(videos)
+    table = videos / "list.csv"
+    table.write_text(table.read_text().replace("video3_12.png,b,v3", "video3_12.png,b,"))
+    with pytest.raises(UserError, match=r"^data\.group=video: no value for photos/b/video3_12\.png\. Allowed"):
+        load_dataset(parse_data({"source": "filelist", "train": "list.csv", "group": "video", "val_fraction": 0.2}))
