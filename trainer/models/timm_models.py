@@ -22,6 +22,8 @@ _NAMES = ("model.safetensors", "pytorch_model.bin")  # of weights on the hub
 _ELSEWHERE = {
     "pretrained": "model.pretrained",
     "checkpoint_path": "model.weights",
+    "pretrained_cfg": "model.name=MODEL.WEIGHTS",
+    "pretrained_cfg_overlay": "model.name=MODEL.WEIGHTS, or model.weights",
     "num_classes": "the classes of the data",
     "in_chans": "3 channels",
     "features_only": "false",

@@ -81,7 +81,7 @@ class ClassLoss(CrossEntropy):
         if self.smoothing:
             shares = one_hot(targets, outputs.shape[1]).to(outputs.dtype) if targets.ndim == 1 else targets
             given = shares * (1 - self.smoothing) + self.smoothing / outputs.shape[1]
-        values = _total(term(outputs, given) for term in self.terms)
+        values = _total(term(outputs, targets if smooths(term) else given) for term in self.terms)
         if weights is None:
             return values.mean()
         each = targets @ weights if targets.ndim == 2 else weights[targets]
@@ -97,7 +97,7 @@ class LabelLoss(BinaryCrossEntropy):
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of outputs, (N, labels) logits, for targets, (N, labels) in [0, 1]."""
         given = targets * (1 - self.smoothing) + self.smoothing / 2 if self.smoothing else targets
-        values = (term(outputs, given) for term in self.terms)
+        values = (term(outputs, targets if smooths(term) else given) for term in self.terms)
         if (weights := self.weights) is not None:
             return _total(value * (1 + (weights - 1) * targets) for value in values).mean()
         return _total(values).mean()
@@ -129,8 +129,13 @@ def named_loss(task: Task[Any], fit: LossSettings, weights: Tensor | None = None
     inside = any(_SMOOTHING in keys for keys in takes.values())
     if fit.label_smoothing and not inside and task.loss_type is NamedLoss:
         raise UserError(f"fit.label_smoothing={fit.label_smoothing:g}: not with fit.loss={fit.loss}. Allowed: 0.")
-    made: Named = task.loss_type(0.0 if inside else fit.label_smoothing, weights, terms)
+    made: Named = task.loss_type(fit.label_smoothing, weights, terms)
     return made
+
+
+def smooths(term: LossFunction) -> bool:
+    """Return whether a term of a named loss smooths targets itself."""
+    return _SMOOTHING in getattr(term, "keywords", {})
 
 
 def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str = "", weighted: bool = False) -> None:
@@ -151,9 +156,10 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
             raise UserError("fit.loss_options: needs fit.loss, which is null. Allowed: null.")
         return
     named = named_loss(task, fit)
-    soft = mixing or (f"fit.label_smoothing={fit.label_smoothing:g}" if named.smoothing else "")
-    outputs, targets = task.example(classes, shares=bool(soft))
     for term in named.terms:
+        smoothed = named.smoothing and not smooths(term)
+        soft = mixing or (f"fit.label_smoothing={fit.label_smoothing:g}" if smoothed else "")
+        outputs, targets = task.example(classes, shares=bool(soft))
         try:
             shape = tuple(term(outputs, targets).shape)
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
@@ -164,10 +170,11 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
                 f"fit.loss={fit.loss}: returns shape {shape} for {len(outputs)} samples. Allowed: a value for each of "
                 f"them, ({len(outputs)},), or their mean, ()."
             )
-        if weighted and not shape:
+        each, whole = "label" if task.loss_type is LabelLoss else "sample", "sample" if shape else "batch"
+        if weighted and len(shape) < 1 + (each == "label"):
             raise UserError(
-                f"data.balance=weights: fit.loss={fit.loss} returns one value for a batch, in which classes have no "
-                "weights. Allowed: a loss that returns a value for each sample; or data.balance=oversample."
+                f"data.balance=weights: fit.loss={fit.loss} returns one value for a {whole}, in which {task.units} "
+                f"have no weights. Allowed: a loss that returns a value for each {each}; or data.balance=oversample."
             )
 
 

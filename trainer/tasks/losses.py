@@ -181,7 +181,7 @@ class PixelLoss:
                 loss = loss + _dice_loss(logs.exp() * counted[:, None], truth, counted)
                 continue
             if term == "focal":
-                each = (1 - (-entropy).exp()) ** self.gamma * entropy
+                each = (1 - (-entropy).exp()).clamp(min=1e-30) ** self.gamma * entropy
             else:
                 each = entropy * (1 - self.smoothing) - self.smoothing * logs.mean(dim=1)
             loss = loss + (each * counted).flatten(1).sum(dim=1) / pixels

@@ -26,7 +26,8 @@ def focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
 
     logs = outputs.log_softmax(dim=1)
     shares = one_hot(targets, outputs.shape[1]) if targets.ndim == 1 else targets
-    return -(shares * (1 - logs.exp()) ** gamma * logs).sum(dim=1)
+    # A power below 1 has no slope at 0.
+    return -(shares * (1 - logs.exp()).clamp(min=1e-30) ** gamma * logs).sum(dim=1)
 
 
 @loss("multilabel")

@@ -219,6 +219,7 @@ def test_options_go_to_timm() -> None:
         ("vit_tiny_patch16_224", {"clas_token": False}, r"^model\.options\.clas_token: .* Did you mean 'class_token'"),
         ("resnet18", {"in_chans": 1}, r"^model\.options\.in_chans: is set elsewhere\. Allowed: 3 channels\.$"),
         ("resnet18", {"pretrained": True}, r"^model\.options\.pretrained: is set elsewhere\. .* model\.pretrained\.$"),
+        ("resnet18", {"pretrained_cfg": "a1_in1k"}, r"^model\.options\.pretrained_cfg: is set elsewhere\."),
         ("resnet18", {"layers": 3}, r"^model\.options: resnet18 cannot be made with them: "),
     ],
 )

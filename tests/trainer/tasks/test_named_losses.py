@@ -19,7 +19,7 @@ from trainer.run.check import check_config
 from trainer.run.config import parse_config
 from trainer.run.fit import parse_fit
 from trainer.run.train import train
-from trainer.tasks.loss import LOSSES, check_loss
+from trainer.tasks.loss import LOSSES, check_loss, named_loss
 from trainer.tasks.losses import LossFunction, LossSettings, PixelLoss
 from trainer.tasks.registry import known_tasks, task_named, unused_settings
 from trainer.tasks.standardize import Standard
@@ -90,6 +90,27 @@ def test_asymmetric_of_classes_smooths_by_itself() -> None:
     y = one_hot(INDICES, 3).float()
     expected = -((y * 0.9 + 0.1 / 3) * (y * (1 - P) + (1 - y) * P**4) * LOGS).sum(1).mean()
     torch.testing.assert_close(loss(OUTPUTS, INDICES), expected)
+
+
+@pytest.mark.parametrize("task", ["classify", "multilabel"])
+def test_a_sum_is_the_sum_of_smoothed_losses(task: str) -> None:
+    def own(outputs: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
+        return (outputs.sum(1) + targets.sum() * (1 + smoothing))[:, None]
+
+    LOSSES[task, "own"] = own
+    targets = INDICES if task == "classify" else LABELS
+    fits: list[dict[str, object]] = [{"loss": loss, "label_smoothing": 0.1} for loss in ("own+poly", "own", "poly")]
+    both_terms, one, other = (named_loss(task_named(task), parse_fit(fit))(OUTPUTS, targets) for fit in fits)
+    torch.testing.assert_close(both_terms, one + other)
+
+
+@pytest.mark.parametrize("task", ["classify", "segment"])
+def test_focal_loss_has_a_slope_where_a_class_is_certain(task: str) -> None:
+    outputs = torch.tensor([[40.0, 0.0, 0.0]])[(..., *[None] * (2 * (task == "segment")))].requires_grad_()
+    loss, _ = both(task, {"loss": "focal", "loss_options": {"gamma": 0.5}})
+    loss(outputs, torch.zeros(outputs[:, 0].shape, dtype=torch.int64)).backward()
+    assert outputs.grad is not None
+    assert outputs.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -172,6 +193,11 @@ def test_what_a_loss_cannot_do_is_refused() -> None:
         LOSSES["classify", name] = function
         with pytest.raises(UserError, match=message):
             check_loss(task, parse_fit({"loss": name}), 3, weighted=True)
+    LOSSES["multilabel", "rows"] = lambda o, t: (o - t).square().mean(1)
+    check_loss(task_named("multilabel"), parse_fit({"loss": "rows"}), 3)
+    message = r"^data\.balance=weights: fit\.loss=rows returns one value for a sample, in which labels have no weights"
+    with pytest.raises(UserError, match=message):
+        check_loss(task_named("multilabel"), parse_fit({"loss": "rows"}), 3, weighted=True)
 
 
 @pytest.mark.parametrize("task", [name for name in known_tasks() if name in {task for task, _ in LOSSES}])
