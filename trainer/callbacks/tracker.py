@@ -186,10 +186,9 @@ class Tracker(Callback):
 
     def after_epoch(self, learner: Learner) -> None:
         """Send the epoch's row, and what the best epoch reached so far."""
-        row = learner.find(Recorder).rows[-1]
-        monitor, best = best_of(learner)
-        values = dict(row) | {f"best/{key}": best[key] for key in ("epoch", monitor) if key in best}
-        self._send(partial(self.log, values, learner.step + 1, int(row["epoch"])))
+        row, (monitor, best) = _from_1(learner.find(Recorder).rows[-1]), best_of(learner)
+        values = row | {f"best/{key}": value for key, value in _from_1(best).items() if key in ("epoch", monitor)}
+        self._send(partial(self.log, values, learner.step + 1, int(values["epoch"])))
         self._send_picture(learner)
 
     def after_fit(self, learner: Learner) -> None:
@@ -241,8 +240,9 @@ class Tracker(Callback):
         for step in steps:
             self.log(_running(step), step.step)
         for row, batches in rows:
-            if known is not None and row["epoch"] > known:
-                self.log(row, batches, int(row["epoch"]))
+            values = _from_1(row)
+            if known is not None and values["epoch"] > known:
+                self.log(values, batches, int(values["epoch"]))
 
     def _send_outcome(self, learner: Learner) -> None:
         step = learner.step + 1
@@ -286,6 +286,11 @@ def _revision(folder: Path | None) -> str:
     except (OSError, UserError):
         git = None
     return str(git.get("revision", "")) if isinstance(git, dict) else ""
+
+
+def _from_1(row: Mapping[str, float]) -> dict[str, float]:
+    """Return a row of the recorder, which counts epochs from 0, as people count them."""
+    return {key: value + 1 if key == "epoch" else value for key, value in row.items()}
 
 
 def _running(row: StepRow) -> dict[str, float]:

@@ -158,10 +158,11 @@ def test_wandb_has_curves_by_step_and_by_epoch(tracked: Tracked, sent: list[list
     assert list(running) == STEPS
     assert [running[step]["step/lr"] for step in (1, 6)] == pytest.approx([0.1, 0.1 / 6], abs=1e-3)
     epochs = [row for row in rows if "val/accuracy" in row]
-    assert [(row["epoch"], row["_step"]) for row in epochs] == [(0, 3), (1, 6), (2, 9)]
+    assert [(row["epoch"], row["_step"]) for row in epochs] == [(1, 3), (2, 6), (3, 9)]  # counted from 1
     for row, recorded in zip(epochs, tracked.rows, strict=True):
         grouped = {name: re.sub("^(train|val)_", r"\1/", name) for name in recorded}
-        assert {name: row[group] for name, group in grouped.items()} == pytest.approx(recorded)
+        expected = recorded | {"epoch": recorded["epoch"] + 1}
+        assert {name: row[group] for name, group in grouped.items()} == pytest.approx(expected)
 
 
 def test_wandb_sums_up_the_best_value_of_each_metric(sent: list[list[Any]]) -> None:
@@ -225,7 +226,7 @@ def test_tensorboard_has_all_of_the_run_in_the_folder_that_it_ended_in(tracked: 
     assert [event.step for event in events.Scalars("step/loss")] == STEPS
     for name in ("val_accuracy", "train_loss"):
         found = [(event.step, event.value) for event in events.Scalars(f"epoch/{name}")]
-        assert found == [(row["epoch"], pytest.approx(row[name])) for row in tracked.rows]
+        assert found == [(row["epoch"] + 1, pytest.approx(row[name])) for row in tracked.rows]
     assert {"batch", "confusion"} <= set(events.Tags()["images"])
     texts = {name: events.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0] for name in ("run", "config")}
     assert b"<" not in texts["run"]
@@ -263,7 +264,7 @@ def test_mlflow_has_the_run(tracked: Tracked) -> None:
     assert run.data.params["fit.lr"] == "0.1"
     history = {name: client.get_metric_history(run.info.run_id, name) for name in ("step/loss", "val_loss")}
     assert [metric.step for metric in history["step/loss"]] == STEPS
-    assert [(m.step, m.value) for m in history["val_loss"]] == [(r["epoch"], r["val_loss"]) for r in tracked.rows]
+    assert [(m.step, m.value) for m in history["val_loss"]] == [(r["epoch"] + 1, r["val_loss"]) for r in tracked.rows]
     assert {a.path for a in client.list_artifacts(run.info.run_id)} >= {
         *("batch.png", "confusion.png", "model", "wrong_predictions", "wrong_predictions.json")
     }
@@ -273,7 +274,7 @@ def test_mlflow_has_the_run(tracked: Tracked) -> None:
     mlflow = tracked.second.find(Mlflow)
     assert mlflow._id is not None
     again = trackers.TrackedRun(mlflow._id, True, "", False, None, (), {}, None)
-    assert mlflow.start(again) == EPOCHS[-1]
+    assert mlflow.start(again) == EPOCHS[-1] + 1
 
 
 # --- what cannot be tracked does no harm ---
@@ -350,7 +351,7 @@ def test_a_run_folder_does_not_decide_where_trackers_send() -> None:
 
 @pytest.mark.parametrize(
     ("known", "replays", "missing"),
-    [(-1, False, [0, 1]), (0, False, [1]), (1, False, []), (None, False, []), (None, True, [0, 1])],
+    [(-1, False, [1, 2]), (1, False, [2]), (2, False, []), (None, False, []), (None, True, [1, 2])],
 )
 def test_a_resumed_run_sends_the_epochs_that_its_record_lacks(
     known: int | None, replays: bool, missing: list[int], monkeypatch: pytest.MonkeyPatch
@@ -364,7 +365,7 @@ def test_a_resumed_run_sends_the_epochs_that_its_record_lacks(
     monkeypatch.setattr(broken, "log", lambda values, step, epoch=None: sent.append((epoch, step)))
     second = make_learner(Recorder(), broken, epochs=3)
     second.fit(second.restore(first.state()))
-    assert [one for one in sent if one[0] is not None] == [(epoch, 3 * epoch + 3) for epoch in (*missing, 2)]
+    assert [one for one in sent if one[0] is not None] == [(epoch, 3 * epoch) for epoch in (*missing, 3)]
 
 
 def test_ids_of_a_stranger_are_not_used() -> None:
