@@ -94,7 +94,8 @@ _PART = 16  # targets that a thread reads at a time
 class TargetReader:
     """Reads the targets of coming batches in threads, such as masks in files, while the batches before are used.
 
-    What was read is kept, compressed, as decoding a PNG in Python holds up all threads for ten times as long.
+    What was read is kept, compressed, as decoding a PNG in Python holds up all threads for ten times as long; but not
+    masks of a user's own code, which may change.
 
     Args:
         split: whose targets these are.
@@ -107,7 +108,7 @@ class TargetReader:
     def __init__(self, split: Split, threads: int) -> None:
         assert isinstance(split.kind, SpatialKind)
         self._split, self._kind = split, split.kind
-        self.reads = self._kind.loads(split.targets)
+        self.reads = any(self._kind.stored(target) is not None for target in split.targets)
         self._coming: dict[int, Future[dict[int, Any]]] = {}
         self._kept: dict[int, bytes] = {}
         self._room = _KEPT
@@ -145,15 +146,16 @@ class TargetReader:
         """Return the targets of some samples, or why one cannot be read."""
         found = {}
         for index in indices:
+            target = self._split.targets[index]
             if (kept := self._kept.get(index)) is not None:
                 found[index] = pickle.loads(zlib.decompress(kept))
                 continue
             try:
-                found[index] = self._kind.load(self._split.targets[index])
+                found[index] = self._kind.load(target)
             except (OSError, UserError) as error:
                 found[index] = UnreadableError(self._split.files[index], error)
                 continue
-            if self.reads and self._room > 0:
+            if self._room > 0 and getattr(self._kind.stored(target), "kept", self.reads):
                 self._kept[index] = zlib.compress(pickle.dumps(found[index], pickle.HIGHEST_PROTOCOL), 1)
                 self._room -= len(self._kept[index])
         return found

@@ -24,7 +24,7 @@ _BITS = 40  # of the length of a run
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """The objects of an image as a mask; `augment.data.targets.masks.StoredMask`.
+    """The objects of an image as a mask; `augment.data.targets.spatial.StoredMask`.
 
     Attributes:
         name: what the objects come from, for messages.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ class ItemMask:
     items: Items
     index: int
     classes: int = IGNORE
+    kept: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

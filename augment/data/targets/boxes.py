@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from augment.data.targets.keypoints import move_points
 from augment.data.targets.kind import Target, register
-from augment.data.targets.masks import StoredMask, look_up, to_device
-from augment.data.targets.spatial import IGNORE, Motion, Rules, SpatialKind, check_array
+from augment.data.targets.masks import look_up, to_device
+from augment.data.targets.spatial import IGNORE, Motion, Rules, SpatialKind, StoredMask, check_array
 from augment.support.errors import UserError, unknown_key
 
 if TYPE_CHECKING:
@@ -114,9 +114,10 @@ class Boxes(SpatialKind):
         """This kind, without the objects that losses leave out."""
         return replace(self, learned_only=True)
 
-    def loads(self, targets: Sequence[Target]) -> bool:
-        """Masks of instances are files."""
-        return any(target.instances is not None for target in targets)
+    def stored(self, target: Target) -> StoredMask | None:
+        """Return the mask of instances."""
+        mask: StoredMask | None = target.instances
+        return mask
 
     def load(self, target: Target) -> tuple[Objects, Any]:
         """Return the objects, and the mask of them with its name."""

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from PIL import Image
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import turn_back
 from augment.data.targets.kind import Target, register
-from augment.data.targets.spatial import IGNORE, Motion, Rules, SpatialKind, check_array
+from augment.data.targets.spatial import IGNORE, Motion, Rules, SpatialKind, StoredMask, check_array
 from augment.support.errors import UserError, first_line
 from augment.support.text import list_some
 
@@ -27,21 +27,6 @@ if TYPE_CHECKING:
 
 # The modes of images whose pixels are labels.
 _LABEL_MODES = ("1", "L", "P")
-
-
-class StoredMask(Protocol):
-    """A mask that is read when it is needed; hashable and picklable. `str` of it is its identity in the data set."""
-
-    @property
-    def name(self) -> str:
-        """The name for messages."""
-
-    def read(self) -> NDArray[np.uint8]:
-        """Return the label of each pixel of the image as it is stored, (height, width), `IGNORE` for none.
-
-        Raises:
-            UserError: it cannot be read; the message names it.
-        """
 
 
 @dataclass(frozen=True)
@@ -96,7 +81,7 @@ class MaskFile:
                         f"{self.path}: a mask of mode {image.mode}.{hint} Allowed: one label a pixel, 8 bits."
                     )
                 return np.asarray(image, np.uint8)
-        except DECODER_ERRORS as error:
+        except (*DECODER_ERRORS, Image.DecompressionBombError) as error:
             raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error
 
 
@@ -106,9 +91,10 @@ class Masks(SpatialKind):
     noun, units, task = "class", "masks", "segment"
     pastes = True
 
-    def loads(self, targets: Sequence[Target]) -> bool:
-        """Masks are files."""
-        return True
+    def stored(self, target: Target) -> StoredMask:
+        """Return the mask."""
+        mask: StoredMask = target
+        return mask
 
     def load(self, target: Target) -> tuple[NDArray[np.uint8], str]:
         """Return the labels, (height, width), and the name."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class Several(SpatialKind):
     """Targets by name: in a batch a dict of what each kind has there. A target is a dict by the same names.
 
+    They are for `Transform`: data sets have one kind.
+
     Attributes:
         kinds: the kind of each.
     """
@@ -25,11 +27,6 @@ class Several(SpatialKind):
     noun, units, task = "target", "targets of several kinds", "several"
 
     kinds: Mapping[str, Kind] = field(compare=False)
-
-    def loads(self, targets: Sequence[Target]) -> bool:
-        """Whether one of the kinds does."""
-        spatial = {name: kind for name, kind in self.kinds.items() if isinstance(kind, SpatialKind)}
-        return any(kind.loads([target[name] for target in targets]) for name, kind in spatial.items())
 
     def load(self, target: Target) -> dict[str, Any]:
         """Return what each kind needs of its target."""
@@ -69,9 +66,8 @@ class Several(SpatialKind):
         return [{name: column[number] for name, column in columns.items()} for number in range(count)]
 
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Name one that lacks a kind."""
-        odd = [target for target in targets if not isinstance(target, Mapping) or target.keys() != self.kinds.keys()]
-        return f"{odd[0]!r:.80}. Allowed: a dict with {', '.join(self.kinds)}." if odd else ""
+        """Refuse them as targets of a data set."""
+        return f"of several kinds, {', '.join(self.kinds)}. Allowed: one kind; a Transform takes several."
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return all of them in words."""

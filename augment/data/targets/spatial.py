@@ -76,6 +76,24 @@ class Motion(Protocol):
         """
 
 
+class StoredMask(Protocol):
+    """A mask that is read when it is needed; hashable and picklable. `str` of it is its identity in the data set.
+
+    One that may be another each time has an attribute `kept`, False: it is read again in each pass.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name for messages."""
+
+    def read(self) -> NDArray[np.uint8]:
+        """Return the label of each pixel of the image as it is stored, (height, width), `IGNORE` for none.
+
+        Raises:
+            UserError: it cannot be read; the message names it.
+        """
+
+
 class SpatialKind(Kind):
     """A kind of target that follows the pixels of its image.
 
@@ -106,9 +124,9 @@ class SpatialKind(Kind):
         """
         return target
 
-    def loads(self, targets: Sequence[Target]) -> bool:
-        """Whether `load` reads files for some of the targets."""
-        return False
+    def stored(self, target: Target) -> StoredMask | None:
+        """Return the mask that `load` reads, if there is one."""
+        return None
 
     @abstractmethod
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Any:

@@ -8,6 +8,7 @@ import pytest
 from annotated import load, mask, photo
 from PIL import Image
 
+from augment.data.targets.masks import MaskFile
 from augment.support.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -158,3 +159,10 @@ def test_copies_with_equal_masks_are_not_in_conflict() -> None:
     assert load("masks", root="set").notices == ()
     mask(Path("set/train/masks/1.png"), np.ones((8, 12)))
     assert "1 image with copies of other masks, such as" in load("masks", root="set").notices[0]
+
+
+def test_a_mask_of_more_pixels_than_pillow_opens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = mask(Path("0.png"), np.zeros((8, 12)))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)
+    with pytest.raises(UserError, match=r"0.png: the mask cannot be read: .*exceeds limit"):
+        MaskFile(file).read()

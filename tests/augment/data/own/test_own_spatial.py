@@ -2,13 +2,16 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import pytest
-from own_data import own_module, written  # noqa: F401  (a fixture)
+from own_data import load, own_module, written  # noqa: F401  (a fixture)
 
 from augment.data.targets.boxes import Boxes
 from augment.data.targets.keypoints import Keypoints
+from augment.pipeline.making import TargetReader
 from augment.support.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("own_module")
@@ -85,6 +88,34 @@ def test_threads_read_masks_one_by_one() -> None:
 
     assert [mask.max() for mask in found] == list(range(8))
     assert set(mine.together) == {1}
+
+
+class Changing:
+    """A Dataset whose masks have another label in each epoch, and that cannot be pickled."""
+
+    classes = ("a", "b")
+
+    def __init__(self, task: str) -> None:
+        self.task, self.label, self.lock = task, 0, Lock()
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> tuple[object, object]:
+        mask = np.full((10, 12), self.label, np.uint8)
+        objects = {"boxes": [[0, 0, 9, 9]], "labels": [1], "masks": mask[None]}
+        return np.zeros((10, 12, 3), np.uint8), mask if self.task == "segment" else objects
+
+
+@pytest.mark.parametrize("task", ["segment", "detect"])
+def test_masks_are_read_again_in_each_epoch(task: str) -> None:
+    items: Any = Changing(task)
+    reader = TargetReader(load(items, task=task, instances=task == "detect").train, 2)
+    for items.label in (0, 1):
+        reader.announce(np.arange(3))
+        found = reader.take([0, 1, 2])
+        masks = [mask for mask, _ in (found if task == "segment" else [of_image for _, of_image in found])]
+        assert [mask.max() for mask in masks] == [items.label] * 3
 
 
 def test_paths_are_read_as_files() -> None:

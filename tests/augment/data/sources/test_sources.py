@@ -20,6 +20,9 @@ from augment.data.dataset import Dataset, Split
 from augment.data.images import as_ppm
 from augment.data.sources import SOURCES, Folder, Source, load_dataset, parse_data
 from augment.data.sources.registry import _SOURCES
+from augment.data.targets.classes import CLASSES
+from augment.data.targets.masks import MASKS
+from augment.data.targets.several import Several
 from augment.support.errors import UserError
 
 MODULE = """
@@ -87,6 +90,10 @@ CLASS, ROW = "Allowed: an index below 2, the number of classes.", "Allowed: a tu
         (Split(PATHS, ([1.0, 0.0], [0.0, 1.0])), f"train has the target [1.0, 0.0]. {CLASS}"),
         (Split(PATHS, ((1.0, 0.0), (0.0,))), f"train has the target (0.0,). {ROW}"),
         (Split(PATHS, ((1.0, 0.0), 1)), f"train has the target 1. {ROW}"),
+        (
+            Split(PATHS, ({}, {}), Several({"mask": MASKS, "class": CLASSES})),
+            "train has the target of several kinds, mask, class. Allowed: one kind; a Transform takes several.",
+        ),
     ],
 )
 def test_what_a_source_loads_is_checked(loaded: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
