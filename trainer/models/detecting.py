@@ -11,6 +11,8 @@ from torchvision.models.detection.fcos import FCOS, FCOSHead
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FeaturePyramidNetwork, FrozenBatchNorm2d
 
+from trainer.models.unet import convolution
+
 DETECTIONS = 100  # objects found in an image, at most, as COCO counts
 _LEARNED = ("boxes", "labels", "masks")  # what of a target losses depend on
 
@@ -80,12 +82,7 @@ class _SmallBackbone(nn.Module):
         widths = (3, 16, 32, 64, 64, 128, 128, 256)
         strides = (2, 2, 1, 2, 2, 1, 2)
         self.layers = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
-                nn.BatchNorm2d(outputs),
-                nn.ReLU(inplace=True),
-            )
-            for inputs, outputs, stride in zip(widths, widths[1:], strides, strict=False)
+            nn.Sequential(*convolution(*sizes)) for sizes in zip(widths, widths[1:], strides, strict=False)
         )
         self.fpn = FeaturePyramidNetwork([64, 128, 256], self.out_channels)
 

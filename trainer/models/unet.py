@@ -29,7 +29,7 @@ class Unet(nn.Module):
         *finer, width = channels
         for skip in reversed(finer):
             inputs, width = width + skip, min(skip, _WIDEST)
-            self.decoder.append(nn.Sequential(*_block(inputs, width), *_block(width, width)))
+            self.decoder.append(nn.Sequential(*convolution(inputs, width), *convolution(width, width)))
         self.head = nn.Conv2d(width, classes, 1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Plain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         stages = zip((3, *_PLAIN), _PLAIN, strict=False)
-        self.stages = nn.ModuleList(nn.Sequential(*_block(n, m, stride=2), *_block(m, m)) for n, m in stages)
+        self.stages = nn.ModuleList(nn.Sequential(*convolution(n, m, stride=2), *convolution(m, m)) for n, m in stages)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """Return the features of each stage."""
@@ -58,9 +58,10 @@ class Plain(nn.Module):
         return found[1:]
 
 
-def _block(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
-    convolution = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-    return [convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+def convolution(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
+    """Return a 3x3 convolution with batch norm and ReLU."""
+    found = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+    return [found, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
 
 
 def _resized(features: Tensor, like: Tensor) -> Tensor:

@@ -5,52 +5,37 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from augment.data.targets.boxes import BOXES
 from augment.support.text import amount, plural
 from trainer.tasks.display import Bar, BarChart, Bars, Finding, FoundObject, Section, WrongSample, percent
 from trainer.tasks.losses import LossFunction, LossSettings
-from trainer.tasks.meter import OutputSamples
-from trainer.tasks.metrics.detection import Precisions, average_precisions, require_backend
-from trainer.tasks.placing import placed
+from trainer.tasks.metrics.detection import average_precisions, require_backend
+from trainer.tasks.placing import PlacedSamples, PlacedTask, placed
 from trainer.tasks.registry import register
-from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
-    from PIL.Image import Image
     from torch import Tensor, nn
+
+    from augment.drawing.targets import Drawing
 
 # The lowest score of objects that people look at, and the least IoU of a box that is right.
 SHOWN, _RIGHT = 0.5, 0.5
 
 
-@dataclass(frozen=True, eq=False)
-class ObjectSamples(OutputSamples):
-    """Objects that a pass found in each sample, in the form that `trainer.tasks.metrics.detection` takes.
-
-    Attributes:
-        target: (N, K, 6) float32.
-        output: (N, D, 6) float32.
-        frame: (N, 3, 3) float64, from pixels of the stored image to those that boxes are in.
-    """
-
-    frame: Tensor
-
-
 @register
-class Detect(Task[ObjectSamples]):
-    """Any number of objects in each image, also none."""
+class Detect(PlacedTask):
+    """Any number of objects in each image, also none.
+
+    Samples have targets, (N, K, 6), and outputs, (N, D, 6), as `trainer.tasks.metrics.detection` takes them.
+    """
 
     name, kind, own_models, own_loss = "detect", BOXES, True, True
     views = ("none",)
     unit, units = "class", "classes"
     monitor, score, score_title, unit_score = "val_map", "map", "Mean average precision", "average_precision"
-    samples = ObjectSamples
     threshold = SHOWN
     figure_file = "classes.png"
     mistakes_title = "Most mistakes"
@@ -98,9 +83,9 @@ class Detect(Task[ObjectSamples]):
         found = [FoundObject(names[label], label, score, tuple(box)) for box, label, score in rows]
         return sorted((of for of in found if of.width > 0 and of.height > 0), key=lambda of: -of.score)
 
-    def per_class(self, samples: ObjectSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def per_class(self, samples: PlacedSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return the average precision of each class, at an IoU of .5, too, and its objects and images."""
-        precisions, labels = _precisions(samples), samples.target[..., 4]
+        precisions, labels = average_precisions(samples.output, samples.target), samples.target[..., 4]
         counted = samples.target[..., 5] == 0
         scores = {}
         for label, name in list(enumerate(names))[1:]:
@@ -110,13 +95,13 @@ class Detect(Task[ObjectSamples]):
             scores[name] = {"average_precision": precision, "ap50": at_50, "objects": objects, "images": images}
         return scores
 
-    def figure(self, samples: ObjectSamples, names: Sequence[str]) -> BarChart:
+    def figure(self, samples: PlacedSamples, names: Sequence[str]) -> BarChart:
         """Return the average precision of each class."""
         classes = self.worst_first(self.per_class(samples, names))
         bars = [(name, int(found["objects"]), found["average_precision"]) for name, found in classes]
         return BarChart("average precision", self.units, bars, len(names) - 1)
 
-    def section(self, samples: ObjectSamples, names: Sequence[str]) -> Section:
+    def section(self, samples: PlacedSamples, names: Sequence[str]) -> Section:
         """Return the average precision of each class."""
         rows = [
             (name, Bar(found["average_precision"]), (percent(found["ap50"]), *(f"{found[n]}" for n in _COUNTS)))
@@ -127,7 +112,7 @@ class Detect(Task[ObjectSamples]):
         bars = Bars(title, ("class", "average precision", "AP50", *_COUNTS), rows, note)
         return Section((bars,)) if rows else Section()
 
-    def findings(self, samples: ObjectSamples, names: Sequence[str]) -> Iterator[Finding]:
+    def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst class, and how many classes no object has."""
         classes = self.worst_first(self.per_class(samples, names))
         if len(classes) > 1:
@@ -139,26 +124,12 @@ class Detect(Task[ObjectSamples]):
             verbs = plural(absent, "has no object in validation and does", "have no object in validation and do")
             yield Finding(f"{absent} of {self.count(len(names))} {verbs} not count.", warning=True)
 
-    def draw(
-        self, image: Image, place: NDArray[np.float64], samples: ObjectSamples, position: int, names: Sequence[str]
-    ) -> Image:
-        """Return the image beside itself: on the left its objects, on the right those found, in colors of classes."""
-        import numpy as np
-        import torch
-        from PIL import Image
+    def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
+        """Draw objects in the colors of their classes."""
+        for side, rows in zip(sides, (target[~target[:, 4].isnan()], output[output[:, 5] >= SHOWN]), strict=True):
+            side.boxes(boxes_at(rows[:, :4], matrix).numpy(), rows[:, 4].long().tolist())
 
-        from augment.drawing.targets import Drawing
-
-        pixels, frame = np.asarray(image), samples.frame[position]
-        matrix = torch.from_numpy(place) @ frame.inverse()
-        target, output = samples.target[position], samples.output[position]
-        sides = []
-        for rows in (target[~target[:, 4].isnan()], output[output[:, 5] >= SHOWN]):
-            boxes = boxes_at(rows[:, :4], matrix).numpy()
-            sides.append(Drawing(pixels).boxes(boxes, rows[:, 4].long().tolist()).pixels)
-        return Image.fromarray(np.concatenate(sides, axis=1))
-
-    def mistakes(self, samples: ObjectSamples, names: Sequence[str]) -> Iterator[WrongSample]:
+    def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the images by their missed and wrong objects, of those with a score of .5 and above."""
         found = []
         for i, (target, output) in enumerate(zip(samples.target, samples.output, strict=True)):
@@ -190,10 +161,6 @@ def _total(outputs: Tensor, targets: Any) -> Tensor:
 
 def _none(outputs: Tensor, targets: Any) -> Tensor:
     return outputs.new_zeros(())
-
-
-def _precisions(samples: ObjectSamples) -> Precisions:
-    return average_precisions(samples.output, samples.target)
 
 
 def _compare(target: Tensor, output: Tensor) -> tuple[list[int], list[int]]:

@@ -12,24 +12,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from augment.data.dataset import Split
-from augment.data.targets.keypoints import KEYPOINTS
+from augment.data.targets.keypoints import KEYPOINTS, mirrored
 from augment.support.text import amount
 from trainer.tasks.display import Bar, Bars, Finding, Section, WrongSample, percent
 from trainer.tasks.loss import named_loss
 from trainer.tasks.losses import LossFunction, LossSettings
-from trainer.tasks.meter import OutputSamples
 from trainer.tasks.metrics.keypoints import NEAR, point_errors
-from trainer.tasks.placing import placed
+from trainer.tasks.placing import PlacedSamples, PlacedTask, placed
 from trainer.tasks.registry import register
-from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
-    from PIL.Image import Image
     from torch import Tensor, nn
 
+    from augment.drawing.targets import Drawing
     from augment.pipeline.batch import Batch
 
 # Name of the buffer that has for each point the one that takes its place in a mirror image.
@@ -37,19 +33,6 @@ MIRRORED = "mirrored_points"
 
 # Errors below this share of half of the longer side are squared, larger ones are not.
 _BETA = 0.05
-
-
-@dataclass(frozen=True, eq=False)
-class PointSamples(OutputSamples):
-    """Points that a pass predicted for each sample.
-
-    Attributes:
-        target: (N, P, 3) float32: x, y and visibility.
-        output: (N, 2P) float32, x and y of each point.
-        frame: (N, 3, 3) float64, from pixels of the stored image to what target and output are in.
-    """
-
-    frame: Tensor
 
 
 @dataclass(frozen=True)
@@ -72,14 +55,13 @@ class PointLoss:
 
 
 @register
-class KeypointTask(Task[PointSamples]):
-    """A fixed number of points in each image."""
+class KeypointTask(PlacedTask):
+    """A fixed number of points in each image: targets are (N, P, 3), x, y and visibility."""
 
     name, kind = "keypoints", KEYPOINTS
     unit, units = "point", "points"
     monitor, score, score_title, unit_score = "val_pck", "pck", "Correct points (PCK@.2)", "pck"
     views = ("none", "flip")
-    samples = PointSamples
     loss_settings = ("loss", "loss_options")
     ranked = False
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"
@@ -107,10 +89,8 @@ class KeypointTask(Task[PointSamples]):
         """Remember which points change places in a mirror image."""
         import torch
 
-        order, pairs = list(range(len(names))), getattr(train.kind, "flip_pairs", ())
-        for left, right in pairs:
-            order[left], order[right] = right, left
-        network.register_buffer(MIRRORED, torch.tensor(order))
+        pairs = getattr(train.kind, "flip_pairs", ())
+        network.register_buffer(MIRRORED, torch.tensor(mirrored(len(names), pairs)))
         return f"{amount(len(pairs), 'pair')} of points change places in mirror images" if pairs else ""
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
@@ -142,7 +122,7 @@ class KeypointTask(Task[PointSamples]):
         found = placed(outputs.reshape(len(outputs), -1, 2), frames.inverse())
         return [f"{name}_{axis}" for name in names for axis in "xy"], found.flatten(1)
 
-    def per_class(self, samples: PointSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def per_class(self, samples: PlacedSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return the share of correct ones, the mean error and the number of each visible point."""
         errors, relative = point_errors(samples.output, samples.target)
         points = {}
@@ -154,7 +134,7 @@ class KeypointTask(Task[PointSamples]):
             points[name] = {"pck": right, "error": mean, "images": len(known)}
         return points
 
-    def section(self, samples: PointSamples, names: Sequence[str]) -> Section:
+    def section(self, samples: PlacedSamples, names: Sequence[str]) -> Section:
         """Return the share of correct ones of each point."""
         rows = [
             (name, Bar(found["pck"]), (f"{found['error']:.4f}", str(found["images"])))
@@ -167,7 +147,7 @@ class KeypointTask(Task[PointSamples]):
         )
         return Section((Bars("Correct points in the best epoch, the worst first", head, rows, note),) if rows else ())
 
-    def findings(self, samples: PointSamples, names: Sequence[str]) -> Iterator[Finding]:
+    def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst point."""
         points = self.worst_first(self.per_class(samples, names))
         if len(points) > 1:
@@ -175,25 +155,15 @@ class KeypointTask(Task[PointSamples]):
             images = amount(int(worst["images"]), "image")
             yield Finding(f"Worst point: {name}, correct in {percent(worst['pck'])} ({images}).")
 
-    def draw(
-        self, image: Image, place: NDArray[np.float64], samples: PointSamples, position: int, names: Sequence[str]
-    ) -> Image:
-        """Return the image beside itself: on the left its visible points, on the right where the model sees them."""
-        import numpy as np
+    def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
+        """Draw the visible points."""
         import torch
-        from PIL import Image
 
-        from augment.drawing.targets import Drawing
-
-        pixels, target = np.asarray(image), samples.target[position]
-        matrix = torch.from_numpy(place) @ samples.frame[position].inverse()
-        sides = []
-        for points in (target[:, :2], samples.output[position].reshape(-1, 2)):
+        for side, points in zip(sides, (target[:, :2], output.reshape(-1, 2)), strict=True):
             at = torch.cat([placed(points[None], matrix[None])[0], target[:, 2:].double()], dim=1)
-            sides.append(Drawing(pixels).points(at.numpy()).pixels)
-        return Image.fromarray(np.concatenate(sides, axis=1))
+            side.points(at.numpy())
 
-    def mistakes(self, samples: PointSamples, names: Sequence[str]) -> Iterator[WrongSample]:
+    def mistakes(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the images by the mean error of their visible points."""
         errors, relative = point_errors(samples.output, samples.target)
         means = errors.nanmean(dim=1).nan_to_num(-1)

@@ -33,6 +33,7 @@ class Annotated:
         where: its place in its file, for messages.
         box: left, top, right and bottom edge.
         label: its class, from 1.
+        name: the name of its class, where labels are set by `label`.
         shape: its outline.
         points: (P, 3), x, y and visibility of its points.
     """
@@ -44,6 +45,7 @@ class Annotated:
     difficult: bool = False
     shape: Shape | None = None
     points: NDArray[np.float64] | None = None
+    name: str = ""
 
 
 @dataclass
@@ -124,6 +126,23 @@ def make_objects(
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
     dataset = Dataset(classes, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults, problems=problems)
     return dataset.noting(notice if boxes else "")
+
+
+def class_names(splits: Sequence[Sequence[AnnotatedImage]]) -> tuple[str, ...]:
+    """Return the names of the classes of all splits, sorted."""
+    return tuple(sorted({found.name for images in splits for image in images for found in image.objects}))
+
+
+def label(images: Sequence[AnnotatedImage], names: Sequence[str]) -> None:
+    """Set the labels of the objects by the names of their classes; a class that is not in `names` is a fault."""
+    numbers = {name: number for number, name in enumerate(names, 1)}
+    for image in images:
+        for found in image.objects:
+            found.label = numbers.get(found.name, 0)
+            if not found.label:
+                image.blame(
+                    f"has a bad object, {found.where}: the class {found.name}, which data.classes does not name"
+                )
 
 
 def missing(keys: Iterable[str], splits: Iterable[Sequence[AnnotatedImage]]) -> tuple[str, ...]:

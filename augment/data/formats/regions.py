@@ -4,16 +4,15 @@ Polygons are in pixels from the top left corner of the image; a pixel belongs to
 even-odd rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.images import turn_back
+from augment.data.targets.spatial import Digested
 
 # Polygons, (n, 2) each, or the lengths of runs of 0 and 1 down the columns of the image, (R,).
 Shape = tuple[NDArray[np.float32], ...] | NDArray[np.int64]
@@ -23,7 +22,7 @@ _BITS = 40  # of the length of a run
 
 
 @dataclass(frozen=True, eq=False)
-class Regions:
+class Regions(Digested):
     """The objects of an image as a mask; `augment.data.targets.spatial.StoredMask`.
 
     Attributes:
@@ -50,22 +49,12 @@ class Regions:
             found[top : top + inside.shape[0], left : left + inside.shape[1]][inside] = self.labels[index]
         return turn_back(found, self.orientation)
 
-    @cached_property
-    def _digest(self) -> str:
-        digest = blake2b(f"{self.height} {self.width} {self.labels}".encode(), digest_size=8)
+    def parts(self) -> Iterator[bytes]:
+        """Yield what `Digested` needs."""
+        yield f"{self.height} {self.width} {self.labels}".encode()
         for shape in self.shapes:
             for part in [shape] if isinstance(shape, np.ndarray) else shape:
-                digest.update(f"{part.shape}".encode() + part.tobytes())
-        return digest.hexdigest()
-
-    def __str__(self) -> str:
-        return self._digest
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Regions) and self._digest == other._digest
-
-    def __hash__(self) -> int:
-        return hash(self._digest)
+                yield f"{part.shape}".encode() + part.tobytes()
 
 
 def read_polygons(parts: Sequence[Any]) -> Shape:

@@ -107,24 +107,23 @@ def _point(cells: dict[str, str], name: str) -> tuple[float, float, float]:
     return found
 
 
-def read_boxes(key: str, file: Path, root: Path | None) -> list[tuple[AnnotatedImage, list[str]]]:
-    """Return the images of a file of boxes, edges in pixels, and the names of the classes of their objects.
+def read_boxes(key: str, file: Path, root: Path | None) -> list[AnnotatedImage]:
+    """Return the images of a file of boxes, edges in pixels; the labels of the objects are 0.
 
     Raises:
         UserError: the file is wrong.
     """
-    images: dict[Path, tuple[AnnotatedImage, list[str]]] = {}
+    images: dict[Path, AnnotatedImage] = {}
     for where, cells in read_table(key, file, ["path", *_BOX])[1]:
         path = (file.parent if root is None else root) / cells["path"]
-        image, classes = images.setdefault(path, (AnnotatedImage(path, where, image_id=len(images) + 1), []))
+        image = images.setdefault(path, AnnotatedImage(path, where, image_id=len(images) + 1))
         words = [cells[name] for name in _BOX]
         if not any(words):
             continue  # an image without objects
         try:
-            image.objects.append(Annotated(where, [float(word) for word in words[:4]], 0))
-            classes.append(words[4])
             if not words[4]:
                 raise ValueError
+            image.objects.append(Annotated(where, [float(word) for word in words[:4]], 0, name=words[4]))
         except ValueError:
             image.blame(f"has a bad object, {where}: {','.join(words)}, where four numbers and a class are allowed")
     return list(images.values())

@@ -70,8 +70,8 @@ def find_masks(folders: VocFolders, names: Sequence[str]) -> Pairs:
     return found
 
 
-def read_annotations(folders: VocFolders, names: Sequence[str]) -> list[tuple[AnnotatedImage, list[str]]]:
-    """Return the image of each name with its objects, whose labels are 0, and the names of their classes."""
+def read_annotations(folders: VocFolders, names: Sequence[str]) -> list[AnnotatedImage]:
+    """Return the image of each name with its objects, whose labels are 0."""
     return [_read(folders, name, number) for number, name in enumerate(names, 1)]
 
 
@@ -81,10 +81,9 @@ def _image(folders: VocFolders, name: str) -> Path:
     return next((file for file in found if file.exists()), found[0])
 
 
-def _read(folders: VocFolders, name: str, number: int) -> tuple[AnnotatedImage, list[str]]:
+def _read(folders: VocFolders, name: str, number: int) -> AnnotatedImage:
     file = folders.root / folders.annotations / f"{name}.xml"
     image = AnnotatedImage(_image(folders, name), str(file), image_id=number)
-    classes: list[str] = []
     try:
         content = require_file(file).read_bytes()
         if len(content) > _MOST:
@@ -95,16 +94,12 @@ def _read(folders: VocFolders, name: str, number: int) -> tuple[AnnotatedImage, 
         size = [int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width")]
         image.size = (size[0], size[1]) if all(size) else None  # some programs write 0
         for index, found in enumerate(tree.findall("object"), 1):
-            where = f"object {index} of {file}"
-            image.objects.append(_object(found, where))
-            classes.append((found.findtext("name") or "").strip())
-            if not classes[-1]:
-                raise ValueError(f"{where} has no name")
+            image.objects.append(_object(found, f"object {index} of {file}"))
     except FileNotFoundError:
         image.blame(f"has no {file}")
     except (OSError, ValueError, ElementTree.ParseError) as error:
         image.blame(f"has annotations in {file} that cannot be used: {getattr(error, 'strerror', None) or error}")
-    return image, classes
+    return image
 
 
 def _object(found: ElementTree.Element, where: str) -> Annotated:
@@ -113,20 +108,7 @@ def _object(found: ElementTree.Element, where: str) -> Annotated:
         left, top, right, bottom = (float(edge or "") for edge in edges)
     except ValueError:
         raise ValueError(f"{where} has the edges {edges}") from None
-    return Annotated(where, (left - 1, top - 1, right, bottom), 0, difficult=(found.findtext("difficult") or "") == "1")
-
-
-def class_names(read: Sequence[Sequence[tuple[AnnotatedImage, list[str]]]]) -> tuple[str, ...]:
-    """Return the names of the classes of all splits, sorted."""
-    return tuple(sorted({name for split in read for _, classes in split for name in classes}))
-
-
-def label(read: Sequence[tuple[AnnotatedImage, list[str]]], names: Sequence[str]) -> list[AnnotatedImage]:
-    """Return the images, with the labels of their objects; a class that has no name is a fault."""
-    numbers = {name: number for number, name in enumerate(names, 1)}
-    for image, classes in read:
-        for found, name in zip(image.objects, classes, strict=False):
-            found.label = numbers.get(name, 0)
-            if name not in numbers:
-                image.blame(f"has a bad object, {found.where}: the class {name}, which data.classes does not name")
-    return [image for image, _ in read]
+    name, difficult = ((found.findtext(key) or "").strip() for key in ("name", "difficult"))
+    if not name:
+        raise ValueError(f"{where} has no name")
+    return Annotated(where, (left - 1, top - 1, right, bottom), 0, difficult=difficult == "1", name=name)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from augment.data.dataset import Dataset
-from augment.data.formats.objects import Wanted, make_objects, missing, named_pairs
+from augment.data.formats.objects import Wanted, class_names, label, make_objects, missing, named_pairs
 from augment.data.formats.tables import point_names, read_boxes, read_points
-from augment.data.formats.voc import class_names, label
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, ListedSource, source
 from augment.data.targets.names import read_names
 from augment.params import Param, Text, setting
@@ -75,7 +74,8 @@ class BoxTable(ListedSource):
     def load(self) -> Dataset:
         """Read the files; images that are missing are a problem, unless bad ones are left out."""
         root = None if self.root is None else expanded(self.root)
-        read = [read_boxes(key, expanded(file), root) for key, file in self.given().items()]
-        classes = read_names(self.classes) if self.classes else class_names(read)
-        splits = [label(of_split, classes) for of_split in read]
+        splits = [read_boxes(key, expanded(file), root) for key, file in self.given().items()]
+        classes = read_names(self.classes) if self.classes else class_names(splits)
+        for images in splits:
+            label(images, classes)
         return make_objects(classes, splits, Wanted(), problems=() if self.skip_bad else missing(self.given(), splits))

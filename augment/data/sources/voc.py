@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from augment.data.dataset import Dataset
 from augment.data.formats.masks import Pixels, read_masks
-from augment.data.formats.objects import Wanted, make_objects
-from augment.data.formats.voc import CLASSES, VocFolders, class_names, find_masks, label, list_names, read_annotations
+from augment.data.formats.objects import Wanted, class_names, label, make_objects
+from augment.data.formats.voc import CLASSES, VocFolders, find_masks, list_names, read_annotations
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, Source, source
 from augment.data.targets.boxes import BACKGROUND
 from augment.data.targets.names import read_names
@@ -48,7 +48,9 @@ class Voc(Source):
             return read_masks([find_masks(folders, of_split) for of_split in names], pixels)
         read = [read_annotations(folders, of_split) for of_split in names]
         classes = given or class_names(read)
-        return make_objects(classes, [label(of_split, classes) for of_split in read], Wanted())
+        for images in read:
+            label(images, classes)
+        return make_objects(classes, read, Wanted())
 
     @property
     def given_val(self) -> tuple[str, str] | None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 from augment.data.targets.keypoints import move_points
 from augment.data.targets.kind import Target, register
 from augment.data.targets.masks import look_up, to_device
-from augment.data.targets.spatial import IGNORE, Motion, Rules, SpatialKind, StoredMask, check_array
+from augment.data.targets.spatial import IGNORE, Digested, Motion, Rules, SpatialKind, StoredMask, check_array
 from augment.support.errors import UserError, unknown_key
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ _PARTS: Mapping[str, tuple[int | None, ...]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Objects:
+class Objects(Digested):
     """The K objects of an image, as it is stored.
 
     Attributes:
@@ -75,22 +73,11 @@ class Objects:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @cached_property
-    def _digest(self) -> str:
-        parts = [self.boxes, self.labels, self.crowd, self.difficult, *([] if self.points is None else [self.points])]
-        digest = blake2b(f"{self.image_id} {self.instances}".encode(), digest_size=8)
-        for part in parts:
-            digest.update(np.ascontiguousarray(part).tobytes())
-        return digest.hexdigest()
-
-    def __str__(self) -> str:
-        return self._digest
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Objects) and self._digest == other._digest
-
-    def __hash__(self) -> int:
-        return hash(self._digest)
+    def parts(self) -> Iterator[bytes]:
+        """Yield what `Digested` needs."""
+        yield f"{self.image_id} {self.instances}".encode()
+        for part in (self.boxes, self.labels, self.crowd, self.difficult, self.points):
+            yield b"" if part is None else part.tobytes()
 
 
 @dataclass(frozen=True)

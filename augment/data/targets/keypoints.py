@@ -87,12 +87,17 @@ def move_points(
         inside = ((places >= -0.5) & (places <= np.array([width, height]) - 0.5)).all(axis=-1)
     visible = np.where(inside, points[..., 2], 0)
     found = np.concatenate([np.nan_to_num(places), visible[..., None]], axis=-1).astype(np.float32)
-    swapped = list(range(count))
-    for left, right in flip_pairs:
-        swapped[left], swapped[right] = right, left
     rows = motion.mirrors[owners]
-    found[rows] = found[rows][:, swapped]
+    found[rows] = found[rows][:, mirrored(count, flip_pairs)]
     return found
+
+
+def mirrored(count: int, flip_pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Return for each point the one that takes its place in a mirror image."""
+    order = list(range(count))
+    for left, right in flip_pairs:
+        order[left], order[right] = right, left
+    return order
 
 
 KEYPOINTS = register(Keypoints())

@@ -7,8 +7,10 @@ COCO and torchvision have them: [0, 0, width, height] is a whole image. In pixel
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
@@ -92,6 +94,30 @@ class StoredMask(Protocol):
         Raises:
             UserError: it cannot be read; the message names it.
         """
+
+
+class Digested:
+    """What is equal, hashes and is a string by a digest of its parts."""
+
+    @abstractmethod
+    def parts(self) -> Iterator[bytes]:
+        """Yield the parts."""
+
+    @cached_property
+    def _digest(self) -> str:
+        digest = blake2b(digest_size=8)
+        for part in self.parts():
+            digest.update(part)
+        return digest.hexdigest()
+
+    def __str__(self) -> str:
+        return self._digest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
 
 
 class SpatialKind(Kind):

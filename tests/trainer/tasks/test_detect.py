@@ -18,9 +18,10 @@ from augment.data.targets.spatial import Rules
 from augment.support.errors import UserError
 from trainer.models.registry import parse_model
 from trainer.run.fit import parse_fit
-from trainer.tasks.detect import ObjectSamples, _compare, boxes_at
+from trainer.tasks.detect import _compare, boxes_at
 from trainer.tasks.meter import Meter
 from trainer.tasks.metrics import detection
+from trainer.tasks.placing import PlacedSamples
 from trainer.tasks.registry import task_named
 
 TASK = task_named("detect")
@@ -125,7 +126,7 @@ def test_map_does_not_depend_on_batches_and_ranks(batches: list[Batch]) -> None:
 def test_scores_of_classes_have_no_background(batches: list[Batch]) -> None:
     meter = measured(batches)
     samples = meter.kept()
-    assert isinstance(samples, ObjectSamples)
+    assert isinstance(samples, PlacedSamples)
     classes = TASK.per_class(samples, NAMES)
     assert list(classes) == ["cat", "dog", "bird"]
     counted = [~(t["iscrowd"] | t["difficult"]) & (t["labels"] == 1) for _, targets in batches for t in targets]
@@ -145,7 +146,7 @@ def test_scores_at_other_ious_and_of_absent_classes_are_not_minus_one() -> None:
     meter = measured([(output, [target])])
     assert meter.scores() == pytest.approx({"map": 0.5, "map50": 1, "map75": 0})
     samples = meter.kept()
-    assert isinstance(samples, ObjectSamples)
+    assert isinstance(samples, PlacedSamples)
     precisions = detection.average_precisions(samples.output, samples.target)
     assert [precisions.mean(iou) for iou in range(10)] == pytest.approx([1] * 5 + [0] * 5)
     assert precisions.of(2) == pytest.approx((0.5, 1))
@@ -172,7 +173,7 @@ def test_mistakes_by_hand() -> None:
     output = torch.tensor([*found, [60, 0, 90, 9, 3, 0.9], [61, 0, 90, 9, 3, 0.8]])
     assert _compare(target, output) == ([2, 3], [1, 1])
     assert _compare(target[:0], output[:1]) == ([], [1])
-    samples = ObjectSamples(
+    samples = PlacedSamples(
         index=torch.arange(2),
         target=torch.stack([torch.full_like(target, torch.nan), target]),
         output=torch.stack([torch.zeros_like(output), output]),
@@ -247,7 +248,7 @@ def test_frozen_norms_keep_their_statistics() -> None:
 def test_the_report_draws_objects_beside_those_found() -> None:
     target = torch.tensor([[[10.0, 10, 30, 30, 1, 0]]])
     output = torch.tensor([[[60.0, 10, 80, 30, 1, 0.9], [0, 0, 90, 40, 1, 0.2]]])
-    samples = ObjectSamples(torch.zeros(1), target, output, torch.eye(3, dtype=torch.float64)[None])
+    samples = PlacedSamples(torch.zeros(1), target, output, torch.eye(3, dtype=torch.float64)[None])
     drawn = np.asarray(TASK.draw(Image.new("RGB", (100, 50)), np.eye(3), samples, 0, NAMES)).max(axis=2) > 150
     assert drawn.shape == (50, 200)
     columns = np.flatnonzero(drawn.any(axis=0)).tolist()
