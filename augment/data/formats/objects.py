@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -130,13 +131,13 @@ def make_objects(
 
 def class_names(splits: Sequence[Sequence[AnnotatedImage]]) -> tuple[str, ...]:
     """Return the names of the classes of all splits, sorted."""
-    return tuple(sorted({found.name for images in splits for image in images for found in image.objects}))
+    return tuple(sorted({found.name for image in chain.from_iterable(splits) for found in image.objects}))
 
 
-def label(images: Sequence[AnnotatedImage], names: Sequence[str]) -> None:
+def label(splits: Sequence[Sequence[AnnotatedImage]], names: Sequence[str]) -> None:
     """Set the labels of the objects by the names of their classes; a class that is not in `names` is a fault."""
     numbers = {name: number for number, name in enumerate(names, 1)}
-    for image in images:
+    for image in chain.from_iterable(splits):
         for found in image.objects:
             found.label = numbers.get(found.name, 0)
             if not found.label:

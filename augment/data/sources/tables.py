@@ -76,6 +76,5 @@ class BoxTable(ListedSource):
         root = None if self.root is None else expanded(self.root)
         splits = [read_boxes(key, expanded(file), root) for key, file in self.given().items()]
         classes = read_names(self.classes) if self.classes else class_names(splits)
-        for images in splits:
-            label(images, classes)
+        label(splits, classes)
         return make_objects(classes, splits, Wanted(), problems=() if self.skip_bad else missing(self.given(), splits))

@@ -48,8 +48,7 @@ class Voc(Source):
             return read_masks([find_masks(folders, of_split) for of_split in names], pixels)
         read = [read_annotations(folders, of_split) for of_split in names]
         classes = given or class_names(read)
-        for images in read:
-            label(images, classes)
+        label(read, classes)
         return make_objects(classes, read, Wanted())
 
     @property

@@ -53,6 +53,7 @@ def test_points_that_are_not_visible_do_not_count() -> None:
     loss = PointLoss()(outputs, targets)
     expected = smooth_l1_loss(outputs[:, :4], HALVES[..., :2].flatten(1), beta=0.05, reduction="sum") / 4
     torch.testing.assert_close(loss, expected)
+    assert PointLoss().weight_of(targets) == 4, "hidden ones count"
     loss.backward()
     assert outputs.grad is not None
     assert (outputs.grad[:, :4] != 0).all()

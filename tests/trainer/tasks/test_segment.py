@@ -12,6 +12,7 @@ from augment.data.targets.spatial import IGNORE
 from trainer.run.fit import parse_fit
 from trainer.tasks.losses import PixelLoss
 from trainer.tasks.meter import Meter
+from trainer.tasks.metrics.segmentation import confusions
 from trainer.tasks.registry import task_named
 from trainer.tasks.segment import MaskSamples
 
@@ -61,9 +62,16 @@ def test_scores_equal_those_of_torchmetrics_and_of_a_confusion_matrix(batches: l
     samples = meter.kept()
     assert isinstance(samples, MaskSamples)
     assert (samples.counts == counts).all()
+    images = [found["images"] for found in SEGMENT.per_class(samples, NAMES).values()]
+    assert images == [int((targets == label).flatten(1).any(dim=1).sum()) for label in range(4)]
     ious = [found["iou"] for found in SEGMENT.per_class(samples, NAMES).values()]
     assert ious[:3] == pytest.approx(right[:3] / union[:3])
     assert np.isnan(ious[3])
+
+
+def test_pixels_of_no_class_do_not_count() -> None:
+    targets = torch.tensor([[[-1, 0, 1, 2, IGNORE]]])
+    assert confusions(torch.zeros_like(targets), targets, 2).tolist() == [[[1, 0], [1, 0]]]
 
 
 def test_what_is_kept_does_not_depend_on_batches_and_ranks(batches: list[tuple[Tensor, Tensor]]) -> None:

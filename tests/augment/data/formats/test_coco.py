@@ -59,7 +59,7 @@ def test_outlines_become_masks_of_instances_or_of_classes() -> None:
 
 def test_keypoints_have_names_and_pairs() -> None:
     points = {"keypoints": ["nose", "left_eye", "right_eye"]}
-    train = coco("train.json", SIZES, [BOX | {"keypoints": [4, 5, 2, 6, 5, 1, 0, 0, 0]}, BOX | {"category_id": 7}])
+    train = coco("train.json", SIZES, [BOX | {"keypoints": [4, 5, 2, 6, 5, 1, 7, 8, 0]}, BOX | {"category_id": 7}])
     content = json.loads(Path(train).read_text())
     content["categories"][1] |= points
     Path(train).write_text(json.dumps(content))
@@ -162,6 +162,12 @@ def test_objects_of_an_image_as_it_is_shown_are_turned_to_its_file(orientation: 
     objects = load("coco", train=train, val=train, instances=True).train.targets[0]
     np.testing.assert_allclose(objects.boxes, [[2, 3, 12, 8]], atol=1e-5)
     np.testing.assert_array_equal(objects.instances.read(), expected)
+
+
+def test_objects_of_an_image_as_it_is_stored_stay_where_they_are() -> None:
+    train = coco("train.json", SIZES, [{"bbox": [20, 3, 10, 5]}])
+    photo(Path("0.jpg"), 30, 20, orientation=6)
+    assert load("coco", train=train, val=train).train.targets[0].boxes.tolist() == [[20, 3, 30, 8]]
 
 
 def _with(image: Any, exif: Any) -> Any:

@@ -101,3 +101,5 @@ def test_boxes_that_are_wrong_are_named(line: str, why: str) -> None:
     train = put(BOXES, line, "1.jpg,1,2,3,4,dog")
     with pytest.raises(UserError, match=why):
         load("boxes", train=train, val=train)
+    if "bad object" in why:
+        assert load("boxes", train=train, val=train, skip_bad=True).classes == ("background", "dog")

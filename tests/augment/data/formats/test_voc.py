@@ -45,6 +45,14 @@ def test_edges_count_from_one_and_include_the_last_pixel() -> None:
         load("voc", root="voc", classes="names.txt")
 
 
+def test_objects_may_lack_difficult_but_not_a_name() -> None:
+    put(OBJECT.format("dog", 1, 1, 1, 4, 4).replace("<difficult>1</difficult>", ""))
+    assert load("voc", root="voc").train.targets[0].difficult.tolist() == [False]
+    put(OBJECT.format("dog", 0, 1, 1, 4, 4), OBJECT.format("", 0, 1, 1, 4, 4))
+    dataset = load("voc", root="voc", skip_bad=True)
+    assert (dataset.classes, len(dataset.train)) == (("background", "dog"), 1)
+
+
 def test_without_lists_val_is_cut_of_all_annotations() -> None:
     put(OBJECT.format("dog", 0, 1, 1, 40, 20))
     with pytest.raises(UserError, match=r"but there is data.val=val"):
