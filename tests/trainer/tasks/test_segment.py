@@ -15,6 +15,7 @@ from trainer.tasks.meter import Meter
 from trainer.tasks.metrics.segmentation import confusions
 from trainer.tasks.registry import task_named
 from trainer.tasks.segment import MaskSamples
+from trainer.tasks.tta import average
 
 SEGMENT = task_named("segment")
 NAMES = ("sky", "road", "car", "never")
@@ -67,6 +68,11 @@ def test_scores_equal_those_of_torchmetrics_and_of_a_confusion_matrix(batches: l
     ious = [found["iou"] for found in SEGMENT.per_class(samples, NAMES).values()]
     assert ious[:3] == pytest.approx(right[:3] / union[:3])
     assert np.isnan(ious[3])
+
+
+def test_outputs_for_mirror_images_are_mirrored_back() -> None:
+    network, images = nn.Conv2d(3, 4, 1), torch.randn(2, 3, 5, 7)
+    torch.testing.assert_close(average(network, images, "flip", SEGMENT), network(images).log_softmax(dim=1))
 
 
 def test_pixels_of_no_class_do_not_count() -> None:

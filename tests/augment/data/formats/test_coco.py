@@ -69,6 +69,10 @@ def test_keypoints_have_names_and_pairs() -> None:
     assert dataset.kind.flip_pairs == ((1, 2),)
     objects = dataset.train.targets[0]
     assert objects.points.tolist() == [[[4, 5, 2], [6, 5, 1], [0, 0, 0]], [[0, 0, 0]] * 3]
+    content["annotations"][0]["keypoints"][0] = 1e300
+    Path(train).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"annotations\[0\] of train.json: 9 numbers as keypoints"):
+        load("coco", train=train, val=train, keypoints=True)
 
 
 @pytest.mark.parametrize(
