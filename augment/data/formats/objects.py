@@ -173,18 +173,9 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
     if turn is None:
         sizes = [" x ".join(map(str, size)) for size in (header.shown, image.size or ())]
         return image.blame(f"has {sizes[0]} pixels, but {sizes[1]} in {image.where}")
-    objects = image.objects
     if wanted.task == "keypoints":
-        points = _points(objects, header, turn, len(wanted.points))[0]
-        outside = (
-            (points[:, :2] < -_CLOSE) | (points[:, :2] > np.array([header.width, header.height]) - 1 + _CLOSE)
-        ).any(1)
-        if outside.any():
-            size = f"{header.shown[1]} x {header.shown[0]}"
-            return image.blame(
-                f"has the point {wanted.points[int(np.argmax(outside))]} outside of its {size} pixels, {image.where}"
-            )
-        return tuple(map(tuple, points.tolist()))
+        return _make_points(image, header, turn, wanted.points)
+    objects = image.objects
     height, width = header.shown if turn == header.orientation else (header.height, header.width)
     boxes = np.array([found.box for found in objects], np.float64).reshape(-1, 4)
     with np.errstate(over="ignore"):
@@ -222,6 +213,18 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
         )
     except UserError as error:  # rounding has left no area
         return image.blame(f"has a bad object in {image.where}: {error}")
+
+
+def _make_points(image: AnnotatedImage, header: Header, turn: int, names: Sequence[str]) -> Any:
+    """Return the points of the only object of an image, as `_make` does."""
+    points = _points(image.objects, header, turn, len(names))[0]
+    last = np.array([header.width, header.height]) - 1
+    outside = ((points[:, :2] < -_CLOSE) | (points[:, :2] > last + _CLOSE)).any(axis=1)
+    if outside.any():
+        size = f"{header.shown[1]} x {header.shown[0]}"
+        name = names[int(np.argmax(outside))]
+        return image.blame(f"has the point {name} outside of its {size} pixels, {image.where}")
+    return tuple(map(tuple, points.tolist()))
 
 
 def _points(objects: Sequence[Annotated], header: Header, turn: int, count: int) -> NDArray[np.float32]:
