@@ -36,7 +36,12 @@ class LossSettings:
         )
     )
     loss_options: Mapping[str, Any] | None = setting(
-        OptionMap(optional=True, doc="arguments of fit.loss, such as gamma of focal")
+        OptionMap(
+            optional=True,
+            doc="arguments of fit.loss, such as {gamma: 3}; focal: gamma=2; poly: epsilon=2; asymmetric: gamma_neg=4, "
+            "gamma_pos=1; bce: target_threshold; huber: delta=1; labels: also alpha of focal, alpha and gamma of poly, "
+            "clip=0.05 of asymmetric",
+        )
     )
     label_smoothing: float = setting(
         Number(default=0, within=(0, 0.999), doc="share of each training target that is spread over all classes")

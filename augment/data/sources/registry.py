@@ -46,8 +46,9 @@ class Source:
         Text(
             aliases=("groups", "group_by"),
             optional=True,
-            doc="val_fraction, folds: images to keep on one side: those with the same value in this column (CSV of "
-            "filelist, parquet), or the same text in the ( ) of this regular expression, searched in folder/file",
+            doc="val_fraction, folds: images to keep on one side, as of a patient: those with the same value in this "
+            "column (CSV of filelist, parquet), or the same text in the ( ) of this regular expression, searched in "
+            "folder/file",
         )
     )
     split_seed: int = setting(

@@ -1,5 +1,6 @@
 """Reference texts: nothing that is declared may be missing from them."""
 
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from augment.params import Param, Range, settings
 from augment.recipe.kinds import COMMON
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug, parse_aug
+from augment.support.errors import UserError
 from trainer.callbacks.registry import known_callbacks
 from trainer.cli.help import experiments, explain, help_text, overview, sections, topics
 from trainer.cli.main import main
@@ -105,6 +107,20 @@ def test_an_unknown_topic_is_refused(word: str, near: str, capsys: pytest.Captur
     assert stopped.value.code == 2
     message = capsys.readouterr().err
     assert message.startswith(f"error: --help {word}: unknown topic. Did you mean '{near}'? Allowed: all, aug, ")
+
+
+@pytest.mark.parametrize(
+    ("word", "keys"),
+    [
+        ("focal", "fit.loss, fit.loss_options, fit.mask_loss"),
+        ("Drop path", "model.options"),
+        ("monitor", "fit.plateau_patience, callbacks.checkpoint.monitor, callbacks.early_stopping.monitor"),
+        ("patient", "data.group"),
+    ],
+)
+def test_an_unknown_topic_leads_to_the_keys_that_mention_it(word: str, keys: str) -> None:
+    with pytest.raises(UserError, match=rf"^--help {word}: unknown topic\. See {re.escape(keys)}\. Allowed: all, "):
+        explain(word)
 
 
 @pytest.mark.parametrize("arguments", [["--help", "preview"], ["--help", "evaluate"]])

@@ -1,7 +1,9 @@
 """Losses by name: values, options, weights, smoothing, mixed targets, and those of plugins."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
+from inspect import Parameter, signature
 from pathlib import Path
 
 import pytest
@@ -228,3 +230,15 @@ def test_a_loss_of_a_plugin_trains(
     with pytest.raises(UserError, match=r"^fit\.loss=sharp: cannot take mixed targets, of aug\.train\.mixup"):
         check_config(parse_config(compose([*given, "+aug=imagenette", "+aug.train.mixup={}"])))
     sys.modules.pop("their_losses", None)
+
+
+def test_help_names_every_loss_and_its_options_with_their_defaults() -> None:
+    docs = {name: settings(LossSettings)[name].doc for name in ("loss", "loss_options")}
+    parts = dict(re.findall(r"(classes|labels|numbers|masks): ([\w, ]+);", docs["loss"]))
+    for task, word in {"classify": "classes", "multilabel": "labels", "regress": "numbers", "segment": "masks"}.items():
+        assert parts[word].split(", ") == sorted(name for of, name in LOSSES if of == task)
+    for function in LOSSES.values():
+        for key, param in signature(function).parameters.items():
+            if param.default is not Parameter.empty and key != "smoothing":
+                shown = f"{key}={param.default:g}" if param.default is not None else key
+                assert re.search(rf"\b({re.escape(shown)}|{key} of|{key} and)\b", docs["loss_options"]), shown
