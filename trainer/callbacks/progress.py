@@ -122,7 +122,7 @@ class ProgressBar(Callback):
             self._table = LiveTable(["epoch", *(column.title for column in columns)])
         else:
             head = "".join(f"{column.title:>{_width(column)}}" for column in columns)
-            self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False)
+            self.console.print(f"{'epoch':>8}{head}", style="bold", highlight=False, soft_wrap=True)
         for row in learner.find(Recorder).rows:
             self._print(row, learner)
         if self._table is not None:
@@ -199,7 +199,7 @@ class ProgressBar(Callback):
             return
         # A space is left before numbers that are wider than their column, too.
         padded = (f" {cell:>{_width(column) - 1}}" for cell, (column, _) in zip(cells, columns, strict=True))
-        self.console.print(f"{epoch:>8}{''.join(padded)}", highlight=False)
+        self.console.print(f"{epoch:>8}{''.join(padded)}", highlight=False, soft_wrap=True)
 
     def _columns(self, learner: Learner) -> list[Column]:
         """Return the columns; in a narrow terminal those that fit, without the pace first and training last."""

@@ -89,6 +89,15 @@ def test_a_narrow_terminal_shows_the_columns_that_fit() -> None:
     assert max(len(line.rstrip()) for line in lines if "1/1 " in line and "train" not in line) <= 60
 
 
+def test_rows_that_go_to_a_file_are_not_wrapped() -> None:
+    bar, recorder = ProgressBar(), Recorder()
+    bar.console = Console(file=(text := StringIO()), width=60)
+    make_learner(recorder, bar, epochs=1).fit()
+    head, row = (line for line in text.getvalue().splitlines() if re.match(r" +(epoch|1/1) ", line))
+    assert head.endswith(" seconds")
+    assert len(row) == len(head) > 60
+
+
 def test_the_bar_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(learner: Learner) -> None:
         recorder.latest = {"loss": 0.12345, "accuracy": 0.5, "images_per_second": 1234.5}
