@@ -16,7 +16,7 @@ from augment.support.errors import UserError
 
 def is_pattern(group: str) -> bool:
     """Return whether a value of data.group is a pattern of names, not a column."""
-    return "(" in group
+    return "(" in group or "\\" in group
 
 
 def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
