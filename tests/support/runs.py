@@ -1,5 +1,6 @@
 """Small runs, and what is compared of those that have ended."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ QUIET = Console(quiet=True)
 BARE = ("callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null")
 
 
-def draw_classes(root: Path) -> Path:
-    """Draw two classes of three images, for training and for validation; return their folder."""
+def draw_classes(root: Path, names: Sequence[str] = ("ant", "bee"), count: int = 3) -> Path:
+    """Draw so many images of each class, for training and for validation; return their folder."""
     for split in ("train", "val"):
-        for name in ("ant", "bee"):
+        for name in names:
             (root / split / name).mkdir(parents=True)
-            for seed in range(3):
+            for seed in range(count):
                 Image.fromarray(draw_photo(24, 24, seed)).save(root / split / name / f"{seed}.png")
     return root
 

@@ -185,14 +185,3 @@ def test_repeated_images_are_not_converted(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(SystemExit, match="2"):
         convert(["data=sample", "data.balance=oversample", "--to", "folder", "--out", str(tmp_path / "out")])
     assert "data.balance: oversample applies to training only. Allowed here: none." in capsys.readouterr().err
-
-
-def test_loading_refuses_tasks_that_cannot_be_balanced(
-    tmp_path: Path, photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{file},0.{n}\n" for n, file in enumerate(photos)))
-    given = {"source": "filelist", "train": str(tmp_path / "list.csv"), "val": str(tmp_path / "list.csv")}
-    source = parse_data(given | {"balance": "weights", "task": "regress"})
-    with pytest.raises(UserError, match=r"^data\.balance=weights: images have numbers"):
-        load_dataset(source)

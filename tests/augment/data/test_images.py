@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -55,33 +55,9 @@ def test_one_encoded_image_makes_the_split_encoded(stores: dict[str, Images]) ->
     assert bytes(second) == bytes(read_encoded(both[1]))
 
 
-class _Memory:
-    """An image in memory, or one that cannot be read."""
-
-    def __init__(self, name: str, content: bytes | None) -> None:
-        self.name, self._content = name, content
-
-    def read(self) -> bytes:
-        if self._content is None:
-            raise OSError(5, "Input/output error")
-        return self._content
-
-
-def test_bad_images_in_larger_files_are_found(stores: dict[str, Images], tmp_path: Path) -> None:
-    whole = bytes(read_encoded(stores["folder"][0]))
-    contents: dict[str, Any] = {
-        "good": whole,
-        "cut": whole[:-300],
-        "empty": b"",
-        "text": b"no image",
-        "gif": b"GIF89a",
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    paths = {problem.reason for problem in check_files([tmp_path / name for name in contents])}
-    stored = check_files([*(_Memory(name, content) for name, content in contents.items()), *stores["array"]])
-    assert [name_of(problem.file) for problem in stored] == ["cut", "empty", "text", "gif"]
-    assert {problem.reason for problem in stored} == paths
-    (lost,) = check_files([_Memory("lost", None)], cache=tmp_path / "cache.json")
-    assert lost.reason == "cannot be read: Input/output error"
+def test_an_image_in_a_larger_file_that_cannot_be_read_is_not_remembered(tmp_path: Path) -> None:
+    lost = Mock(spec=["name", "read"], read=Mock(side_effect=OSError(5, "Input/output error")))
+    lost.name = "lost"
+    (problem,) = check_files([lost], cache=tmp_path / "cache.json")
+    assert problem.reason == "cannot be read: Input/output error"
     assert not (tmp_path / "cache.json").exists()

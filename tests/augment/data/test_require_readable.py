@@ -8,7 +8,6 @@ from image_bytes import encoded, write
 from augment.data import check
 from augment.data.check import check_files, leave_out
 from augment.data.dataset import Split
-from augment.data.sources.notices import describe_left_out
 from augment.support.errors import UserError
 
 
@@ -38,15 +37,6 @@ def test_bad_files_raise_with_count_reasons_and_way_out(tmp_path: Path, monkeypa
     assert listed == [f"  {tmp_path}/{i:02d}_bad.jpg is empty (0 bytes)" for i in range(5)]
     assert more == "  and 2 more"
     assert "data.skip_bad=true" in advice
-
-
-def test_skip_bad_keeps_the_others_and_names_the_bad_ones(tmp_path: Path) -> None:
-    kept = require_readable(split_of(tmp_path, 3, 2), "val", skip_bad=True)
-    assert [file.name for file in kept.files] == ["00_good.jpg", "01_good.jpg", "02_good.jpg"]
-    assert kept.targets == (1, 1, 1)
-    named = "; ".join(f"{tmp_path}/{i:02d}_bad.jpg is empty (0 bytes)" for i in range(2))
-    assert describe_left_out(kept, "val") == f"data.skip_bad=true: left out 2 of 5 val images: {named}"
-    assert [image.index for image in kept.left_out] == [0, 2]
 
 
 def test_skip_bad_with_nothing_left_raises(tmp_path: Path) -> None:

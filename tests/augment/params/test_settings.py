@@ -29,11 +29,7 @@ def test_mapping_is_completed_with_defaults_in_the_order_of_declaration() -> Non
         ({"root": "r", "fill": 256}, "step.fill: 256 is not allowed. Allowed: a whole number from 0 to 255."),
         ({"root": "r", "fill": None}, "step.fill: None is not allowed. Allowed: a whole number from 0 to 255."),
         ({}, "step.root: missing. Allowed: text (folder)."),
-        (None, "step.root: missing. Allowed: text (folder)."),
-        ({"root": None}, "step.root: missing. Allowed: text (folder)."),
         ([1], "step: [1] is not allowed. Allowed: a mapping of angle_range, fill, root."),
-        ("root", "step: 'root' is not allowed. Allowed: a mapping of angle_range, fill, root."),
-        (0, "step: 0 is not allowed. Allowed: a mapping of angle_range, fill, root."),
     ],
 )
 def test_invalid_mappings(given: object, expected: str) -> None:

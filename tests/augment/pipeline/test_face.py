@@ -53,17 +53,13 @@ def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("imagenete",), "aug: unknown name 'imagenete'. Did you mean 'imagenette'?"),
         (("none.yaml",), "none.yaml: cannot be read: "),
         (("list.yaml",), "list.yaml: holds [1, 2]. Allowed: a mapping"),
         (("broken.yaml",), "broken.yaml: line 2, column 1: did not find expected ',' or ']'"),
         (({"sise": 3},), "aug.sise: unknown key. Did you mean 'size'?"),
-        (({"train": {"rotat": None}},), "aug.train.rotat: unknown op 'rotat'. Did you mean 'rotate'?"),
         (({"size": "${x}"},), "aug.size: ${x}: Interpolation key 'x' not found."),
-        (("imagenette", "aug.size=0"), "aug.size: 0 is not allowed."),
         (("imagenette", "+aug=strong"), "aug: chosen twice, imagenette and strong."),
         (("imagenette", "size"), "'size' is not an override."),
-        (("imagenette", "size=3"), "size: unknown key. Did you mean 'aug.size'?"),
         (
             ("imagenette", {"aug.size": 64}),
             "{'aug.size': 64} is not an override. Allowed: text, such as \"aug.size=160\".",
@@ -91,7 +87,6 @@ def test_recipes_that_are_not_allowed(
     ("given", "message"),
     [
         ({"batch_size": "64"}, "batch_size: '64' is not allowed. Did you mean 64? Allowed: a whole number from 1 to"),
-        ({"batch_size": 0}, "batch_size: 0 is not allowed. Allowed: a whole number from 1 to 1000000."),
         ({"threads": -1}, "threads: -1 is not allowed. Allowed: a whole number from 1 to 1024 or null."),
         ({"world_size": 0}, "world_size: 0 is not allowed."),
         ({"rank": 2, "world_size": 2}, "rank: 2 of world_size=2 is not allowed. Allowed: 0 to 1."),
@@ -100,16 +95,12 @@ def test_recipes_that_are_not_allowed(
         ({"drop_last": "no"}, "drop_last: 'no' is not allowed. Did you mean false? Allowed: true or false."),
         ({"half": 1}, "half: 1 is not allowed. Allowed: true or false."),
         ({"split": None}, "split=None: unknown name. Allowed: train, val."),
-        ({"num_workers": 4}, "num_workers: unknown argument. Allowed: threads=N, threads of the CPU."),
         ({"device": 1}, "device: '1' is not allowed. Did you mean 'cuda:1'? Allowed: auto, cpu, cuda, cuda:N."),
-        ({"device": "GPU"}, "device: 'GPU' is not allowed. Did you mean 'cuda'? Allowed: auto, cpu, cuda, cuda:N."),
-        ({"recipe": "imagenette"}, "recipe: 'imagenette' is not allowed. Allowed: what augment.load_recipe returns."),
         (
             {"data": [1]},
             "data: list is not allowed. Allowed: the name of a source, as in data='folder', root=DIR; a Dataset of "
             "your own is data='own', train=DATASET.",
         ),
-        ({"data": "./photos"}, "data: './photos' is not allowed. Allowed: the name of a source, as in data='folder', "),
     ],
 )
 def test_arguments_of_a_loader_that_are_not_allowed(

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from generated import op_table
 from op_cases import MATRICES, cases, given, plan_with
 from rendering import step_matrix
 
@@ -63,14 +62,6 @@ def test_defaults_are_allowed_values(op: Op) -> None:
         value = step.p if name == "p" else step.params[name]
         assert param.parse(value, name) == value
     assert parse_steps(plain_steps((step,)), "train") == (step,)
-
-
-@EVERY_OP
-def test_row_of_the_op_table(op: Op) -> None:
-    rows = [row for row in op_table().splitlines() if row.startswith(f"| `{op.name}` | {op.kind} | ")]
-    assert len(rows) == 1
-    for name, param in op.own_params.items():
-        assert re.search(rf"`{name}` \(.*\) {re.escape(param.doc)}", rows[0])
 
 
 @EVERY_MATRIX

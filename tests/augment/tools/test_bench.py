@@ -33,10 +33,8 @@ def setup(aug: Aug, files: Sequence[ImageRef]) -> Setup:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rows", "decode,fussed"], "unknown row 'fussed'. Did you mean 'fused'?"),
         (["--transform", "--rows", "fused"], "--rows: unknown row 'fused'"),
         (["+aug=imagenette", "--also", "rand_augmet"], "--also: aug: unknown name 'rand_augmet'"),
-        (["--ops", "rotat"], "Did you mean 'rotate'"),
         (["--ops", "one_of"], "no op 'one_of' that has an effect"),
         (["--transform", "--workers", "2"], "--workers: not used with --transform."),
     ],

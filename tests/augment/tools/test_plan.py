@@ -93,12 +93,6 @@ def test_the_other_recipe_can_be_overrides(capsys: pytest.CaptureFixture[str]) -
     assert "settings" not in text
 
 
-def test_a_step_without_effect_does_not_change_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "aug.train.hue.p=0", "--split", "train", "--against", "none")
-    assert "train: same plan, " in text
-    assert "  + hue  p 0, angle -18..18 deg" in text
-
-
 # --- as a program ---
 
 

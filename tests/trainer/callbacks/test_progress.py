@@ -12,7 +12,7 @@ from rich.console import Console
 
 from augment.params import Size
 from trainer.callbacks import progress
-from trainer.callbacks.progress import Pace, ProgressBar, _running
+from trainer.callbacks.progress import Pace, ProgressBar
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CancelEpoch, CancelFit, Phase, RunDescription
 from trainer.loop.learner import Learner
@@ -33,15 +33,6 @@ def test_a_head_and_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) ->
         ]
         for epoch, row in enumerate(recorder.rows, 1)
     ]
-
-
-def test_the_bar_shows_the_running_values() -> None:
-    recorder = Recorder()
-    learner = make_learner(recorder)
-    recorder.before_fit(learner)
-    assert _running(learner) == ""
-    recorder.latest = {"loss": 0.12345, "accuracy": 0.5, "images_per_second": 1234.5}
-    assert _running(learner) == "loss 0.1235  acc 0.5000  1,234 img/s"
 
 
 def test_the_bar_fits_80_columns_and_has_running_values_in_training_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["fit.ema=0.9"], "fit.ema: unknown key. Did you mean 'callbacks.ema'?"),
         (["fit.mixup=0.2"], "fit.mixup: unknown key. Did you mean 'aug.train.mixup'?"),
         (["data.batch_size=8"], "data.batch_size: unknown key. Did you mean 'fit.batch_size'?"),
+        (["fit.device=gpu:1"], "fit.device: unknown name 'gpu:1'. Did you mean 'cuda:1'?"),
+        (["fit.device=cuda:01"], "fit.device: unknown name 'cuda:01'."),
         (["seed=0,1", "-m", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
     ],
 )

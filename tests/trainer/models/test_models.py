@@ -37,30 +37,14 @@ def test_cnn_takes_any_size_and_number_of_classes(size: int, classes: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"kind": "cnn"}, Cnn()),
-        ({"kind": "timm", "name": "resnet18"}, Timm(name="resnet18", pretrained=False)),
-        ({"kind": "timm", "name": "resnet18", "pretrained": True}, Timm(name="resnet18", pretrained=True)),
-    ],
-)
-def test_a_model_is_parsed(given: object, expected: Model) -> None:
-    assert parse_model(given) == expected
-
-
-@pytest.mark.parametrize(
     ("given", "message"),
     [
         (None, "model.kind: missing. Allowed: "),
-        ("cnn", "model.kind: missing. Allowed: "),
-        ({}, "model.kind: missing."),
-        ({"name": "resnet18"}, "model.kind: missing."),
         ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, "),
         (
             {"kind": "cnn", "name": "resnet18"},
             "model.name: unknown key of model=cnn; model=",
         ),
-        ({"kind": "timm"}, "model.name: missing. Allowed: text (a model of timm,"),
         (
             {"kind": "timm", "nam": "resnet18"},
             "model.nam: unknown key. Did you mean 'name'? Allowed: checkpointing, name, options, pretrained, weights.",

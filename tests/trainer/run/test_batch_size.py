@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 from fakes import assert_same
-from photos import draw_photo
-from PIL import Image
 from rich.console import Console
+from runs import draw_classes
 from torch import nn
 
 from augment.cli.compose import compose
@@ -32,11 +31,7 @@ AUTO = [*SMALL, "fit.epochs=1", "fit.batch_size=6", "fit.auto_batch_size=true"]
 def _photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten images of two classes, of which three to a batch leave a single one, on which no batch norm trains."""
     monkeypatch.chdir(tmp_path)
-    for split in ("train", "val"):
-        for number in range(10):
-            folder = tmp_path / "photos" / split / ("ant" if number % 2 else "bee")
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(draw_photo(24, 24, number)).save(folder / f"{number}.png")
+    draw_classes(tmp_path / "photos", count=5)
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from photos import draw_photo
-from PIL import Image
+from runs import draw_classes
 from torch import nn
 
 from augment.cli.compose import compose
@@ -21,11 +20,7 @@ from trainer.run.config import Config, parse_config, with_batch_size
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     """A run of a single epoch on two classes of two images."""
-    for split in ("train", "val"):
-        for name in ("ant", "bee"):
-            (tmp_path / split / name).mkdir(parents=True)
-            for seed in range(2):
-                Image.fromarray(draw_photo(24, 24, seed)).save(tmp_path / split / name / f"{seed}.png")
+    draw_classes(tmp_path, count=2)
     monkeypatch.chdir(tmp_path)
     given = ["aug.size=16", "fit.batch_size=4", "fit.epochs=1", "fit.device=cpu", "fit.threads=1", "~callbacks"]
     return parse_config(compose(["data=folder", f"data.root={tmp_path}", "fit.sync_batchnorm=true", *given]))

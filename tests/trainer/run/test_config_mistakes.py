@@ -23,39 +23,16 @@ def at(path: str, value: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("key", "hint"),
-    [
-        ("modle", "Did you mean 'model'?"),
-        ("fit.epoch", "Did you mean 'epochs'?"),
-        ("data.root", ""),
-        ("aug.train.rotat", "Did you mean 'rotate'?"),
-        ("aug.train.rotate.angel_range", "Did you mean 'angle_range'?"),
-        ("callbacks.plot", "Did you mean 'plots'?"),
-        ("callbacks.plots.image", "Did you mean 'images'?"),
-    ],
-)
-def test_an_unknown_key_at_any_level(key: str, hint: str) -> None:
-    with pytest.raises(UserError, match=rf"^{re.escape(key)}: unknown (key|op|callback).*{re.escape(hint)} Allowed: "):
-        parse_config(at(key, {}))
-
-
-@pytest.mark.parametrize(
     ("key", "value"),
     [
         ("seed", None),
         ("plugins", "mine"),
         ("fit", [1]),
-        ("fit.epochs", "3"),
-        ("fit.momentum", 1),
         ("data.dir", {"a": 1}),
         ("aug", "imagenette"),
-        ("aug.std", [0.5, 0.5, 0]),
-        ("aug.train", ["rotate"]),
         ("aug.train.rotate", 3),
-        ("aug.train.rotate.angle_range", [7, -7]),
         ("callbacks", ["plots"]),
         ("callbacks.plots", 3),
-        ("callbacks.grad_clip", {"max_norm": -1}),
     ],
 )
 def test_a_value_of_the_wrong_type_or_out_of_range(key: str, value: object) -> None:
@@ -64,24 +41,9 @@ def test_a_value_of_the_wrong_type_or_out_of_range(key: str, value: object) -> N
 
 
 @pytest.mark.parametrize(
-    ("key", "given", "message"),
-    [
-        ("fit.device", "gpu:1", "unknown name 'gpu:1'. Did you mean 'cuda:1'?"),
-        ("fit.device", 1, "unknown name '1'. Did you mean 'cuda:1'?"),
-        ("fit.device", "cuda:01", "unknown name 'cuda:01'."),
-        ("data.source", "foldr", "unknown source 'foldr'. Did you mean 'folder'?"),
-    ],
-)
-def test_an_unknown_name_is_refused_with_the_nearest(key: str, given: object, message: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(f'{key}: {message}')}"):
-        parse_config(at(key, given))
-
-
-@pytest.mark.parametrize(
     ("sections", "message"),
     [
         ({"data": {"source": "folder"}}, "data.root: missing. Allowed: text (folder with train/"),
-        ({"data": {"source": "folder", "root": None}}, "data.root: missing."),
         ({"data": {"source": "folder", "root": ""}}, "data.root: '' is not allowed."),
         ({"data": None}, f"data.source: missing. Allowed: {', '.join(SOURCES)}."),
         ({"data": {}}, "data.source: missing."),

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from fakes import on
-from photos import draw_photo
-from PIL import Image
 from rich.console import Console
+from runs import draw_classes
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
@@ -28,10 +27,7 @@ from trainer.run.train import follow, train
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.chdir(tmp_path)
-    for split in ("train", "val"):
-        for name in ("blue", "green", "red"):
-            (tmp_path / "data" / split / name).mkdir(parents=True)
-            Image.fromarray(draw_photo(24, 24, 1)).save(tmp_path / "data" / split / name / "1.png")
+    draw_classes(tmp_path / "data", ("blue", "green", "red"), 1)
     small = ["aug.size=16", "fit.batch_size=4", "fit.device=cpu", "fit.threads=1", "fit.epochs=3"]
     return parse_config(
         compose(["data=folder", "data.root=data", *small, "callbacks.progress_bar=null", "callbacks.report=null"])

@@ -48,16 +48,6 @@ def test_a_run_that_was_itself_resumed(run: Path, tmp_path: Path) -> None:
     assert with_resumed([f"fit.resume={run}"])[0] == ["++fit.lr=0.5", f"++fit.resume={run}"]
 
 
-def test_no_such_run(tmp_path: Path) -> None:
-    folder = tmp_path / "missing"
-    with pytest.raises(UserError) as caught:
-        with_resumed([f"fit.resume={folder}"])
-    assert str(caught.value) == (
-        f"fit.resume={folder}: there is no such folder. {tmp_path} holds no folders. "
-        "Allowed: the folder of a run that saved a checkpoint."
-    )
-
-
 @pytest.mark.parametrize("lacks", ["last.pt", ".hydra/overrides.yaml"])
 def test_a_folder_that_is_no_run(run: Path, lacks: str) -> None:
     (run / lacks).unlink()

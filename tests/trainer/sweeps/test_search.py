@@ -177,10 +177,11 @@ def test_the_seed_of_a_search_decides_about_its_trials(sampler: str, tmp_path: P
 
 def test_failed_and_impossible_trials_count(runs: FakeRuns, tmp_path: Path) -> None:
     runs.fail = lambda config: ValueError("no") if config["aug"]["train"]["rotate"]["p"] == 0.5 else None
-    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5,2"], sampler="grid")
+    runs.score = lambda config: math.nan if config["aug"]["train"]["rotate"]["p"] == 0.25 else 0.5
+    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5,2,0.25"], sampler="grid")
     search(plan, Local(), runs.worker())
     states = [trial.state for trial in plan.search.study().trials]
-    assert states == [TrialState.COMPLETE, TrialState.FAIL, TrialState.FAIL]
+    assert states == [TrialState.COMPLETE, *[TrialState.FAIL] * 3]
 
 
 def test_pruned_trials_count_but_have_no_score(runs: FakeRuns, tmp_path: Path) -> None:
@@ -191,13 +192,6 @@ def test_pruned_trials_count_but_have_no_score(runs: FakeRuns, tmp_path: Path) -
     (job, _) = read_ledger(tmp_path)
     assert [type(one) for one in watch_trials(plan)(job)] == [Prune]
     assert not watch_trials(make(tmp_path, prune=False))(job)
-
-
-def test_a_trial_whose_score_is_no_number_has_failed(runs: FakeRuns, tmp_path: Path) -> None:
-    runs.score = lambda config: math.nan if config["aug"]["train"]["rotate"]["p"] == 0.5 else 0.5
-    plan = make(tmp_path, ["++aug.train.rotate.p=0,0.5"], sampler="grid")
-    assert search(plan, Local(), runs.worker()) == 0
-    assert [trial.state for trial in plan.search.study().trials] == [TrialState.COMPLETE, TrialState.FAIL]
 
 
 def test_named_configurations_are_tried_first(runs: FakeRuns, tmp_path: Path) -> None:
@@ -223,10 +217,8 @@ def test_several_scores_make_a_front(runs: FakeRuns, tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"sampler": "tpo"}, r"hydra\.sweeper\.sampler: .*Did you mean 'tpe'"),
-        ({"n_trail": 3}, r"hydra\.sweeper\.n_trail: unknown key\. Did you mean 'n_trials'"),
         ({"directions": ["up"]}, r"hydra\.sweeper\.directions: \['up'\] is not allowed"),
         ({"storage": "file.db"}, r"hydra\.sweeper\.storage: 'file\.db' is not a URL"),
-        ({"metrics": ["val_acuracy"]}, r"hydra\.sweeper\.metrics: val_acuracy is not measured\. Did you mean 'val_acc"),
         ({"metrics": ["val_loss"]}, r"hydra\.sweeper\.metrics: .* has no val_loss\."),
     ],
 )

@@ -41,7 +41,6 @@ def test_choices_are_kept_as_they_were_written() -> None:
     [
         ("++seed=0,1", "seed: not for a search, as it is chance that it would choose."),
         ("++data.fold=0,1", "data.fold: not for a search"),
-        ("++fit.lr=interval(3,1)", r"not an interval\. Allowed: "),
         ("++fit.lr=tag(log,interval(0,1))", r"not an interval\. Allowed: "),
         ("++fit.lr=0.1", r"^fit\.lr=0\.1: cannot be searched\. Allowed: "),
         ("++fit.lr=interval(0,1),2", r"^fit\.lr=interval\(0,1\),2: cannot be searched\. Allowed: "),

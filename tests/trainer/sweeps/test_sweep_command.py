@@ -91,16 +91,6 @@ def test_a_failed_job_waits_for_retry(call: Call, runs: FakeRuns) -> None:
     assert ran(runs)[3:] == ["seed=1"]
 
 
-def test_what_a_signal_ended_is_resumed(call: Call, runs: FakeRuns) -> None:
-    runs.fail = lambda config: KeyboardInterrupt("stopped") if config["seed"] == 1 else None
-    code, text = call("-m", "seed=0,1,2", "hydra.sweep.dir=S")
-    assert code == 130
-    assert text.endswith("python -m trainer sweep resume S continues it\n")
-    runs.fail = lambda config: None
-    assert call("sweep", "resume", "S")[0] == 0
-    assert ran(runs) == ["seed=0", "seed=1", "seed=1", "seed=2"]
-
-
 @pytest.mark.parametrize("action", ["resume", "work", "retry"])
 def test_where_no_job_can_run_none_is_begun(
     call: Call, runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, action: str
@@ -119,16 +109,14 @@ def test_where_no_job_can_run_none_is_begun(
     assert ([job.status() for job in ledger()], len(runs.runs)) == (before, 2)
 
 
-def test_a_search_is_run_and_resumed(call: Call, runs: FakeRuns) -> None:
-    search = (
-        "-m",
-        "hydra/sweeper=optuna",
-        "hydra.sweeper.n_trials=3",
-        "hydra.sweeper.finalists=0",
-        "hydra.sweep.dir=S",
+def test_a_search_of_an_experiment_is_run_and_resumed_as_one(call: Call, runs: FakeRuns) -> None:
+    Path("conf/experiment").mkdir(parents=True)
+    Path("conf/experiment/mine.yaml").write_text(
+        "# @package _global_\n# Mine.\ndefaults:\n  - override /hydra/sweeper: optuna\n"
+        "hydra:\n  sweeper:\n    finalists: 0\n    params:\n      fit.lr: interval(0.01,0.1)\n"
     )
     runs.fail = lambda config: KeyboardInterrupt("stopped") if len(runs.runs) == 2 else None
-    assert call(*search, "fit.lr=interval(0.01,0.1)")[0] == 130
+    assert call("-m", "+experiment=mine", "hydra.sweeper.n_trials=3", "hydra.sweep.dir=S")[0] == 130
     code, text = call("sweep", "resume", "S", "hydra.sweeper.n_trials=4")
     assert code == 0
     assert "4 trials, 4 finished, 0 pruned, 0 failed." in text
@@ -167,19 +155,6 @@ def test_a_continued_search_may_leave_jobs_that_it_no_longer_needs(call: Call, r
     code, text = call("sweep", "resume", "S", "hydra.sweeper.n_trials=6")
     assert (code, "6 trials, 6 finished" in text) == (0, True), text
     assert {"finished", "planned"} <= {job.status() for job in ledger()}
-
-
-def test_a_search_of_an_experiment_is_resumed_as_one(call: Call, runs: FakeRuns) -> None:
-    Path("conf/experiment").mkdir(parents=True)
-    Path("conf/experiment/mine.yaml").write_text(
-        "# @package _global_\n# Mine.\ndefaults:\n  - override /hydra/sweeper: optuna\n"
-        "hydra:\n  sweeper:\n    n_trials: 3\n    finalists: 0\n    params:\n      fit.lr: interval(0.01,0.1)\n"
-    )
-    runs.fail = lambda config: KeyboardInterrupt("stopped") if len(runs.runs) == 2 else None
-    assert call("-m", "+experiment=mine", "hydra.sweep.dir=S")[0] == 130
-    code, text = call("sweep", "resume", "S")
-    assert code == 0
-    assert "3 trials, 3 finished, 0 pruned, 0 failed." in text
 
 
 def test_a_stranger_s_sweep_names_no_code(call: Call, runs: FakeRuns, tmp_path: Path) -> None:
@@ -225,11 +200,9 @@ def test_a_stranger_s_sweep_decides_on_values_only(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["resum", "S"], "resum: unknown. Did you mean 'resume'?"),
         (["resume", "nowhere"], "nowhere: there is no such folder. The current folder holds S. Allowed: the folder"),
         (["resume", "S", "fit.lr=1"], "fit.lr=1: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*"),
         (["retry", "S", "--job", "nothing"], "--job nothing: no such job in S."),
-        (["resume", "S", "hydra.launcher.n_job=1"], "hydra.launcher.n_job: unknown key. Did you mean 'n_jobs'?"),
         (
             ["resume", "S", "hydra.sweeper.n_trials=9"],
             "hydra.sweeper.n_trials=9: S is a plain sweep. Allowed: the folder",

@@ -37,21 +37,6 @@ def test_each_job_runs_once_in_order(runs: FakeRuns, jobs: list[Job]) -> None:
     assert runs.runs[3:] == [(jobs[3].id, False)]
 
 
-def test_a_failed_job_is_named_and_left_alone_until_it_is_retried(runs: FakeRuns, jobs: list[Job]) -> None:
-    runs.fail = lambda config: ValueError("no luck") if config["seed"] == 1 else None
-    runs.worker().work(jobs)
-    runs.worker().work(jobs)
-    assert [job.status() for job in jobs] == ["finished", "failed", "finished", "finished"]
-    ending = read_summary(jobs[1].folder)
-    assert ending is not None
-    assert ending.error == "ValueError: no luck"
-    assert len(runs.runs) == 4
-    jobs[1].retry()
-    runs.fail = lambda config: None
-    runs.worker().work(jobs)
-    assert runs.runs[4:] == [(jobs[1].id, False)]
-
-
 def test_an_interrupted_job_is_resumed_in_its_folder(runs: FakeRuns, jobs: list[Job]) -> None:
     (jobs[0].folder / LAST).touch()
     (jobs[0].folder / "summary.json").write_text('{"status": "running"}')
@@ -181,5 +166,5 @@ def test_what_becomes_of_jobs_is_printed_once(tmp_path: Path, monkeypatch: pytes
         "job 0 (1 of 2) running: seed=0",
         "job 1 (2 of 2) running: seed=1",
         "job 1 (2 of 2) failed: ValueError: no [luck]",
-        f"job 0 (1 of 2): finished after 2 epochs: no val_accuracy, 1 s, in {jobs[0].folder}",
+        f"job 0 (1 of 2): finished after 2 epochs: no score, 1 s, in {jobs[0].folder}",
     ]

@@ -62,10 +62,6 @@ def test_all_rows_run_and_are_reported(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fit.batchsize=4"], "Did you mean 'batch_size'?"),
-        (["--round", "3"], "Did you mean '--rounds'?"),
-        (["--seconds", "0"], "0 is not allowed"),
-        (["+aug=imagenet"], "imagenette"),
         (["fit.gpus=2"], "fit.gpus: 2, but this process trains alone."),
         (["--out", f"{__file__}/x"], f"{__file__} is not a folder"),
     ],

@@ -177,8 +177,6 @@ def test_a_model_that_cannot_be_exported_gives_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--to", "onx"], "Did you mean 'onnx'?"),
-        ([], "error: --to: missing. Allowed: onnx, torch."),
         (["--to", "torch", "aug.val.flip.p=0.5"], "aug.val.flip: is random"),
         (["--to", "torch", "--out", "out/there"], "out/there/model.pt2: cannot be written: it is a link"),
         (["--to", "torch", "--unchecked", "--limit", "0"], "--limit"),

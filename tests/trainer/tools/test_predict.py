@@ -122,15 +122,11 @@ def test_csv(predictions, expected):
     ("arguments", "message"),
     [
         ([], "no run is given"),
-        (["RUN"], "no images are given"),
         (["nowhere", "PHOTO"], "nowhere: there is no such folder. The current folder holds "),
         (["EMPTY", "PHOTO"], "best.pt: no such checkpoint"),
-        (["RUN", "phot.png"], "phot.png: there is no such file or folder. Did you mean photo.png?"),
         (["RUN", "EMPTY"], "holds no images"),
         (["RUN", "BAD"], "error: the image cannot be used: "),
         (["RUN", "BAD", "BAD"], "none of 2 images can be used; the first: bad.jpg is empty"),
-        (["RUN", "PHOTO", "--tta", "flp"], "unknown name 'flp'. Did you mean 'flip'?"),
-        (["RUN", "PHOTO", "--top", "0"], "argument --top: 0 is not allowed. Allowed: a whole number of at least 1"),
         (
             ["RUN", "PHOTO", "model.kind=timm", "model.name=resnet18"],
             "best.pt: not the weights of the configured model",

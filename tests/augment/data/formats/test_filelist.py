@@ -56,21 +56,6 @@ def test_given_classes_determine_the_indices(lists: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "settings", "names", "targets"),
-    [
-        ("a.png .5\nb.png 2\n", {}, ("target",), ((0.5,), (2.0,))),
-        ("a.png 5\nb.png 2\n", {"task": "regress"}, ("target",), ((5.0,), (2.0,))),
-        ("a.png .5 -1e3\nb.png 2 3\n", {}, ("target_1", "target_2"), ((0.5, -1000.0), (2.0, 3.0))),
-    ],
-)
-def test_numbers_to_predict(
-    train: str, settings: dict[str, str], names: tuple[str, ...], targets: tuple[tuple[float, ...], ...], lists: Path
-) -> None:
-    found = load(lists, train, train, **settings)
-    assert (found.task, found.classes, found.train.targets) == ("regress", names, targets)
-
-
-@pytest.mark.parametrize(
     ("train", "settings", "names"),
     [
         ("path,score\na.png,.5\nb.png,2\n", {}, ("score",)),

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 from archives import Server, names_in, server
 
-from augment.data.sources import Imagenette, Imagewoof, download, parse_data
+from augment.data.sources import Imagenette, Imagewoof, download
 from augment.support.errors import UserError
 
 __all__ = ["server"]
@@ -36,11 +36,6 @@ def test_no_network_names_url_folder_and_alternative(monkeypatch: pytest.MonkeyP
     assert f"put imagenette2-160.tgz (md5 {Imagenette.archives['160'].md5}) into {tmp_path}" in message
     assert "data=sample" in message
     assert names_in(tmp_path) == []
-
-
-def test_unknown_variant_names_the_allowed_ones() -> None:
-    with pytest.raises(UserError, match=r"data\.variant.*'16'.*Did you mean '160'"):
-        parse_data({"source": "imagenette", "variant": "16"})
 
 
 @pytest.mark.parametrize(("source", "name"), [(Imagenette, "imagenette2"), (Imagewoof, "imagewoof2")])
