@@ -14,6 +14,7 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from augment.drawing.style import BLUE
+from augment.support.nested import section_of
 from augment.support.text import amount
 from trainer.figures.curves import column, draw_splits
 from trainer.figures.style import LOCK, frame
@@ -92,6 +93,9 @@ def _schedules(record: RunRecord) -> Iterator[Chart]:
         # A schedule is defined over batches, and epochs may differ in their number of batches.
         x = np.interp(np.linspace(0, 1, len(values)) * before[-1], before, np.arange(len(before)))
         done = x <= len(record.rows)
+        rates = column(record.rows, "lr")
+        if name == "lr" and len(rates) and section_of(record.run.config, "fit").get("schedule") == "plateau":
+            values = rates[x.astype(int).clip(max=len(rates) - 1)]  # what it fell to is known afterwards
         axes.plot(x, values, color=_FAINT, linewidth=1.6, linestyle=":")
         axes.plot(x[done], values[done], color=BLUE, linewidth=1.8)
         frame(axes, "", "epochs")

@@ -187,6 +187,16 @@ def test_every_schedule_has_a_curve(run: Path, values: tuple[float, ...], course
     assert course in captions["Momentum"]
 
 
+def test_on_a_plateau_the_rate_is_that_of_the_epochs(run: Path) -> None:
+    read = read_record(run)
+    read.run.config = {**read.run.config, "fit": {**read.run.config["fit"], "schedule": "plateau"}}
+    read.run.facts = replace(read.run.facts, schedules={"lr": (1, 1)})
+    for epoch, metrics in enumerate(read.rows):
+        metrics["lr"] = 0.5**epoch
+    captions = {chart.title: chart.caption for chart in charts(read)}
+    assert f"From 1 to {read.rows[-1]['lr']:.3g}" in captions["Learning rate"]
+
+
 def test_steps_make_finer_curves(run: Path) -> None:
     lines = [{"seconds": i, "step": i, "loss": 1.0, "images_per_second": 50.0 + i} for i in range(3000)]
     cut = json.dumps(lines[-1])[:9]

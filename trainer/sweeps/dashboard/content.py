@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from augment.support.nested import section_of
 from augment.support.text import clip
 from trainer.callbacks.plots import REPORT
 from trainer.run.run_folder import RunFolder
@@ -169,12 +170,15 @@ def _progress(run: RunFolder) -> list[MetricsRow]:
     """Return how far a run was after each epoch: its batches, seconds of training, and images."""
     rows: list[MetricsRow] = []
     batches, per_epoch = run.facts.batches, run.facts.images[1] if run.facts.images else math.nan
+    size, limit = (section_of(run.config, "fit").get(name) for name in ("batch_size", "limit_batches"))
+    most = size if limit and isinstance(size, int) and 0 < size < 2**31 else math.inf  # images in a batch
     done, seconds = 0.0, 0.0
     for row in run.rows:
         epoch = row.get("epoch", math.nan)
         done += batches[int(epoch)] if 0 <= epoch < len(batches) else math.nan
         seconds += row.get("seconds", math.nan)
-        rows.append({"epoch": epoch, "steps": done, "seconds": seconds, "images": per_epoch * (epoch + 1)})
+        images = min(per_epoch * (epoch + 1), most * done)
+        rows.append({"epoch": epoch, "steps": done, "seconds": seconds, "images": images})
     return rows
 
 

@@ -11,6 +11,7 @@ import pytest
 from many_runs import HOSTILE, config_of, write_few, write_run
 from PIL import Image
 
+from trainer.run.facts import Facts
 from trainer.run.run_folder import find_runs
 from trainer.sweeps.dashboard.command import main
 from trainer.sweeps.dashboard.content import collect, rounded
@@ -136,6 +137,16 @@ def test_links_are_relative_and_none_leads_out(tmp_path: Path) -> None:
     assert data["images"][0]["source"].startswith("data:image/webp;base64,")
     above = collect(find_runs([outputs]), outputs, tmp_path / "elsewhere")
     assert run_of(above, "javascript:alert(1)")["report"].startswith("./../outputs/javascript%3A")
+
+
+@pytest.mark.parametrize(("limit", "images"), [(None, [40, 80]), (2, [16, 32])])
+def test_images_that_a_limit_leaves_out_do_not_count(limit: int | None, images: list[int], tmp_path: Path) -> None:
+    fit = {"batch_size": 8, "limit_batches": limit}
+    write_run(tmp_path / "run", config_of(0.1, 0.0, 0, fit=fit), [], [0.1, 0.5], planned=2)
+    facts = Facts(images=(40, 40, 9), batches=(limit or 5,) * 2)
+    (tmp_path / "run" / "run.json").write_text(json.dumps(vars(facts)))
+    (run,) = content(tmp_path)["runs"]
+    assert [values for _, values in run["axes"]] == [[limit or 5, 2 * (limit or 5)], [1.5, 3.0], images]
 
 
 def test_long_curves_are_thinned_and_huge_values_are_cut(tmp_path: Path) -> None:
