@@ -113,7 +113,7 @@ class Tracker(Callback):
         """Begin to track a run, or continue if it is a resumed one.
 
         Returns:
-            The last epoch in the record, from 0, or -1; those that have ended since then are sent. None: unknown, and
+            The last epoch in the record, from 1, or -1; those that have ended since then are sent. None: unknown, and
             none is sent, unless the tracker `replays`.
         """
         raise NotImplementedError
@@ -124,7 +124,7 @@ class Tracker(Callback):
         Args:
             values: the values, which may be NaN.
             step: number of training batches so far.
-            epoch: the finished epoch that they are about, from 0; None: they are running values.
+            epoch: the finished epoch that they are about, from 1; None: they are running values.
         """
         raise NotImplementedError
 
