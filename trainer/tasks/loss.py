@@ -153,8 +153,8 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
     """
     if fit.loss is None:
         if fit.loss_options:
-            known = ", ".join(losses_of(task))
-            raise UserError(f"fit.loss_options={fit.loss_options}: needs a loss. Allowed: null; or fit.loss of {known}.")
+            names = ", ".join(losses_of(task))
+            raise UserError(f"fit.loss_options={fit.loss_options}: needs fit.loss. Allowed: null, or with {names}.")
         return
     named = named_loss(task, fit)
     for term in named.terms:
