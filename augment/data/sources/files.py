@@ -138,7 +138,11 @@ class FileList(LabeledSource):
             return None
         lines = read_list("data.train", file, image=self.image, label=name, targets=(), label_key="data.group")
         folder = file.parent if self.root is None else expanded(self.root)
-        return dict(zip(_files(lines, folder), (line.words for line in lines.lines), strict=True))
+        groups: dict[ImageRef, Hashable] = {}
+        for file, line in zip(_files(lines, folder), lines.lines, strict=True):
+            if groups.setdefault(file, line.words) != line.words:
+                raise lines.error(line, f"{line.path} is in another group above. Allowed: one group for each image.")
+        return groups
 
 
 def _files(lines: Lines, folder: Path) -> tuple[Path, ...]:

@@ -144,6 +144,17 @@ def test_mistakes(given: dict[str, object], message: str, videos: Path, monkeypa
         load_dataset(parse_data({**given, "val_fraction": 0.2}))
 
 
+def test_an_image_in_two_groups_is_refused(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(videos)
+    rows = Path("list.csv").read_text().splitlines()
+    names = rows[0].split(",")
+    last = dict(zip(names, rows[-1].split(","), strict=True)) | {"video": "other"}
+    Path("list.csv").write_text("\n".join([*rows, ",".join(last[name] for name in names)]) + "\n")
+    given = {"source": "filelist", "train": "list.csv", "group": "video", "val_fraction": 0.2}
+    with pytest.raises(UserError, match=r"^data\.train: line \d+ of list\.csv: .* is in another group above\."):
+        load_dataset(parse_data(given))
+
+
 def test_a_group_without_a_cut_is_refused(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(videos)
     given = {"source": "filelist", "train": "list.csv", "val": "list.csv", "group": "video"}
