@@ -1,10 +1,10 @@
 """The notebooks of docs/ run from the first cell to the last, and are committed without outputs."""
 
+import json
 import os
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -12,18 +12,17 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_a_notebook_is_valid_and_has_no_outputs(file: Path) -> None:
-    notebook = nbformat.read(file, as_version=4)
-    nbformat.validate(notebook)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+def test_a_notebook_has_no_outputs(file: Path) -> None:
+    code = [cell for cell in json.loads(file.read_text())["cells"] if cell["cell_type"] == "code"]
     assert code
-    assert [cell.source for cell in code if cell.outputs or cell.execution_count] == []
+    assert [cell["source"] for cell in code if cell["outputs"] or cell["execution_count"]] == []
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of the packages of notebooks
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_a_notebook_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat = pytest.importorskip("nbformat", reason="needs pip install '.[docs]'")
     from nbclient import NotebookClient
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
