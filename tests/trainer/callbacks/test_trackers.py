@@ -8,34 +8,28 @@ import sqlite3
 import struct
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, redirect_stderr, redirect_stdout, suppress
+from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from itertools import chain
 from pathlib import Path
-from threading import Event
-from time import sleep
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from fakes import lin, make_learner, on
+from fakes import lin, make_learner
 from PIL import Image
-from torch import nn
 
-from augment.params import SENDS, settings
-from augment.support.errors import UserError
 from trainer.callbacks import tracker as trackers
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.mlflow import Mlflow
-from trainer.callbacks.plots import BATCH, Plots
+from trainer.callbacks.plots import Plots
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.registry import known_callbacks
 from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.tensorboard import Tensorboard
 from trainer.callbacks.tracker import Tracker
 from trainer.callbacks.trackio import Trackio
 from trainer.callbacks.wandb import Wandb
-from trainer.loop.callback import CancelFit, RunDescription
+from trainer.loop.callback import RunDescription
 from trainer.loop.checkpoint import BEST
 from trainer.loop.learner import Learner
 
@@ -275,123 +269,3 @@ def test_mlflow_has_the_run(tracked: Tracked) -> None:
     assert mlflow._id is not None
     again = trackers.TrackedRun(mlflow._id, True, "", False, None, (), {}, None)
     assert mlflow.start(again) == EPOCHS[-1] + 1
-
-
-# --- what cannot be tracked does no harm ---
-
-
-@dataclass(eq=False)
-class Broken(Tracker):
-    """Fails where it is told to, or waits."""
-
-    at: str = "log"
-    patience: ClassVar[float] = 0.05
-    calls: ClassVar[list[str]] = []
-    waits: ClassVar[Event] = Event()
-
-    def start(self, run: trackers.TrackedRun) -> None:
-        self._call("start")
-
-    def log(self, values: Any, step: int, epoch: int | None = None) -> None:
-        self._call("log")
-
-    def finish(self, status: str) -> None:
-        self._call("finish")
-
-    def _call(self, name: str) -> None:
-        self.calls.append(name)
-        if self.at == f"hangs in {name}":
-            self.waits.wait(60)
-        if self.at == name:
-            raise OSError("no route <to> host\nat all")
-
-
-@pytest.mark.parametrize(
-    ("at", "calls", "said"),
-    [
-        ("start", ["start"], "OSError: no route <to> host; the run continues without it"),
-        ("log", ["start", "log", "finish"], "OSError: no route <to> host; the run continues without it"),
-        ("finish", ["start", *8 * ["log"], "finish"], "OSError: no route <to> host; the run continues without it"),
-        ("hangs in start", ["start"], "not everything was sent within 0 s after the fit; the rest is not waited for"),
-    ],
-)
-def test_a_tracker_that_fails_or_hangs_does_not_end_the_run(
-    at: str, calls: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Broken, "calls", [])
-    monkeypatch.setattr(Broken, "waits", Event())
-    monkeypatch.setattr(Broken, "patience", 0.05 if "hangs" in at else 60)
-    learner = make_learner(Recorder(interval=0), Broken(at=at))
-    learner.fit()
-    assert len(learner.find(Recorder).rows) == 2
-    assert capsys.readouterr().err == f"warning: callbacks.broken: {said}.\n"
-    assert Broken.calls == calls
-    Broken.waits.set()
-
-
-def test_a_missing_package_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Mlflow, "package", "mlflow_that_is_nowhere")
-    (tmp_path / "mlflow_that_is_nowhere").mkdir()  # as a folder of a tracker's own files might be called
-    monkeypatch.syspath_prepend(str(tmp_path))
-    message = r"^callbacks\.mlflow: needs the package mlflow_\w+\. Allowed: pip install 'dali-trainer\[mlflow_\w+\]'\.$"
-    with pytest.raises(UserError, match=message):
-        Mlflow().check(nn.Identity())
-    Wandb().check(nn.Identity())
-
-
-def test_a_run_folder_does_not_decide_where_trackers_send() -> None:
-    ours = {name: cls for name, cls in known_callbacks().items() if cls.__module__.startswith("trainer.callbacks")}
-    params = {f"{name}.{key}": p for name, cls in ours.items() for key, p in settings(cls).items()}
-    reaching = {key for key, param in params.items() if param.reach == SENDS}
-    assert reaching == {
-        *("wandb.project", "wandb.entity", "trackio.project", "trackio.space_id"),
-        *("mlflow.experiment", "mlflow.tracking_uri"),
-    }
-
-
-@pytest.mark.parametrize(
-    ("known", "replays", "missing"),
-    [(-1, False, [1, 2]), (1, False, [2]), (2, False, []), (None, False, []), (None, True, [1, 2])],
-)
-def test_a_resumed_run_sends_the_epochs_that_its_record_lacks(
-    known: int | None, replays: bool, missing: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its process may have been killed before they were sent."""
-    first = make_learner(Recorder(), Broken(at=""))
-    first.fit()
-    broken, sent = Broken(at=""), list[tuple[int | None, int]]()
-    monkeypatch.setattr(Broken, "replays", replays)
-    monkeypatch.setattr(broken, "start", lambda run: known)
-    monkeypatch.setattr(broken, "log", lambda values, step, epoch=None: sent.append((epoch, step)))
-    second = make_learner(Recorder(), broken, epochs=3)
-    second.fit(second.restore(first.state()))
-    assert [one for one in sent if one[0] is not None] == [(epoch, 3 * epoch) for epoch in (*missing, 3)]
-
-
-def test_ids_of_a_stranger_are_not_used() -> None:
-    broken = Broken(at="")
-    broken.load_state_dict({"id": "../../up"})
-    make_learner(Recorder(), broken).fit()
-    assert broken.state_dict()["id"].isalnum()
-
-
-@pytest.mark.parametrize("continues", [False, True])
-@pytest.mark.parametrize("error", [CancelFit, RuntimeError], ids=["stopped", "failed"])
-def test_a_fit_that_ends_early_sends_its_own_first_batch(
-    error: type[BaseException], continues: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not the picture that was there before, of the run that it continues."""
-    if continues:
-        (tmp_path / BATCH).write_text("old")
-    monkeypatch.setattr("trainer.figures.batch.plot_batch", lambda images, labels, file, title: file.write_text("new"))
-    sent: list[str] = []
-    broken = Broken(at="")
-    monkeypatch.setattr(broken, "image", lambda name, file, step: sent.append(f"{name}: {file.read_text()}"))
-
-    def end(learner: Learner) -> None:
-        sleep(0.05)  # in which the tracker's thread would send the old one
-        raise error
-
-    with suppress(RuntimeError):
-        make_learner(Recorder(), Plots(), broken, on("after_epoch", end, order=100), folder=tmp_path).fit()
-    assert sent == ["batch: new"]
