@@ -158,6 +158,7 @@ def declared() -> None:
     from trainer.callbacks.registry import known_callbacks
     from trainer.cli.help import overview, sections, topics
     from trainer.models.registry import MODELS
+    from trainer.tasks.loss import LOSSES
 
     def values(param: Param[Any]) -> list[str]:
         fixed = {Flag: ("true", "false"), CacheSize: ("off", "gpu")}.get(type(param), ())
@@ -168,7 +169,7 @@ def declared() -> None:
     for section in sections():
         for name, param in section.params.items() if "<" not in section.prefix else ():
             keys.setdefault(f"{section.prefix}.{name}".lstrip("."), []).extend(values(param))
-    keys |= {"data.source": [*SOURCES], "model.kind": [*MODELS]}
+    keys |= {"data.source": [*SOURCES], "model.kind": [*MODELS], "fit.loss": sorted({name for _, name in LOSSES})}
     keys |= {f"callbacks.{name}": ["null", "{}"] for name in known_callbacks()}
     for split in SPLITS:
         keys |= {f"aug.{split}.{op.name}.{name}": values(p) for op in OPS.values() for name, p in op.params.items()}

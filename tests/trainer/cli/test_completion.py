@@ -34,6 +34,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (f"{TRAIN} fit.sched", ["fit.schedule="]),
         (f"{TRAIN} fit.schedule=", ["fit.schedule=one_cycle", "fit.schedule=flat_cos"]),
         (f"{TRAIN} -m fit.schedule=one_cycle,fl", ["fit.schedule=one_cycle,flat_cos"]),
+        (f"{TRAIN} fit.loss=fo", ["fit.loss=focal"]),
         (f"{TRAIN} fit.drop_last=t", ["fit.drop_last=true"]),
         (f"{TRAIN} aug.train.rota", ["aug.train.rotate."]),
         (f"{TRAIN} aug.train.rotate.bo", ["aug.train.rotate.border="]),
