@@ -93,7 +93,7 @@ def explain_op(name: str, key: str) -> str:
     lines += ["", "example: a step of aug.train in a file of conf/aug, and on the command line", f"  {example(op)}"]
     if "p" in op.params and not op.nests:
         lines.append(f"  python -m trainer +aug=imagenette aug.train.{op.name}.p=0.5")
-    lines += ["", f"pictures: python -m augment preview --op {op.name}; gallery.html#{op.name} of the site"]
+    lines += ["", f"images: python -m augment preview --op {op.name}; gallery.html#{op.name} of the site"]
     for row in equivalents():
         if op.name in [(values or {}).get("op", step) for step, values in row.parsed().items()]:
             others = {"torchvision": row.torchvision, "albumentations": row.albumentations, "timm": row.timm}

@@ -165,17 +165,17 @@ class Loader:
             yield self._batch(outputs, epoch, start, own / sum(counts))
 
     def show_batch(self, count: int = 16, *, epoch: int | None = None) -> Image:
-        """Return a picture of the next batch as the model gets it; the loader stays where it is.
+        """Return an image of the next batch as the model gets it; the loader stays where it is.
 
         Args:
             count: number of images, at most 32.
             epoch: show the first batch of this epoch, from 0, instead.
         """
-        from augment.pipeline.showing import batch_picture  # imports Matplotlib
+        from augment.pipeline.showing import batch_image  # imports Matplotlib
 
         order = Order(self.batch_size, self._seed, self._shard, self._drop_last)
         shown = Loader(self.plan, self.split, order, self.placement, self._form, classes=self.classes)
-        return batch_picture(shown, count, self.state_dict() if epoch is None else epoch)
+        return batch_image(shown, count, self.state_dict() if epoch is None else epoch)
 
     def prepare(self) -> None:
         """Build the pipeline of the next pass in the background, if there is none, so that the pass starts at once.

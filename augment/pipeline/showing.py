@@ -29,7 +29,7 @@ def with_target(image: Pixels, kind: SpatialKind, target: Any, names: Sequence[s
     return drawing.pixels
 
 
-def batch_picture(loader: "Loader", count: int, start: int | dict[str, Any]) -> Image.Image:
+def batch_image(loader: "Loader", count: int, start: int | dict[str, Any]) -> Image.Image:
     """Draw the first images of a batch, at most 32, with their targets on them and in words below.
 
     Args:

@@ -105,7 +105,7 @@ class Tracker(Callback):
     _started: bool = False
     _warned: bool = False
     _last: StepRow | None = None
-    _pictured: bool = False
+    _batch_sent: bool = False
 
     # --- what a tracker implements; called in its thread ---
 
@@ -173,7 +173,7 @@ class Tracker(Callback):
         rows = [(dict(row), count) for row, count in zip(recorder.rows, batches, strict=True)]
         self._worker.add(partial(self._start, tracked, list(recorder.steps) if self.replays else [], rows))
         self._last = recorder.steps[-1] if recorder.steps else None
-        self._pictured = False
+        self._batch_sent = False
 
     def after_batch(self, learner: Learner) -> None:
         """Send the running values of the training pass if the recorder has read them since."""
@@ -189,11 +189,11 @@ class Tracker(Callback):
         row, (monitor, best) = _from_1(learner.find(Recorder).rows[-1]), best_of(learner)
         values = row | {f"best/{key}": value for key, value in _from_1(best).items() if key in ("epoch", monitor)}
         self._send(partial(self.log, values, learner.step + 1, int(values["epoch"])))
-        self._send_picture(learner)
+        self._send_batch(learner)
 
     def after_fit(self, learner: Learner) -> None:
         """Send figure, wrong predictions and model of the best epoch, and wait until everything has been sent."""
-        self._send_picture(learner)
+        self._send_batch(learner)
         worker, self._worker = self._worker, None
         if worker is None:
             return
@@ -214,11 +214,11 @@ class Tracker(Callback):
         if self._worker is not None:
             self._worker.add(work)
 
-    def _send_picture(self, learner: Learner) -> None:
-        """Send the first batch once it has been drawn; until then, a run that continues has an old picture."""
+    def _send_batch(self, learner: Learner) -> None:
+        """Send the first batch once it has been drawn; until then, a run that continues has an old image."""
         drawn = any(isinstance(c, Plots) and c.drawn for c in learner.callbacks)
-        if drawn and not self._pictured and learner.folder is not None and (learner.folder / BATCH).is_file():
-            self._pictured = True
+        if drawn and not self._batch_sent and learner.folder is not None and (learner.folder / BATCH).is_file():
+            self._batch_sent = True
             self._send(partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.step + 1))
 
     def _send_running(self, learner: Learner) -> None:

@@ -16,7 +16,7 @@ from trainer.callbacks.plots import REPORT
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import FINISHED
 from trainer.sweeps.comparison import compare_runs
-from trainer.sweeps.dashboard.pictures import Pictures, href
+from trainer.sweeps.dashboard.images import RunImages, href
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, importance
 from trainer.tasks.display import SHARE, MetricsRow
 from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
@@ -40,14 +40,14 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
     """
     omitted, runs = max(0, len(runs) - MOST_RUNS), runs[-MOST_RUNS:]
     sweeps = list(dict.fromkeys(run.sweep for run in runs if run.sweep is not None))
-    settings, metrics, pictures = Settings(runs), _metrics(runs), Pictures(base)
+    settings, metrics, embedded = Settings(runs), _metrics(runs), RunImages(base)
     names, group_of = groups(runs)
     environments: dict[tuple[tuple[str, str], ...], int] = {}
     environment_of = [environments.setdefault(_environment(run), len(environments)) for run in runs]
     epochs: dict[tuple[int, ...], int] = {}
     points = _points(runs, metrics)
     # The best runs of each sweep first: there is no room for the images of many.
-    images = {i: pictures.of(runs[i], settings.recipe(i)) for i in _best_first(runs)}
+    images = {i: embedded.of(runs[i], settings.recipe(i)) for i in _best_first(runs)}
     rows = [
         {
             **_facts(run),
@@ -63,7 +63,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
             "part": _part(run),
             "order": run.job["order"] if run.job else i,
             "environment": environment_of[i],
-            "pictures": images[i],
+            "images": images[i],
         }
         for i, (run, group) in enumerate(zip(runs, group_of, strict=True))
     ]
@@ -78,7 +78,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
         "metrics": [{"key": key, **_kind(key)} for key in metrics],
         "epochs": list(epochs),
         "environments": [dict(items) for items in environments],
-        "images": pictures.images,
+        "images": embedded.images,
     }
 
 

@@ -25,7 +25,7 @@ from augment.support.text import as_bytes
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.run.run_folder import RunFolder, find_runs
 from trainer.sweeps.dashboard.content import collect
-from trainer.sweeps.dashboard.pictures import FIGURES
+from trainer.sweeps.dashboard.images import FIGURES
 
 _HERE = Path(__file__).parent
 

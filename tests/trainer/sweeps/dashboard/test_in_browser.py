@@ -115,10 +115,10 @@ CHARTS = """
   const raw = first();
   await choose(document.getElementById("smooth"), "0.6");
   seen.smooth = [raw, first()];
-  await choose(document.getElementById("picture"), "1");
-  seen.pictures = [all("#previews figure").length, all("#previews img").length];
-  await choose(document.getElementById("picture"), "2");
-  seen.pictures.push(all("#previews img").map((image) => [image.width > 0, image.alt])[0]);
+  await choose(document.getElementById("image"), "1");
+  seen.images = [all("#previews figure").length, all("#previews img").length];
+  await choose(document.getElementById("image"), "2");
+  seen.images.push(all("#previews img").map((image) => [image.width > 0, image.alt])[0]);
   const box = document.getElementById("head").closest(".window");
   seen.cut = box.scrollWidth > box.clientWidth;
   seen.spared = texts("#spared")[0];
@@ -126,7 +126,7 @@ CHARTS = """
 """
 
 
-def test_the_charts_of_a_search_and_the_pictures_of_its_runs(tmp_path: Path) -> None:
+def test_the_charts_of_a_search_and_the_images_of_its_runs(tmp_path: Path) -> None:
     parts = [("trial", 0.5), ("trial", 0.7), ("trial", 0.3), ("trial", 0.6), ("finalist", 0.65), ("", 0.8)]
     many = {f"option_{name}_of_the_model": 0 for name in ("first", "second", "third", "fourth", "fifth", "sixth")}
     for i, (part, score) in enumerate(parts):
@@ -163,13 +163,13 @@ def test_the_charts_of_a_search_and_the_pictures_of_its_runs(tmp_path: Path) -> 
     assert raw == [0.1, 0.8, 0.8]
     assert smooth == pytest.approx([0.1, (0.6 * 0.4 * 0.1 + 0.4 * 0.8) / (1 - 0.36), smooth[2]])
     assert smooth[1] < smooth[2] < 0.8
-    assert seen["pictures"][:2] == [4, 4]
-    assert seen["pictures"][2][1].startswith("Most confident mistakes of ")
+    assert seen["images"][:2] == [4, 4]
+    assert seen["images"][2][1].startswith("Most confident mistakes of ")
     assert not seen["cut"]
     assert "more vary" in seen["spared"]
 
 
-def test_damaged_pictures_are_left_out(tmp_path: Path) -> None:
+def test_damaged_images_are_left_out(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "one"
     write_run(run, config_of(0.1, 0.0, 0), [], [0.5], planned=1)
     for content in (

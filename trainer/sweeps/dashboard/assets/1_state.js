@@ -6,7 +6,7 @@ let data = JSON.parse(document.getElementById("data").textContent);
 const DEFAULTS = {
   text: "", status: "", sweep: "", sort: "", down: true, brushes: {}, selected: [], columns: null,
   metric: "", mode: "groups", band: "range", scale: "value", axis: "0", smooth: "0", ranked: "", all: false,
-  across: "", up: "", hue: "", searched: "", picture: "0",
+  across: "", up: "", hue: "", searched: "", image: "0",
 };
 const state = { ...DEFAULTS, ...readHash() };
 

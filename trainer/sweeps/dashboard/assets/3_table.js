@@ -25,7 +25,7 @@ function showControls() {
   fill("status", option("", "Any status"), STATUSES.filter((s) => data.runs.some((run) => run.status === s)).map((s) => option(s, s)));
   fill("metric", data.metrics.map((metric) => option(metric.key, metric.key)));
   if (document.activeElement !== $("text")) $("text").value = state.text; // unless somebody is typing
-  for (const id of ["sweep", "status", "mode", "band", "scale", "axis", "smooth", "picture"]) {
+  for (const id of ["sweep", "status", "mode", "band", "scale", "axis", "smooth", "image"]) {
     $(id).value = state[id];
     if ($(id).selectedIndex < 0) $(id).value = state[id] = DEFAULTS[id];
   }

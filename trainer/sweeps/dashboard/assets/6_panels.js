@@ -61,22 +61,22 @@ function showDifferences(runs) {
     el("tbody", {}, lines.map(([key, values]) => el("tr", {}, el("th", { scope: "row" }, key), values.map((value) => el("td", {}, value || el("span", { class: "soft" }, "unset"))))))));
 }
 
-const PICTURES = ["First training batch", "Figure of the best epoch", "Most confident mistakes"];
+const IMAGES = ["First training batch", "Figure of the best epoch", "Most confident mistakes"];
 
-/** Show the first training batch of each recipe, or other pictures of the selected runs or of the first ones of the table. */
+/** Show the first training batch of each recipe, or other images of the selected runs or of the first ones of the table. */
 function showPreviews(runs) {
-  const chosen = data.runs.filter((run) => current.selected.has(run.path)), kind = +state.picture;
+  const chosen = data.runs.filter((run) => current.selected.has(run.path)), kind = +state.image;
   const recipes = new Map();
   for (const run of chosen.length ? chosen : runs) {
-    const picture = run.pictures[kind];
-    if (picture >= 0) recipes.set(picture, [...(recipes.get(picture) ?? []), run]);
+    const index = run.images[kind];
+    if (index >= 0) recipes.set(index, [...(recipes.get(index) ?? []), run]);
   }
   const shown = [...recipes].slice(0, chosen.length ? 12 : 4);
   fill("previews", shown.map(([i, users]) => {
     const { source, file } = data.images[i];
     const names = (kind ? users[0].name : data.groups[users[0].group]) + (users.length > 1 ? ` and ${users.length - 1} more` : "");
     return el("figure", { class: "card" },
-      source.startsWith("data:image/webp;base64,") ? el("img", { class: "photo", src: source, width: data.images[i].width, height: data.images[i].height, loading: "lazy", alt: `${PICTURES[kind]} of ${users[0].name}` }) : el("p", { class: "soft" }, "Too many images to embed."),
+      source.startsWith("data:image/webp;base64,") ? el("img", { class: "photo", src: source, width: data.images[i].width, height: data.images[i].height, loading: "lazy", alt: `${IMAGES[kind]} of ${users[0].name}` }) : el("p", { class: "soft" }, "Too many images to embed."),
       el("figcaption", {}, names, " ", link(file, kind === 2 ? "all in the report" : "full size")));
   }));
   $("previews-note").textContent = !shown.length ? "No run of the table has one."

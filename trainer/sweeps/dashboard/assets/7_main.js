@@ -42,7 +42,7 @@ function listen() {
     clearTimeout(waiting);
     waiting = setTimeout(() => { state.text = $("text").value; update(); }, 120);
   });
-  for (const id of ["sweep", "status", "metric", "mode", "band", "scale", "axis", "smooth", "ranked", "across", "up", "hue", "searched", "picture"]) {
+  for (const id of ["sweep", "status", "metric", "mode", "band", "scale", "axis", "smooth", "ranked", "across", "up", "hue", "searched", "image"]) {
     $(id).addEventListener("change", () => { state[id] = $(id).value; update(); });
   }
   $("clear").addEventListener("click", () => { state.selected = []; update(); });

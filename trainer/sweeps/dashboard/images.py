@@ -1,4 +1,4 @@
-"""The pictures of runs: small ones within the page, and links to their files."""
+"""The images of runs: small ones within the page, and links to their files."""
 
 import os
 from base64 import b64decode
@@ -24,18 +24,18 @@ FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values(
 _WIDTH, _QUALITY = 480, 70
 _MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes; further ones are linked only
 _MOST_PIXELS, _MOST_FILE = 2**24, 2**24  # of a file; those of a run have a tenth
-_COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # of the mistakes in a picture; pixels of each
+_COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # of the mistakes in an image; pixels of each
 
 
-class Pictures:
-    """The pictures of the runs that were asked for.
+class RunImages:
+    """The first batches, figures and mistakes of runs.
 
     Args:
         base: the folder that links are relative to.
 
     Attributes:
-        images: for each picture its image as a data URI, which is empty where there was no room, with its width and
-            height in pixels; and the address of its file.
+        images: each as a data URI, which is empty where there was no room, with its width and height in pixels; and
+            the address of its file.
     """
 
     def __init__(self, base: Path) -> None:
@@ -67,7 +67,7 @@ class Pictures:
 
 @lru_cache(maxsize=1024)
 def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
-    """Return a picture, as it was `changed` last, as a small data URI with width and height; empty if unreadable."""
+    """Return an image, as it was `changed` last, as a small data URI with width and height; empty if unreadable."""
     small = _sheet(file) if file.name == MISTAKES else read_png(file, _MOST_PIXELS, (_WIDTH, 2 * _WIDTH))
     return ("", 0, 0) if small is None else (data_uri(small, "WEBP", _QUALITY), small.width, small.height)
 
