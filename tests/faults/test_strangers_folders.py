@@ -187,7 +187,6 @@ SWEPT: dict[str, Tamper] = {
     "a swept plugin": ask("++plugins=[evil],[evil,json]"),
     "a configuration elsewhere": elsewhere,
     "a launcher": override("hydra/launcher=slurm", "hydra.launcher.cluster=local"),
-    "a database": override("++hydra.sweeper.storage=sqlite:////OUTSIDE/canary"),
     "a job elsewhere": lambda run, outside: (
         shutil.move(run, outside / "folder" / "job"),
         run.symlink_to(outside / "folder" / "job"),

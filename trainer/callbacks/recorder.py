@@ -136,7 +136,7 @@ class Recorder(Callback):
         meter = self._meter(learner)
         batch, task = learner.batch, learner.task
         given = task.targets_of(batch), batch.indices
-        meter.update(loss, learner.output, *given, valid=learner.finite, frames=task.frames_of(batch))
+        meter.update(loss, learner.output, *given, frames=task.frames_of(batch))
         # Of several ranks, the running values are those of the first: none waits for the others.
         if learner.training and learner.ranks.is_main and monotonic() >= self._due:
             self._read(learner, meter)
@@ -246,16 +246,12 @@ class Recorder(Callback):
 
 
 def _check_finite(learner: Learner, meter: Meter, loss: float) -> None:
-    # `trainer.callbacks.nonfinite` reports skipped batches; the training loss is NaN if all were skipped.
-    skips = learner.training and learner.settings.skip_nonfinite
-    if not meter.samples or not learner.ranks.is_main or skips or math.isfinite(loss):
+    if not meter.samples or not learner.ranks.is_main or math.isfinite(loss):
         return
-    kind, more = "validation", ""
-    if learner.training:
-        kind, more = "training", "; fit.skip_nonfinite=10 skips such batches, up to 10, and saves them for a look"
+    kind = "training" if learner.training else "validation"
     raise NonFiniteLossError(
         f"the {kind} loss is {loss} at step {learner.step + 1} of {learner.total_steps} (epoch {learner.epoch + 1}). "
-        f"A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help{more}."
+        "A smaller fit.lr or callbacks.grad_clip.max_norm=1 may help."
         f"{' fit.precision=bf16 has the range of fp32.' if learner.settings.scaled else ''}"
     )
 

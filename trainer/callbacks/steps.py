@@ -1,14 +1,16 @@
-"""Callbacks around batches and steps: schedules, clipped gradients, fresh statistics, early preparation."""
+"""Callbacks around batches and steps: schedules, clipped gradients, scaled losses, fresh statistics, preparation."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Any
 
 from augment.params import Number, setting
-from trainer.callbacks.recorder import Recorder
+from augment.support.text import amount
+from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
 from trainer.optim.schedule import Schedule, drops, position
@@ -19,8 +21,14 @@ if TYPE_CHECKING:
 
     from trainer.loop.learner import Learner
 
+log = logging.getLogger(__name__)
+
 # In an epoch of so many batches, what running statistics held before is down to 1 %: 0.9 ** 50.
 _FEW = 50
+
+# With a scale below this, float16's smallest normal number, even gradients near 1 would vanish: what is not finite is
+# not due to the scale.
+_LOWEST = 2.0**-14
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -83,6 +91,34 @@ class GradClip(Callback):
         from torch import nn
 
         nn.utils.clip_grad_norm_(learner.model.parameters(), self.max_norm, error_if_nonfinite=False)
+
+
+class LossScale(Callback):
+    """Logs the scale and the skipped steps after each epoch; stops the fit if no scale makes the gradients finite.
+
+    `trainer.loop.runner.Scaler` scales the loss and skips steps; the first few of a fit usually are, until the scale is
+    found.
+    """
+
+    main_only = True
+    order = Phase.MEASURE
+
+    def after_train(self, learner: Learner) -> None:
+        """Log the state of the scaling."""
+        import torch
+
+        scaler = learner.runner.scaler
+        if scaler is None:
+            return
+        scale, skipped = torch.stack([scaler.factor, scaler.skipped.float()]).tolist()
+        steps = amount(int(skipped), "step")
+        log.info("fit.precision=fp16: loss scale %g after epoch %d, %s skipped so far", scale, learner.epoch + 1, steps)
+        if scale < _LOWEST:
+            raise NonFiniteLossError(
+                "fit.precision=fp16: the gradients are not finite at any scale of the loss, by step "
+                f"{learner.step + 1} of {learner.total_steps} (epoch {learner.epoch + 1}). A smaller fit.lr or "
+                "fit.precision=bf16, which has the range of fp32, may help."
+            )
 
 
 class Prepare(Callback):

@@ -115,10 +115,7 @@ def _same_runs(config: Config, pattern: Path) -> Iterator[Path]:
 
 def _is_same(config: Config, run: Path) -> bool:
     try:
-        one, other = identity(load_config(run)), identity(config)
-        if one["fit"].get("auto_batch_size") and other["fit"]["auto_batch_size"]:
-            one["fit"]["batch_size"] = other["fit"]["batch_size"]  # the run has the one that it found
-        return identity_text(one) == identity_text(other)
+        return identity_text(identity(load_config(run))) == identity_text(identity(config))
     except UserError:  # not a configuration that can be read
         return False
 

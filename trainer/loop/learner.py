@@ -151,8 +151,7 @@ class Learner(Counts):
 
     def _pass(self) -> None:
         runner, batch = self.runner, self.batch
-        done = runner.train(batch, self.share) if self.training else runner.validate(batch)
-        self.output, self.loss, self.finite, self.finite_here = done
+        self.output, self.loss = runner.train(batch, self.share) if self.training else runner.validate(batch)
 
     def _step(self) -> None:
         with self.runner.gradients():

@@ -1,6 +1,6 @@
 """The work of a batch where several processes train together: what they exchange, once a step."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -53,13 +53,6 @@ class Ranked(Runner):
         finally:
             if self.pending and not self._learner.ranks.is_main:
                 self._optimizer.zero_grad(set_to_none=False)
-
-    def _agreed(self, finite: Tensor, before: Sequence[Tensor]) -> Tensor:
-        count = (~finite).float()
-        self._learner.ranks.add_up([count])
-        with torch.no_grad():
-            self._skip(count > 0, before)
-        return count == 0
 
     def _part_of(self, batch: Batch) -> Tensor | float:
         """Return how much this rank's mean loss counts in that of all ranks' batch: by samples or weights."""

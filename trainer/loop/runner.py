@@ -3,8 +3,7 @@
 `trainer.loop.recorded` records it as CUDA graphs, and `trainer.loop.ranked` adds what several processes exchange.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,15 +27,10 @@ class Pass(NamedTuple):
 
     output: Tensor
     loss: Tensor  # (), the mean loss
-    finite: Tensor | None = None  # () bool, whether loss and gradients are finite on all ranks; None: not judged
-    finite_here: Tensor | None = None  # whether those of this rank's part are
 
 
 class Runner:
-    """Does the work of batches, and keeps what belongs to a step: its gradients, and whether it has to be skipped.
-
-    With `fit.skip_nonfinite`, a batch whose loss or gradients are not finite changes neither weights nor buffers. Its
-    whole step is skipped. The device decides, so the host does not wait.
+    """Does the work of batches, and keeps what belongs to a step: its gradients.
 
     Attributes:
         pending: whether there are gradients that no step has used yet.
@@ -47,9 +41,7 @@ class Runner:
         settings, device = learner.settings, learner.device
         self._learner, self._model, self._optimizer = learner, learner.model, learner.optimizer
         self._task = learner.task
-        self._guards, self._scaled = bool(settings.skip_nonfinite), settings.scaled
-        self.scaler = Scaler(device, scaled=self._scaled) if self._guards or self._scaled else None
-        self._bad = torch.zeros((), dtype=torch.bool, device=device)  # whether the step has a batch that is not finite
+        self.scaler = Scaler(device) if settings.scaled else None
         self._shares = settings.accumulate > 1 or learner.ranks.size > 1
         self._share = torch.ones((), device=device)  # of this rank's batch in the loss of its step
         self._part: Tensor | float = 1.0  # of this rank in the batch
@@ -70,10 +62,7 @@ class Runner:
         self.pending = True
         if self._shares:
             self._share.fill_(share).mul_(self._part)
-        output, loss, *judged = self._run("train", self._forward_backward, batch.images, self._task.targets_of(batch))
-        if not judged:
-            return Pass(output, loss)
-        return Pass(output, loss, self._agreed(judged[0], judged[1:]), judged[0])
+        return Pass(*self._run("train", self._forward_backward, batch.images, self._task.targets_of(batch)))
 
     def validate(self, batch: Batch) -> Pass:
         """Run a batch forward."""
@@ -86,8 +75,6 @@ class Runner:
     @contextmanager
     def gradients(self) -> Iterator[None]:
         """Complete the gradients of a step, which is made inside, or else cancelled: then more are added to them."""
-        if self._guards:  # the loss alone may be bad
-            self._gradients()[0].masked_fill_(self._bad, math.inf)
         if self.scaler is not None:
             self.scaler.unscale_(self._optimizer)
         try:
@@ -107,7 +94,6 @@ class Runner:
     def drop(self) -> None:
         """Clear the gradients, whether or not a step has used them."""
         self.pending = False
-        self._bad.zero_()
         self._zero()
 
     def forget(self) -> None:
@@ -117,14 +103,9 @@ class Runner:
                 parameter.grad = None  # otherwise momentum and decay would still move it
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state as it loads on any device, and what else a step depends on.
-
-        That is the scale of the loss, as "scaler", and whether an unfinished step has a bad batch, as "bad".
-        """
+        """Return the optimizer's state as it loads on any device, and the scale of the loss, as "scaler"."""
         state = dict(self._optimizer.state_dict())
-        if self.scaler is not None and self._scaled:
-            state["scaler"] = self.scaler.state_dict()
-        return state | ({"bad": self._bad.clone()} if self._guards else {})
+        return state if self.scaler is None else state | {"scaler": self.scaler.state_dict()}
 
     def kept_gradients(self) -> dict[str, Tensor]:
         """Return copies of the gradients that no step has used yet, of the loss itself, by names of parameters."""
@@ -134,11 +115,9 @@ class Runner:
 
     def load_state_dict(self, state: dict[str, Any], gradients: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` and `kept_gradients` returned, from whatever device."""
-        # The saved run may have had another precision, or no guard.
-        if self.scaler is not None and "scaler" in state:
+        if self.scaler is not None and "scaler" in state:  # the saved run may have had another precision
             self.scaler.load_state_dict(state["scaler"])
-        self._bad.copy_(state.get("bad", self._bad))
-        kept = {name: value for name, value in state.items() if name not in ("scaler", "bad")}
+        kept = {name: value for name, value in state.items() if name not in ("scaler", "bad")}  # bad: up to 0.12
         # PyTorch moves counts of steps from the host to where the optimizer expects them; an eager step would wait for
         # one on a GPU.
         states = {k: dict(values) if isinstance(values, dict) else values for k, values in kept["state"].items()}
@@ -166,32 +145,10 @@ class Runner:
         return output, loss_function(output.float(), targets)
 
     def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:
-        """Return output and loss, and with a guard, whether they are finite, and the buffers before."""
-        before = [buffer.clone() for buffer in self._model.buffers()] if self._guards else []
         output, loss = self._forward(images, targets, self._learner.loss_function, "none")
         scaled = loss * self._share if self._shares else loss
         self._backward(scaled if self.scaler is None else self.scaler.scale(scaled))
-        return (output, loss, self._judge(loss, before), *before) if self._guards else (output, loss)
-
-    @torch.no_grad()
-    def _judge(self, loss: Tensor, before: Sequence[Tensor]) -> Tensor:
-        """Return whether a batch is finite, () bool; in float16, what gradients are is part of finding the scale."""
-        finite = loss.isfinite()
-        if not self._scaled and (gradients := self._gradients()):
-            largest = torch.stack([value.float() for value in torch._foreach_norm(gradients, math.inf)])
-            finite = finite & (largest.isfinite().all() | self._bad)  # those of a bad batch before are still there
-        self._skip(~finite, before)
-        return finite
-
-    def _skip(self, bad: Tensor, before: Sequence[Tensor]) -> None:
-        """Let a bad batch change no buffer, such as running statistics, and no weight."""
-        for buffer, old in zip(self._model.buffers(), before, strict=True):
-            torch.where(bad, old, buffer, out=buffer)
-        self._bad.logical_or_(bad)
-
-    def _agreed(self, finite: Tensor, before: Sequence[Tensor]) -> Tensor:
-        """Return whether a batch is finite on all ranks."""
-        return finite
+        return output, loss
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -204,7 +161,9 @@ class Runner:
 
 
 class Scaler(GradScaler):
-    """PyTorch's scaler, for steps that may be cancelled and checkpoints that may be taken within a step.
+    """PyTorch's scaler of a loss in float16, where small gradients would vanish (Micikevicius et al. 2018).
+
+    Steps may be cancelled, and checkpoints may be taken within a step.
 
     PyTorch's fused kernels skip a step without the host; for any other optimizer, the host waits for the decision. In
     between, `GradScaler` keeps a state in Python, so that a step cannot be recorded, only the passes before it. Of
@@ -212,16 +171,13 @@ class Scaler(GradScaler):
 
     Args:
         device: the device of the loss and of the gradients.
-        scaled: whether small gradients would vanish, as in float16 (Micikevicius et al. 2018, arXiv:1710.03740): the
-            loss is multiplied by a factor, which a skipped step halves. Otherwise, the factor stays 1.
 
     Attributes:
-        skipped: () int64, number of skipped steps of a scaled loss.
+        skipped: () int64, number of skipped steps.
     """
 
-    def __init__(self, device: torch.device, *, scaled: bool) -> None:
-        super().__init__(device.type, init_scale=2.0**16 if scaled else 1.0)
-        self._scaled = scaled
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device.type)
         self._one = torch.ones((), device=device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -241,11 +197,11 @@ class Scaler(GradScaler):
         before = self.factor
         complete_momentum(optimizer)
         self.step(optimizer)
-        self.update(None if self._scaled else 1.0)
+        self.update()
         self.skipped += self.factor < before
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, of a scaled loss, as tensors."""
+        """Return the state as tensors."""
         state = super().state_dict()
         clean = torch.tensor(state["_growth_tracker"], dtype=torch.int32)
         return {"scale": torch.tensor(state["scale"]), "clean": clean, "skipped": self.skipped.clone()}

@@ -109,16 +109,6 @@ class LoopSettings:
             doc="on a GPU: use algorithms that give identical bits in every run on the same machine; may be slower",
         )
     )
-    skip_nonfinite: int = setting(
-        Count(
-            default=0,
-            within=(0, 10**6),
-            doc=(
-                "maximum number of training batches with a loss or gradients that are not finite to save and skip "
-                "before the fit stops; 0: stop at the first such loss"
-            ),
-        )
-    )
 
     @property
     def half(self) -> bool:

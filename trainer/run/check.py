@@ -15,7 +15,6 @@ from trainer.models.registry import MODELS, check_model
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.config import Config
 from trainer.run.fit import Fit
-from trainer.run.memory import check_memory
 from trainer.run.weights import check_weights, require_start
 from trainer.tasks.loss import check_loss
 from trainer.tasks.metric import columns_of
@@ -76,8 +75,6 @@ def check_config(config: Config) -> None:
         callback.check(network)
     frozen = {name for callback in callbacks for name in callback.frozen(network, config.fit.epochs - 1)}
     check_last_batch(config.fit, network, len(dataset.train), size, frozen=frozen)
-    if not (config.fit.auto_batch_size or frozen):
-        check_memory(config, network)
     make_optimizer(config.fit, network)
     config.fit.schedules()
 

@@ -41,6 +41,15 @@ CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
 LEFT_OUT_FILE = "left_out.json"
 
+# Settings of older versions: their defaults, and what there is in their place.
+REMOVED: Mapping[str, tuple[Any, str]] = {
+    "fit.auto_batch_size": (False, "a smaller fit.batch_size, with fit.accumulate for steps of as many images"),
+    "fit.skip_nonfinite": (0, "a smaller fit.lr, or callbacks.grad_clip; a loss that is not finite ends the run"),
+    "hydra.sweeper.directions": ((), "hydra.sweeper.metrics alone; each score improves in its own way"),
+    "hydra.sweeper.enqueue": (None, "a sweep over these values, as jobs of the same folder"),
+    "hydra.sweeper.storage": (None, "the study in the sweep's folder, which hosts may share"),
+}
+
 # For what a folder may decide.
 KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
 
@@ -92,10 +101,11 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         raise UserError(f"data, model: missing. Allowed: {allowed}.")
     top = parse_params(TOP, {n: v for n, v in given.items() if n in TOP}, "")
     load_plugins(top["plugins"], "plugins")
+    refuse_removed("fit", section_of(given, "fit"))
     _check_sections(given)
     model = parse_model(given.get("model"))
     aug = parse_aug(given.get("aug"))
-    data, fit = parse_data(given.get("data")), _with_found_size(parse_fit(given.get("fit")))
+    data, fit = parse_data(given.get("data")), parse_fit(given.get("fit"))
     if (aug.mean is None or aug.std is None) and (norm := _normalization(model, fit.resume)):
         aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
     if launched() > 1:
@@ -124,6 +134,13 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "run": _plain(run),
         },
     )
+
+
+def refuse_removed(section: str, given: Mapping[str, Any]) -> None:
+    """Refuse settings of older versions in a section."""
+    for name in given:
+        if (found := REMOVED.get(f"{section}.{name}")) is not None:
+            raise UserError(f"{section}.{name}: is gone since 0.13.0. Allowed: {found[1]}.")
 
 
 def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels] | None:
@@ -172,24 +189,6 @@ def _check_sections(given: Mapping[str, Any]) -> None:
                 raise UserError(f"{section}.{name}: unknown key. Did you mean '{elsewhere[name]}'?")
 
 
-def with_batch_size(config: Config, size: int) -> Config:
-    """Return the configuration with another batch size."""
-    resolved = {**config.resolved, "fit": {**config.resolved["fit"], "batch_size": size}}
-    return replace(config, fit=replace(config.fit, batch_size=size), resolved=resolved)
-
-
-def _with_found_size(fit: Fit) -> Fit:
-    """Return the settings with the batch size that the run to resume found."""
-    if fit.auto_batch_size and fit.stages:
-        raise UserError(
-            "fit.auto_batch_size: true, but fit.stages set sizes of their own. Allowed: false, or no stages."
-        )
-    if not fit.auto_batch_size or fit.resume is None or not (Path(fit.resume) / CONFIG_FILE).is_file():
-        return fit
-    size = section_of(load_config(Path(fit.resume)), "fit").get("batch_size")
-    return replace(fit, batch_size=int(settings(Fit)["batch_size"].parse(size, f"{fit.resume}: fit.batch_size") or 0))
-
-
 def new_folder(kind: str = "") -> Path:
     """Return the path of a new folder in outputs/ for a run, or for whatever `kind` names; it is not created yet."""
     now = datetime.now()
@@ -232,6 +231,16 @@ def load_config(folder: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run.")
     return {str(key): value for key, value in loaded.items()}
+
+
+def without_removed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain configuration of a run, perhaps of an older version, without the settings that are gone."""
+    return {
+        section: {name: value for name, value in values.items() if f"{section}.{name}" not in REMOVED}
+        if isinstance(values, Mapping)
+        else values
+        for section, values in config.items()
+    }
 
 
 def write_left_out(folder: Path, dataset: Dataset) -> None:

@@ -83,8 +83,6 @@ def too_large(error: BaseException, config: Config, *, training: bool = True) ->
         lower = ["a smaller fit.stages.*.batch_size", "a smaller fit.stages.*.size", "a smaller model"]
     elif training:
         lower = ["a smaller fit.batch_size with a larger fit.accumulate", "a smaller aug.size", "a smaller model"]
-        if not fit.auto_batch_size and (fit.gpus or 1) == 1:
-            lower.append("fit.auto_batch_size=true, which finds one that fits")
     elif device.type != "cpu":
         lower.append("fit.device=cpu")
     lower += [] if fit.half else ["fit.precision=bf16"]

@@ -26,7 +26,6 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             doc="images in a training batch, the total of all GPUs; batches of validation are larger on a GPU",
         )
     )
-    auto_batch_size: bool = setting(Flag(default=False, doc="halve batch_size until it fits in memory; lr stays"))
     drop_last: bool = setting(
         Flag(
             default=False,
@@ -103,8 +102,6 @@ def check_ranks(fit: Fit, size: Size) -> None:
     if fit.gpus is not None and count > 1 and fit.gpus != count:
         raise UserError(f"fit.gpus: {fit.gpus}, but torchrun started {count} processes. Allowed: {count}, or null.")
     ranks = fit.gpus or count
-    if ranks > 1 and fit.auto_batch_size:
-        raise UserError("fit.auto_batch_size: true, but with several GPUs. Allowed: false, or fit.gpus=1.")
     for key, batch_size, _ in fit.fed(size):
         if batch_size % ranks:
             near = max(batch_size // ranks, 1) * ranks

@@ -7,7 +7,7 @@ from typing import Any
 from augment.support.nested import section_of
 from augment.support.secrets import as_written
 from trainer.callbacks.registry import known_callbacks
-from trainer.run.config import Config
+from trainer.run.config import REMOVED, Config
 
 # Defaults of settings that older versions lack: with these, a configuration is the same as theirs.
 _LATER: Mapping[str, Mapping[str, Any]] = {
@@ -38,6 +38,10 @@ def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
         for key, later in _LATER.items()
         if isinstance(plain.get(key), Mapping)
     }
+    for key, (default, _) in REMOVED.items():  # as older versions have them
+        section, _, name = key.rpartition(".")
+        if isinstance(plain.get(section), Mapping):
+            plain[section] = {name: default, **plain[section]}
     aug, fit = section_of(plain, "aug"), section_of(plain, "fit")
     callbacks = {
         name: value

@@ -9,7 +9,7 @@ from augment.params import Choice, Count, Flag, Number, OptionMap, Text, Texts, 
 # In the folder of a sweep.
 JOURNAL_FILE = "study.journal"
 
-SAMPLERS = ("tpe", "cmaes", "random", "qmc", "grid")
+SAMPLERS = ("tpe", "random")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,17 +19,8 @@ class SearchSettings:
     n_trials: int = setting(Count(default=20, within=(1, 10**6), doc="trials of the search, earlier ones included"))
     sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how configurations are chosen"))
     seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
-    storage: str | None = setting(
-        Text(optional=True, doc=f"URL of an Optuna storage; null: {JOURNAL_FILE} in the sweep's folder")
-    )
     metrics: tuple[str, ...] = setting(
-        Texts(default=(), doc="scores of the last epoch to improve; empty: that of the task; several: a Pareto front")
-    )
-    directions: tuple[str, ...] = setting(
-        Texts(default=(), doc="maximize or minimize, for each of the metrics; empty: the way in which it improves")
-    )
-    enqueue: Mapping[str, Any] | None = setting(
-        OptionMap(optional=True, doc="configurations to try first, each under any name: {mine: {fit.lr: 0.01}}")
+        Texts(default=(), doc="the score of the last epoch to improve, a single one; empty: that of the task")
     )
     prune: bool = setting(
         Flag(default=True, doc="end trials that are behind others after the same number of epochs (successive halving)")

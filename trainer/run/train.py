@@ -23,17 +23,15 @@ from augment.support.process import keep_freed_memory
 from augment.support.reading import UnreadableError, contents
 from augment.support.signals import StopSignals, ending_waits
 from augment.support.text import amount
-from trainer.callbacks.nonfinite import LossScale, NonFinite
 from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
-from trainer.callbacks.steps import FreshStatistics, ParamScheduler, Prepare
+from trainer.callbacks.steps import FreshStatistics, LossScale, ParamScheduler, Prepare
 from trainer.callbacks.stopping import Interrupt, status_of
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 from trainer.optim.schedule import Schedule
-from trainer.run.batch_size import find_batch_size
 from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory, using
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, write_left_out
 from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
@@ -94,11 +92,7 @@ def train(
             reserve_summary(folder, name, config.run.written_tags)
             # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
             log_notices(config.dataset.notices)
-            notes = []
-            if config.fit.auto_batch_size and config.fit.resume is None:
-                config, note = find_batch_size(config)
-                notes += [note] if note else []
-            if device.type == "cpu":  # after trials whose memory has to be returned
+            if device.type == "cpu":
                 keep_freed_memory()
             plans = _write_description(config, folder)
             write_left_out(folder, config.dataset)
@@ -107,7 +101,7 @@ def train(
             learner = make_learner(config, loaders, folder, callbacks=every, group=group, name=name, began=begun)
             if plan:
                 console.print(plans, highlight=False)
-            _announce(config, learner, loaders, folder, console, notes)
+            _announce(config, learner, loaders, folder, console)
             start = Position() if config.fit.resume is None else resume(learner, loaders, config)
             if note := describe_changed_validation(learner):
                 log.warning(note)
@@ -201,8 +195,7 @@ def _of_state(error: BaseException, config: Config, learner: Learner | None) -> 
 
 
 def _callbacks(config: Config) -> tuple[Callback, ...]:
-    guards: list[Callback] = [NonFinite()] if config.fit.skip_nonfinite else []
-    guards += [LossScale()] if config.fit.scaled else []
+    guards: list[Callback] = [LossScale()] if config.fit.scaled else []
     model, fresh = config.resolved["model"], config.fit.fresh_statistics
     if fresh or (fresh is None and not (model.get("pretrained") or model.get("weights"))):
         guards.append(FreshStatistics(always=bool(fresh)))
@@ -225,9 +218,7 @@ def _write_description(config: Config, folder: Path) -> str:
     return plans
 
 
-def _announce(
-    config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console, notes: Sequence[str] = ()
-) -> None:
+def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console) -> None:
     """Write what the run knows of itself, and print a part of it: stages, decoding, settings without effect, data."""
     dataset, facts = config.dataset, facts_of(config, learner)
     write_atomically(folder / FACTS_FILE, json_line(vars(facts)))
@@ -236,7 +227,7 @@ def _announce(
         lines.append("stages: " + "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in stages))
     if reason := loaders.train.placement.reason:
         lines.append(reason)
-    notes = [*notes, *unused_settings(config.fit, learner.task), *doubts(config.aug)]
+    notes = [*unused_settings(config.fit, learner.task), *doubts(config.aug)]
     notes += border_doubts(config.aug, dataset.kind.unrepeated)
     for note in notes:
         log.warning("%s", note)

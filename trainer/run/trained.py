@@ -17,7 +17,7 @@ from augment.support.reading import contents
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.settings import LoopSettings
-from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
+from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config, without_removed
 from trainer.run.failures import explain_memory
 from trainer.tasks.registry import task_named
 from trainer.tasks.task import Task
@@ -103,7 +103,7 @@ def load_trained(
         UserError: no run, no checkpoint, an override that is not allowed, or another model than the checkpoint's.
     """
     given = [*overrides, *([] if tta is None else [f"fit.tta={tta}"])]
-    loaded = load_config(run) | {"callbacks": {}}  # those of the training may come from a plugin
+    loaded = without_removed(load_config(run)) | {"callbacks": {}}  # those of the training may come from a plugin
     if isinstance(loaded.get("model"), dict):
         loaded["model"].pop("weights", None)  # what training started from is not read again
     config = parse_config(with_overrides(loaded, given, run / CONFIG_FILE, trust=trust, data=data))

@@ -1,6 +1,5 @@
 """What a search is about: its settings and its space, checked, and compared with what its study began with."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +13,14 @@ from optuna.distributions import (
     IntDistribution,
     check_distribution_compatibility,
 )  # fmt: skip
-from optuna.trial import BaseTrial, FixedTrial
+from optuna.trial import BaseTrial
 
 from augment.cli.overrides import key_of, parse
 from augment.params import parse_settings
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
 from augment.support.text import list_some
-from trainer.run.config import Config
+from trainer.run.config import Config, refuse_removed
 from trainer.run.identity import identity
 from trainer.run.jobs import check_jobs
 from trainer.run.sweeping import SearchSettings
@@ -57,27 +56,14 @@ class Dimension:
         return f"{self.plus}{self.key}={text}"
 
     @property
-    def ends(self) -> Sequence[Any]:
-        """All choices, or both ends of an interval."""
+    def samples(self) -> Sequence[Any]:
+        """All choices, or both ends of an interval and, if it is one of numbers that are not whole, one in between."""
         values = self.distribution
         if isinstance(values, CategoricalDistribution):
             return values.choices
         assert isinstance(values, FloatDistribution | IntDistribution)
-        return values.low, values.high
-
-    @property
-    def samples(self) -> Sequence[Any]:
-        """All choices, or both ends of an interval and, if it is one of numbers that are not whole, one in between."""
-        values = self.distribution
         between = [values.low + 0.382 * (values.high - values.low)] if isinstance(values, FloatDistribution) else []
-        return [*self.ends, *between]
-
-    def allows(self, value: object) -> bool:
-        """Return whether a value is one of them."""
-        if isinstance(self.distribution, CategoricalDistribution):
-            return value in self.ends
-        kinds = int if isinstance(self.distribution, IntDistribution) else int | float
-        return isinstance(value, kinds) and self.ends[0] <= value <= self.ends[1]
+        return [values.low, values.high, *between]
 
     def __str__(self) -> str:
         return f"{self.key}={_written(self.distribution)}"
@@ -148,24 +134,6 @@ def overrides_of(chosen: Mapping[str, Value], space: Sequence[Dimension]) -> lis
     return [one.override(chosen[one.key]) for one in space if one.key in chosen]
 
 
-def grid(space: Sequence[Dimension]) -> list[dict[str, Value]]:
-    """Return all combinations, each once: values without effect are left out."""
-    keys = [one.key for one in space]
-    every = (FixedTrial(dict(zip(keys, values, strict=True))) for values in itertools.product(*map(_values, space)))
-    return [*map(dict, dict.fromkeys(tuple(suggest_from(trial, space).items()) for trial in every))]
-
-
-def _values(one: Dimension) -> Sequence[Value]:
-    if isinstance(one.distribution, CategoricalDistribution):
-        return one.distribution.choices
-    if isinstance(one.distribution, IntDistribution):
-        return range(one.distribution.low, one.distribution.high + 1, one.distribution.step)
-    raise UserError(
-        f"{one.key}: an interval has no grid. Allowed for hydra.sweeper.sampler=grid: choices and ranges, "
-        f"such as {one.key}=0.1,0.2."
-    )
-
-
 def _distribution(override: Override, token: str) -> BaseDistribution:
     value, choices = override.value(), list[Any]()
     if isinstance(value, IntervalSweep):
@@ -224,37 +192,29 @@ class Plan:
     ) -> "Plan":
         """Check a search: its settings (Hydra's section `sweeper`), its space, and the configuration itself."""
         given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
+        refuse_removed("hydra.sweeper", given)
         settings, space = parse_settings(SearchSettings, given, "hydra.sweeper"), parse_space(swept)
         if not space:
             raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
-        for name, params in (settings.enqueue or {}).items():
-            _check_enqueued(f"hydra.sweeper.enqueue.{name}", params, {one.key: one for one in space})
-        if settings.sampler == "grid":
-            grid(space)  # which an interval has not
+        if len(settings.metrics) > 1:
+            raise UserError(
+                f"hydra.sweeper.metrics: {list(settings.metrics)} is not allowed. Allowed: one; compare --metric shows "
+                "what others are."
+            )
         (base,) = check_jobs([fixed], config_name=config_name)
         task = task_named(base.dataset.task)
-        metrics = settings.metrics or (task.monitor,)
+        (metric,) = settings.metrics or (task.monitor,)
         asked = (*base.fit.metrics, *(values.get("monitor") for values in base.resolved["callbacks"].values()))
         columns = columns_of(task.measured(base.dataset.classes, asked))
         measured = {"epoch", *(column.key for column in (*columns, *PACE))}
-        if unknown := next((metric for metric in metrics if metric not in measured), None):
-            requested = [metric.name for metric in task.measured(base.dataset.classes, None) if unknown in metric.names]
-            hint = f" Allowed: with fit.metrics=[{requested[0]}]." if requested else suggest(unknown, measured)
-            raise UserError(f"hydra.sweeper.metrics: {unknown} is not measured.{hint}")
-        search = Search(settings, folder, metrics, base.fit.epochs)
-        search.check()
+        if metric not in measured:
+            requested = [one.name for one in task.measured(base.dataset.classes, None) if metric in one.names]
+            hint = f" Allowed: with fit.metrics=[{requested[0]}]." if requested else suggest(metric, measured)
+            raise UserError(f"hydra.sweeper.metrics: {metric} is not measured.{hint}")
+        search = Search(settings, folder, metric, base.fit.epochs)
         for one in space if check else ():
             check_jobs([[*fixed, one.override(value)] for value in one.samples], config_name=config_name)
         return cls(search, tuple(space), tuple(fixed), base, config_name)
-
-
-def _check_enqueued(where: str, params: object, space: Mapping[str, Dimension]) -> None:
-    """Check a configuration to try first; Optuna would ignore a value outside an interval."""
-    if not isinstance(params, Mapping) or not {*params} <= {*space}:
-        raise UserError(f"{where}: {params!r} is not allowed. Allowed: values of {', '.join(space)}.")
-    for key, value in params.items():
-        if not space[key].allows(value):
-            raise UserError(f"{where}.{key}: {value!r} is not allowed. Allowed: a value of {space[key]}.")
 
 
 def begin(plan: Plan) -> None:

@@ -21,7 +21,7 @@ from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.groups import group_runs, scored
 from trainer.sweeps.launchers import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.plan import Plan, grid, overrides_of, suggest_from
+from trainer.sweeps.plan import Plan, overrides_of, suggest_from
 from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, importances, job_of, repeat
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import markdown_lines, markdown_table, print_lines, print_table, score
@@ -40,14 +40,11 @@ _FINALISTS = "finalists"
 def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     """Run trials until there are enough, then their finalists, then confirm the winner; return the exit code."""
     worker = replace(worker, watch=watch_trials(plan), left=partial(_time_left, plan))
-    _enqueue(plan)
     _run_trials(plan, launcher, worker)
     study, settings = plan.search.study(), plan.search.settings
     lines, compared = [_count(study)], None
     known = {job.id: job for job in read_ledger(plan.search.folder)}
-    if len(study.directions) > 1:
-        lines += _front(plan, study)
-    elif best := best_trials(study, known)[: max(1, settings.finalists)]:
+    if best := best_trials(study, known)[: max(1, settings.finalists)]:
         lines += _best(plan, study, best[0])
         if settings.finalists:
             candidates = [known[job_of(trial) or ""].overrides for trial in best]
@@ -77,19 +74,8 @@ def retry(plan: Plan, jobs: Sequence[Job]) -> None:
 
 def watch_trials(plan: Plan) -> Callable[[Job], Sequence[Callback]]:
     """Return what makes the callbacks of a job: a trial that can be pruned has one."""
-    prunes = plan.search.settings.prune and len(plan.search.metrics) == 1
+    prunes = plan.search.settings.prune
     return lambda job: (Prune(plan.search, job.trial),) if prunes and job.trial is not None else ()
-
-
-def _enqueue(plan: Plan) -> None:
-    """Put the trials of a grid, and those that the settings name, at the head of the queue."""
-    settings = plan.search.settings
-    with plan.search.locked() as study:
-        for params in (settings.enqueue or {}).values():
-            study.enqueue_trial(dict(params), skip_if_exists=True)
-        if settings.sampler == "grid":
-            for chosen in grid(plan.space)[: settings.n_trials]:
-                study.enqueue_trial(chosen, skip_if_exists=True)
 
 
 def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
@@ -111,8 +97,7 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
     settings = plan.search.settings
     while True:
         with plan.search.locked() as study:
-            waiting = settings.sampler != "grid" or study.get_trials(deepcopy=False, states=[TrialState.WAITING])
-            if not waiting or len(counted(study)) >= settings.n_trials:
+            if len(counted(study)) >= settings.n_trials:
                 return None
             trial = ask(plan.search, study)
             chosen = suggest_from(trial, plan.space)
@@ -140,29 +125,26 @@ def _tell(plan: Plan) -> list[Job]:
         if status not in ENDED:
             running.append(known[name])
             continue
-        values = _scores(plan, known[name]) if status == FINISHED else None
-        state = TrialState.PRUNED if status == PRUNED else TrialState.COMPLETE if values else TrialState.FAIL
-        study.tell(trial.number, values, state=state, skip_if_finished=True)
+        value = _score(plan, known[name]) if status == FINISHED else math.nan
+        ended = TrialState.FAIL if math.isnan(value) else TrialState.COMPLETE
+        state = TrialState.PRUNED if status == PRUNED else ended
+        study.tell(trial.number, None if math.isnan(value) else value, state=state, skip_if_finished=True)
     return running
 
 
-def _scores(plan: Plan, job: Job) -> list[float] | None:
-    """Return the scores of a job that has finished; None if one of them is no number."""
-    last = RunFolder(job.folder).last
-    if missing := next((metric for metric in plan.search.metrics if metric not in last), None):
-        raise UserError(f"hydra.sweeper.metrics: {shown(job.folder)} has no {missing}.{suggest(missing, last)}")
-    scores = [last[metric] for metric in plan.search.metrics]
-    return None if any(map(math.isnan, scores)) else scores
+def _score(plan: Plan, job: Job) -> float:
+    """Return the score of a job that has finished."""
+    last, metric = RunFolder(job.folder).last, plan.search.metric
+    if metric not in last:
+        raise UserError(f"hydra.sweeper.metrics: {shown(job.folder)} has no {metric}.{suggest(metric, last)}")
+    return last[metric]
 
 
 def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
     """Return how long a part of the search will take, whose jobs are given; of its trials, that of all to come."""
     if jobs[0].trial is None:
         return time_left(jobs, at_a_time)
-    settings, study = plan.search.settings, plan.search.study()
-    further = max(0, settings.n_trials - len(counted(study)))
-    if settings.sampler == "grid":
-        further = min(further, len(study.get_trials(deepcopy=False, states=[TrialState.WAITING])))
+    further = max(0, plan.search.settings.n_trials - len(counted(plan.search.study())))
     jobs = [job for job in read_ledger(plan.search.folder) if job.trial is not None]
     return time_left(jobs, at_a_time, further)
 
@@ -171,7 +153,7 @@ def _finals(
     plan: Plan, finalists: Sequence[Sequence[str]], launcher: Launcher, worker: Worker
 ) -> tuple[Sequence[str], Comparison | None]:
     """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
-    settings, metric = plan.search.settings, plan.search.metrics[0]
+    settings, metric = plan.search.settings, plan.search.metric
     first = plan.base.seed + 1
     jobs = []
     if len(finalists) > 1:
@@ -219,19 +201,10 @@ def _count(study: Study) -> str:
     return f"{text}."
 
 
-def _front(plan: Plan, study: Study) -> list[str]:
-    """Describe the trials that no other one beats in every score."""
-    lines = ["Trials that no other one beats in every score:"]
-    for trial in study.best_trials:
-        scores = ", ".join(f"{m} {v:.4g}" for m, v in zip(plan.search.metrics, trial.values, strict=True))
-        lines.append(f"{scores} with {_joined(overrides_of(trial.params, plan.space))}")
-    return lines
-
-
 def _best(plan: Plan, study: Study, best: FrozenTrial) -> list[str]:
     """Describe the best trial of a search for a single score, and which settings mattered."""
     top = _joined(overrides_of(best.params, plan.space))
-    metric = Metric(plan.search.metrics[0], within=range_of(plan.search.metrics[0]))
+    metric = Metric(plan.search.metric, within=range_of(plan.search.metric))
     lines = [
         f"Best of the search: {metric.key} {score(metric, best.value or 0.0)} with {top}.",
         "That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below.",

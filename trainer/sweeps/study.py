@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import optuna
 from optuna import pruners, samplers, storages
@@ -80,19 +79,8 @@ class Search:
 
     settings: SearchSettings
     folder: Path
-    metrics: tuple[str, ...]  # the scores to improve
+    metric: str  # the score to improve
     epochs: int  # of a trial that is not pruned
-
-    def check(self) -> None:
-        """Check hydra.sweeper.directions and hydra.sweeper.storage."""
-        names, url = self.settings.directions, self.settings.storage
-        if names and (len(names) != len(self.metrics) or not {*names} <= {"minimize", "maximize"}):
-            raise UserError(
-                f"hydra.sweeper.directions: {list(names)} is not allowed. Allowed: maximize or minimize, for each of "
-                f"hydra.sweeper.metrics ({', '.join(self.metrics)})."
-            )
-        if url is not None and not urlsplit(url).scheme:
-            raise UserError(f"hydra.sweeper.storage: {url!r} is not a URL. Allowed: such as sqlite:///search.db.")
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
@@ -110,30 +98,25 @@ class Search:
         """Return the study, which is made if there is none.
 
         Raises:
-            UserError: its storage cannot be used, or it has other objectives.
+            UserError: it is damaged, or for another score.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        names = self.settings.directions or [
-            "minimize" if smaller_is_better(metric) else "maximize" for metric in self.metrics
-        ]
-        directions = [StudyDirection[name.upper()] for name in names]
+        direction = StudyDirection.MINIMIZE if smaller_is_better(self.metric) else StudyDirection.MAXIMIZE
         try:
             study = optuna.create_study(
-                storage=self.storage(), study_name=STUDY, directions=directions, load_if_exists=True
+                storage=self.storage(), study_name=STUDY, direction=direction, load_if_exists=True
             )
         except (OSError, UserError):
             raise
-        except Exception as error:  # of any database
-            if self.settings.storage is None:
-                raise UserError(
-                    f"{shown(self.folder / JOURNAL_FILE)}: damaged ({first_line(error)}). Allowed: delete it, and the "
-                    "search begins again; jobs that have finished are not run twice."
-                ) from error
-            raise UserError(f"hydra.sweeper.storage: {first_line(error)}.") from error
+        except Exception as error:
+            raise UserError(
+                f"{shown(self.folder / JOURNAL_FILE)}: damaged ({first_line(error)}). Allowed: delete it, and the "
+                "search begins again; jobs that have finished are not run twice."
+            ) from error
         metrics = study.user_attrs.get(_METRICS)
         if metrics is None:
-            study.set_user_attr(_METRICS, self.metrics)
-        elif study.directions != directions or metrics != [*self.metrics]:
+            study.set_user_attr(_METRICS, [self.metric])
+        elif study.directions != [direction] or metrics != [self.metric]:
             had = ", ".join(f"{one.name.lower()} {key}" for one, key in zip(study.directions, metrics, strict=True))
             raise UserError(
                 f"hydra.sweeper.metrics: the search in {shown(self.folder)} began with {had}. Allowed: the same; or "
@@ -143,30 +126,20 @@ class Search:
 
     def storage(self) -> storages.BaseStorage:
         """Return the storage of the study."""
-        url = self.settings.storage
-        if url is None:
-            file = self.folder / JOURNAL_FILE
-            with _locked(file):  # before Optuna opens what may be a link
-                pass
-            lock: Any = _JournalLock(file)
-            return storages.JournalStorage(JournalFileBackend(str(file), lock))
-        return storages.get_storage(url)
+        file = self.folder / JOURNAL_FILE
+        with _locked(file):  # before Optuna opens what may be a link
+            pass
+        lock: Any = _JournalLock(file)
+        return storages.JournalStorage(JournalFileBackend(str(file), lock))
 
     def sampler(self, number: int) -> samplers.BaseSampler:
         """Return the sampler of a trial; each has a seed of its own, whichever process asks."""
         seed = derive_seed("search", self.settings.seed, number) % 2**32
+        if self.settings.sampler == "random":
+            return samplers.RandomSampler(seed=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            if self.settings.sampler == "tpe":
-                return samplers.TPESampler(seed=seed, multivariate=True, group=True)
-            if self.settings.sampler == "cmaes":
-                return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
-            drawn = samplers.RandomSampler(seed=seed)
-            if self.settings.sampler == "qmc":  # one seed makes its points; what the first trial lacks is drawn
-                return samplers.QMCSampler(
-                    scramble=True, seed=self.settings.seed, independent_sampler=drawn, warn_independent_sampling=False
-                )
-            return drawn
+            return samplers.TPESampler(seed=seed, multivariate=True, group=True)
 
 
 @dataclass(eq=False)
@@ -180,12 +153,12 @@ class Prune(Callback):
 
     def after_epoch(self, learner: "Learner") -> None:
         """Report the epoch; end the fit if the trial is pruned."""
-        done, value = learner.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metrics[0], math.nan)
+        done, value = learner.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metric, math.nan)
         if math.isnan(value) or done >= learner.epochs:
             return
         try:
             behind = self._report(done, value)
-        except Exception as error:  # a database that is away ends no trial
+        except Exception as error:  # a study that cannot be written ends no trial
             log.warning("the epoch was not reported to the study: %s", error)
             return
         if behind:
@@ -237,7 +210,7 @@ def job_of(trial: FrozenTrial) -> str | None:
 
 
 def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:
-    """Return the complete trials of a study with one score whose jobs are there, the best first, each job once."""
+    """Return the complete trials of a study whose jobs are there, the best first, each job once."""
     sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
     done = study.get_trials(states=[TrialState.COMPLETE])
     done.sort(key=lambda trial: sign * (trial.value or 0.0))
@@ -251,7 +224,7 @@ def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:
 def importances(study: Study) -> dict[str, float]:
     """Return the share of each key in the spread of scores (PED-ANOVA); empty with too few trials."""
     done = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-    if len(done) < 10 or len(study.directions) > 1:
+    if len(done) < 10:
         return {}
     try:
         with warnings.catch_warnings():

@@ -13,9 +13,8 @@ from graphed import CUDA, How, Make, adamw, lamb, recording, rmsprop, sgd
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
-from trainer.callbacks.nonfinite import LossScale, NonFinite
 from trainer.callbacks.recorder import NonFiniteLossError
-from trainer.callbacks.steps import GradClip
+from trainer.callbacks.steps import GradClip, LossScale
 from trainer.loop.callback import CancelFit
 from trainer.loop.learner import Learner
 from trainer.loop.runner import Runner, Scaler
@@ -120,16 +119,6 @@ def cancel_at(stop: int) -> Callable[[Learner], None]:
             raise CancelFit
 
     return cancel
-
-
-@pytest.mark.parametrize("runner", [EAGER, RECORDED], ids=["eager", "recorded"])
-def test_a_skipped_step_is_no_batch_that_is_not_finite(runner: How) -> None:
-    learner = learner_of(NonFinite(), skip_nonfinite=10, optimizer=sgd, runner=runner)
-    learner.train_loader.images[6] = math.inf  # type: ignore[attr-defined]
-    learner.fit()
-    assert learner.find(NonFinite).skipped == EPOCHS
-    assert scaler_of(learner).skipped == len(OVERFLOWS) + EPOCHS - 1  # one batch is both
-    assert all(value.isfinite().all() for value in learner.model.state_dict().values())
 
 
 def test_the_scale_is_logged_and_a_fit_that_finds_none_ends(caplog: pytest.LogCaptureFixture) -> None:

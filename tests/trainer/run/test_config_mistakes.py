@@ -63,3 +63,8 @@ def test_of_settings_in_the_wrong_section_the_first_is_named() -> None:
     wrong = dict.fromkeys(["warmup", "lr", "epochs", "momentum", "batch_size", "stages", "optimizer", "accumulate"], 1)
     with pytest.raises(UserError, match=r"^data\.warmup: unknown key\. Did you mean 'fit\.warmup'\?$"):
         config_of(data={"source": "sample"} | wrong)
+
+
+def test_a_setting_that_is_gone_names_what_there_is_in_its_place() -> None:
+    with pytest.raises(UserError, match=r"^fit\.skip_nonfinite: is gone since 0\.13\.0\. Allowed: a smaller fit\.lr"):
+        parse_config(at("fit.skip_nonfinite", 0))

@@ -108,9 +108,8 @@ def test_out_of_memory_says_what_was_tried_and_what_to_lower(on_gpu: Config, tmp
     error = explain(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), on_gpu, tmp_path)
     assert str(error) == (
         "out of memory on the GPU (NVIDIA H100, 80 GiB) with cnn, batches of 4 images at 16 px, fit.precision=fp32: "
-        "CUDA out of memory. Tried to allocate 2 GiB. Allowed: a smaller fit.batch_size with a "
-        "larger fit.accumulate, a smaller aug.size, a smaller model, fit.auto_batch_size=true, which finds one that "
-        "fits, fit.precision=bf16, or a GPU that nothing else uses."
+        "CUDA out of memory. Tried to allocate 2 GiB. Allowed: a smaller fit.batch_size with a larger fit.accumulate, "
+        "a smaller aug.size, a smaller model, fit.precision=bf16, or a GPU that nothing else uses."
     )
 
 
@@ -137,8 +136,8 @@ def test_a_batch_too_large_for_the_cpu_is_a_sentence_with_a_way_out(
     assert message == (
         "out of memory on the host (16 GiB) with cnn, batches of 4 images at 16 px, fit.precision=fp32: "
         f"{what}. Allowed: a smaller fit.batch_size with a larger fit.accumulate, a smaller aug.size, "
-        "a smaller model, fit.auto_batch_size=true, which finds one that fits, fit.precision=bf16, or a machine with "
-        "more memory. fit.resume=run continues from its last checkpoint."
+        "a smaller model, fit.precision=bf16, or a machine with more memory. "
+        "fit.resume=run continues from its last checkpoint."
     )
 
 

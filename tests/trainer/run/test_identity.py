@@ -87,6 +87,14 @@ def test_the_order_of_callbacks_of_plugins_counts() -> None:
     assert identity_text(identity(one)) != identity_text(identity(other))
 
 
+def test_settings_that_are_gone_count_with_their_defaults() -> None:
+    old = {"fit": {"epochs": 1, "auto_batch_size": False, "skip_nonfinite": 0}}
+    assert identity_text(identity(old)) == identity_text(identity({"fit": {"epochs": 1}}))
+    assert '"skip_nonfinite": 0' in identity_text(identity({"fit": {"epochs": 1}}))
+    changed = {"fit": {"epochs": 1, "skip_nonfinite": 3}}
+    assert identity_text(identity(changed)) != identity_text(identity(old))
+
+
 def test_settings_that_older_versions_lack_count_once_they_are_changed() -> None:
     plain = {"aug": {"size": 64}, "fit": {"epochs": 1}}
     later = {"aug": {"size": 64, "min_visible": 0.1, "fill_label": 255}, "fit": {"epochs": 1, "mask_loss": "ce"}}

@@ -15,7 +15,7 @@ EPOCHS = 8
 
 
 def search_in(folder: Path) -> Search:
-    return Search(SearchSettings(min_epochs=1, reduction=2), folder, ("val_accuracy",), EPOCHS)
+    return Search(SearchSettings(min_epochs=1, reduction=2), folder, "val_accuracy", EPOCHS)
 
 
 def train(search: Search, score: float, first: int = 0) -> Prune:

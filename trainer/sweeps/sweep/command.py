@@ -80,7 +80,6 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(
                 f"{kept[0].lstrip('+')}: {shown(folder)} is a plain sweep. Allowed: the folder of a search."
             )
-        kept = [token for token in kept if key_of(parse(token)) != "hydra.sweeper.storage"]
         request = Request.of([*request.fixed, *request.swept, *request.hydra, *kept], request.config_name)
         worker = Worker(PlainConsole(), signals, request.config_name)
         signals.check()
@@ -137,8 +136,7 @@ def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:
 def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[Launcher, Mapping[str, Any]]:
     """Return the launcher and Hydra's section `sweeper`: as asked of the sweep, then as the command line says.
 
-    A launcher other than the local one can run commands of its own, and a database can be anywhere, so that a
-    stranger's sweep does not choose them.
+    A launcher other than the local one can run commands of its own, so that a stranger's sweep does not choose it.
     """
     named = {key_of(parse(token)) for token in tokens}
     changed = [token for token in request.hydra if "launcher" in token and "hydra/launcher" in named]
@@ -148,17 +146,10 @@ def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[
         raise UserError(f"{token}: was asked of the sweep. Allowed: {token} here as well, or {TRUST_FLAG}.")
     # An experiment may choose them, too.
     section = replace(request, swept=(), hydra=(*saved, *own.hydra)).section()
-    launcher, storage = section["launcher"].get("kind"), section["sweeper"].get("storage")
-    if not trust:
-        given = own.section()
-        for key, value, theirs in (
-            ("hydra/launcher", launcher, {"local", given["launcher"].get("kind")}),
-            ("hydra.sweeper.storage", storage, {None, given["sweeper"].get("storage")}),
-        ):
-            if value not in theirs:
-                raise UserError(
-                    f"{key}={value}: was asked of the sweep. Allowed: {key}={value} here as well, or {TRUST_FLAG}."
-                )
+    kind = section["launcher"].get("kind")
+    if not trust and kind not in ("local", own.section()["launcher"].get("kind")):
+        key = f"hydra/launcher={kind}"
+        raise UserError(f"{key}: was asked of the sweep. Allowed: {key} here as well, or {TRUST_FLAG}.")
     return parse_launcher(section["launcher"]), section["sweeper"]
 
 
