@@ -1,7 +1,7 @@
 """Feed images stored in larger files to DALI's external_source, in the order of DALI's file reader."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 from weakref import finalize
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.dataset import ImageError, ImageRef
-from augment.data.images import are_decoded, is_decoded, read_encoded
+from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
 from augment.pipeline.failures import UnreadableError
 from augment.pipeline.reading import Reading
 from augment.support.errors import UserError
@@ -18,6 +18,9 @@ from augment.support.seeds import derive_seed
 
 # Number of batches between the announcement of an image and its use.
 _AHEAD = 2
+
+# Threads that read files, and how many each reads at a time.
+_READERS, _PART = 4, 32
 
 # Some of a batch's images, by their indices in the split.
 _Begun = Future[dict[int, NDArray[np.uint8] | bytes]]
@@ -51,6 +54,9 @@ class ImageFeed:
             kind = kinds.pop()
             self._begin = getattr(kind, "begin", None)
             self._read_together = getattr(kind, "read_together", None)
+        if reading.announce is not None and self._begin is None and are_paths(reading.files):
+            self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="images")
+            self._begin = self._begin_files
         self._begun: dict[int, list[_Begun]] = {}
         # Cancel what an interrupted pass left: the next reader would wait for it.
         finalize(self, _cancel, self._begun)
@@ -93,6 +99,14 @@ class ImageFeed:
             return np.frombuffer(read_encoded(image), np.uint8)
         except (OSError, UserError) as error:
             raise UnreadableError(image, error) from error
+
+    def _begin_files(self, images: Mapping[int, ImageRef]) -> list[_Begun]:
+        """Begin to read files, which holds up the thread that trains for as long as decoding takes."""
+        indices = list(images)
+        return [self._pool.submit(self._load_some, indices[n : n + _PART]) for n in range(0, len(indices), _PART)]
+
+    def _load_some(self, indices: Sequence[int]) -> dict[int, NDArray[np.uint8] | bytes]:
+        return {index: self.load(index) for index in indices}
 
     def _load_all(self, iteration: int, indices: list[int]) -> list[NDArray[np.uint8]]:
         if self._begin:

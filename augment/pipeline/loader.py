@@ -13,6 +13,7 @@ from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import Batch
 from augment.pipeline.build import BuiltPipeline, Outputs, build_pipeline
 from augment.pipeline.failures import BadImages, UnreadableError
+from augment.pipeline.feed import BLOCK
 from augment.pipeline.frames import Orientations
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.making import BatchMaker, Shown, TargetReader
@@ -87,11 +88,11 @@ class Loader:
         self._one_pass = (plan.split == "val" and plan.draws_in_dali) or not plan.checkpoints
         self._built_at = 0  # the epoch in which the pipeline was built
         self._per_epoch = self._reading.batches
-        mixer: Mixer | None = None
+        mixer = None
         if plan.batch_stages and not self._form.raw:
-            assert classes, "to mix targets, the number of classes is needed"
             mixer = Mixer(plan, split.kind, seed=order.seed, rank=order.shard.rank, classes=len(classes))
-        self._maker = BatchMaker(plan, split.kind, order.seed, order.shard.rank, frames=self._form.frames, mixer=mixer)
+        follows: dict[str, Any] = {"mixer": mixer, "frames": self._form.frames, "together": BLOCK}
+        self._maker = BatchMaker(plan, split.kind, order.seed, order.shard.rank, **follows)
         self._orientations = Orientations(split.files)
         self._pipeline: BuiltPipeline | None = None
         self._primed = False  # whether the next batch has been asked for already

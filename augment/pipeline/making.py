@@ -1,7 +1,5 @@
 """Make batches of what a graph hands out: let targets in the image follow its pixels, mix samples, tell frames."""
 
-import pickle
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -50,17 +48,20 @@ class BatchMaker:
         rank: the rank of the draws.
         frames: whether to tell frames; always so with targets in the image.
         mixer: mixes samples; None: none are mixed.
+        together: draw for at least so many samples at once, of batches one after the other.
 
     Raises:
         UserError: targets in the image cannot follow a step.
     """
 
-    def __init__(self, plan: Plan, kind: Kind, seed: int, rank: int, *, frames: bool, mixer: Mixer | None) -> None:
+    def __init__(
+        self, plan: Plan, kind: Kind, seed: int, rank: int, *, frames: bool, mixer: Mixer | None, together: int = 1
+    ) -> None:
         self._follow = kind if isinstance(kind, SpatialKind) else None
         self._rules, self._mixer, self._motions = Rules(*plan.rules), mixer, None
         if frames or self._follow is not None:
             units = self._follow.units if self._follow is not None else ""
-            self._motions = Motions(plan, seed, rank, targets=units)
+            self._motions = Motions(plan, seed, rank, targets=units, together=together)
 
     def make(self, shown: Shown, targets: Any, *, epoch: int, start: int, share: float = 1.0) -> Batch:
         """Make a batch.
@@ -87,15 +88,15 @@ class BatchMaker:
         return Batch(views[0], followed[0], shown.indices, tuple(views), share, first, frames, of_views)
 
 
-_KEPT = 2**30  # bytes of targets that were read, compressed: 500,000 masks of 224 px, or 50,000 of a megapixel
+_KEPT = 2**30  # bytes of arrays of targets: 100,000 masks of a megapixel with few objects
 _PART = 16  # targets that a thread reads at a time
 
 
 class TargetReader:
     """Reads the targets of coming batches in threads, such as masks in files, while the batches before are used.
 
-    What was read is kept, compressed, as decoding a PNG in Python holds up all threads for ten times as long; but not
-    masks of a user's own code, which may change.
+    What was read is kept, as decoding a PNG in Python holds up all threads; but not masks of a user's own code, which
+    may change.
 
     Args:
         split: whose targets these are.
@@ -110,14 +111,14 @@ class TargetReader:
         self._split, self._kind = split, split.kind
         self.reads = any(self._kind.stored(target) is not None for target in split.targets)
         self._coming: dict[int, Future[dict[int, Any]]] = {}
-        self._kept: dict[int, bytes] = {}
+        self._kept: dict[int, Any] = {}
         self._room = _KEPT
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="targets") if self.reads else None
 
     def announce(self, indices: NDArray[np.integer[Any]]) -> None:
         """Begin to read the targets of a coming batch."""
         if self._pool is not None:
-            new = [index for index in dict.fromkeys(indices.tolist()) if index not in self._coming]
+            new = [i for i in dict.fromkeys(indices.tolist()) if i not in self._coming and i not in self._kept]
             for start in range(0, len(new), _PART):
                 part = new[start : start + _PART]
                 self._coming.update(dict.fromkeys(part, self._pool.submit(self._load, part)))
@@ -129,12 +130,12 @@ class TargetReader:
             UnreadableError: a target cannot be read.
         """
         coming = {index: self._coming.pop(index, None) for index in indices}
-        found = self._load([index for index, future in coming.items() if future is None])
+        found = self._load([i for i, future in coming.items() if future is None and i not in self._kept])
         found |= {index: future.result()[index] for index, future in coming.items() if future is not None}
         for target in found.values():
             if isinstance(target, UnreadableError):
                 raise target
-        return [found[index] for index in indices]
+        return [found[index] if index in found else self._kept[index] for index in indices]
 
     def forget(self) -> None:
         """Forget what was announced for a pass that is over."""
@@ -147,15 +148,13 @@ class TargetReader:
         found = {}
         for index in indices:
             target = self._split.targets[index]
-            if (kept := self._kept.get(index)) is not None:
-                found[index] = pickle.loads(zlib.decompress(kept))
-                continue
             try:
                 found[index] = self._kind.load(target)
             except (OSError, UserError) as error:
                 found[index] = UnreadableError(self._split.files[index], error)
                 continue
-            if self._room > 0 and getattr(self._kind.stored(target), "kept", self.reads):
-                self._kept[index] = zlib.compress(pickle.dumps(found[index], pickle.HIGHEST_PROTOCOL), 1)
-                self._room -= len(self._kept[index])
+            if self._room > 0 and getattr(self._kind.stored(target), "kept", True):
+                self._kept[index] = found[index]
+                parts = found[index] if isinstance(found[index], tuple) else (found[index],)
+                self._room -= sum(getattr(part, "nbytes", 0) for part in parts)
         return found

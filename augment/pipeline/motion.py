@@ -5,9 +5,9 @@ Back, each output pixel is traced through the same stages in reverse, with the b
 that it shows: a mask is looked up once, however many stages there are, and is never interpolated.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -40,17 +40,39 @@ class _Matrix:
     border: str
     moved: NDArray[np.bool_]
 
+    def of(self, rows: slice) -> "_Matrix":
+        """Return the stage for some samples."""
+        return _Matrix(self.matrix[rows], self.border, self.moved[rows])
+
 
 @dataclass(frozen=True)
 class _Field:
     """A local stage that moves pixels: how far from each output pixel the one is that it shows, (N, H, W, 2).
 
-    `shift` makes it on the device that asks: masks are traced where the images are, boxes and points on the CPU.
+    Of what is drawn, (N, ...) by name, it is made on the device that asks: masks are traced where the images are, boxes
+    and points on the CPU.
     """
 
-    shift: Callable[[torch.device], Tensor]
+    displacement: Callable[..., Tensor]  # takes what is drawn
+    values: Mapping[str, NDArray[Any]]
     moved: NDArray[np.bool_]
     border: str = "reflect_101"
+
+    def of(self, rows: slice) -> "_Field":
+        """Return the stage for some samples."""
+        return _Field(self.displacement, {n: value[rows] for n, value in self.values.items()}, self.moved[rows])
+
+    @cached_property
+    def _made(self) -> dict[torch.device, Tensor]:
+        return {}
+
+    def shift(self, device: torch.device) -> Tensor:
+        """Return the field on a device."""
+        if device not in self._made:
+            drawn = {name: to_device(torch.from_numpy(value), device) for name, value in self.values.items()}
+            moved = to_device(torch.from_numpy(self.moved), device)[:, None, None, None]
+            self._made[device] = self.displacement(**drawn).double().where(moved, 0.0)
+        return self._made[device]
 
 
 class BatchMotion:
@@ -58,7 +80,7 @@ class BatchMotion:
 
     Args:
         plan: the plan of a view.
-        draws: what its stages have drawn for the batch.
+        steps: what its stages do to the samples of the batch, see `_step`.
         window: of each sample, (N, 6), see `GraphImage`.
         orientations: those of EXIF, (N,).
         device: where the outputs are.
@@ -67,7 +89,7 @@ class BatchMotion:
     def __init__(
         self,
         plan: Plan,
-        draws: dict[str, Draws],
+        steps: Sequence[_Matrix | _Field],
         window: Array,
         orientations: NDArray[np.int64],
         device: torch.device,
@@ -75,7 +97,7 @@ class BatchMotion:
         self.size = plan.size
         self.device = device
         self._crop, self._window, self._orientations = plan.crop, window, orientations
-        self._steps = [_step(stage, draws, plan.size) for stage in plan.stages]
+        self._steps = steps
         self._first = resizes(window, plan.size) @ turns(orientations, window[:, :2])
 
     @property
@@ -176,11 +198,13 @@ class BatchMotion:
 class Motions:
     """Makes the motions of a plan's views, batch by batch, of what a seed and a rank draw.
 
+    The steps of `together` samples or more are drawn at once, which takes little longer than those of a batch.
+
     Raises:
         UserError: with `targets`, a step moves pixels in a way that targets cannot follow.
     """
 
-    def __init__(self, plan: Plan, seed: int, rank: int, *, targets: str = "") -> None:
+    def __init__(self, plan: Plan, seed: int, rank: int, *, targets: str = "", together: int = 1) -> None:
         moving = [own.moving for own in plan.per_view]
         for own in moving if targets else ():
             for step in own.steps:
@@ -191,6 +215,9 @@ class Motions:
                     )
         fields = [own if targets else own.only("geometry") for own in moving]
         self._samplers = [Sampler(own, seed, rank, view) for view, own in enumerate(fields)]
+        self._together = together
+        # The epoch and the positions in it of the samples whose steps are kept, those of each view.
+        self._drawn, self._steps = (-1, 0, 0), list[list[_Matrix | _Field]]()
 
     def of(
         self,
@@ -201,10 +228,20 @@ class Motions:
         device: torch.device,
     ) -> list[BatchMotion]:
         """Return the motion of each view of a batch that starts at a position of an epoch."""
+        count, (drawn, first, past) = len(orientations), self._drawn
+        if drawn != epoch or start < first or start + count > past:
+            first, past = start, start + max(count, self._together)
+            self._drawn, self._steps = (epoch, first, past), []
+            for own in self._samplers:
+                draws = own.draw(epoch, first, past - first)
+                self._steps.append([_step(stage, draws, own.plan.size) for stage in own.plan.stages])
+        rows = slice(start - first, start - first + count)
         motions = []
-        for sampler, shown in zip(self._samplers, windows, strict=True):
-            draws = sampler.draw(epoch, start, len(shown))
-            motions.append(BatchMotion(sampler.plan, draws, shown.double().numpy(), orientations, device))
+        for own, steps, shown in zip(self._samplers, self._steps, windows, strict=True):
+            motion = BatchMotion(
+                own.plan, [step.of(rows) for step in steps], shown.double().numpy(), orientations, device
+            )
+            motions.append(motion)
         return motions
 
 
@@ -218,17 +255,8 @@ def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix | _Field
     step = stage.steps[0]
     assert isinstance(step.op, LocalOp)
     assert step.op.displacement
-    values, fixed = stage.values(draws, size), step.op.fixed(step.params)
-    applied, displacement = np.asarray(stage.applied(draws), bool), step.op.displacement
-
-    @cache
-    def shift(device: torch.device) -> Tensor:
-        drawn = {name: to_device(torch.from_numpy(value), device) for name, value in values.items()}
-        moved = to_device(torch.from_numpy(applied), device)[:, None, None, None]
-        found: Tensor = displacement(size=size, **fixed, **drawn)
-        return found.double().where(moved, 0.0)
-
-    return _Field(shift, applied)
+    displacement = partial(step.op.displacement, size=size, **step.op.fixed(step.params))
+    return _Field(displacement, stage.values(draws, size), np.asarray(stage.applied(draws), bool))
 
 
 def _inverse(matrix: Array) -> Array:

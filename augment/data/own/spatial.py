@@ -156,13 +156,14 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
             given = np.asarray(given, np.uint8)
         except DECODER_ERRORS as error:  # Pillow reads a file when its pixels are needed
             raise UserError(f"a mask that cannot be read: {error}.") from error
-    ((labels, _),) = MASKS.given([given[0] if getattr(given, "shape", ())[:-2] == (1,) else given], 1)
+    (runs,) = MASKS.given([given[0] if getattr(given, "shape", ())[:-2] == (1,) else given], 1)
+    labels: NDArray[np.uint8] = runs.whole.reshape(runs.size)
     beyond = (labels >= classes) & (labels != IGNORE)
     if beyond.any():
         raise UserError(
             f"the label {labels[beyond][0]} in its mask. Allowed: 0 to {classes - 1}, and {IGNORE} for none."
         )
-    return np.array(labels, np.uint8)
+    return labels
 
 
 def _plain(error: UserError) -> str:

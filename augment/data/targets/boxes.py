@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from augment.data.targets.keypoints import move_points
 from augment.data.targets.kind import Target, register
-from augment.data.targets.masks import look_up, to_device
+from augment.data.targets.masks import Runs, look_up, to_device
 from augment.data.targets.spatial import IGNORE, Digested, Motion, Rules, SpatialKind, StoredMask, check_array
 from augment.support.errors import UserError, unknown_key
 
@@ -106,10 +106,10 @@ class Boxes(SpatialKind):
         mask: StoredMask | None = target.instances
         return mask
 
-    def load(self, target: Target) -> tuple[Objects, Any]:
-        """Return the objects, and the mask of them with its name."""
+    def load(self, target: Target) -> tuple[Objects, Runs | None]:
+        """Return the objects, and the mask of them."""
         mask = target.instances
-        return target, None if mask is None else (mask.read(), mask.name)
+        return target, None if mask is None else Runs.of(mask.read(), mask.name)
 
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> list[dict[str, Tensor]]:
         """Return the objects that are left in each image, on the device of the images.
@@ -137,12 +137,12 @@ class Boxes(SpatialKind):
             joined = np.concatenate([of.reshape(len(of), most, 3) for of in points])
             fields["keypoints"] = move_points(joined, owners, motion, self.flip_pairs)
         # The number of each object in the mask of its image.
-        fields["number"] = np.concatenate([np.arange(1, n + 1) for n in counts]) if counts else np.zeros(0, np.int64)
+        fields["number"] = np.arange(1, len(owners) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
         shown, masks = None, [mask for _, mask in loaded]
         if any(mask is not None for mask in masks) and all(
             mask is not None or not n for mask, n in zip(masks, counts, strict=True)
         ):
-            shown = look_up([mask or (np.zeros((1, 1), np.uint8), "") for mask in masks], motion, 0)
+            shown = look_up([mask or Runs.of(np.zeros((1, 1), np.uint8), "") for mask in masks], motion, 0)
             seen = torch.zeros(len(masks), IGNORE + 1, dtype=torch.bool, device=shown.device)
             seen.scatter_(1, shown.flatten(1).long(), value=True)
             keep &= seen.cpu().numpy()[owners, fields["number"]]
@@ -151,8 +151,8 @@ class Boxes(SpatialKind):
         moved = {name: to_device(torch.from_numpy(array[keep]), motion.device) for name, array in fields.items()}
         parts = {name: torch.split(tensor, left) for name, tensor in moved.items()}
         numbers = parts.pop("number")
-        ids = to_device(torch.tensor([[found.image_id] for found in objects]), motion.device)
-        batch = [{name: part[i] for name, part in parts.items()} | {"image_id": ids[i]} for i in range(len(objects))]
+        parts["image_id"] = to_device(torch.tensor([[found.image_id] for found in objects]), motion.device).unbind()
+        batch = [dict(zip(parts, own, strict=True)) for own in zip(*parts.values(), strict=True)]
         if shown is not None:
             for target, wanted, mask in zip(batch, numbers, shown, strict=True):
                 target["masks"] = (mask == wanted[:, None, None]).to(torch.uint8)
@@ -228,8 +228,8 @@ def joined_masks(masks: Any, what: str, count: int | None = None) -> NDArray[np.
     return labels
 
 
-def _given(target: Any, what: str) -> tuple[Objects, Any]:
-    """Return the objects of an image in memory, and the mask of them with its name, as `Boxes.load` does."""
+def _given(target: Any, what: str) -> tuple[Objects, Runs | None]:
+    """Return the objects of an image in memory, and the mask of them, as `Boxes.load` does."""
     allowed = (*_PARTS, "image_id")
     if isinstance(target, dict) and (unknown := [key for key in target if key not in allowed]):
         raise unknown_key(what, unknown[0], target[unknown[0]], allowed)
@@ -256,7 +256,7 @@ def _given(target: Any, what: str) -> tuple[Objects, Any]:
     except UserError as error:
         raise UserError(f"{what}: {error}") from None
     name = f"{what}: masks"
-    return objects, (joined_masks(target["masks"], name, count), name) if "masks" in target else None
+    return objects, Runs.of(joined_masks(target["masks"], name, count), name) if "masks" in target else None
 
 
 def fault_of_boxes(boxes: NDArray[Any]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.targets.kind import Target, register
+from augment.data.targets.masks import to_device
 from augment.data.targets.spatial import Motion, Rules, SpatialKind, check_array
 from augment.support.errors import UserError
 
@@ -35,13 +36,17 @@ class Keypoints(SpatialKind):
 
     flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 
+    def load(self, target: Target) -> NDArray[np.float32]:
+        """Return the points as an array."""
+        return np.array(target, np.float32)
+
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Tensor:
         """Return (N, P, 3) float32: x, y in pixels of the output, and visibility, 0 outside of it."""
         import torch
 
-        points = np.array(loaded, np.float32)
+        points = np.stack(loaded)
         moved = move_points(points, np.arange(len(points)), motion, self.flip_pairs)
-        return torch.from_numpy(moved).to(motion.device)
+        return to_device(torch.from_numpy(moved), motion.device)
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         """Draw the points with their names."""

@@ -85,6 +85,40 @@ class MaskFile:
             raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error
 
 
+@dataclass(frozen=True)
+class Runs:
+    """A mask in memory: runs of pixels of one label, row by row, which is a hundredth of its size, or less.
+
+    Attributes:
+        starts: the first pixel of each run, (R,), ascending from 0.
+        labels: the label of each, (R,).
+        size: height and width of the mask.
+        name: its name for messages.
+    """
+
+    starts: NDArray[np.int32]
+    labels: NDArray[np.uint8]
+    size: tuple[int, int]
+    name: str
+
+    @classmethod
+    def of(cls, labels: NDArray[np.uint8], name: str) -> Runs:
+        """Return the runs of labels, (height, width)."""
+        flat = labels.ravel()
+        starts = np.append(0, np.flatnonzero(flat[1:] != flat[:-1]) + 1).astype(np.int32)
+        return cls(starts, flat[starts], (labels.shape[0], labels.shape[1]), name)
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return self.starts.nbytes + self.labels.nbytes
+
+    @property
+    def whole(self) -> NDArray[np.uint8]:
+        """The labels, (height * width,)."""
+        return np.repeat(self.labels, np.diff(self.starts, append=self.size[0] * self.size[1]))
+
+
 class Masks(SpatialKind):
     """The class of each pixel: (N, height, width) int64 in a batch."""
 
@@ -96,9 +130,9 @@ class Masks(SpatialKind):
         mask: StoredMask = target
         return mask
 
-    def load(self, target: Target) -> tuple[NDArray[np.uint8], str]:
-        """Return the labels, (height, width), and the name."""
-        return target.read(), target.name
+    def load(self, target: Target) -> Runs:
+        """Return the labels."""
+        return Runs.of(target.read(), target.name)
 
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Tensor:
         """Return (N, height, width) int64: the label of the stored pixel that each output pixel shows."""
@@ -127,7 +161,7 @@ class Masks(SpatialKind):
             labels = check_array(mask, (None, None), what, "a mask (height, width) of labels 0 to 255")
             if labels.dtype.kind == "f" or labels.min(initial=0) < 0 or labels.max(initial=0) > IGNORE:
                 raise UserError(f"{what}: {labels.dtype} up to {labels.max()}. Allowed: labels 0 to {IGNORE}.")
-            found.append((labels.astype(np.uint8), what))
+            found.append(Runs.of(labels.astype(np.uint8), what))
         return found
 
     def fault(self, targets: Sequence[object], names: int) -> str:
@@ -167,11 +201,11 @@ class _NoMask:
 NO_MASK = _NoMask()
 
 
-def look_up(loaded: Sequence[tuple[NDArray[np.uint8], str]], motion: Motion, fill: int) -> Tensor:
+def look_up(loaded: Sequence[Runs], motion: Motion, fill: int) -> Tensor:
     """Return the label of the stored pixel that each output pixel shows, (N, height, width) uint8 on the device.
 
     Args:
-        loaded: the labels of each stored image, (height, width), and its name.
+        loaded: the mask of each stored image; one of a single pixel stands for any size.
         motion: how pixels moved.
         fill: the label of pixels that show none.
 
@@ -180,29 +214,32 @@ def look_up(loaded: Sequence[tuple[NDArray[np.uint8], str]], motion: Motion, fil
     """
     import torch
 
-    for (labels, name), size in zip(loaded, motion.stored_sizes.tolist(), strict=True):
-        if labels.shape != tuple(size) and labels.shape != (1, 1):
-            given = f"{labels.shape[0]} x {labels.shape[1]}"
-            raise UserError(f"{name}: the mask has {given} pixels, the image {size[0]} x {size[1]}. Allowed: the same.")
+    for runs, size in zip(loaded, motion.stored_sizes.tolist(), strict=True):
+        if runs.size != tuple(size) and runs.size != (1, 1):
+            given = f"{runs.size[0]} x {runs.size[1]}"
+            raise UserError(
+                f"{runs.name}: the mask has {given} pixels, the image {size[0]} x {size[1]}. Allowed: the same."
+            )
     count, (height, width) = len(loaded), motion.size
     if motion.device.type == "cpu":  # one by one, as what is in the cache of the processor takes a tenth of the time
         shown = np.empty((count, height, width), np.uint8)
-        for number, (labels, _) in enumerate(loaded):
+        for number, runs in enumerate(loaded):
             row, column, inside = motion.back(slice(number, number + 1))
-            found = np.take(labels, row[0] * labels.shape[1] + column[0], mode="clip")
+            found = np.take(runs.whole, row[0] * runs.size[1] + column[0], mode="clip")
             shown[number] = np.where(inside[0], found, fill)
         return torch.from_numpy(shown)
     row, column, inside = motion.back(slice(None))
-    sizes = np.array([labels.shape for labels, _ in loaded])
-    starts = np.cumsum(sizes.prod(axis=1)) - sizes.prod(axis=1)
-    pinned = torch.empty(int(sizes.prod(axis=1).sum()), dtype=torch.uint8, pin_memory=True)
-    np.concatenate([labels.ravel() for labels, _ in loaded], out=pinned.numpy())
-    flat = pinned.to(motion.device, non_blocking=True)
-    first, widths, last = (
-        to_device(torch.from_numpy(values), motion.device)[:, None, None]
-        for values in (starts, sizes[:, 1], starts + sizes.prod(axis=1) - 1)
-    )
-    return torch.where(inside, flat[(row * widths + column + first).minimum(last)], fill)
+    sizes = np.array([runs.size for runs in loaded])
+    ends = np.cumsum(sizes.prod(axis=1))
+    offsets = ends - sizes.prod(axis=1)
+    # A pixel's run is searched for: to copy whole masks to the GPU would take longer than all else.
+    starts = np.concatenate([runs.starts for runs in loaded]) + np.repeat(offsets, [len(r.starts) for r in loaded])
+    labels = to_device(torch.from_numpy(np.concatenate([runs.labels for runs in loaded])), motion.device)
+    pixels = np.stack([offsets, sizes[:, 1], ends - 1])
+    first, widths, last = to_device(torch.from_numpy(pixels), motion.device)[:, :, None, None]
+    pixel = (row * widths + column + first).minimum(last)
+    run = torch.searchsorted(to_device(torch.from_numpy(starts), motion.device), pixel, right=True) - 1
+    return torch.where(inside, labels[run], fill)
 
 
 def to_device(tensor: Tensor, device: Any) -> Tensor:

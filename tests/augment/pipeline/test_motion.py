@@ -13,6 +13,7 @@ from PIL import Image
 
 from augment import Transform, UserError, load_recipe
 from augment.data.images import points_back
+from augment.data.targets.masks import Runs
 from augment.data.targets.spatial import IGNORE
 from augment.params import Number
 from augment.pipeline.motion import Motions
@@ -216,6 +217,27 @@ def test_a_batch_is_traced_as_its_images_are() -> None:
     alone = [motion.back(slice(row, row + 1)) for row in range(8)]
     for part, found in enumerate(motion.back(slice(None))):
         np.testing.assert_array_equal(found, np.concatenate([of[part] for of in alone]))
+
+
+def test_steps_drawn_for_several_batches_are_those_of_each() -> None:
+    steps = {"rotate": {"p": 0.5}, "elastic": {"p": 0.5}}
+    plan = build_plan(load_recipe({"size": SIZE, "train": steps}).aug, "train")
+    windows, cpu = [torch.tensor([[30.0, 40, 0, 0, 30, 40]] * 4)], torch.device("cpu")
+    together = Motions(plan, 0, 0, targets="masks", together=10)
+    for epoch, start in ((0, 0), (0, 4), (0, 8), (1, 8), (1, 4), (0, 4)):
+        motions = [
+            of.of(windows, np.ones(4, np.int64), epoch, start, cpu)[0]
+            for of in (together, Motions(plan, 0, 0, targets="masks"))
+        ]
+        for found, wanted in zip(*(motion.back(slice(None)) for motion in motions), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("labels", [1, 2, 200])
+def test_runs_of_a_mask_are_the_mask(labels: int) -> None:
+    mask = np.random.default_rng(0).integers(0, labels, (13, 7), np.uint8)
+    runs = Runs.of(mask, "")
+    np.testing.assert_array_equal(runs.whole.reshape(runs.size), mask)
 
 
 def test_elastic_moves_points_to_where_the_image_shows_them() -> None:

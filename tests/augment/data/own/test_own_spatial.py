@@ -114,8 +114,8 @@ def test_masks_are_read_again_in_each_epoch(task: str) -> None:
     for items.label in (0, 1):
         reader.announce(np.arange(3))
         found = reader.take([0, 1, 2])
-        masks = [mask for mask, _ in (found if task == "segment" else [of_image for _, of_image in found])]
-        assert [mask.max() for mask in masks] == [items.label] * 3
+        masks = found if task == "segment" else [mask for _, mask in found]
+        assert [mask.labels.max() for mask in masks] == [items.label] * 3
 
 
 def test_paths_are_read_as_files() -> None:
