@@ -49,7 +49,7 @@ COMMANDS = [
     ("trainer -sc install=bash", "-sc: unknown flag", "Allowed: --cfg"),
     ("trainer -m --cfg job seed=0,1", "--multirun and --cfg", "Allowed: one of them"),
     ("trainer bench --batch-size 4", "--batch-size: unknown flag", "Settings are key=value"),
-    ("augment plan --agaisnt none", "--agaisnt: unknown flag", "'--against'"),
+    ("augment plan --splti train", "--splti: unknown flag", "'--split'"),
     # Keys
     ("trainer epochs=3", "epochs: unknown key", "fit.epochs"),
     ("trainer path=photos", "path: unknown key", "data.root"),
@@ -96,7 +96,7 @@ COMMANDS = [
     ("trainer aug.train.rotate.p=50%", "aug.train.rotate.p: '50%'", "Did you mean 0.5?"),
     ("trainer aug.trian.rotate.p=0.5", "aug.trian: unknown key", "'train'"),
     ("trainer aug.val.mixup.p=1", "aug.val.mixup", "in aug.train only"),
-    ("augment plan +aug=imagenette --against nothing", "--against: aug: unknown name 'nothing'", "imagenette"),
+    ("augment plan +aug=nothing", "aug: unknown name 'nothing'", "imagenette"),
     ("augment preview --op rotat", "--op: unknown op 'rotat'", "'rotate'"),
     ("augment preview --out x.jpg", "--out: 'x.jpg'", "ends in .png"),
     # Models, optimizers, schedules
@@ -119,6 +119,8 @@ COMMANDS = [
     ("trainer callbacks.grad_clip=1", "callbacks.grad_clip: 1", "max_norm"),
     # Data
     ("trainer data=photos", "data: unknown name 'photos'", "data=folder data.root=photos"),
+    ("trainer data=lmdb data.train=x", "data: lmdb is no longer read", "data=webdataset"),
+    ("trainer data.source=recordio", "data: recordio is no longer read", "data=webdataset"),
     ("trainer data=folder", "data.root: missing", "train/<class>/*"),
     ("trainer data=folder data.path=photos", "data.path: unknown key", "'root'"),
     ("trainer data=folder data.root=photo", "data.root=photo: there is no such folder", "photos"),

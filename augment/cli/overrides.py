@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 
 from augment.cli.conf import EXPERIMENT, config_files, default_groups, group_names
 from augment.support.errors import UserError, first_line
-from augment.support.secrets import as_written, hide, masked
+from augment.support.secrets import masked, refuse_secrets
 
 # The start of a value, or of one of the values of a sweep.
 _HOME = re.compile(r"(?<=[=,])~/")
@@ -54,10 +54,10 @@ def is_override(token: str) -> bool:
 
 
 def normalize(tokens: Sequence[str]) -> list[str]:
-    """Give every override the plus signs that Hydra expects, and a reference in place of a secret.
+    """Give every override the plus signs that Hydra expects.
 
     Raises:
-        UserError: an override cannot be parsed, or a secret has no override of its own.
+        UserError: an override cannot be parsed, or holds a secret.
     """
     groups, defaults = group_names(), default_groups()
     return [_normalize(_readable(token), groups, defaults) for token in tokens]
@@ -68,14 +68,7 @@ def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> st
     key, value = key_of(override), override.value()
     if override.is_delete():
         return token
-    if as_written(value, key) not in (value,) or masked(token) != token:  # NaN equals nothing, but it is itself
-        if not isinstance(value, str):
-            raise UserError(
-                f"{key}: contains a secret, which would be written to files. Allowed: an override for each secret, "
-                f"such as {key}.token=..., with one value."
-            )
-        # Hydra and others write the command line down.
-        token = f"{token.partition('=')[0]}={hide(key, value)}"
+    refuse_secrets({key: value})
     bare = token.lstrip("+")
     if key.split(".")[0] == "hydra" or "/" in key:
         return token

@@ -132,11 +132,6 @@ class Parser(ArgumentParser):
         return options, [Path(token) for token in paths], [token for token in rest if token not in paths]
 
 
-def flags_in(arguments: Sequence[str]) -> set[str]:
-    """Return the flags among arguments, without their values."""
-    return {token.split("=")[0] for token in arguments if token.startswith("--")}
-
-
 def table_console() -> "Console":
     """Return a console for tables; in a file or a pipe they are as wide as necessary, so that no name is cut."""
     from augment.support.console import PlainConsole  # takes a while to import

@@ -1,13 +1,11 @@
 """Keep secrets and environment variables out of everything that is written: references replace them there."""
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from augment.support.errors import UserError
-from augment.support.hydra import register_resolver
 from augment.support.nested import leaves
 
 # Names of settings that hold secrets, and addresses with a password in them.
@@ -18,12 +16,6 @@ _SECRET = re.compile(
 )
 _ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _MASK = "***"
-
-# Environment variable that hands hidden values to a process that does a part of the work.
-HIDDEN = "DALI_TRAINER_HIDDEN"
-
-# Taken out of the environment, so that no tracker sends it anywhere.
-_hidden: dict[str, str] = json.loads(os.environ.pop(HIDDEN, "{}"))
 
 
 class Reference(str):
@@ -51,24 +43,18 @@ def is_secret(key: str, value: object) -> bool:
     return bool(_SECRET.fullmatch(key.rpartition(".")[2]) or _ADDRESS.search(value))
 
 
-def hide(key: str, value: str) -> str:
-    """Remember a value in this process; return the interpolation that stands for it."""
-    _hidden[key] = value
-    return f"${{hidden:{key}}}"
+def refuse_secrets(values: Mapping[str, Any]) -> None:
+    """Refuse secrets by key path that are no references, as they would be written to files.
 
-
-def for_worker() -> dict[str, str]:
-    """Return the environment variables in which another process finds the values that `hide` remembers here."""
-    return {HIDDEN: json.dumps(_hidden)} if _hidden else {}
-
-
-def _shown(key: str) -> str:
-    if key not in _hidden:
-        raise UserError(f"{key}: was left out where it looked like a secret. Allowed: {key}=VALUE again.")
-    return _hidden[key]
-
-
-register_resolver("hidden", _shown, replace=True)
+    Raises:
+        UserError: there is one; the message does not show it.
+    """
+    for key, value in leaves(values):
+        if repr(as_written(value, key)) != repr(value):
+            raise UserError(
+                f"{key}: looks like a secret, which would be written to files. Allowed: {key}='${{oc.env:NAME}}', with "
+                "the value in an environment variable."
+            )
 
 
 def masked(token: str) -> str:
@@ -89,26 +75,25 @@ def as_written(value: Any, key: str = "") -> Any:
 
 
 def resolved(plain: Any, raw: Any) -> Any:
-    """Return resolved values, with a `Reference` for each text that is or contains a secret or environment variable.
+    """Return resolved values, with a `Reference` for each text that is or contains an environment variable.
 
     `raw` are the values before interpolations were resolved.
+
+    Raises:
+        UserError: see `refuse_secrets`.
     """
-    names = re.findall(r"\$\{\s*(oc\.env|hidden)\s*:\s*([^,}\s]+)", repr(raw))
-    values = {(_hidden if kind == "hidden" else os.environ).get(name.strip("'\""), "") for kind, name in names}
-    values |= {value for key, value in leaves(plain) if is_secret(key, value)}
-    return _with_references(plain, raw, values - {""}, "")
+    refuse_secrets(raw)
+    names = re.findall(r"\$\{\s*oc\.env\s*:\s*([^,}\s]+)", repr(raw))
+    return _with_references(plain, raw, {os.environ.get(name.strip("'\""), "") for name in names} - {""})
 
 
-def _with_references(plain: Any, raw: Any, values: set[str], key: str) -> Any:
+def _with_references(plain: Any, raw: Any, values: set[str]) -> Any:
     if isinstance(plain, dict):
         inner = raw if isinstance(raw, dict) else dict.fromkeys(plain, _MASK)
-        path = f"{key}." if key else ""
-        return {n: _with_references(value, inner.get(n), values, f"{path}{n}") for n, value in plain.items()}
+        return {name: _with_references(value, inner.get(name), values) for name, value in plain.items()}
     if isinstance(plain, list):
         rows = raw if isinstance(raw, list) and len(raw) == len(plain) else [_MASK] * len(plain)
-        return [_with_references(value, row, values, "") for value, row in zip(plain, rows, strict=True)]
-    if raw == plain and is_secret(key, plain):
-        return Reference(plain, hide(key, plain))
+        return [_with_references(value, row, values) for value, row in zip(plain, rows, strict=True)]
     if isinstance(plain, str) and any(value in plain for value in values):
         # Values copied by an interpolation of another section cannot be traced; texts equal by accident are written.
         return plain if raw == plain else Reference(plain, raw if isinstance(raw, str) else _MASK)

@@ -1,8 +1,8 @@
 """Convert a data set to another format, resizing large images if wanted.
 
-Any source can be converted, whether its targets are classes, labels or numbers. Images that Pillow opens and DALI does
-not, such as AVIF and GIF, become JPEG. Everything is written into a temporary folder in OUT first, and read back by the
-format's reader and compared by count and checksum.
+Any source of classes, labels or numbers can be converted. Images that Pillow opens and DALI does not, such as AVIF and
+GIF, become JPEG. Everything is written into a temporary folder beside OUT, read back as training does, compared, and
+renamed to OUT.
 """
 
 import re
@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number, writing
-from augment.data.convert.writers import FORMATS, Schema, settings_of
+from augment.data.convert.conversion import FORMATS, Options, convert, settings_of
 from augment.support.errors import UserError
 from augment.support.process import cores
 from augment.support.text import amount, printable
 
 _EXAMPLES = """\
-  python -m augment convert data=folder data.root=DIR --to tfrecord --out OUT
-  python -m augment convert data=imagenette --to webdataset --out OUT --size 256
+  python -m augment convert data=folder data.root=DIR --to webdataset --out OUT
+  python -m augment convert data=imagenette --to folder --out OUT --size 256
   python -m augment convert data=parquet data.train='D/train-*' data.val='D/test-*' --to folder --out OUT
   python -m augment convert data=filelist data.train=T.csv data.val=V.csv 'data.targets=[age]' --to webdataset --out OUT
 """
@@ -35,7 +35,6 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError("--out: missing. Allowed: a folder, which is created if it is missing.")
         # Slow imports, after the flags have been validated.
         from augment.cli.compose import compose_recipe
-        from augment.data.convert.conversion import Options, convert
         from augment.data.convert.foreign import take_foreign
         from augment.data.sources.loading import select
         from augment.data.sources.notices import log_notices
@@ -57,15 +56,11 @@ def main(arguments: Sequence[str]) -> int:
         log_notices(dataset.notices)
         form = Options(options.to, options.size, options.quality, options.shard_mb)
         with writing(f"--out {options.out}"):
-            checksum = convert(dataset, options.out, form, jobs=options.jobs)
-        ending = FORMATS[options.to].ending
+            convert(dataset, options.out, form, jobs=options.jobs)
         for name, split in (("train", dataset.train), ("val", dataset.val)):
-            shards = len(list(options.out.glob(f"{name}-*{ending}"))) if ending else 0
-            where = f" in {amount(shards, 'shard')}" if shards else ""
-            sys.stdout.write(f"{name}: {amount(len(split), 'image')}{where}\n")
-        sys.stdout.write(f"Verified by reading everything back: checksum {checksum}\n")
-        usage = settings_of(options.to, options.out, Schema(dataset.task, dataset.classes))
-        sys.stdout.write(f"To use the data: {typed(usage)}\n")
+            sys.stdout.write(f"{name}: {amount(len(split), 'image')}\n")
+        usage = typed(settings_of(dataset, options.to, options.out))
+        sys.stdout.write(f"Verified by reading everything back. To use the data: {usage}\n")
     return 0
 
 
@@ -87,7 +82,7 @@ def _parser() -> Parser:
     parser = Parser(
         "augment convert", __doc__, _EXAMPLES, arguments="data=NAME [data.key=value ...] --to FORMAT --out DIR"
     )
-    formats = "; ".join(f"{name}: {form.doc}" for name, form in FORMATS.items())
+    formats = "; ".join(f"{name}: {doc}" for name, doc in FORMATS.items())
     parser.add_argument("--to", type=one_of(*FORMATS), metavar="FORMAT", help=formats)
     parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to, new or empty")
     parser.add_argument("--size", type=whole_number(1, 65_500), default=0, metavar="PX",

@@ -1,4 +1,4 @@
-"""Show how a recipe is executed, or compare two recipes.
+"""Show how a recipe is executed.
 
 Prints the stages that the steps are grouped into, where they run, and a digest that is equal for equal plans.
 """
@@ -7,30 +7,23 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from augment.cli.compose import compose_recipe
 from augment.cli.parser import Parser, one_of, readable_errors
 from augment.data.targets.kind import known_kinds
-from augment.recipe.diff import diff_settings, diff_steps
 from augment.recipe.doubts import border_doubts, doubts
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SPLITS, Aug, SplitName
 from augment.support.console import text_console
-from augment.support.errors import UserError
 from augment.support.text import amount
 
 _EXAMPLES = """\
   python -m augment plan +aug=imagenette aug.train.rotate.p=.2                      both splits
   python -m augment plan +aug=strong --split val                                    one split
-  python -m augment plan +aug=imagenette aug.size=64 --against imagenette           changes to imagenette
-  python -m augment plan +aug=imagenette --against +aug=imagenette ~aug.train.flip  changes to that with an override
+  diff <(python -m augment plan +aug=imagenette) <(python -m augment plan +aug=strong)  what differs
 
-Overrides are those of python -m trainer; model, fit and callbacks do not matter here. With --against, changes are shown
-as `old -> new`, where the recipe after --against is the old one: + added, - removed, > moved, ~ changed.
+Overrides are those of python -m trainer; model, fit and callbacks do not matter here.
 """
-
-_COLORS = {"+": "green", "-": "red", ">": "cyan", "~": "yellow"}
 
 
 def summary(plan: Plan) -> str:
@@ -67,34 +60,9 @@ def show(aug: Aug, splits: Sequence[SplitName], console: Console) -> None:
         console.print(f"  {devices(aug, plan)}", style="dim")
 
 
-def show_difference(old: Aug, new: Aug, splits: Sequence[SplitName], console: Console) -> None:
-    """Print the differences between two recipes: settings, then the steps of each split."""
-    if settings := diff_settings(old, new):
-        console.print("settings")
-        _show_changes(settings, console)
-    for split in splits:
-        before, after = build_plan(old, split).digest, build_plan(new, split).digest
-        console.print(f"{split}: same plan, {after}" if before == after else f"{split}: plan {before} -> {after}")
-        changes = diff_steps(old, new, split)
-        if not changes:
-            console.print("  same steps", style="dim")
-        _show_changes(changes, console)
-
-
-def _show_changes(changes: Sequence[str], console: Console) -> None:
-    for change in changes:
-        console.print(Text(f"  {change}", _COLORS[change[0]]))
-
-
 def _parser() -> Parser:
     parser = Parser("augment plan", __doc__, _EXAMPLES)
     parser.add_argument("--split", type=one_of(*SPLITS), metavar="train|val", help="show only this split")
-    parser.add_argument(
-        "--against",
-        nargs="+",
-        metavar="RECIPE",
-        help="show the differences from another recipe: a name of conf/aug, or a full set of overrides",
-    )
     return parser
 
 
@@ -105,17 +73,8 @@ def main(arguments: Sequence[str]) -> int:
         splits = SPLITS if options.split is None else (options.split,)
         console = text_console()
         recipe = compose_recipe(overrides)
-        if options.against:
-            # A bare word is the name of a file of conf/aug.
-            tokens = [t if "=" in t or t[0] == "~" else f"+aug={t}" for t in options.against]
-            try:
-                old = compose_recipe(tokens)
-            except UserError as error:
-                raise UserError(f"--against: {error}") from error
-            show_difference(old.aug, recipe.aug, splits, console)
-        else:
-            show(recipe.aug, splits, console)
-            kind = known_kinds().get(recipe.known_task())
-            for doubt in [*doubts(recipe.aug), *border_doubts(recipe.aug, kind.unrepeated if kind else "")]:
-                console.print(doubt, style="yellow")
+        show(recipe.aug, splits, console)
+        kind = known_kinds().get(recipe.known_task())
+        for doubt in [*doubts(recipe.aug), *border_doubts(recipe.aug, kind.unrepeated if kind else "")]:
+            console.print(doubt, style="yellow")
     return 0

@@ -18,6 +18,8 @@ from itertools import cycle
 from multiprocessing import get_context
 from statistics import median
 
+import in_dali
+import in_torchvision
 import timm
 import torch
 from common import make_parser, make_setup, measure
@@ -32,7 +34,6 @@ from torchvision.io import ImageReadMode, decode_jpeg, read_file
 from augment.cli.parser import readable_errors
 from augment.support.background import in_threads
 from augment.support.measurement import LeftOutError, Row, Run, consumer
-from augment.tools.bench import dali, torchvision
 from augment.tools.bench.rows import Setup, cached, loaded
 
 try:
@@ -48,8 +49,8 @@ Feed = Callable[[], Iterator[Tensor]]
 def feeds(setup: Setup) -> dict[str, tuple[str, Feed]]:
     """Return the title and the batches, (N, 3, size, size), of each row."""
 
-    def in_workers(dataset: type[torchvision.Images]) -> Iterator[Tensor]:
-        return torchvision.batches(dataset(setup.paths(), torchvision.transform(setup.plan)), setup)
+    def in_workers(dataset: type[in_torchvision.Images]) -> Iterator[Tensor]:
+        return in_torchvision.batches(dataset(setup.paths(), in_torchvision.transform(setup.plan)), setup)
 
     return {
         "fixed": ("one fixed batch", lambda: fixed(setup)),
@@ -57,7 +58,7 @@ def feeds(setup: Setup) -> dict[str, tuple[str, Feed]]:
         "cached": ("this project, decoder cache", lambda: (batch.images for batch in cached(setup))),
         "dali": ("DALI op by op", lambda: by_dali(setup)),
         "timm": ("timm's loader (no warps)", lambda: by_timm(setup)),
-        "torchvision": ("torchvision v2, worker processes", lambda: in_workers(torchvision.Images)),
+        "torchvision": ("torchvision v2, worker processes", lambda: in_workers(in_torchvision.Images)),
         "pil": ("PIL, worker processes", lambda: in_workers(PilImages)),
         "torchvision_gpu": ("torchvision v2 on the GPU", lambda: by_torchvision_on_gpu(setup)),
     }
@@ -70,11 +71,11 @@ def fixed(setup: Setup) -> Iterator[Tensor]:
 
 
 def by_dali(setup: Setup) -> Iterator[Tensor]:
-    for images in dali.op_by_op(setup):
+    for images in in_dali.op_by_op(setup):
         yield from_dlpack(images.as_tensor()).permute(0, 3, 1, 2)
 
 
-class PilImages(torchvision.Images):
+class PilImages(in_torchvision.Images):
     """Images that PIL decodes and transforms."""
 
     def __getitem__(self, index: int) -> Tensor:
@@ -86,7 +87,7 @@ def by_torchvision_on_gpu(setup: Setup) -> Iterator[Tensor]:
     """Decode by nvJPEG and transform image by image."""
     if setup.device.type != "cuda":
         raise LeftOutError("no GPU")
-    transform, paths, size = torchvision.transform(setup.plan), setup.paths(), setup.batch_size
+    transform, paths, size = in_torchvision.transform(setup.plan), setup.paths(), setup.batch_size
     if not all(path.lower().endswith((".jpg", ".jpeg")) for path in paths):
         raise LeftOutError("not all images are JPEG files")
     batches = [paths[first : first + size] for first in range(0, len(paths), size)]

@@ -19,7 +19,6 @@ from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
 from augment.cli.parser import TRUST_FLAG
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
-from augment.support.secrets import for_worker
 from augment.support.signals import StopSignals
 from augment.support.text import amount, duration
 from trainer.loop.callback import Callback
@@ -201,7 +200,7 @@ class Command:
         jobs = [f"--job={name}" for name in names]
         return cls(
             (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), *flags, *jobs),
-            {"PYTHONPATH": path} | for_worker(),
+            {"PYTHONPATH": path},
             str(Path.cwd()),
         )
 

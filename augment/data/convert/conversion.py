@@ -1,20 +1,21 @@
-"""Write a data set in another format into a temporary folder, read it back, and move it to its place."""
+"""Write a data set as folders of classes or as tar shards, read it back, and rename the finished folder."""
 
+import io
+import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import TypeVar
-from uuid import uuid4
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
 
-from augment.data.convert.writers import FORMATS, EncodedSample, Schema, check_names, settings_of
 from augment.data.dataset import CLASSES_FILE, Dataset, ImageRef, Split
 from augment.data.formats.shards import is_pattern
 from augment.data.images import as_jpeg, file_name, name_of, open_image, read_encoded, to_rgb
@@ -24,11 +25,21 @@ from augment.data.targets.kind import Target
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line
-from augment.support.files import remove_parts
+from augment.support.files import atomic_path
+
+FORMATS = {"folder": "an image a file, <split>/<class>/*", "webdataset": "tar shards; also labels and numbers"}
+# The tasks whose targets each can hold.
+_TASKS = {"folder": ("classify",), "webdataset": ("classify", "multilabel", "regress")}
 
 _SEED = 0  # of the order of train
 _KEY = re.compile(r"[^A-Za-z0-9_-]+")
 _KEY_LENGTH = 60  # tar's oldest form has room for names of 100
+
+# File endings by the first bytes of a file.
+_ENDINGS = {
+    b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp", b"II*\0": ".tif", b"MM\0*": ".tif",
+    b"\0\0\0\x0cjP": ".jp2", b"\xff\x4f\xff\x51": ".jp2", b"P": ".pnm",
+}  # fmt: skip
 
 R = TypeVar("R")
 
@@ -43,101 +54,109 @@ class Options:
     shard_mb: float = 128  # approximate size of a shard in MiB
 
 
-def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> str:
+@dataclass(frozen=True)
+class _Sample:
+    """An encoded image to write, and the name of its file without an ending."""
+
+    key: str
+    image: bytes
+    target: Target
+
+    @property
+    def file(self) -> str:
+        """The key with the ending that fits the content."""
+        return self.key + next((ending for head, ending in _ENDINGS.items() if self.image.startswith(head)), ".jpg")
+
+
+def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> None:
     """Write both splits, load them as training does, and compare the counts, targets and bytes of images.
 
     The images of train are shuffled once, so that sequential readers meet all classes early. The folder is new or
-    empty, and empty again after an error; `jobs` threads read and re-encode images.
-
-    Returns:
-        A checksum of all targets and encoded images, whatever their order and format: hexadecimal.
+    empty, and so it is after an error; `jobs` threads read and re-encode images.
 
     Raises:
-        UserError: the folder has other content, the format cannot hold the names, or an image cannot be read.
+        UserError: the folder has other content, the format cannot hold the targets, or an image cannot be read.
         OSError: the folder cannot be written.
     """
-    schema = Schema(dataset.task, dataset.classes)
-    check_names(schema, options.to)
-    if FORMATS[options.to].ending and is_pattern(str(out)):
-        raise UserError(f"--out {out}: would be a pattern. Allowed: a name without any of * ? [ ] {{ }}.")
+    _check(dataset, out, options)
     order = np.random.default_rng(_SEED).permutation(len(dataset.train))
-    splits = {"train": take(dataset.train, order), "val": dataset.val}
-    with _new_folder(out) as part:
-        if schema.task != "regress":
-            (part / CLASSES_FILE).write_text("".join(f"{name}\n" for name in schema.names), encoding="utf-8")
-        written = {name: _write(part / name, split, schema, options, jobs) for name, split in splits.items()}
-        _compare(part, written, schema, options, jobs)
-    return f"{sum(map(sum, written.values())) % 2**128:032x}"
-
-
-@contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder in `out`, which may be a mount point; its visible content is moved up at the end."""
-    out.mkdir(parents=True, exist_ok=True)
-    if any(file.suffix != ".part" for file in out.iterdir()):
-        raise UserError(f"--out {out}: exists and is not empty. Allowed: a new or empty folder.")
-    remove_parts(out)  # of a conversion that was killed
-    part = out / f".{uuid4().hex}.part"
-    moved: list[Path] = []
-    try:
+    with atomic_path(out) as part:
         part.mkdir()
-        yield part
-        for file in part.glob("[!.]*"):
-            moved.append(file.rename(out / file.name))
-    except BaseException:  # even a new name may need room
-        for file in moved:
-            shutil.rmtree(file) if file.is_dir() else file.unlink()
-        raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+        (part / CLASSES_FILE).write_text("".join(f"{name}\n" for name in dataset.classes), encoding="utf-8")
+        splits = {"train": take(dataset.train, order), "val": dataset.val}
+        written = {name: _write(part / name, split, dataset, options, jobs) for name, split in splits.items()}
+        index = {"dir": str(part / ".index")} if options.to == "webdataset" else {}
+        found = parse_data(settings_of(dataset, options.to, part) | index).load()
+        for name, digests in written.items():
+            with _each(f"Reading {name}", getattr(found, name), _digest_of(found), jobs) as read:
+                if sorted(read) != sorted(digests):
+                    raise UserError(f"what was written differs when read back: {name}.")
+        shutil.rmtree(part / ".index", ignore_errors=True)
 
 
-def _write(path: Path, split: Split, schema: Schema, options: Options, jobs: int) -> list[int]:
+def settings_of(dataset: Dataset, to: str, out: Path) -> dict[str, Any]:
+    """Return the settings, `{source: name, ...}`, that read a data set that was written to a folder."""
+    if to == "folder":
+        return {"source": to, "root": str(out)}
+    found = {"source": to} | {split: f"{out}/{split}-*.tar" for split in ("train", "val")} | {"task": dataset.task}
+    named = {"targets": list(dataset.classes)} if dataset.task == "regress" else {"classes": f"{out}/{CLASSES_FILE}"}
+    return found | named
+
+
+def _check(dataset: Dataset, out: Path, options: Options) -> None:
+    if dataset.task not in (tasks := _TASKS[options.to]):
+        raise UserError(f"data: its task is {dataset.task}. Allowed with --to {options.to}: {', '.join(tasks)}.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out {out}: exists and is not empty. Allowed: a new or empty folder.")
+    if is_pattern(str(out)):
+        raise UserError(f"--out {out}: would be a pattern. Allowed: a name without any of * ? [ ] {{ }}.")
+    for name in dataset.classes:
+        if not name.isprintable() or name != name.strip() or (options.to == "folder" and re.search(r"^\.|/", name)):
+            what = f"the {dataset.noun} {name!a} cannot be written"
+            raise UserError(f"{what}. Allowed with --to {options.to}: other names.")
+
+
+def _write(path: Path, split: Split, dataset: Dataset, options: Options, jobs: int) -> list[int]:
     """Write a split into shards whose names begin with `path`, or into this folder; return the images' digests."""
     digests: list[int] = []
 
-    def load(number: int, ref: ImageRef, target: Target) -> EncodedSample:
+    def load(number: int, ref: ImageRef, target: Target) -> _Sample:
         image = _load(ref, options)
-        digests.append(_digest(image, schema.exact(target)))
-        return EncodedSample(_key(number, ref), image, target)
+        digests.append(_digest(image, _plain(dataset, target)))
+        return _Sample(f"{number:08}_{_KEY.sub('_', file_name(ref).partition('.')[0])[:_KEY_LENGTH]}", image, target)
 
-    form = FORMATS[options.to]
     with _each(f"Writing {path.name}", split, load, jobs) as loaded:
         samples = iter(loaded)
-        if not form.ending:
-            form.write(path, samples, schema)
         for shard, first in enumerate(samples):
-            form.write(path.with_name(f"{path.name}-{shard:05}"), _of_shard(first, samples, options.shard_mb), schema)
+            if options.to == "folder":
+                folder = path / dataset.classes[first.target]
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / first.file).write_bytes(first.image)
+                continue
+            with tarfile.open(f"{path}-{shard:05}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+                room = options.shard_mb * 2**20
+                for sample in chain([first], samples):
+                    _add(archive, sample.file, sample.image)
+                    _add(archive, *_label(dataset, sample))
+                    room -= len(sample.image)
+                    if room <= 0:
+                        break
     return digests
 
 
-def _of_shard(first: EncodedSample, rest: Iterator[EncodedSample], size_mb: float) -> Iterator[EncodedSample]:
-    """Yield the first sample of a shard, and others until it is large enough."""
-    yield first
-    size = len(first.image)
-    while size < size_mb * 2**20 and (sample := next(rest, None)):
-        yield sample
-        size += len(sample.image)
+def _label(dataset: Dataset, sample: _Sample) -> tuple[str, bytes]:
+    """Return the name and the content of the file with the target of an image."""
+    if dataset.task == "classify":
+        return f"{sample.key}.cls", str(sample.target).encode()
+    plain = _plain(dataset, sample.target)
+    fields = dict(zip(dataset.classes, plain, strict=True)) if dataset.task == "regress" else {"label": plain}
+    return f"{sample.key}.json", json.dumps(fields).encode()
 
 
-def _compare(part: Path, written: Mapping[str, list[int]], schema: Schema, options: Options, jobs: int) -> None:
-    """Load what was written, and refuse it if it differs from the digests of each split."""
-    index = {"dir": str(part / ".index")} if FORMATS[options.to].ending else {}
-    try:
-        found = parse_data(settings_of(options.to, part, schema) | index).load()
-    except UserError as error:
-        raise UserError(f"what was written differs when read back: {error}") from None
-    read = Schema(found.task, found.classes)
-    # A class without images has no folder.
-    same = found.task == schema.task and (found.task == "classify" or found.classes == schema.names)
-
-    def load(_: int, ref: ImageRef, target: Target) -> int:
-        return _digest(read_encoded(ref), read.exact(target))
-
-    for name, split in (("train", found.train), ("val", found.val)):
-        with _each(f"Reading {name}", split, load, jobs) as digests:
-            if sorted(digests) != sorted(written[name]) or not same:
-                raise UserError(f"what was written differs when read back: {name}, of {len(split):,} images.")
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), 0o644
+    archive.addfile(member, io.BytesIO(content))
 
 
 @contextmanager
@@ -148,14 +167,21 @@ def _each(what: str, split: Split, load: Callable[[int, ImageRef, Target], R], j
         yield progress.track(results, len(split), description=what)
 
 
-def _digest(image: bytes | memoryview, target: bytes) -> int:
-    digest = blake2b(target + b"\0", digest_size=16)
+def _plain(dataset: Dataset, target: Target) -> list[Any]:
+    """Return the names of an image's class or labels, or its numbers, which are float32 in training."""
+    if dataset.task == "regress":
+        return list(np.array(target, np.float32).reshape(-1).tolist())
+    return [dataset.classes[index] for index in dataset.kind.present(target)]
+
+
+def _digest_of(dataset: Dataset) -> Callable[[int, ImageRef, Target], int]:
+    return lambda _, ref, target: _digest(read_encoded(ref), _plain(dataset, target))
+
+
+def _digest(image: bytes | memoryview, target: list[Any]) -> int:
+    digest = blake2b(f"{target}\0".encode(errors="surrogateescape"), digest_size=16)
     digest.update(image)
     return int.from_bytes(digest.digest())
-
-
-def _key(number: int, image: ImageRef) -> str:
-    return f"{number:08}_{_KEY.sub('_', file_name(image).partition('.')[0])[:_KEY_LENGTH]}"
 
 
 def _load(ref: ImageRef, options: Options) -> bytes:

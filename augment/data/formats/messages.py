@@ -1,6 +1,6 @@
-"""The messages that hold images in files: tf.train.Example and Caffe's Datum.
+"""The message that holds an image in a file: tf.train.Example.
 
-Sources: tensorflow/core/example/example.proto and feature.proto; BVLC/caffe/src/caffe/proto/caffe.proto.
+Source: tensorflow/core/example/example.proto and feature.proto.
 """
 
 from typing import Any
@@ -16,8 +16,6 @@ _MESSAGES = {
     "FeatureEntry": "key 1 string, value 2 Feature",  # of a map, which is the same in a file
     "Features": "feature 1 FeatureEntry repeated",
     "Example": "features 1 Features",
-    "Datum": "channels 1 int32, height 2 int32, width 3 int32, data 4 bytes, label 5 int32, "
-    "float_data 6 float repeated, encoded 7 bool",
 }
 
 
@@ -37,10 +35,7 @@ def _declare() -> Any:
     return pool
 
 
-_POOL = _declare()
-
-Example: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("images.Example"))
-Datum: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("images.Datum"))
+Example: Any = message_factory.GetMessageClass(_declare().FindMessageTypeByName("images.Example"))
 
 # What their `FromString` raises.
 DecodeError: Any = message.DecodeError

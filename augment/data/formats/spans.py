@@ -7,7 +7,7 @@ process, and each map keeps its file open, which a set of a thousand shards cann
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,7 +62,6 @@ class Span:
     key: str  # identifies the image in its file, such as the number of its record
     offset: int  # of the first byte
     length: int  # in bytes
-    unpack: Callable[[bytes], bytes | memoryview] | None = None  # extracts the image from the bytes
     label: str = ""  # name of the file in messages, if it differs from the file's name
 
     @property
@@ -75,7 +74,7 @@ class Span:
         """Offset and length."""
         return f"{self.offset} {self.length}"
 
-    def read(self) -> bytes | memoryview:
+    def read(self) -> bytes:
         """Return the encoded image.
 
         Raises:
@@ -84,8 +83,7 @@ class Span:
         opened = _opened(self.file)
         # Each time, for half a microsecond: a changed file could give wrong pixels.
         self.file.require_unchanged(opened.descriptor)
-        found = os.pread(opened.descriptor, self.length, self.offset)
-        return self.unpack(found) if self.unpack else found
+        return os.pread(opened.descriptor, self.length, self.offset)
 
     def expect(self) -> None:
         """Prefetch the bytes in the background."""

@@ -5,8 +5,7 @@ endian. Source of the framing and of the masked CRC-32C: tensorflow.org/tutorial
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from augment.data.formats.index import Record
@@ -15,7 +14,7 @@ from augment.data.formats.spans import RecordFile, mapped, masked_crc
 from augment.data.targets.given import Label
 from augment.support.errors import UserError, suggest
 
-IMAGE, LABEL, TEXT = "image/encoded", "image/class/label", "image/class/text"
+IMAGE, LABEL = "image/encoded", "image/class/label"
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
@@ -109,33 +108,3 @@ def _number(feature: Any, name: str) -> Label:
         several = f"; data.label={name} data.task=regress reads several" if values else ""
         raise ValueError(f"feature '{name}' (data.targets) holds {len(values)} values; allowed is one{several}")
     return float(values[0])
-
-
-# The values of a feature: encoded images or texts, floats, or whole numbers.
-Feature = Sequence[bytes] | Sequence[float] | Sequence[int]
-
-
-def write_examples(path: Path, samples: Iterable[Mapping[str, Feature]]) -> None:
-    """Write a file of Examples, given their features by name, and the index `<path>.idx` for DALI's reader.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    lines: list[str] = []
-    with path.open("wb") as stream:
-        for features in samples:
-            example = Example()
-            for name, values in features.items():
-                getattr(example.features.feature.add(key=name).value, _field(values)).value.extend(values)
-            record = example.SerializeToString()
-            lines.append(f"{stream.tell()} {len(record) + _HEAD + _CHECKSUM.size}\n")
-            length = _LENGTH.pack(len(record))
-            stream.write(length + _CHECKSUM.pack(masked_crc(length)) + record + _CHECKSUM.pack(masked_crc(record)))
-    path.with_name(f"{path.name}.idx").write_text("".join(lines))
-
-
-def _field(values: Feature) -> str:
-    """Return the field of a Feature that holds the values."""
-    if any(isinstance(value, bytes) for value in values):
-        return "bytes_list"
-    return "float_list" if any(isinstance(value, float) for value in values) else "int64_list"

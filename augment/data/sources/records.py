@@ -1,28 +1,25 @@
-"""The sources that read files of records: tar shards, TFRecord, RecordIO, LMDB, Parquet."""
+"""The sources that read files of records: tar shards, TFRecord, Parquet."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from augment.data.dataset import DATA_DIR, Dataset, ImageRef, StoredImage
-from augment.data.formats.caffe import DatumImage, read_datums
 from augment.data.formats.index import Index, Reader, load_indexes
 from augment.data.formats.parquet import class_names, read_column, read_table
-from augment.data.formats.recordio import read_records, unpack
-from augment.data.formats.shards import find_shards, is_pattern
+from augment.data.formats.shards import find_shards
 from augment.data.formats.spans import RecordFile, Span
 from augment.data.formats.tfrecord import IMAGE, LABEL, read_examples
 from augment.data.formats.webdataset import read_shard
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
 from augment.data.targets.given import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.labels import LABELS
 from augment.data.targets.numbers import NUMBERS
 from augment.params import WRITES, Text, Texts, setting
 from augment.support.errors import UserError
-from augment.support.files import digest, expanded, near_file
+from augment.support.files import digest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +37,7 @@ class Records(LabeledSource):
         """Index new or changed files, and give the labels numbers."""
         options = self.target_options()
         # Both patterns first: a missing file of val should be reported before the files of train are indexed.
-        found = {key: self._find(pattern, key) for key, pattern in self.given().items()}
+        found = {key: find_shards(pattern, key) for key, pattern in self.given().items()}
         return make_dataset([self._split(key, paths) for key, paths in found.items()], options, typed=self.typed)
 
     def _split(self, key: str, paths: Sequence[Path]) -> LabeledSplit:
@@ -61,9 +58,6 @@ class Records(LabeledSource):
         except UserError as error:
             raise UserError(f"{key}: {error}") from None
 
-    def _find(self, pattern: str, key: str) -> list[Path]:
-        return find_shards(pattern, key)
-
     def _reader(self) -> Reader:
         """Return the function that reads a file."""
         raise NotImplementedError
@@ -80,9 +74,9 @@ class Records(LabeledSource):
         return None
 
 
-def _spans(file: RecordFile, index: Index, **more: Any) -> list[Span]:
+def _spans(file: RecordFile, index: Index, label: str = "") -> list[Span]:
     """Return the images of a file, named by their keys or numbers."""
-    return [Span(file, name, *span, **more) for name, span in zip(index.names, index.spans.tolist(), strict=True)]
+    return [Span(file, name, *span, label=label) for name, span in zip(index.names, index.spans.tolist(), strict=True)]
 
 
 @source("webdataset")
@@ -120,41 +114,6 @@ class TFRecord(Records):
         return partial(read_examples, image=self.image, label=self.label, targets=self.targets)
 
 
-@source("recordio")
-@dataclass(frozen=True, kw_only=True)
-class RecordIO(Records):
-    """MXNet's .rec files; their .idx files are not needed."""
-
-    typed: ClassVar[bool] = False  # all are floats
-
-    def _reader(self) -> Reader:
-        return partial(read_records, padded=not self.targets and self.kind == LABELS)
-
-    def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
-        return _spans(file, index, unpack=unpack)
-
-
-@source("lmdb")
-@dataclass(frozen=True, kw_only=True)
-class Lmdb(Records):
-    """Caffe's LMDB folders of Datum: encoded images, or pixels in BGR order."""
-
-    def _find(self, pattern: str, key: str) -> list[Path]:
-        if pattern.endswith(".mdb"):
-            return find_shards(pattern, key)
-        folder = expanded(pattern)
-        if not is_pattern(pattern) and not (folder / "data.mdb").exists():
-            near = "" if folder.exists() else near_file(folder, folder=True)
-            raise UserError(f"{key}={pattern}: is no LMDB database, which is a folder with data.mdb in it.{near}")
-        return find_shards(f"{pattern}/data.mdb", key)
-
-    def _reader(self) -> Reader:
-        return read_datums
-
-    def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
-        return [DatumImage(file, bytes.fromhex(name)) for name in index.names]
-
-
 @source("parquet")
 @dataclass(frozen=True, kw_only=True)
 class Parquet(Records):
@@ -187,6 +146,6 @@ class Parquet(Records):
 
     def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:
         """Return a column of the files."""
-        paths = self._find(self.train, "data.train")
+        paths = find_shards(self.train, "data.train")
         values = [value for path in paths for value in read_column(path, name)]
         return dict(zip(self._split("data.train", paths).images, values, strict=True))

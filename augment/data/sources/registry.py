@@ -163,6 +163,9 @@ _SOURCES: dict[str, type[Source]] = {}
 # Read-only view: name in the configuration -> source.
 SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
 
+# Formats that were read up to version 0.12, and what to do with files in them.
+_GONE = ("lmdb", "recordio")
+
 VAL_MISSING = f"data.val: missing. Allowed: validation data; or {CUT}."
 
 
@@ -267,6 +270,8 @@ def parse_data(given: object, *, needs_train: bool = True) -> Source:
     Raises:
         UserError: an unknown source or setting, a missing one, or a value that is not allowed.
     """
+    if isinstance(given, Mapping):
+        refuse_gone(given.get("source"))
     alone = False
     if not needs_train and isinstance(given, Mapping):
         alone = [key for key in _SPLITS if given.get(key) is not None] == ["val"]
@@ -290,6 +295,15 @@ def parse_data(given: object, *, needs_train: bool = True) -> Source:
             f"null, which validates on them; or {without}, which leaves them aside."
         )
     return source
+
+
+def refuse_gone(name: object) -> None:
+    """Refuse a source that there was, and name what replaces it."""
+    if name in _GONE:
+        raise UserError(
+            f"data: {name} is no longer read. Allowed: data=webdataset, which `python -m augment convert data={name} "
+            "... --to webdataset` of version 0.12 writes; or data=own with a Dataset of your own."
+        )
 
 
 def whole(source: Source) -> Source:

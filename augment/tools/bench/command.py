@@ -1,4 +1,4 @@
-"""Measure how fast a recipe runs, compared with upper bounds and with other libraries.
+"""Measure how fast a recipe runs, compared with upper bounds.
 
 Rows are interleaved: each round runs every row for a few seconds, so that a temporary slowdown of the machine affects
 all of them. Rows that are not being timed are idle: batches that threads or workers have prefetched are consumed before
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from augment.cli.compose import compose_recipe
-from augment.cli.parser import Parser, add_measuring_flags, flags_in, readable_errors, whole_number
+from augment.cli.parser import Parser, add_measuring_flags, readable_errors, whole_number
 from augment.support.errors import UserError, suggest
 from augment.support.process import cores
 
@@ -20,7 +20,6 @@ _EXAMPLES = """\
   python -m augment bench +aug=imagenette aug.size=224 --photos DIR       on all images in DIR, at 224 px
   python -m augment bench +aug=imagenette --rows decode,fused             two rows only
   python -m augment bench +aug=imagenette --also rand_augment --ops all   other recipes and single ops, too
-  python -m augment bench +aug=imagenette --transform                     on a decoded batch in memory
 """
 
 
@@ -28,8 +27,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
         flags, overrides = _parser().split(arguments)
-        if flags.transform and (unused := sorted({"--also", "--ops", "--workers"} & flags_in(arguments))):
-            raise UserError(f"{unused[0]}: not used with --transform. Allowed: one of the two.")
         recipe = compose_recipe(overrides)
         source = recipe.source()
         # The settings of the recipe apply to the others, too; its steps do not.
@@ -41,10 +38,10 @@ def main(arguments: Sequence[str]) -> int:
         # PyTorch and DALI take seconds to import.
         from augment.cli.benchmark import compare
         from augment.data.sources import load_dataset
-        from augment.tools.bench.rows import Setup, file_rows, memory_rows, op_rows, recipe_row
+        from augment.tools.bench.rows import Setup, file_rows, op_rows, recipe_row
 
         setup = Setup(recipe.aug, flags, lambda: load_dataset(source).train.files)
-        known = memory_rows(setup) if flags.transform else file_rows(setup)
+        known = file_rows(setup)
         names = [row.name for row in known]
         if unknown := [name for name in flags.rows if name not in names]:
             raise UserError(f"--rows: unknown row '{unknown[0]}'.{suggest(unknown[0], names)}")
@@ -57,8 +54,8 @@ def main(arguments: Sequence[str]) -> int:
             rows,
             flags,
             device=setup.device,
-            baselines=["transform"] if flags.transform else ["decode", "crop"],
-            settings={"recipe": str(setup.plan), "threads": flags.threads, "workers": flags.workers},
+            baselines=["decode", "crop"],
+            settings={"recipe": str(setup.plan), "threads": flags.threads},
         )
     return 0
 
@@ -69,7 +66,6 @@ def _parser() -> Parser:
     for flag, default, text in (
         ("--batch-size", 256, "images per batch (default: 256)"),
         ("--threads", min(16, cores()), "CPU threads of a DALI pipeline (default: one per core, at most 16)"),
-        ("--workers", cores(), "worker processes of a DataLoader (default: one per core)"),
     ):
         parser.add_argument(flag, type=whole_number(1), default=default, metavar="N", help=text)
     for flag, metavar, text in (
@@ -78,8 +74,6 @@ def _parser() -> Parser:
         ("--ops", "NAME,NAME|all", "add rows for single ops, applied to every image after the recipe's crop"),
     ):
         parser.add_argument(flag, type=_names, default=(), metavar=metavar, help=text)
-    transform = "compare augment.Transform with torchvision on a decoded batch instead"
-    parser.add_argument("--transform", action="store_true", help=transform)
     photos = "use the images in this folder, at any depth, instead of data"
     parser.add_argument("--photos", type=Path, metavar="DIR", help=photos)
     return parser

@@ -3,23 +3,20 @@
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
+from nvidia.dali import fn, pipeline_def
 
-from augment.cli.compose import Recipe
 from augment.data.dataset import ImageRef, Split
-from augment.data.images import are_paths, open_image, read_encoded, to_rgb
+from augment.data.images import are_paths, read_encoded
 from augment.data.selection import whole_batches
 from augment.pipeline.batch import Batch
+from augment.pipeline.graph import GraphImage, Node, Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.pipeline.reading import Order
-from augment.pipeline.transform import Transform
 from augment.recipe.op import OPS
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import Aug, Step, parse_steps
@@ -28,9 +25,6 @@ from augment.support.errors import UserError, suggest
 from augment.support.measurement import LeftOutError, Row, consumer, endless
 from augment.support.text import amount
 from augment.tools._photos import find_photos
-from augment.tools.bench import dali, torchvision
-
-_SIDE = 224  # px, of the images in memory
 
 # More would exceed the page cache of a small machine and change no row's speed.
 _MOST_IMAGES = 20_000
@@ -96,21 +90,42 @@ def recipe_row(setup: Setup, name: str, title: str, aug: Aug, **further: Any) ->
 
 def file_rows(setup: Setup) -> list[Row]:
     """Return the rows that start from files."""
-    fused, workers = replace(setup.aug, fuse=True), setup.flags.workers
-
-    def in_torchvision() -> Iterator[Tensor]:
-        return torchvision.batches(torchvision.Images(setup.paths(), torchvision.transform(setup.plan)), setup)
-
+    fused = replace(setup.aug, fuse=True)
     return [
-        row("read", "read the files", lambda: dali.batches(setup, lambda: dali.read(setup)), is_bound=True),
-        row("decode", "decode", lambda: dali.batches(setup, lambda: dali.image(setup).decode()), is_bound=True),
+        row("read", "read the files", lambda: outputs(setup, lambda: read(setup)), is_bound=True),
+        row("decode", "decode", lambda: outputs(setup, lambda: image(setup).decode()), is_bound=True),
         recipe_row(setup, "crop", "crop + normalize", crop_of(setup.aug), is_bound=True),
         recipe_row(setup, "fused", "fused", fused, ours=True),
         recipe_row(setup, "steps", "step by step", replace(setup.aug, fuse=False)),
-        row("dali", "DALI op by op", lambda: dali.op_by_op(setup)),
         row("cached", "fused, decoder cache", lambda: cached(setup), ahead=fused.prefetch + 1, ours=True),
-        row("torchvision", "torchvision v2", in_torchvision, ahead=2 * workers + 1, stride=workers),
     ]
+
+
+def outputs(setup: Setup, define: Callable[[], Node], *, conditionals: bool = False) -> Iterator[Any]:
+    """Yield the batches of a pipeline with one output, endlessly; as in the loader, without waiting for the GPU."""
+    cuda = setup.device.type == "cuda"
+    pipeline = pipeline_def(define, enable_conditionals=conditionals)(
+        batch_size=setup.batch_size,
+        num_threads=setup.flags.threads,
+        device_id=0 if cuda else None,
+        exec_dynamic=True,
+        seed=0,
+    )
+    stream = torch.cuda.current_stream() if cuda else None
+    pipeline.build()
+    while True:
+        yield from pipeline.run(stream)
+
+
+def read(setup: Setup) -> Node:
+    """Read the files."""
+    encoded, _ = fn.readers.file(files=setup.paths(), shuffle_after_epoch=True)
+    return encoded
+
+
+def image(setup: Setup) -> GraphImage:
+    """Return the image of a file, to be decoded whole or in part."""
+    return GraphImage(read(setup), Placement().on(setup.device, setup.flags.threads), seed=0)
 
 
 def op_rows(setup: Setup, names: Sequence[str]) -> list[Row]:
@@ -162,39 +177,3 @@ def cached(setup: Setup) -> Iterator[Batch]:
         raise LeftOutError("no GPU")
     setup.paths()  # others are not cached
     return loaded(setup, replace(setup.aug, fuse=True, cache="gpu"))
-
-
-def memory_rows(setup: Setup) -> list[Row]:
-    """Return the rows that transform a decoded batch on the device to normalized floats.
-
-    torchvision draws once for all images that it is given: one row draws once for the whole batch, which is fast but
-    augments all images alike, and another transforms image by image.
-    """
-
-    def ours() -> Iterator[Sized]:
-        options = {"device": setup.device, "threads": setup.flags.threads, "classes": 10}
-        transform = Transform(Recipe(setup.aug, 0, (), {}), **options)
-        targets = torch.zeros(setup.batch_size, dtype=torch.int64, device=setup.device)
-        return repeated(setup, lambda batch: transform(batch, targets))
-
-    def theirs(*, each: bool) -> Iterator[Sized]:
-        transform = torchvision.transform(setup.plan)
-        apply = (lambda planes: torch.stack([transform(image) for image in planes])) if each else transform
-        return repeated(setup, lambda batch: apply(batch.permute(0, 3, 1, 2)))
-
-    return [
-        row("transform", "augment.Transform", ours, ours=True),
-        row("torchvision", "torchvision v2, one draw a batch", partial(theirs, each=False)),
-        row("torchvision_each", "torchvision v2, image by image", partial(theirs, each=True)),
-    ]
-
-
-def repeated(setup: Setup, apply: Callable[[Tensor], Sized]) -> Iterator[Sized]:
-    """Yield what a function returns for a batch on the device, (N, 224, 224, 3) uint8, again and again."""
-    images = []
-    for file in setup.files[: setup.batch_size]:
-        with open_image(file) as image:
-            images.append(np.asarray(to_rgb(image).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)))
-    batch = torch.from_numpy(np.stack(images)).to(setup.device)
-    while True:
-        yield apply(batch)

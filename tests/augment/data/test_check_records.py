@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from recordio_writer import write_records
+from tfrecord_writer import IMAGE, LABEL, write_examples
 
-from augment.data.formats.tfrecord import IMAGE, LABEL, write_examples
 from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.support.errors import UserError
 
@@ -35,12 +34,12 @@ def test_another_image_of_the_same_record_is_checked(jpeg: bytes, tmp_path: Path
 
 
 def test_a_changed_file_is_checked_again(jpeg: bytes, tmp_path: Path) -> None:
-    given = {"source": "recordio", "train": "train.rec", "val": "val.rec"}
+    given = {"source": "tfrecord", "train": "train.tfrecord", "val": "val.tfrecord"}
     for name in ("train", "val"):
-        write_records(tmp_path / f"{name}.rec", [(jpeg, 0)])
+        write_features(tmp_path / f"{name}.tfrecord", jpeg)
     assert len(load_dataset(parse_data(given)).train) == 1
-    write_records(tmp_path / "train.rec", [(bytes(len(jpeg)), 0)])  # at the same place, as long
-    os.utime(tmp_path / "train.rec", ns=(1, 1))
+    write_features(tmp_path / "train.tfrecord", bytes(len(jpeg)))  # at the same place, as long
+    os.utime(tmp_path / "train.tfrecord", ns=(1, 1))
     LOADED.forget()
     with pytest.raises(UserError, match="1 of 1 train image cannot be used"):
         load_dataset(parse_data(given))

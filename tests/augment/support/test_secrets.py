@@ -5,7 +5,7 @@ import pickle
 import pytest
 from omegaconf import OmegaConf
 
-from augment.support.secrets import Reference, as_written, hide, is_secret, masked, resolved
+from augment.support.secrets import Reference, as_written, is_secret, masked, resolved
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,6 @@ def test_what_looks_like_a_secret(key: str, value: object, secret: bool) -> None
 
 def test_texts_of_the_environment_stay_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACE", "/top/secret")
-    hide("a.token", "abc")
     raw = {
         "root": "${oc.env:PLACE}",
         "train": "${root}/train",
@@ -44,9 +43,10 @@ def test_texts_of_the_environment_stay_references(monkeypatch: pytest.MonkeyPatc
         "list": ["${oc.env:PLACE}", "x"],
         "copy": "${inner}",
         "inner": {"place": "${oc.env:PLACE}"},
-        "a": {"token": "${hidden:a.token}"},
+        "a": {"token": "${oc.env:TOKEN}"},
     }
     monkeypatch.setenv("STEPS", "3")
+    monkeypatch.setenv("TOKEN", "abc")
     plain = resolved(OmegaConf.to_container(OmegaConf.create(raw), resolve=True), raw)
     assert plain["train"] == "/top/secret/train"
     assert plain["a"]["token"] == "abc"

@@ -16,19 +16,17 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 
 def test_any_number_of_threads_writes_the_same(sample_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for jobs in ("1", "3"):
-        given = ["data=sample", f"data.dir={sample_set}", "--to", "tfrecord", "--out", jobs]
+        given = ["data=sample", f"data.dir={sample_set}", "--to", "webdataset", "--out", jobs]
         assert main([*given, "--shard-mb", "1", "--jobs", jobs]) == 0
     one, three = ({file.name: file.read_bytes() for file in Path(jobs).iterdir()} for jobs in "13")
     assert len(one) > 4
     assert one == three
-    train, val, verified, usage = capsys.readouterr().out.splitlines()[4:]
-    assert train == "train: 320 images in 3 shards"
-    assert val == "val: 500 images in 4 shards"
-    assert verified.startswith("Verified by reading everything back: checksum ")
-    assert usage == (
-        "To use the data: data=tfrecord 'data.train=3/train-*.tfrecord' 'data.val=3/val-*.tfrecord' "
-        "data.classes=3/classes.txt"
-    )
+    assert capsys.readouterr().out.splitlines()[3:] == [
+        "train: 320 images",
+        "val: 500 images",
+        "Verified by reading everything back. To use the data: data=webdataset 'data.train=3/train-*.tar' "
+        "'data.val=3/val-*.tar' data.task=classify data.classes=3/classes.txt",
+    ]
 
 
 def test_the_printed_line_is_read_as_it_was_written() -> None:

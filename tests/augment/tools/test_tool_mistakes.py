@@ -9,19 +9,15 @@ from augment.cli.tools import run_tool
 
 MISTAKES = [
     ("plan --split tain", "argument --split: unknown name 'tain'. Did you mean 'train'?"),
-    ("plan --against", "argument --against: expected at least one argument"),
-    ("plan --against none +aug=imagenette", "--against: aug: chosen twice, none and imagenette."),
     ("preview", "aug.train: no steps. Allowed: +aug=NAME for a recipe, or --op NAME for an op."),
     ("preview --op flip --count 0", "--count: 0 is not allowed. Allowed: a whole number from 1 to 64"),
     ("preview --op flip --photos nowhere", "--photos nowhere: there is no such folder"),
     ("preview --op flip --photos .", "--photos .: the folder contains no images"),
-    ("convert data=sample --out x", "--to: missing. Allowed: folder, webdataset, tfrecord."),
+    ("convert data=sample --out x", "--to: missing. Allowed: folder, webdataset."),
     ("convert data=sample --to folder", "--out: missing."),
     ("convert --to folder --out x", "data: missing. Allowed: data=folder data.root=DIR, or another source."),
     ("convert data=folder --to folder --out x", "data.root: missing"),
     ("convert data=sample --size 0", "--size: 0 is not allowed. Allowed: a whole number from 1 to 65500"),
-    ("fusion --photos .", "--photos .: the folder contains no images."),
-    ("fusion a b", "a b: not allowed here. Allowed: flags only"),
 ]
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recordio_writer import write_records
 from stores import write_tar
+from tfrecord_writer import IMAGE, write_examples
 
 from augment.data.dataset import Dataset
-from augment.data.formats.tfrecord import IMAGE, write_examples
 from augment.data.sources import parse_data
 from augment.support.errors import UserError
 
@@ -31,8 +30,6 @@ def write_numbers(source: str, folder: Path, rows: Sequence[Sequence[float]]) ->
             for image, numbers in zip(image_files, named, strict=True)
         ]
         write_examples(folder / "it", examples)
-    elif source == "recordio":
-        write_records(folder / "it", list(zip(image_files, rows, strict=True)))
     elif source == "webdataset":
         members = {f"{number}.jpg": image for number, image in enumerate(image_files)}
         told = {f"{number}.json": json.dumps(numbers).encode() for number, numbers in enumerate(named)}
@@ -43,7 +40,7 @@ def write_numbers(source: str, folder: Path, rows: Sequence[Sequence[float]]) ->
     return {"source": source, "train": "it", "val": "it", "targets": ["a", "b"]}
 
 
-NUMBERED = ("tfrecord", "recordio", "webdataset", "parquet")
+NUMBERED = ("tfrecord", "webdataset", "parquet")
 
 
 @pytest.mark.parametrize("source", NUMBERED)
@@ -54,8 +51,7 @@ def test_numbers_are_read_by_name(source: str, tmp_path: Path) -> None:
         dataset = parse_data(given).load()
         assert (dataset.task, dataset.classes) == ("regress", ("a", "b"))
         assert np.array_equal(np.float32(dataset.train.targets), np.float32(rows))
-    if source != "recordio":  # whose arrays have no names
-        assert parse_data({**given, "targets": ["b"]}).load().train.targets[2] == (0.0,)
+    assert parse_data({**given, "targets": ["b"]}).load().train.targets[2] == (0.0,)
 
 
 @pytest.mark.parametrize("source", NUMBERED)
@@ -88,16 +84,6 @@ def test_floats_in_a_column_are_numbers_and_lists_of_them_several(tmp_path: Path
         read("cat", "dog", task="regress")
     with pytest.raises(UserError, match=r"data.targets: 1 name. Allowed: 2, one for each number of an image."):
         read([0.5, 1.5], [2.0, 3.0], targets=["label"])
-
-
-def test_padding_of_label_arrays_is_no_label(tmp_path: Path) -> None:
-    write_records(tmp_path / "it.rec", [(b"x", (0.0, 2.0)), (b"y", (1.0, -1.0)), (b"z", (-1.0, -1.0))])
-
-    def read(**settings: Any) -> Dataset:
-        return parse_data({"source": "recordio", "train": "it.rec", "val": "it.rec", **settings}).load()
-
-    assert read(multilabel=True).train.targets == ((1, 0, 1), (0, 1, 0), (0, 0, 0))
-    assert read(task="regress").train.targets == ((0.0, 2.0), (1.0, -1.0), (-1.0, -1.0))
 
 
 def test_features_of_tensorflows_own_writing_are_numbers() -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from encoding import bytes_feature, delimited, entry, example, framed, masked, packed
 from nvidia.dali import fn, pipeline_def, tfrecord
+from tfrecord_writer import IMAGE, LABEL, TEXT, write_examples
 
 from augment.data.formats.index import Index, build
 from augment.data.formats.spans import RecordFile, Span, masked_crc
-from augment.data.formats.tfrecord import IMAGE, LABEL, TEXT, read_examples, write_examples
+from augment.data.formats.tfrecord import read_examples
 from augment.support.errors import UserError
 
 IMAGES = [b"first", b"", b"x" * 300]  # of one and of two bytes of length

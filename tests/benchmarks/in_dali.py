@@ -6,53 +6,23 @@ rotate and warp_affine.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
-import torch
-from nvidia.dali import fn, pipeline_def, types
-from nvidia.dali.pipeline import Pipeline, do_not_convert
+from in_torchvision import translate
+from nvidia.dali import fn, types
+from nvidia.dali.pipeline import do_not_convert
 
 from augment.params import Interval, Size
-from augment.pipeline.graph import GraphImage, Node, Placement
+from augment.pipeline.graph import Node
 from augment.recipe.steps import Step
 from augment.support.measurement import LeftOutError
-from augment.tools.bench.torchvision import translate
-
-if TYPE_CHECKING:
-    from augment.tools.bench.rows import Setup
+from augment.tools.bench.rows import Setup, image, outputs
 
 Translation = Callable[[Node, Step, Size], Node]
 
 
-def batches(setup: "Setup", define: Callable[[], Node], *, conditionals: bool = False) -> Iterator[Any]:
-    """Yield the batches of a pipeline with one output, endlessly; as in the loader, without waiting for the GPU."""
-    cuda = setup.device.type == "cuda"
-    pipeline: Pipeline = pipeline_def(define, enable_conditionals=conditionals)(
-        batch_size=setup.batch_size,
-        num_threads=setup.flags.threads,
-        device_id=0 if cuda else None,
-        exec_dynamic=True,
-        seed=0,
-    )
-    stream = torch.cuda.current_stream() if cuda else None
-    pipeline.build()
-    while True:
-        yield from pipeline.run(stream)
-
-
-def read(setup: "Setup") -> Node:
-    """Read the files."""
-    encoded, _ = fn.readers.file(files=setup.paths(), shuffle_after_epoch=True)
-    return encoded
-
-
-def image(setup: "Setup") -> GraphImage:
-    """Return the image of a file, to be decoded whole or in part."""
-    return GraphImage(read(setup), Placement().on(setup.device, setup.flags.threads), seed=0)
-
-
-def op_by_op(setup: "Setup") -> Iterator[Any]:
+def op_by_op(setup: Setup) -> Iterator[Any]:
     """Yield the batches of the recipe, endlessly: normalized, float HWC.
 
     Raises:
@@ -79,7 +49,7 @@ def op_by_op(setup: "Setup") -> Iterator[Any]:
                     images = translation(images, step, plan.size)
         return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="HWC", mean=mean, std=std)
 
-    return batches(setup, define, conditionals=True)
+    return outputs(setup, define, conditionals=True)
 
 
 def _uniform(interval: Interval) -> Node:
