@@ -76,7 +76,8 @@ class Records(LabeledSource):
 
 def _spans(file: RecordFile, index: Index, label: str = "") -> list[Span]:
     """Return the images of a file, named by their keys or numbers."""
-    return [Span(file, name, *span, label=label) for name, span in zip(index.names, index.spans.tolist(), strict=True)]
+    spans = zip(index.names, index.spans.tolist(), strict=True)
+    return [Span(file, name, offset, length, label) for name, (offset, length) in spans]
 
 
 @source("webdataset")
