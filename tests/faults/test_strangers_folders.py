@@ -158,7 +158,6 @@ REACH: dict[str, Tamper] = {
     "a mirror": override("data=imagenette", "++data.url=http://127.0.0.1:9/imagenette2-160.tgz"),
     "wandb": override("++callbacks.wandb={}"),
     "mlflow": override("++callbacks.mlflow={}"),
-    "trackio": override("++callbacks.trackio={}"),
     "an environment variable": override("++run.name=${oc.env:HOME}"),
     "a folder": override("data=sample", "++data.dir=OUTSIDE/canary"),
 }

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
@@ -29,40 +28,9 @@ _PROJECT = "dali-trainer"
 _NAME, _TAG = 128, 64
 
 
-@dataclass(eq=False)
-class DashboardTracker(Tracker):
-    """Base of trackers whose packages have runs, images, tables and artifacts as Weights & Biases has them."""
-
-    checkpoint: bool = setting(Flag(default=False, doc="also send best.pt at the end, as an artifact"))
-    table_options: ClassVar[Mapping[str, Any]] = {}
-    _run: Any = field(default=None, init=False)
-
-    def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
-        """Log values over the batches."""
-        self._run.log(dict(values), step=step)
-
-    def image(self, name: str, file: Path, step: int) -> None:
-        """Log a PNG."""
-        self._run.log({name: import_module(self.package).Image(str(file))}, step=step)
-
-    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Log a table with its images."""
-        package = import_module(self.package)
-        data = [[package.Image(c) if isinstance(c, Image.Image) else self.shown(c) for c in row] for row in rows]
-        self._run.log({name: package.Table(columns=list(head), data=data, **self.table_options)}, step=step)
-
-    def shown(self, cell: str | float) -> str | float:
-        """Return a cell of a table as the dashboard shows it."""
-        return cell
-
-    def artifact(self, file: Path) -> None:
-        """Log a checkpoint as an artifact of the run."""
-        self._run.log_artifact(str(file), name=f"{MODEL}-{self._run.id}", type=MODEL, aliases=["best"])
-
-
 @configurable
 @dataclass(eq=False)
-class Wandb(DashboardTracker):
+class Wandb(Tracker):
     """Sends the run to Weights & Biases; WANDB_* environment variables count where no setting is given."""
 
     project: str | None = setting(
@@ -78,8 +46,9 @@ class Wandb(DashboardTracker):
     entity: str | None = setting(
         Text(optional=True, doc="user or team; null: WANDB_ENTITY, otherwise the account's own", reach=SENDS)
     )
+    checkpoint: bool = setting(Flag(default=False, doc="also send best.pt at the end, as an artifact"))
     package: ClassVar[str] = "wandb"
-    table_options: ClassVar[Mapping[str, Any]] = {"allow_mixed_types": True}
+    _run: Any = field(default=None, init=False)
 
     def check(self, model: nn.Module) -> None:
         """Check that the package is installed, and that there is an account if the run is to be online."""
@@ -129,7 +98,24 @@ class Wandb(DashboardTracker):
             measured = name.startswith(("train_", "val_"))
             goal = ("min,last" if smaller_is_better(name) else "max,last") if measured else None
             self._run.define_metric(_grouped(name), step_metric="epoch", summary=goal)
-        super().log({_grouped(name): value for name, value in values.items()}, step, epoch)
+        self._run.log({_grouped(name): value for name, value in values.items()}, step=step)
+
+    def image(self, name: str, file: Path, step: int) -> None:
+        """Log a PNG."""
+        import wandb
+
+        self._run.log({name: wandb.Image(str(file))}, step=step)
+
+    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
+        """Log a table with its images."""
+        import wandb
+
+        data = [[wandb.Image(cell) if isinstance(cell, Image.Image) else cell for cell in row] for row in rows]
+        self._run.log({name: wandb.Table(columns=list(head), data=data, allow_mixed_types=True)}, step=step)
+
+    def artifact(self, file: Path) -> None:
+        """Log a checkpoint as an artifact of the run."""
+        self._run.log_artifact(str(file), name=f"{MODEL}-{self._run.id}", type=MODEL, aliases=["best"])
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
         """Write the scores of the best and the last epoch, and the report's path, into the summary of the run."""

@@ -46,7 +46,7 @@ def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     callbacks = {
         name: value
         for name, value in section_of(plain, "callbacks").items()
-        if name not in known or not known[name].tracks
+        if name != "trackio" and (name not in known or not known[name].tracks)  # a tracker up to 0.12
     }
     own = [name for name in callbacks if name not in known or not known[name].__module__.startswith("trainer.")]
     fit = {name: value for name, value in fit.items() if name not in ("resume", "gpus", "metrics")}

@@ -88,7 +88,7 @@ def test_a_run_folder_does_not_decide_where_trackers_send() -> None:
     params = {f"{name}.{key}": p for name, cls in ours.items() for key, p in settings(cls).items()}
     reaching = {key for key, param in params.items() if param.reach == SENDS}
     assert reaching == {
-        *("wandb.project", "wandb.entity", "trackio.project", "trackio.space_id"),
+        *("wandb.project", "wandb.entity"),
         *("mlflow.experiment", "mlflow.tracking_uri"),
     }
 

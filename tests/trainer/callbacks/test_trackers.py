@@ -4,11 +4,10 @@ import json
 import os
 import re
 import shutil
-import sqlite3
 import struct
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from itertools import chain
@@ -27,7 +26,6 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.tensorboard import Tensorboard
 from trainer.callbacks.tracker import Tracker
-from trainer.callbacks.trackio import Trackio
 from trainer.callbacks.wandb import Wandb
 from trainer.loop.callback import RunDescription
 from trainer.loop.checkpoint import BEST
@@ -68,17 +66,17 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the trackers' packages
         patch.chdir(folder)
-        for name in [name for name in os.environ if name.startswith(("WANDB_", "MLFLOW_", "TRACKIO_"))]:
+        for name in [name for name in os.environ if name.startswith(("WANDB_", "MLFLOW_"))]:
             patch.delenv(name)
-        for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "TRACKIO_DIR", "HOME"):
+        for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "HOME"):
             patch.setenv(name, str(folder / name.lower()))
-        for name, value in (("WANDB_ERROR_REPORTING", "false"), ("WANDB_SILENT", "true"), ("HF_HUB_OFFLINE", "1")):
+        for name, value in (("WANDB_ERROR_REPORTING", "false"), ("WANDB_SILENT", "true")):
             patch.setenv(name, value)
 
         def learner(epochs: int, name: str, group: str) -> Learner:
             (folder / group).mkdir()
             (folder / group / "environment.json").write_text('{"git": {"revision": "0123abc"}}')
-            chosen = (Wandb(checkpoint=True), Tensorboard(), Trackio(checkpoint=True), Mlflow(checkpoint=True))
+            chosen = (Wandb(checkpoint=True), Tensorboard(), Mlflow(checkpoint=True))
             callbacks = (Recorder(interval=0), ParamScheduler({"lr": lin(0.1, 0.0)}), Checkpoint(), Plots(), *chosen)
             run = RunDescription(config, "sweep", (), name, TAGS, files)
             return make_learner(*callbacks, epochs=epochs, folder=folder / group, run=run)
@@ -99,7 +97,6 @@ def test_they_kept_up(tracked: Tracked) -> None:
 
 
 def test_they_print_nothing_into_the_table_of_epochs(tracked: Tracked) -> None:
-    assert "trackio" not in tracked.printed.lower()
     assert "mlflow" not in tracked.printed.lower()
 
 
@@ -195,12 +192,6 @@ def test_all_have_the_best_and_the_last_epoch_and_the_report(tracked: Tracked, s
     data = HParamsPluginData.FromString(events.PluginTagToContent("hparams")["_hparams_/session_start_info"])
     assert data.session_start_info.hparams["fit.lr"].number_value == 0.1
 
-    (file,) = (tracked.folder / "trackio_dir").glob("*.db")
-    with closing(sqlite3.connect(file)) as store:
-        logged = [json.loads(metrics) for (metrics,) in store.execute("SELECT metrics FROM metrics ORDER BY id")]
-    (last,) = [row for row in logged if row.get("report") == report]
-    assert {key: last[key] for key in wanted} == pytest.approx(wanted)
-
 
 def test_wandb_has_images_a_table_and_the_model(sent: list[list[Any]]) -> None:
     logged = {name.split("/")[0] for r in sent[0] if r.HasField("history") for name in values(r.history.item)}
@@ -225,27 +216,6 @@ def test_tensorboard_has_all_of_the_run_in_the_folder_that_it_ended_in(tracked: 
     texts = {name: events.Tensors(f"{name}/text_summary")[0].tensor_proto.string_val[0] for name in ("run", "config")}
     assert b"<" not in texts["run"]
     assert b"    fit:\n      lr: 0.1\n" in texts["config"]
-
-
-def test_trackio_has_the_run(tracked: Tracked) -> None:
-    (file,) = (tracked.folder / "trackio_dir").glob("*.db")
-    with closing(sqlite3.connect(file)) as store:
-        found = store.execute("SELECT run_id, run_name, step, metrics FROM metrics ORDER BY id").fetchall()
-        (config,) = store.execute("SELECT config FROM configs").fetchone()
-    assert len({(id, name) for id, name, *_ in found}) == 1
-    assert json.loads(config)["_Group"] == "sweep"
-    assert json.loads(config)["tags"] == list(TAGS)
-    rows = [(step, json.loads(metrics)) for *_, step, metrics in found]
-    assert [step for step, row in rows if "step/lr" in row] == STEPS
-    assert [row["val_loss"] for _, row in rows if "epoch" in row] == pytest.approx(
-        [r["val_loss"] for r in tracked.rows]
-    )
-    assert {"batch", "confusion", "wrong_predictions"} <= {name for _, row in rows for name in row}
-    assert rows[-1][1] == {"status": "finished"}
-    outside = {path.name for path in tracked.folder.iterdir()} - {f"{i}.png" for i in range(3)}
-    assert outside <= {"first", "second", "outputs", "trackio_dir", "wandb_data_dir", "wandb_cache_dir"} | {
-        *("wandb_config_dir", "home")
-    }
 
 
 def test_mlflow_has_the_run(tracked: Tracked) -> None:

@@ -37,7 +37,7 @@ def test_every_name_of_the_face_is_there() -> None:
 # What takes tens of milliseconds to seconds to import, and is not needed to say what is wrong with a command.
 HEAVY = {
     *("torch", "nvidia", "timm", "torchmetrics", "torchvision", "matplotlib", "scipy", "sympy", "optuna", "pyarrow"),
-    *("wandb", "tensorboard", "trackio", "mlflow"),
+    *("wandb", "tensorboard", "mlflow"),
 }
 
 
