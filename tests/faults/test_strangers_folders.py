@@ -40,7 +40,7 @@ RUN_FILES = [
     *("config.yaml", "summary.json", "metrics.jsonl", "steps.jsonl", "left_out.json", "environment.json", "plan.txt"),
     *("last.pt", "best.pt", "trainer.log", ".lock", ".hydra/overrides.yaml", ".hydra", "run.json", "mistakes.json"),
 ]
-JOB_FILES = ["job.json", ".attempts", "../sweep.yaml", "../sweep.md", "../sweep.json"]
+JOB_FILES = ["job.json", "../sweep.yaml", "../sweep.md", "../sweep.json"]
 SEARCH_FILES = ["../study.journal", "../.study.lock", "../search.md", "../search.json"]
 
 TOP = "../sweep.yaml"
@@ -181,7 +181,6 @@ RUN_TEXTS = [(name, content) for name in ("config.yaml", "summary.json", "metric
              for content in ("", DEEP, "[1, 2]", DIGITS)] + [("left_out.json", DEEP)]  # fmt: skip
 RUN_TEXTS += [("run.json", DEEP), ("run.json", '{"task": ["x"], "images": [1]}')]
 JOB_TEXTS = [(name, content) for name in ("job.json", "summary.json", TOP) for content in ("", DEEP, "[1]", DIGITS)]
-JOB_TEXTS += [(".attempts", "0\n" * 10**5), (".attempts", DIGITS)]
 SWEPT: dict[str, Tamper] = {
     "a swept plugin": ask("++plugins=[evil],[evil,json]"),
     "a configuration elsewhere": elsewhere,

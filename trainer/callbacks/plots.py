@@ -1,4 +1,4 @@
-"""Figures of a run: the first batch, curves, and the figure of its task."""
+"""Figures of a run: the first batch, and the figure of its task; curves are in its report."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Count, setting
-from augment.support.background import Background, Refresher
+from augment.support.background import Background
 from trainer.callbacks.checkpoint import best_model
-from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
 
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
 
     from trainer.loop.learner import Learner
 
-BATCH, HISTORY = "batch.png", "history.png"
+BATCH = "batch.png"
 REPORT = "report.html"  # of `trainer.report`
 
 
 @configurable
 @dataclass(eq=False)
 class Plots(Callback):
-    """Draws the first training batch, loss and accuracy, and the best epoch's confusion matrix.
+    """Draws the first training batch, and the best epoch's confusion matrix.
 
     In place of the matrix, it draws the average precisions for labels, and predictions over targets for numbers.
     """
@@ -37,7 +36,7 @@ class Plots(Callback):
     images: int = setting(Count(default=32, within=(1, 32), doc="number of images of the batch to show"))
     main_only = True
     order = Phase.DRAW
-    _history: Refresher | None = field(default=None, init=False)
+    _drawn: bool = field(default=True, init=False)  # whether the figure of the task is
     _first: Background[None] | None = field(default=None, init=False)
 
     @property
@@ -47,7 +46,7 @@ class Plots(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Forget the fit before."""
-        self._history, self._first = Refresher(HISTORY), None
+        self._drawn, self._first = False, None
 
     def after_batch(self, learner: Learner) -> None:
         """Draw the first training batch, as it came out of the pipeline, in the background."""
@@ -57,32 +56,23 @@ class Plots(Callback):
             self._first = Background(draw)
 
     def after_epoch(self, learner: Learner) -> None:
-        """Draw the curves again in the background if the drawing is old; after the last epoch, draw all figures."""
+        """Draw the figure after the last epoch, while the checkpoints are being written."""
         if learner.position.epoch >= learner.epochs:
-            self._draw_last(learner)  # while the checkpoints are being written
-        elif learner.folder is not None and self._history is not None and self._history.due:
-            from trainer.figures.curves import plot_history
-
-            self._history.start(partial(plot_history, list(learner.find(Recorder).rows), learner.folder / HISTORY))
+            self._draw_last(learner)
 
     def after_fit(self, learner: Learner) -> None:
-        """Draw all figures, unless they have already been drawn."""
+        """Draw the figure, unless it has already been drawn."""
         if self._first is not None:
             (self._first.result if learner.error is None else self._first.drop)()
         self._draw_last(learner)
 
     def _draw_last(self, learner: Learner) -> None:
-        """Draw the curves, and the figure of the task for the best epoch."""
-        history, self._history = self._history, None
-        if history is None:
+        """Draw the figure of the task for the best epoch."""
+        drawn, self._drawn = self._drawn, True
+        if drawn or learner.folder is None or not learner.folder.is_dir():
             return
-        history.finish()
-        if learner.folder is None or not learner.folder.is_dir() or not learner.find(Recorder).rows:
-            return
-        from trainer.figures.curves import plot_history
         from trainer.figures.outputs import plot_outputs
 
-        plot_history(learner.find(Recorder).rows, learner.folder / HISTORY)
         best = best_model(learner)
         if best is not None and best.samples is not None:  # the best epoch had a validation
             figure = learner.task.figure(learner.task.samples(**best.samples), learner.classes)

@@ -1,4 +1,4 @@
-"""Figures of curves: the history of a run, a test of learning rates."""
+"""Curves: those of a run's epochs, and a test of learning rates."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,40 +11,8 @@ from numpy.typing import NDArray
 
 from augment.drawing.style import BLUE, GRAY, INK, set_title
 from trainer.figures.style import SPLITS, TEXT, frame, new_figure
-from trainer.tasks.registry import best_row, task_of
 
 _whole_numbers = partial(MaxNLocator, nbins=10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
-
-
-def plot_history(rows: Sequence[Mapping[str, float]], path: Path) -> None:
-    """Draw loss and the task's score over the epochs, with the best epoch marked.
-
-    Args:
-        rows: a mapping for each epoch, as in metrics.jsonl: `epoch` (from 0), `train_loss`, `val_loss` and the score of
-            the task in both passes, as `val_accuracy`. Values that are missing or not finite are left out.
-        path: the PNG to write.
-    """
-    with new_figure(path) as figure:
-        figure.set_size_inches(10, 3.8)
-        left, right = figure.subplots(1, 2)
-        task = task_of(rows)
-        for axes, quantity, title in ((left, "loss", "Loss"), (right, task.score, task.score_title)):
-            if draw_splits(axes, rows, quantity, title):
-                axes.legend(frameon=False, fontsize=TEXT, labelcolor=INK)
-            else:
-                _say_no_data(axes)
-        if task.share:
-            right.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
-        key = f"val_{task.score}"
-        best = best_row(rows, task.monitor)  # best.pt is chosen by it, too, by default
-        if key in best:
-            epoch, value = int(best["epoch"]) + 1, best[key]
-            right.plot(epoch, value, "o", color=BLUE, markersize=9, fillstyle="none")
-            for axes in (left, right):
-                axes.axvline(epoch, color=GRAY, linewidth=1, linestyle=":", zorder=0)
-            shown = f"{value:.2%}" if task.share else f"{value:.4g}"
-            by = "" if key == task.monitor else f" by {task.monitor.replace('_', ' ')}"
-            set_title(right, f"{task.score_title}, best val {shown} (epoch {epoch}{by})")
 
 
 def plot_rates(
@@ -77,7 +45,7 @@ def plot_rates(
         axes.legend(frameon=False, fontsize=TEXT, labelcolor=INK)
 
 
-def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str, title: str = "") -> bool:
+def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str) -> bool:
     """Draw a quantity of both passes over the epochs; return whether any row has a value.
 
     A line skips epochs that were not scored, and breaks where a value is not finite.
@@ -92,19 +60,13 @@ def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str, 
         if sum(scored) <= 30:
             line.set(marker="o", markersize=3.5)
         drawn, highest = True, max(highest, float(np.nanmax(values)))
-    frame(axes, title, "epoch")
+    frame(axes, "", "epoch")
     if len(epochs):
         axes.set_xlim(epochs.min() - 0.5, epochs.max() + max(0.5, 0.015 * np.ptp(epochs)))
     if len(epochs) == 1 and highest > 0:
         axes.set_ylim(0, 1.15 * highest)  # an axis around one point would have odd numbers
     axes.xaxis.set_major_locator(_whole_numbers())
     return drawn
-
-
-def _say_no_data(axes: Axes) -> None:
-    """Write "no data" in place of a curve."""
-    axes.set(xticks=[], yticks=[])
-    axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", fontsize=TEXT, color=GRAY)
 
 
 def column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]:

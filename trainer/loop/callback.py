@@ -1,7 +1,7 @@
 """Callbacks: events around each level of the training loop, and exceptions that end a level early."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from inspect import getattr_static
@@ -172,10 +172,6 @@ class Callback:
         Raises:
             UserError: names the key path, what was given and what is allowed.
         """
-
-    def frozen(self, model: "nn.Module", epoch: int) -> Collection[str]:
-        """Return the names of the parameters that the callback keeps from being trained in an epoch."""
-        return ()
 
     def evaluated_state(self, learner: "Learner") -> "dict[str, Tensor] | None":
         """Return the state of the model that validation scores, if it differs from the one that is trained."""

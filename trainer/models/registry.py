@@ -72,7 +72,7 @@ class Xresnet(Model):
         Choice(default="relu", options=("relu", "silu", "mish", "gelu"), doc="activation after every batch norm")
     )
     attention: str = setting(
-        Choice(default="none", options=("none", "se", "eca"), doc="channel attention at the end of each block")
+        Choice(default="none", options=("none", "se"), doc="channel attention at the end of each block")
     )
     self_attention: bool = setting(Flag(default=False, doc="self-attention over all positions after the first stage"))
     pool: str = setting(

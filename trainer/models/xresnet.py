@@ -1,7 +1,7 @@
 """The xresnet family: a residual network with the changes that win on small budgets, each optional.
 
 Sources: ResNet-D's stem and shortcuts, He et al. 2019 (Bag of Tricks); grouped convolutions, Xie et al. 2017; squeeze
-and excitation, Hu et al. 2018; ECA, Wang et al. 2020; anti-aliased pooling, Zhang 2019; the combination is fastai's.
+and excitation, Hu et al. 2018; anti-aliased pooling, Zhang 2019; the combination is fastai's.
 All shapes are fixed and no control flow depends on data: it can be compiled and captured as a graph.
 """
 
@@ -75,20 +75,6 @@ class SqueezeExcite(nn.Module):
         return x * weight
 
 
-class EfficientChannels(nn.Module):
-    """Weighs each channel by its mean and its neighbors' (ECA)."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        width = int((math.log2(channels) + 1) / 2) | 1  # odd
-        self.conv = nn.Conv1d(1, 1, width, padding=width // 2, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Weigh: (N, C, H, W) to the same."""
-        weight: Tensor = self.conv(x.mean((2, 3))[:, None]).sigmoid()
-        return x * weight.transpose(1, 2)[..., None]
-
-
 class SelfAttention(nn.Module):
     """Adds to every position a mix of all positions by similarity, without a softmax (Doria's simple attention).
 
@@ -127,10 +113,7 @@ class Block(nn.Module):
         else:
             layers = [conv(inputs, middle, 3, stride), activation()]
         layers.append(conv(middle, outputs, 1 if bottleneck else 3, gain=0.0 if settings.zero_init else 1.0))
-        attention: nn.Module = nn.Identity()
-        if settings.attention != "none":
-            se = settings.attention == "se"
-            attention = SqueezeExcite(outputs, activation) if se else EfficientChannels(outputs)
+        attention = SqueezeExcite(outputs, activation) if settings.attention == "se" else nn.Identity()
         self.layers = nn.Sequential(*layers, attention)
         shortcut = [POOLS[settings.pool]()] if stride > 1 else []
         shortcut += [conv(inputs, outputs, 1)] if inputs != outputs else []

@@ -1,14 +1,13 @@
-"""Optimizers by name: PyTorch's SGD and AdamW, Muon, everything that timm has, and Lookahead around any of them."""
+"""Optimizers by name: PyTorch's SGD and AdamW, Muon, and everything that timm has."""
 
 from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, signature
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from augment.params import Count, Number, Param
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.torch_versions import keep_eager, step_eagerly
 from trainer.optim.layers import layer_of, matches
@@ -19,12 +18,6 @@ Made = TypeVar("Made", bound=Callable[..., Optimizer])
 
 # Those that do not need timm, whose import takes seconds, and those of plugins.
 _OURS: dict[str, Callable[..., Optimizer]] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "muon": Muon}
-
-_LOOKAHEAD = "lookahead_"
-_LOOKAHEAD_OPTIONS: Mapping[str, Param[Any]] = {
-    "lookahead_alpha": Number(default=0.5, within=(0, 1), doc="share of the way that the slow weights move"),
-    "lookahead_k": Count(default=6, within=(1, 10**6), doc="steps between two updates of the slow weights"),
-}
 
 # In place of a default of 0, as in `timm.optim.create_optimizer_v2`: nobody means SGD without it.
 _MOMENTUM = 0.9
@@ -57,16 +50,9 @@ def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer
     Raises:
         UserError: an unknown optimizer, one that needs a missing package, or a setting that it does not have.
     """
-    name = settings.optimizer.removeprefix(_LOOKAHEAD)
-    make, preset = _find(name, settings.optimizer)
+    make, preset = _find(settings.optimizer)
     takes = signature(make).parameters
-    given = dict(settings.optimizer_options or {})
-    lookahead = {
-        key: param.parse(given.pop(key, param.default), f"fit.optimizer_options.{key}")
-        for key, param in _LOOKAHEAD_OPTIONS.items()
-        if settings.optimizer.startswith(_LOOKAHEAD)
-    }
-    arguments = {**preset, **_own_arguments(settings, takes), **_checked(given, takes, [*lookahead])}
+    arguments = {**preset, **_own_arguments(settings, takes), **_checked(settings.optimizer_options or {}, takes)}
     cuda = any(p.is_cuda for p in network.parameters())
     if make in _FUSED:
         arguments |= {"fused": True} if cuda else {"foreach": True}
@@ -80,7 +66,7 @@ def make_optimizer(settings: OptimizerSettings, network: nn.Module) -> Optimizer
     if make in _FUSED:
         step_eagerly(optimizer)
     optimizer.register_load_state_dict_pre_hook(_keep_implementation)
-    return _wrap(optimizer, lookahead) if lookahead else optimizer
+    return optimizer
 
 
 def parameter_groups(
@@ -131,7 +117,7 @@ def set_value(group: dict[str, Any], name: str, value: float) -> None:
         group[name] = value
 
 
-def _find(name: str, given: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
+def _find(name: str) -> tuple[Callable[..., Optimizer], Mapping[str, Any]]:
     """Return the optimizer's class or function, and the arguments that its name implies."""
     if name in _OURS:
         return _OURS[name], {}
@@ -139,10 +125,10 @@ def _find(name: str, given: str) -> tuple[Callable[..., Optimizer], Mapping[str,
 
     known = optim.list_optimizers()
     if name not in known:
-        near = suggest(given, [*_OURS, *known, *(_LOOKAHEAD + n for n in (*_OURS, *known))]).split(" Allowed:")[0]
+        near = suggest(name, [*_OURS, *known]).split(" Allowed:")[0]
         raise UserError(
-            f"fit.optimizer: unknown name '{given}'.{near} Allowed: {', '.join(_OURS)}, one of the {len(known)} names "
-            f"that timm.optim.list_optimizers() gives, and any of them after {_LOOKAHEAD}."
+            f"fit.optimizer: unknown name '{name}'.{near} Allowed: {', '.join(_OURS)}, or one of the {len(known)} "
+            "names that timm.optim.list_optimizers() gives."
         )
     info = optim.get_optimizer_info(name)
     if info.second_order:
@@ -150,7 +136,7 @@ def _find(name: str, given: str) -> tuple[Callable[..., Optimizer], Mapping[str,
     try:
         return optim.get_optimizer_class(name, bind_defaults=False), dict(info.defaults or {})
     except (ImportError, AssertionError) as error:
-        raise UserError(f"fit.optimizer={given}: {first_line(error)}.") from error
+        raise UserError(f"fit.optimizer={name}: {first_line(error)}.") from error
 
 
 def _own_arguments(settings: OptimizerSettings, takes: Mapping[str, Parameter]) -> dict[str, Any]:
@@ -169,7 +155,7 @@ def _own_arguments(settings: OptimizerSettings, takes: Mapping[str, Parameter]) 
     return arguments | ({"betas": tuple(betas)} if betas else {})
 
 
-def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter], further: list[str]) -> dict[str, Any]:
+def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter]) -> dict[str, Any]:
     """Return the options, if the optimizer takes them and they have no key of their own."""
     elsewhere = {name: name for name in ("lr", "weight_decay", "momentum", "eps", "beta2", "nesterov")}
     elsewhere["betas"] = "momentum and fit.beta2"
@@ -182,7 +168,7 @@ def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter], further: 
         if name in takes and name in elsewhere:
             raise UserError(f"fit.optimizer_options.{name}: has a key of its own. Allowed: fit.{elsewhere[name]}.")
         if name not in allowed:
-            raise UserError(f"fit.optimizer_options.{name}: unknown key.{suggest(name, [*allowed, *further])}")
+            raise UserError(f"fit.optimizer_options.{name}: unknown key.{suggest(name, allowed)}")
     return dict(given)
 
 
@@ -190,14 +176,3 @@ def _keep_implementation(optimizer: Optimizer, state: dict[str, Any]) -> dict[st
     """Keep this device's implementation options when a state from another device is loaded."""
     own = {key: optimizer.defaults[key] for key in IMPLEMENTATION if key in optimizer.defaults}
     return {**state, "param_groups": [{**group, **own} for group in state["param_groups"]]}
-
-
-def _wrap(optimizer: Optimizer, options: Mapping[str, Any]) -> Optimizer:
-    """Wrap an optimizer in timm's Lookahead (Zhang et al. 2019), which counts its steps in Python."""
-    from timm.optim import Lookahead
-
-    wrapped = Lookahead(optimizer, alpha=options["lookahead_alpha"], k=options["lookahead_k"])
-    wrapped.defaults = {**optimizer.defaults}
-    # It passes states on to the wrapped optimizer, and has no hooks of its own.
-    wrapped.register_load_state_dict_post_hook = optimizer.register_load_state_dict_post_hook
-    return cast(Optimizer, wrapped)

@@ -26,7 +26,7 @@ class OptimizerSettings:
         Text(
             aliases=("opt", "optim"),
             default="sgd",
-            doc="sgd, adamw, muon, a name of timm.optim or of a plugin; lookahead_ before a name wraps it",
+            doc="sgd, adamw, muon, a name of timm.optim or of a plugin",
         )
     )
     momentum: float | None = setting(

@@ -98,15 +98,6 @@ def _of_speed(record: RunRecord) -> Iterator[Finding]:
         hint = ": more fit.threads or smaller files may help" if share >= 0.1 else ""
         waited = f"The model waited {percent(share)} of the training time for data{hint}."
         yield Finding(waited, warning=bool(hint))
-    rates = column(record.rows, "images_per_second")[1:]
-    if len(rates) < 3 or np.isnan(rates).any():
-        return
-    slowest, usual = int(rates.argmin()), float(np.median(rates))
-    if rates[slowest] < usual / 2:
-        yield Finding(
-            f"Epoch {_number(record.rows[slowest + 1])} ran at {rates[slowest]:,.0f} img/s instead of the usual "
-            f"{usual:,.0f}: other programs may have kept the machine busy."
-        )
 
 
 def _number(row: MetricsRow) -> int:

@@ -1,20 +1,13 @@
 """Checks of a configuration that need the data and the model; all run before anything is written."""
 
-from collections.abc import Collection
 from typing import Any
 
-import torch
-from torch import nn
-
 from augment.data.formats.folder import describe_nested
-from augment.params import Size
 from augment.support.errors import UserError
 from augment.support.text import amount
-from trainer.callbacks.freeze import keep_statistics
 from trainer.models.registry import MODELS, check_model
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.config import Config
-from trainer.run.fit import Fit
 from trainer.run.weights import check_weights, require_start
 from trainer.tasks.loss import check_loss
 from trainer.tasks.metric import columns_of
@@ -70,11 +63,8 @@ def check_config(config: Config) -> None:
     for stage in config.fit.full_stages(size):
         if stage.size != size:
             check_model(config.model, outputs, size, fed=stage.size, key=f"fit.stages.{stage.name}.size")
-    callbacks = [make() for make in config.callbacks]
-    for callback in callbacks:
-        callback.check(network)
-    frozen = {name for callback in callbacks for name in callback.frozen(network, config.fit.epochs - 1)}
-    check_last_batch(config.fit, network, len(dataset.train), size, frozen=frozen)
+    for make in config.callbacks:
+        make().check(network)
     make_optimizer(config.fit, network)
     config.fit.schedules()
 
@@ -91,44 +81,3 @@ def _check_task(config: Config, task: Task[Any]) -> None:
     check_views(config.fit.tta, task)
     if config.fit.compile and task.own_loss:
         raise UserError(f"fit.compile: true, but models that predict {task.units} cannot be compiled. Allowed: false.")
-
-
-def check_last_batch(fit: Fit, network: nn.Module, samples: int, size: Size, *, frozen: Collection[str] = ()) -> None:
-    """Check that no training batch is a single image on which the model's batch norm cannot train.
-
-    No sample is left out silently: each is seen once an epoch unless `fit.drop_last` says otherwise.
-
-    Args:
-        fit: how to train.
-        network: the network on the device "meta", as `trainer.models.registry.check_model` returns it.
-        samples: number of samples in an epoch.
-        size: that of the images, for stages without a size of their own.
-        frozen: names of the parameters that are frozen to the end, whose batch norms keep their statistics.
-    """
-    ranks = fit.gpus or 1
-    for key, batch_size, shown in fit.fed(size):
-        full, rest = divmod(samples, batch_size)
-        reached = fit.limit_batches is None or fit.limit_batches > full
-        last = 1 <= rest < 2 * ranks and reached and not (fit.drop_last and full)
-        if not (last or batch_size == ranks) or trains_on_single(network, shown, frozen):
-            continue
-        which = "every" if batch_size == ranks else "the last"
-        part = "" if ranks == 1 else f" of one of {ranks} processes (fit.gpus)"
-        raise UserError(
-            f"{key}={batch_size}: of {amount(samples, 'sample')}, {which} batch{part} is a single image, on which the "
-            f"model's batch norm cannot train at {shown} px. Allowed: a batch size that leaves at least two; or "
-            "fit.drop_last=true, which leaves out an epoch's last few samples, others every time."
-        )
-
-
-def trains_on_single(network: nn.Module, size: Size, frozen: Collection[str] = ()) -> bool:
-    """Return whether a network can be trained on a single image: batch norm needs at least two values per channel."""
-    mode = network.training
-    try:
-        keep_statistics(network.train(), frozen)
-        network(torch.empty(1, 3, *size, device="meta"))
-    except (RuntimeError, AssertionError, ValueError) as error:
-        return "more than 1 value per channel" not in str(error)
-    finally:
-        network.train(mode)
-    return True

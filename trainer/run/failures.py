@@ -19,6 +19,9 @@ _OF_A_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 _OUT_OF_MEMORY = ("out of memory", "cudaErrorMemoryAllocation", "ALLOC_FAILED", "Can't allocate")
 _OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")
 
+# What PyTorch says of a batch of a single image.
+_SINGLE = "Expected more than 1 value per channel"
+
 
 def explain(error: BaseException, config: Config, folder: Path) -> UserError | None:
     """Return an error that says what the user can do about a failure, or None for any other kind of failure."""
@@ -26,6 +29,12 @@ def explain(error: BaseException, config: Config, folder: Path) -> UserError | N
         return folder_error(error, folder)
     if is_out_of_memory(error):
         return too_large(error, config)
+    if _SINGLE in str(error):
+        return UserError(
+            "a training batch is a single image, on which the model's batch norm cannot train. Allowed: a "
+            "fit.batch_size that leaves at least two; or fit.drop_last=true, which leaves out an epoch's last few "
+            "samples, others every time."
+        )
     if config.fit.deterministic and "deterministic" in str(error):
         return UserError(
             f"fit.deterministic=true: {first_line(error)} Allowed: false, or a model or a loss without that operation."

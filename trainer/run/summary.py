@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +10,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from augment.support.errors import UserError, describe_error
-from augment.support.files import json_line, shown, write_atomically, write_json
+from augment.support.files import shown, write_json
 from augment.support.html import html_table
 from augment.support.reading import contents, read_object
-from augment.support.text import clip, plural
+from augment.support.text import plural
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.stopping import reason_of, status_of
@@ -30,9 +29,6 @@ SUMMARY_FILE = "summary.json"
 PLANNED, RUNNING, KILLED = "planned", "running", "killed"
 FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
 PRUNED = "pruned"  # finished early, as it was behind other trials of a search
-
-# Bytes that are reserved for what a summary says in the end; most say it in fewer.
-_ROOM = 4096
 
 
 @dataclass(frozen=True)
@@ -73,23 +69,8 @@ class Summary:
     metrics: Mapping[str, list[Any]] = field(default_factory=dict)
 
     def write(self) -> None:
-        """Write summary.json; if the disk is full, overwrite the one that `reserve_summary` wrote.
-
-        Raises:
-            OSError: not even that is possible, because the folder is gone or nothing was reserved.
-        """
-        file, values = self.folder / SUMMARY_FILE, {**vars(self), "folder": str(self.folder)}
-        try:
-            write_json(file, values)
-        except OSError:
-            if not file.is_file():
-                raise
-            with file.open("r+b") as stream:
-                room = os.fstat(stream.fileno()).st_size
-                text = json_line(values)
-                if len(text) > room:
-                    text = json_line(values | {"best": {}, "last": {}, "error": clip(self.error, _ROOM // 8)})
-                stream.write(text.encode().ljust(room))
+        """Write summary.json."""
+        write_json(self.folder / SUMMARY_FILE, {**vars(self), "folder": str(self.folder)})
 
     def __repr__(self) -> str:
         return f"Summary({self})"
@@ -122,12 +103,6 @@ class Summary:
         resumable = self.status == "interrupted" and (self.folder / LAST).is_file()
         on = f"; fit.resume={shown(self.folder)} continues it" if resumable else ""
         return f"{self.status} after {epochs}{early}: {score}{final}, {took}{on}"
-
-
-def reserve_summary(folder: Path, name: str = "", tags: tuple[str, ...] = ()) -> None:
-    """Write a summary that says that the run has not ended, padded to make room for the one that will replace it."""
-    text = json_line(vars(Summary(RUNNING, folder, name=name, tags=tags)) | {"folder": str(folder)})
-    write_atomically(folder / SUMMARY_FILE, text.ljust(len(text) + _ROOM))
 
 
 def read_summary(folder: Path) -> Summary | None:

@@ -39,7 +39,7 @@ from trainer.run.failures import explain
 from trainer.run.folder import clean
 from trainer.run.labels import run_name
 from trainer.run.resume import describe_changed_validation, resume
-from trainer.run.summary import Summary, reserve_summary, summarize
+from trainer.run.summary import RUNNING, Summary, summarize
 from trainer.tasks.registry import unused_settings
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def train(
             device = config.fit.torch_device()
             opened.enter_context(using(device))
             opened.enter_context(deterministic(config.fit.deterministic))
-            reserve_summary(folder, name, config.run.written_tags)
+            Summary(RUNNING, folder, name=name, tags=config.run.written_tags).write()  # it has not ended
             # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
             log_notices(config.dataset.notices)
             if device.type == "cpu":
@@ -175,7 +175,7 @@ def _fit_along(config: Config, loaders: Loaders) -> str:
     learner = make_learner(config, loaders, callbacks=_callbacks(config))
     try:
         learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, ValueError) as error:
         if (explained := explain(error, config, Path())) is None:
             raise
         raise explained from error

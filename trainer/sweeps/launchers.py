@@ -20,12 +20,15 @@ from augment.support.errors import UserError, missing_package, suggest
 from augment.support.files import shown
 from augment.support.text import amount, list_some
 from trainer.run.config import Config
-from trainer.run.summary import RUNNING
+from trainer.run.summary import FAILED, RUNNING, Summary
 from trainer.run.sweeping import LocalSettings, RaySettings, SlurmSettings
 from trainer.sweeps.ledger import ENDED, Job, unfinished
-from trainer.sweeps.work import ATTEMPTS, NAMED_LATER, Command, Worker, watch
+from trainer.sweeps.work import NAMED_LATER, Command, Worker, watch
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+# Processes in a row that may die without progress on a job before it counts as failed.
+_ATTEMPTS = 5
 
 
 class Launcher:
@@ -140,18 +143,17 @@ class _Slot:
             self.process.stdin.flush()
 
     def is_free(self) -> bool:
-        """Return whether it can take a job; the job of a process that has died is given again.
-
-        Raises:
-            UserError: its processes keep dying, and not because of a job, which would have failed.
-        """
+        """Return whether it can take a job; that of a process that has died is given again, a few times."""
         if self.job is None or self.job.status() in ENDED:
             self.job, self.deaths = None, 0
         elif self.process is not None and (code := self.process.poll()) is not None:
             self.deaths = self.deaths + 1 if code and self.job.progress == self.progress else 0
-            if self.deaths > ATTEMPTS:
-                raise UserError(f"{shown(self.log)}: the worker processes keep dying; see this log.")
-            self.give(self.job)
+            if self.deaths < _ATTEMPTS:
+                self.give(self.job)
+            else:
+                error = f"{_ATTEMPTS} processes in a row died while running it; see {shown(self.log)}"
+                Summary(FAILED, self.job.folder, error=error).write()
+                self.job, self.deaths = None, 0
         return self.job is None
 
     def close(self) -> None:

@@ -1,23 +1,20 @@
 """The ledger of a sweep: which jobs it has, what became of each, and who works on it."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 from augment.support.errors import UserError
-from augment.support.files import shown, write_atomically, write_json
-from augment.support.reading import UnreadableError, read_text
+from augment.support.files import shown, write_json
+from augment.support.reading import UnreadableError
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import Config
 from trainer.run.folder import claimed, status_of, user_of
 from trainer.run.identity import identity, identity_text
 from trainer.run.run_folder import JOB_FILE, load_job
 from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, Summary, read_summary
-
-# The progress of a job at each of its beginnings, a line each; a process that ends as it should removes it.
-_ATTEMPTS_FILE = ".attempts"
 
 DELETED = "deleted"  # that of a job whose folder somebody has deleted
 
@@ -68,26 +65,9 @@ class Job:
         """Return the process that works on it, such as "process 17 on HOST"; None if there is none."""
         return user_of(self.folder)
 
-    @contextmanager
-    def claimed(self) -> Iterator[int]:
-        """Hold the job, by the lock of its folder, which ends with this process.
-
-        Yields:
-            The number of processes in a row, with this one, that began it; those before died without progress.
-            0: another process works on it.
-        """
-        with claimed(self.folder) as mine:
-            if not mine:
-                yield 0
-                return
-            file, progress = self.folder / _ATTEMPTS_FILE, str(self.progress)
-            before = read_text(file).splitlines() if file.exists() else []
-            attempts = before.count(progress) + 1
-            write_atomically(file, f"{progress}\n" * attempts, durable=False)
-            try:
-                yield attempts
-            finally:
-                file.unlink(missing_ok=True)
+    def claimed(self) -> AbstractContextManager[bool]:
+        """Hold the job, by the lock of its folder, which ends with this process; False if another one works on it."""
+        return claimed(self.folder)
 
     def retry(self) -> None:
         """Let a failed job be resumed, or begin again if it has no checkpoint."""

@@ -16,13 +16,13 @@ from augment.support.text import amount
 from trainer.loop.callback import Callback
 from trainer.run.jobs import check_jobs
 from trainer.run.run_folder import RunFolder
-from trainer.run.summary import FAILED, FINISHED, PRUNED, RUNNING
+from trainer.run.summary import FINISHED, PRUNED, RUNNING
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.groups import group_runs, scored
 from trainer.sweeps.launchers import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan, overrides_of, suggest_from
-from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, importances, job_of, repeat
+from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, importances, job_of
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import markdown_lines, markdown_table, print_lines, print_table, score
 from trainer.sweeps.work import Worker, time_left
@@ -58,18 +58,6 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
         return 1
     _report(plan, worker.console, lines, compared)
     return 0
-
-
-def retry(plan: Plan, jobs: Sequence[Job]) -> None:
-    """Let those of some jobs that have failed run again, with their trials."""
-    failed = {job.id: job for job in jobs if job.status() == FAILED}
-    with plan.search.locked() as study:
-        for trial in reversed(study.get_trials(deepcopy=False, states=[TrialState.FAIL])):
-            if (job := failed.pop(job_of(trial) or "", None)) is not None:
-                repeat(study, trial)
-                job.retry()
-    for job in failed.values():
-        job.retry()
 
 
 def watch_trials(plan: Plan) -> Callable[[Job], Sequence[Callback]]:

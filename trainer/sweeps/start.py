@@ -18,7 +18,7 @@ from augment.support.errors import UserError
 from augment.support.files import require_in, shown, write_atomically
 from augment.support.reading import contents
 from augment.support.signals import StopSignals
-from augment.support.text import amount, plural
+from augment.support.text import amount
 from augment.support.writing import check_folder
 from augment.support.yaml_files import read_yaml
 from trainer.run.config import CONFIG_FILE
@@ -115,7 +115,7 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
                 pool.run(jobs, worker)
         finally:
             report_sweep(folder, table_console())
-    return _ended(folder, jobs, worker)
+    return _ended(jobs, worker, f"python -m trainer sweep retry {shown(folder)} runs what failed again")
 
 
 def search(
@@ -124,12 +124,8 @@ def search(
     folder: Path,
     launcher: Launcher,
     worker: Worker,
-    retried: Sequence[Job] = (),
 ) -> int:
-    """Search as asked, and as Hydra's section `sweeper` says, and print what was found; return the exit code.
-
-    Those of the jobs in `retried` that have failed run again.
-    """
+    """Search as asked, and as Hydra's section `sweeper` says, and print what was found; return the exit code."""
     from trainer.sweeps import plan as planning  # Optuna takes a while to import
     from trainer.sweeps import search as searching
 
@@ -141,10 +137,10 @@ def search(
     with writing(f"hydra.sweep.dir={shown(folder)}"):
         planning.begin(planned)
         write_request(folder, request)
-        searching.retry(planned, retried)
     with continued(folder), launcher.pool(folder, worker) as pool:
         code = searching.search(planned, pool, worker)
-    return _ended(folder, read_ledger(folder), worker) or code
+    again = f"python -m trainer sweep resume {shown(folder)} hydra.sweeper.n_trials=N adds others"
+    return _ended(read_ledger(folder), worker, again) or code
 
 
 def _check_found(folder: Path, request: Request, sweeper: Mapping[str, Any]) -> None:
@@ -176,14 +172,13 @@ def continued(folder: Path) -> Iterator[None]:
         raise KeyboardInterrupt(f"{NO_FURTHER_JOB}; {again}") from None
 
 
-def _ended(folder: Path, jobs: Sequence[Job], worker: Worker) -> int:
-    """Say what can be done about failed jobs; return the exit code.
+def _ended(jobs: Sequence[Job], worker: Worker, again: str) -> int:
+    """Say what can be done about failed jobs, `again`; return the exit code.
 
     A search that was interrupted and continued may have left jobs that it no longer needs.
     """
     if failed := [job.status() for job in jobs].count(FAILED):
-        again = f"python -m trainer sweep retry {shown(folder)}"
-        worker.say(f"{amount(failed, 'job')} failed; {again} runs {plural(failed, 'it', 'them')} again")
+        worker.say(f"{amount(failed, 'job')} failed; {again}")
     return 1 if failed else 0
 
 

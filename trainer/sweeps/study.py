@@ -84,13 +84,12 @@ class Search:
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
-        """Yield the study while no other process plans a trial; trials of processes that died meanwhile are queued."""
+        """Yield the study while no other process plans a trial; end trials whose processes died meanwhile."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with _locked(self.folder / _LOCK_FILE):
             study = self.study()
             for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
                 if job_of(trial) is None:
-                    repeat(study, trial)
                     study.tell(trial.number, state=TrialState.FAIL)
             yield study
 
@@ -184,24 +183,12 @@ def ask(search: Search, study: Study) -> Trial:
     return study.ask()
 
 
-def repeat(study: Study, trial: FrozenTrial) -> None:
-    """Queue a trial again, under another number with the same values and job: Optuna's trials end once."""
-    again = optuna.create_trial(
-        state=TrialState.WAITING,
-        params=trial.params,
-        distributions=trial.distributions,
-        user_attrs=trial.user_attrs | {_REPEATS: trial.number},
-        system_attrs=trial.system_attrs,
-        intermediate_values=trial.intermediate_values,
-    )
-    study.add_trial(again)
-
-
 def counted(study: Study) -> list[FrozenTrial]:
-    """Return the trials that have begun, except those that are repeated."""
+    """Return the trials that have got a job, except those that up to 0.12 were repeated."""
     known = study.get_trials(deepcopy=False)
     repeated = {trial.user_attrs.get(_REPEATS) for trial in known}
-    return [trial for trial in known if trial.state != TrialState.WAITING and trial.number not in repeated]
+    begun = (trial for trial in known if trial.state != TrialState.WAITING and job_of(trial) is not None)
+    return [trial for trial in begun if trial.number not in repeated]
 
 
 def job_of(trial: FrozenTrial) -> str | None:

@@ -34,9 +34,6 @@ NO_FURTHER_JOB = "stopped; no further job was started"
 # Least seconds between two looks at jobs that other processes work on; see `pause`.
 POLL = 0.1
 
-# Processes in a row that may die without progress on a job before it counts as failed.
-ATTEMPTS = 5
-
 # Flags of workers: one ends with the process that started it; `--job=-` reads the ids of jobs from standard input.
 WITH_PARENT, NAMED_LATER = "--with-parent", "-"
 
@@ -119,19 +116,17 @@ class Worker:
     def _try(self, job: Job, jobs: Sequence[Job]) -> bool:
         """Run a job unless another process works on it or has finished it; return whether it ran."""
         self.signals.check(NO_FURTHER_JOB)
-        with job.claimed() as attempts:
-            if not attempts or job.status() in ENDED:  # finished meanwhile
+        with job.claimed() as mine:
+            if not mine or job.status() in ENDED:  # finished meanwhile
                 return False
-            self._run(job, jobs, attempts)
+            self._run(job, jobs)
         return True
 
-    def _run(self, job: Job, jobs: Sequence[Job], attempts: int) -> None:
+    def _run(self, job: Job, jobs: Sequence[Job]) -> None:
         resumed = (job.folder / LAST).is_file()
         title = f"{label(job, jobs)}: {job.title}{' (resumed)' if resumed else ''}"
         self.say(f"── {title}", "bold")
         try:
-            if attempts > ATTEMPTS:
-                raise UserError(f"{amount(attempts - 1, 'process')} in a row died while running it")
             config = self._config(job, resumed)
             planned, self.planned = self.planned, True
             summary = run_job(

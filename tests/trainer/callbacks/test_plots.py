@@ -45,7 +45,7 @@ def test_the_batch_has_its_pixels_and_the_names_of_its_classes(monkeypatch: pyte
 
 def test_the_figures_of_a_fit(tmp_path: Path) -> None:
     make_learner(Recorder(), Checkpoint(), Plots(), folder=tmp_path).fit()
-    drawn = {plots.BATCH, plots.HISTORY, "confusion.png"}
+    drawn = {plots.BATCH, "confusion.png"}
     assert {file.name for file in tmp_path.glob("*.png")} == drawn
 
 

@@ -116,7 +116,7 @@ def test_a_run_prints_plan_epochs_and_summary(finished):
 def test_a_run_writes_everything(finished):
     _, folder = finished
     names = {path.name for path in folder.iterdir()}
-    image_files = {"batch.png", "history.png", "confusion.png"}
+    image_files = {"batch.png", "confusion.png"}
     texts = {
         "config.yaml",
         "plan.txt",

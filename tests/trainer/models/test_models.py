@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.error import URLError
 from urllib.request import Request
 
@@ -15,9 +14,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from augment.params import Size
 from augment.support.errors import UserError
-from trainer.models import backbones, timm_models
+from trainer.models import detector, timm_models
 from trainer.models.detector import Detector
-from trainer.models.pixels import Torchvision
 from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
 
 # --- cnn ---
@@ -124,19 +122,18 @@ def test_weights_that_are_out_of_reach_end_at_once_with_ways_out(monkeypatch: py
     Timm(name="resnet18", pretrained=True).require_weights()  # from the cache
 
 
-@pytest.mark.parametrize("kind", [Torchvision, Detector])
 def test_weights_of_torchvision_are_announced_and_have_to_be_within_reach(
-    kind: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fail(request: Request, timeout: float) -> None:
         raise URLError(f"no route to {request.host} in {timeout} s")
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr(backbones, "urlopen", fail)
-    name = {Torchvision: "fcn_resnet50", Detector: "fasterrcnn_resnet50_fpn"}[kind]
-    assert kind(name=name).downloads() == kind(name=name, pretrained=True, weights="file").downloads() == ""
-    kind(name=name).require_weights()
-    model = kind(name=name, pretrained=True)
+    monkeypatch.setattr(detector, "urlopen", fail)
+    name = "fasterrcnn_resnet50_fpn"
+    assert Detector(name=name).downloads() == Detector(name=name, pretrained=True, weights="file").downloads() == ""
+    Detector(name=name).require_weights()
+    model = Detector(name=name, pretrained=True)
     assert model.downloads() == "pretrained"
     with pytest.raises(UserError, match=r"_resnet50.* are not in the cache .*no route to download.pytorch.org in 10 s"):
         model.require_weights()

@@ -45,7 +45,7 @@ def test_the_parameters_of_known_networks() -> None:
         *({**SMALL, "pool": pool} for pool in POOLS),
         *({**BASIC, "activation": activation} for activation in ACTIVATIONS),
         {**SMALL, "attention": "se", "self_attention": True},
-        {**BASIC, "attention": "eca", "stem_pool": False, "zero_init": False, "dropout": 0.5},
+        {**BASIC, "attention": "se", "stem_pool": False, "zero_init": False, "dropout": 0.5},
     ],
 )
 def test_it_takes_any_size_and_every_parameter_is_reached(settings: dict[str, Any], size: int) -> None:

@@ -27,7 +27,7 @@ from trainer.report.record import MISTAKES_FILE, REPORT_FILE, read_record, write
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE
 from trainer.run.folder import owned
-from trainer.run.summary import SUMMARY_FILE, reserve_summary
+from trainer.run.summary import SUMMARY_FILE, Summary
 from trainer.tasks.metrics.classification import wilson_interval
 
 
@@ -135,7 +135,7 @@ def test_every_file_may_be_broken(run: Path, broken: str) -> None:
 
 def test_a_run_in_progress_is_told_from_a_killed_one(run: Path) -> None:
     (run / SUMMARY_FILE).unlink()
-    reserve_summary(run)
+    Summary("running", run).write()
     killed = Page(render(read_record(run))).text
     with owned(run, resumed=str(run)):
         page = Page(render(read_record(run)))

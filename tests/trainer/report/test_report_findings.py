@@ -97,12 +97,6 @@ def test_waiting_for_data() -> None:
     assert "waited" not in said(record([row(0, 1, 1)]))
 
 
-def test_a_slow_epoch() -> None:
-    rows = [row(i, 1, 1, images_per_second=rate) for i, rate in enumerate((10, 100, 110, 40, 100))]
-    assert "Epoch 4 ran at 40 img/s instead of the usual 100" in said(record(rows))
-    assert "ran at" not in said(record(rows[:3]))
-
-
 def test_the_worst_class() -> None:
     counts = np.array([[20, 0, 0], [5, 10, 5], [1, 0, 19]])
     text = said(record([row(0, 1, 1)], samples=counted(counts.tolist()), classes=("a", "b", "c")))

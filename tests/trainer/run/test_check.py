@@ -65,10 +65,6 @@ def test_a_single_class_is_refused(tmp_path: Path, image_files: Split, monkeypat
         check_config(config_of(data=listed, fit={"device": "cpu"}))
 
 
-# Of batch norm that is not frozen to the end nothing can be trained so.
-SINGLE = {"fit": {"batch_size": 1, "epochs": 30}, "aug": {"size": 32}}
-
-
 @pytest.mark.usefixtures("three_classes")
 @pytest.mark.parametrize(
     ("sections", "message"),
@@ -78,15 +74,6 @@ SINGLE = {"fit": {"batch_size": 1, "epochs": 30}, "aug": {"size": 32}}
         ({"fit": {"momentum": 0.9, "momentum_low": 0.8, "optimizer": "madgrad"}}, None),
         ({"fit": {"momentum_low": 0.8}}, "fit.momentum_low=0.8: not with "),
         ({"callbacks": {"freeze": {"layers": "layer9.*"}}}, "callbacks.freeze.layers: layer9.* freezes no parameter."),
-        (SINGLE | {"callbacks": {"freeze": {"epochs": 30}}}, None),
-        (
-            SINGLE | {"callbacks": {"freeze": {"epochs": 29}}},
-            "fit.batch_size=1: of 0 samples, every batch is",
-        ),
-        (
-            SINGLE | {"callbacks": {"freeze": {"epochs": 30, "layers": "1"}}},
-            "fit.batch_size=1: of 0 samples, every batch is",
-        ),
     ],
 )
 def test_what_only_the_model_shows_is_found_before_the_run(sections: dict[str, Any], message: str | None) -> None:

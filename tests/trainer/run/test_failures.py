@@ -55,7 +55,7 @@ def no_room() -> None:
 
 
 def test_what_ended_the_run_is_said_though_clean_up_fails_too(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.figures.curves.plot_history", lambda *_: no_room())
+    monkeypatch.setattr("trainer.figures.outputs.plot_outputs", lambda *_: no_room())
     message = failing(config, "before_validate", 1, lambda: (_ for _ in ()).throw(UserError("the data are gone.")))
     assert message == "the data are gone. fit.resume=run continues from its last checkpoint."
 
@@ -70,6 +70,12 @@ def test_a_folder_that_is_deleted_is_not_made_again(again: bool, config: Config)
     assert failing(config, "before_validate", 1, delete) == "run: the folder of the run was deleted while it ran."
     assert not (Path("run") / LAST).exists()
     assert Path("run").exists() == again
+
+
+def test_a_batch_of_a_single_image_says_what_helps(config: Config) -> None:
+    config = replace(config, fit=replace(config.fit, batch_size=2))
+    with pytest.raises(UserError, match=r"^a training batch is a single image, .* or fit\.drop_last=true"):
+        train(config, Path("run"), console=Console(quiet=True))
 
 
 def test_other_errors_are_left_alone(config: Config, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The folder of a run belongs to one run, and to one process at a time."""
 
-import errno
 import fcntl
 import os
 import subprocess
@@ -11,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from augment.support.errors import UserError
-from trainer.run import summary
 from trainer.run.config import CONFIG_FILE
 from trainer.run.folder import LOCK_FILE, clean, owned, release, reserve, user_of
-from trainer.run.summary import SUMMARY_FILE, Summary, read_summary, reserve_summary
 
 
 @pytest.fixture(autouse=True)
@@ -127,28 +124,3 @@ time.sleep(60)
         os.kill(worker, 9)
         process.stdout.close()
     assert (tmp_path / LOCK_FILE).is_file()
-
-
-def test_the_summary_fits_into_the_room_that_was_reserved_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk that is full is no longer full enough for a new file, but the room of the old one is there."""
-    reserve_summary(tmp_path)
-    room = (tmp_path / SUMMARY_FILE).stat().st_size
-    assert read_summary(tmp_path) is None
-    monkeypatch.setattr(summary, "write_json", full_disk)
-    row = {f"val_{number}": number / 7 for number in range(9)}
-    Summary("failed", tmp_path, 3, row, row, 1.5, "no room.").write()
-    assert read_summary(tmp_path) == Summary("failed", tmp_path, 3, row, row, 1.5, "no room.")
-    many = {f"val_{number}": number / 7 for number in range(900)}
-    Summary("failed", tmp_path, 3, many, many, 1.5, "no room.").write()
-    assert read_summary(tmp_path) == Summary("failed", tmp_path, 3, {}, {}, 1.5, "no room.")
-    Summary("failed", tmp_path, 3, many, many, 1.5, "no room. " * 1000).write()
-    assert (tmp_path / SUMMARY_FILE).stat().st_size == room
-    found = read_summary(tmp_path)
-    assert found is not None
-    assert found.error.startswith("no room. no room. ")
-
-
-def full_disk(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

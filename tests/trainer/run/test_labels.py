@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainer.run.labels import RunLabels, run_name, varied_name
-from trainer.run.summary import Summary, read_summary, reserve_summary
+from trainer.run.summary import Summary, read_summary
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_labels_of_a_stranger_are_texts(found: dict[str, object], tmp_path: Path
 
 
 def test_a_summary_has_them_from_the_start(tmp_path: Path) -> None:
-    reserve_summary(tmp_path, "<b>mine</b>", ("a", "</td>"))
+    Summary("running", tmp_path, name="<b>mine</b>", tags=("a", "</td>")).write()
     assert json.loads((tmp_path / "summary.json").read_text())["name"] == "<b>mine</b>"
     Summary("finished", tmp_path, 0, {}, {}, 1.0, name="<b>mine</b>", tags=("a", "</td>")).write()
     summary = read_summary(tmp_path)

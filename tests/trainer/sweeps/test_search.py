@@ -128,7 +128,7 @@ def test_the_time_left_of_a_search(runs: FakeRuns, tmp_path: Path) -> None:
     ]
 
 
-def test_a_trial_whose_process_died_before_it_had_a_job_is_repeated(
+def test_a_trial_whose_process_died_before_it_had_a_job_does_not_count(
     runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = make(tmp_path, n_trials=2)
@@ -136,11 +136,11 @@ def test_a_trial_whose_process_died_before_it_had_a_job_is_repeated(
         patched.setattr("trainer.sweeps.search.check_jobs", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             search(plan, Local(), runs.worker())
-    (lost,) = plan.search.study().get_trials(states=[TrialState.RUNNING])
+    assert len(plan.search.study().get_trials(states=[TrialState.RUNNING])) == 1
     assert search(plan, Local(), runs.worker()) == 0
     trials = counted(plan.search.study())
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 2
-    assert lost.params in [trial.params for trial in trials]
+    assert [trial.state for trial in plan.search.study().trials] == [TrialState.FAIL, *[TrialState.COMPLETE] * 2]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

@@ -83,7 +83,7 @@ def test_a_failed_job_waits_for_retry(call: Call, runs: FakeRuns) -> None:
     code, text = call("-m", "seed=0,1,2", "hydra.sweep.dir=S")
     assert code == 1
     assert f"job {ledger()[1].id} failed: ValueError: no luck" in text
-    assert "1 job failed; python -m trainer sweep retry S runs it again" in text
+    assert "1 job failed; python -m trainer sweep retry S runs what failed again" in text
     assert call("sweep", "resume", "S")[0] == 1
     assert len(runs.runs) == 3
     runs.fail = lambda config: None
@@ -127,22 +127,17 @@ def test_a_search_of_an_experiment_is_run_and_resumed_as_one(call: Call, runs: F
     ]
 
 
-def test_failed_trials_of_a_search_are_retried(call: Call, runs: FakeRuns) -> None:
+def test_failed_trials_of_a_search_count(call: Call, runs: FakeRuns) -> None:
     runs.fail = lambda config: ValueError("no luck") if len(runs.runs) in (2, 3) else None
     search = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "hydra.sweeper.finalists=0", "hydra.sweep.dir=S")
     code, text = call("-m", *search, "fit.lr=interval(0.01,0.1)")
     assert code == 1
     assert "3 trials, 1 finished, 0 pruned, 2 failed." in text
-    _, one, two = ledger()
-    runs.fail = lambda config: ValueError("no luck again")
-    assert "3 trials, 1 finished, 0 pruned, 2 failed." in call("sweep", "retry", "S", "--job", one.id)[1]
-    assert runs.runs[3:] == [(one.id, False)]
-    runs.fail = lambda config: None
+    assert "2 jobs failed; python -m trainer sweep resume S hydra.sweeper.n_trials=N adds others" in text
     code, text = call("sweep", "retry", "S")
-    assert code == 0
-    assert "3 trials, 3 finished, 0 pruned, 0 failed." in text
-    assert sorted(runs.runs[4:]) == sorted([(one.id, False), (two.id, False)])
-    assert [job.trial for job in ledger()] in ([0, 4, 5], [0, 5, 4])
+    assert code == 2
+    assert "error: retry: S is a search, in which failed trials count. Allowed: resume with a larger hydra" in text
+    assert "5 trials, 3 finished, 0 pruned, 2 failed." in call("sweep", "resume", "S", "hydra.sweeper.n_trials=5")[1]
 
 
 def test_a_continued_search_may_leave_jobs_that_it_no_longer_needs(call: Call, runs: FakeRuns) -> None:

@@ -88,15 +88,6 @@ def test_a_signal_ends_the_work_after_the_current_job(runs: FakeRuns, jobs: list
     assert len(runs.runs) == 2
 
 
-def test_a_job_whose_processes_die_again_and_again_has_failed(runs: FakeRuns, jobs: list[Job]) -> None:
-    (jobs[0].folder / ".attempts").write_text("0\n" * 5)
-    runs.worker().work(jobs[:2])
-    assert [job.status() for job in jobs[:2]] == ["failed", "finished"]
-    ending = read_summary(jobs[0].folder)
-    assert ending is not None
-    assert "5 processes in a row died while running it" in ending.error
-
-
 def test_a_configuration_that_changed_since_is_not_run(runs: FakeRuns, jobs: list[Job]) -> None:
     other = Job(jobs[0].folder, 0, ("++seed=7",))
     runs.worker().work([other])

@@ -4,7 +4,6 @@ import ast
 import json
 import runpy
 import sys
-from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,7 +27,7 @@ from trainer.tasks.standardize import Standard
 from trainer.tools.evaluate import evaluate
 from trainer.tools.export.check import compare
 from trainer.tools.export.command import main
-from trainer.tools.export.served import Served, torch_bytes
+from trainer.tools.export.served import Served, onnx_bytes
 from trainer.tools.export.write import export, predict_source
 from trainer.tools.predict import predict
 
@@ -67,9 +66,9 @@ def outputs(trained: Trained, folder: Path) -> Split:
     ("arguments", "packages"),
     [
         (["--to", "onnx"], {"onnxruntime"}),
-        (["--to", "torch", "--preprocessing", "beside", "--limit", "9", "fit.tta=flip"], {"torch", "transform"}),
+        (["--preprocessing", "beside", "--limit", "9", "fit.tta=flip"], {"onnxruntime", "transform"}),
     ],
-    ids=["onnx", "torch beside"],
+    ids=["inside", "beside"],
 )
 def test_an_export_scores_what_evaluate_scores(
     arguments: list[str],
@@ -81,8 +80,7 @@ def test_an_export_scores_what_evaluate_scores(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its script needs only the packages that it names."""
-    if "onnx" in arguments:
-        pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxscript")
     assert main([str(finished_run), str(images), *arguments, "--out", str(tmp_path / "out")]) == 0
     compared = 9 if "--limit" in arguments else 12
     assert f"{compared} images: the largest difference of a probability is" in capsys.readouterr().out
@@ -139,10 +137,8 @@ def test_a_graph_computes_what_the_run_does(
     config = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
     plan = build_plan(aug, "val")
     served = Served(Trained(cast(Any, config), names, network, task), plan)
-    content = torch_bytes(served.export(), {"classes": names, "outputs": served.outputs})
-    found: dict[str, Any] = {"metadata.json": ""}
-    graph = torch.export.load(BytesIO(content), extra_files=found).module()
-    assert json.loads(found["metadata.json"]) == {"classes": list(names), "outputs": ["numbers"]}
+    program = served.export()
+    graph = program.module()
     for shape in ((1, 50, 20, 3), (3, 21, 90, 3)):
         photos = torch.randint(0, 256, shape, dtype=torch.uint8)
         with torch.inference_mode():
@@ -150,8 +146,10 @@ def test_a_graph_computes_what_the_run_does(
             (numbers,) = graph(photos)
         assert expected.shape == (shape[0], 4)
         torch.testing.assert_close(numbers, expected)
-    (tmp_path / "model.pt2").write_bytes(content)
-    (tmp_path / "predict.py").write_text(predict_source("model.pt2", inside=True))
+    pytest.importorskip("onnxscript")
+    content = onnx_bytes(program, served, {"classes": names, "outputs": served.outputs})
+    (tmp_path / "model.onnx").write_bytes(content)
+    (tmp_path / "predict.py").write_text(predict_source(inside=True))
     Image.new("RGB", (9, 7)).save(tmp_path / "a.png")
     monkeypatch.setattr(sys, "argv", ["predict.py", str(tmp_path / "a.png")])
     with pytest.raises(SystemExit, match="0"):
@@ -177,11 +175,12 @@ def test_a_model_that_cannot_be_exported_gives_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--to", "torch", "aug.val.flip.p=0.5"], "aug.val.flip: is random"),
-        (["--to", "torch", "--out", "out/there"], "out/there/model.pt2: cannot be written: it is a link"),
-        (["--to", "torch", "--unchecked", "--limit", "0"], "--limit"),
-        (["--to", "torch", "--limit", "9"], "--limit: not used with --unchecked. Allowed: one of the two."),
-        (["--to", "torch", "data.root=nowhere"], "nowhere"),
+        (["--to", "torch"], "--to: unknown name 'torch'. Allowed: onnx."),
+        (["aug.val.flip.p=0.5"], "aug.val.flip: is random"),
+        (["--out", "out/there"], "out/there/model.onnx: cannot be written: it is a link"),
+        (["--unchecked", "--limit", "0"], "--limit"),
+        (["--limit", "9"], "--limit: not used with --unchecked. Allowed: one of the two."),
+        (["data.root=nowhere"], "nowhere"),
     ],
 )
 def test_mistakes_give_one_message(
@@ -196,7 +195,7 @@ def test_mistakes_give_one_message(
     (tmp_path / "target").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "target")
     (tmp_path / "out/there").mkdir(parents=True)
-    (tmp_path / "out/there/model.pt2").symlink_to(tmp_path / "target/model.pt2")
+    (tmp_path / "out/there/model.onnx").symlink_to(tmp_path / "target/model.onnx")
     unchecked = [] if "data.root=nowhere" in arguments else ["--unchecked"]
     with pytest.raises(SystemExit) as stopped:
         main([str(finished_run), *unchecked, *arguments])
@@ -208,4 +207,4 @@ def test_mistakes_give_one_message(
 def test_a_missing_package_is_named(finished_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UserError, match=r"needs the package onnxscript. Allowed: pip install 'dali-trainer\[export\]'"):
-        export(load_trained(finished_run, data=False), "onnx", tmp_path)
+        export(load_trained(finished_run, data=False), tmp_path)

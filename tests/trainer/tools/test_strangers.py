@@ -222,7 +222,7 @@ def test_no_way_in_makes_a_canary(
         "predict": (predict, run, stranger.photo),
         "report": (report, run),
         "export": (export, "--run", run, "--photos", mine, "--out", run / "exported", "--limit", 1),
-        "export a model": (export_model, run, "--to", "torch", "--unchecked"),
+        "export a model": (export_model, run, "--unchecked"),
         "resume": (train, f"fit.resume={run}"),
     }
     codes = {name: code(*calls[name]) for name in tools}

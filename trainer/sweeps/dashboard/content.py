@@ -123,7 +123,7 @@ def _sweep(sweep: Path, runs: Sequence[RunFolder], settings: Settings, folder: P
     return {
         "name": clip(folder.resolve().name if name == "." else name, KEY),
         "path": clip(name, _MOST_TEXT),
-        "importance": importance(settings.jobs(jobs), scores, smaller_is_better(score)),
+        "importance": importance(settings.jobs(jobs), scores),
         "verdict": _verdict([run for run in runs if run.sweep == sweep]),
     }
 

@@ -96,7 +96,12 @@ def main(arguments: Sequence[str]) -> int:
                 return 0
             retried = jobs if action == "retry" else []
             if is_search(sweeper):
-                return search(request, sweeper, folder, launcher, worker, retried)
+                if retried:
+                    raise UserError(
+                        f"retry: {shown(folder)} is a search, in which failed trials count. Allowed: resume with a "
+                        "larger hydra.sweeper.n_trials; it also begins jobs again whose folders were deleted."
+                    )
+                return search(request, sweeper, folder, launcher, worker)
             worker.check([*unfinished(jobs), *(job for job in retried if job.status() == FAILED)])
             for job in retried:
                 job.retry()

@@ -6,15 +6,13 @@ from augment.cli.parser import Parser, one_of, output, readable_errors, whole_nu
 from augment.support.errors import UserError
 from trainer.tools.evaluate import run_and_images
 
-FORMS = ("onnx", "torch")
 PLACES = ("inside", "beside")
 _EXAMPLES = """\
-  RUN --to onnx                           model.onnx, which takes images of any size, uint8 RGB
-  RUN --to onnx --preprocessing beside    model.onnx, which takes preprocessed images, and transform.py
-  RUN --to torch                          model.pt2, for torch.export.load
-  RUN DIR --to onnx                       compared on the images of DIR/<class>/* or DIR/val/<class>/*
+  RUN                            model.onnx, which takes images of any size, uint8 RGB
+  RUN --preprocessing beside     model.onnx, which takes preprocessed images, and transform.py
+  RUN DIR                        compared on the images of DIR/<class>/* or DIR/val/<class>/*
 
-RUN is the folder of a run. Files are written to RUN/export-onnx and so on, or to --out: the model, predict.py, which
+RUN is the folder of a run. Files are written to RUN/export-onnx, or to --out: the model, predict.py, which
 runs it without this project, and export.json with the comparison. With --preprocessing inside, the model takes images
 as (N, height, width, 3) uint8, upright and in RGB; with beside, as (N, 3, height, width) float32 that transform.py
 makes. The comparison runs the export, with its own preprocessing, on every validation image, and PyTorch in fp32 as
@@ -22,12 +20,12 @@ evaluate does."""
 
 
 def _parser() -> Parser:
-    description = "Export the best model of a run for serving, and compare it with PyTorch on its validation data."
-    parser = Parser("trainer export", description, _EXAMPLES, arguments="RUN [DIR] --to FORM [key=value ...]")
-    parser.add_argument("--to", type=one_of(*FORMS), metavar="|".join(FORMS), help="what to write")
+    description = "Export the best model of a run as ONNX, and compare it with PyTorch on its validation data."
+    parser = Parser("trainer export", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
+    parser.add_argument("--to", type=one_of("onnx"), metavar="onnx", help="what to write (default: onnx)")
     parser.add_argument("--preprocessing", type=one_of(*PLACES), default="inside", metavar="|".join(PLACES),
                         help="whether the model contains its preprocessing (default: inside)")  # fmt: skip
-    parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to (default: RUN/export-FORM)")
+    parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to (default: RUN/export-onnx)")
     parser.add_argument("--limit", type=whole_number(1), metavar="N", help="compare on at most N images (default: all)")
     parser.add_argument("--unchecked", action="store_true", help="write without comparing, where there are no images")
     parser.add_trust_flag()
@@ -38,8 +36,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
         options, run, images, overrides = run_and_images(_parser(), arguments)
-        if options.to is None:
-            raise UserError(f"--to: missing. Allowed: {', '.join(FORMS)}.")
         if options.unchecked and (images or options.limit):
             raise UserError(f"{images or '--limit'}: not used with --unchecked. Allowed: one of the two.")
         from trainer.tools.export.write import export_run  # PyTorch and DALI take seconds to import

@@ -1,11 +1,10 @@
-"""A trained model as one graph, with or without its preprocessing, in the formats of PyTorch and ONNX."""
+"""A trained model as one graph, with or without its preprocessing, as ONNX."""
 
 import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from io import BytesIO
 
 import torch
 from torch import Tensor, nn
@@ -65,13 +64,6 @@ class Served(nn.Module):
             raise UserError(f"the model cannot be exported: {first_line(error)}.") from error
 
 
-def torch_bytes(program: torch.export.ExportedProgram, metadata: Mapping[str, object]) -> bytes:
-    """Return a graph as `torch.export.load` reads it, with metadata in its extra file "metadata.json"."""
-    content = BytesIO()
-    torch.export.save(program, content, extra_files={"metadata.json": json.dumps(metadata)})
-    return content.getvalue()
-
-
 def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: Mapping[str, object]) -> bytes:
     """Return a graph as ONNX, with metadata as JSON texts."""
     require_onnx()
@@ -105,7 +97,7 @@ def require_onnx() -> None:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise missing_package("--to", error.name, "export") from error
+        raise missing_package("export", error.name, "export") from error
 
 
 @contextmanager

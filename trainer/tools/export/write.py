@@ -1,16 +1,14 @@
-"""Write a run's best model in a form for serving, and compare it with PyTorch."""
+"""Write a run's best model as ONNX, and compare it with PyTorch."""
 
 import inspect
 import runpy
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 from PIL import Image
@@ -31,18 +29,17 @@ from trainer.run.trained import Trained, load_trained
 from trainer.tasks.segment import Segment
 from trainer.tools.evaluate import evaluated_split
 from trainer.tools.export.check import Check, RunExport, compare
-from trainer.tools.export.served import INPUT, Served, onnx_bytes, require_onnx, torch_bytes
+from trainer.tools.export.served import INPUT, Served, onnx_bytes, require_onnx
 
-_FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+_FILE = "model.onnx"
 _PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "pillow", "numpy")
 
 
-def export(trained: Trained, form: str, folder: Path, *, inside: bool = True) -> RunExport:
-    """Write a model in one form; return what runs it.
+def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
+    """Write a model as ONNX; return what runs it.
 
     Args:
         trained: the model.
-        form: one of `FORMS`.
         folder: the folder to write to; created if it is missing.
         inside: whether the model contains its preprocessing; otherwise transform.py does it.
     """
@@ -52,33 +49,31 @@ def export(trained: Trained, form: str, folder: Path, *, inside: bool = True) ->
         )
     plan = build_plan(trained.config.aug, "val")
     require_fixed(plan, forms=CROPS)
-    if form != "torch":
-        require_onnx()
+    require_onnx()
     served = Served(trained, plan if inside else None)
-    program = served.export()
     metadata = {"classes": trained.classes, "outputs": served.outputs, "plan": str(plan)}
-    model = torch_bytes(program, metadata) if form == "torch" else onnx_bytes(program, served, metadata)
-    source = predict_source(_FILES[form], inside=inside, masks=isinstance(trained.task, Segment))
-    files: dict[str, bytes | str] = {_FILES[form]: model, "predict.py": source}
+    model = onnx_bytes(served.export(), served, metadata)
+    source = predict_source(inside=inside, masks=isinstance(trained.task, Segment))
+    files: dict[str, bytes | str] = {_FILE: model, "predict.py": source}
     if not inside:
         files["transform.py"] = python_source(plan)
     with writing(f"--out {folder}"):
         for name, content in files.items():
             write_atomically(folder / name, content)
     if inside:
-        return _runner(form, model, lambda image: _opened(image, lambda it: np.array(to_rgb(it))))
+        return _runner(model, lambda image: _opened(image, lambda it: np.array(to_rgb(it))))
     transform = runpy.run_path(str(folder / "transform.py"))["transform"]
-    return _runner(form, model, lambda image: _opened(image, transform))
+    return _runner(model, lambda image: _opened(image, transform))
 
 
-def predict_source(file: str, *, inside: bool, masks: bool = False) -> str:
+def predict_source(*, inside: bool, masks: bool = False) -> str:
     """Return predict.py, which runs an exported model without this project."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     source = inspect.getsource(to_rgb) if inside else ""
     template = environment.get_template("predict.jinja")
-    return template.render(file=file, torch=file == "model.pt2", to_rgb=source, masks=masks).rstrip() + "\n"
+    return template.render(file=_FILE, to_rgb=source, masks=masks).rstrip() + "\n"
 
 
 def _opened(image: ImageRef, prepare: Callable[[Image.Image], NDArray[Any]]) -> NDArray[Any]:
@@ -87,16 +82,8 @@ def _opened(image: ImageRef, prepare: Callable[[Image.Image], NDArray[Any]]) -> 
         return prepare(opened)[None]
 
 
-def _runner(form: str, model: bytes, prepare: Callable[[ImageRef], NDArray[Any]]) -> RunExport:
+def _runner(model: bytes, prepare: Callable[[ImageRef], NDArray[Any]]) -> RunExport:
     """Return a function that runs an exported model on an image."""
-    if form == "torch":
-        loaded = torch.export.load(BytesIO(model)).module()
-
-        def run(image: ImageRef) -> list[NDArray[np.float32]]:
-            with torch.inference_mode():
-                return [values[0].numpy() for values in loaded(torch.from_numpy(prepare(image)))]
-
-        return run
     import onnxruntime
 
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
@@ -131,11 +118,11 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     split = None if options.unchecked else evaluated_split(trained, images)
     if split is not None and options.limit is not None:
         split = take_some(split, options.limit, trained.config.data.split_seed)
-    folder = options.out or run / f"export-{options.to}"
+    folder = options.out or run / "export-onnx"
     inside = options.preprocessing == "inside"
-    runner = export(trained, options.to, folder, inside=inside)
+    runner = export(trained, folder, inside=inside)
     facts = {
-        "to": options.to,
+        "to": "onnx",
         "preprocessing": options.preprocessing,
         "classes": trained.classes,
         "versions": {name: installed_version(name) for name in _PACKAGES},

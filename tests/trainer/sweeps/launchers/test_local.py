@@ -103,7 +103,7 @@ def test_the_next_job_needs_not_wait_for_all(jobs: list[Job], tmp_path: Path) ->
 
 def test_after_a_failed_job_its_process_is_replaced(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is no reason to give up."""
-    monkeypatch.setattr("trainer.sweeps.launchers.ATTEMPTS", 0)
+    monkeypatch.setattr("trainer.sweeps.launchers._ATTEMPTS", 1)
     for job in jobs[:2]:
         (job.folder / "fail").touch()
     run(Local(n_jobs=2), jobs[:3])
@@ -123,16 +123,21 @@ def test_jobs_may_kill_their_workers_often_if_they_make_progress(
     jobs: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as those whose memory grows with each epoch."""
-    monkeypatch.setattr("trainer.sweeps.launchers.ATTEMPTS", 1)
+    monkeypatch.setattr("trainer.sweeps.launchers._ATTEMPTS", 1)
     (jobs[0].folder / "deaths").write_text("4")
     run(Local(gpus="0"), jobs[:1])
     assert jobs[0].status() == "finished"
 
 
-def test_workers_that_always_die_end_the_sweep(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_whose_processes_die_again_and_again_has_failed(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Command, "of", staticmethod(lambda *_: Command(("false",), {}, ".")))
-    with pytest.raises(UserError, match=r"worker-\d\.log: the worker processes keep dying"):
-        run(Local(n_jobs=2), jobs)
+    run(Local(n_jobs=2), jobs)
+    endings = [job.ending for job in jobs]
+    assert {ending and ending.error.partition(";")[0] for ending in endings} == {
+        "5 processes in a row died while running it"
+    }
+    assert endings[0] is not None
+    assert endings[0].error.endswith(".log")
 
 
 def test_workers_end_with_the_process_that_leads_them(jobs: list[Job], tmp_path: Path) -> None:
