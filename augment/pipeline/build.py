@@ -165,7 +165,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement) -> tuple[Node, Nod
             dtype=[types.UINT8, types.INT32],
             ndim=[feed.ndim, 1],
         )
-        return stored, index
+        return (fn.io.file.read(stored, dont_use_mmap=True) if feed.by_path else stored), index
     read = reading.stood_in.tolist()
     order: dict[str, Any] = {"stick_to_shard": True}
     if plan.split == "train":

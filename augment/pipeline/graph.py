@@ -87,9 +87,9 @@ class GraphImage:
         frames: whether to find out which window of the image the result shows.
 
     Attributes:
-        window: with `frames`: height and width of the upright image, and the top, left, bottom and right edges of the
-            window that became the output, in pixels from the image's top left corner, (6,) float32; None if the op
-            resized something else than an image that `decode` returned.
+        window: with `frames`: height and width of the upright image, and at the end the top, left, bottom and right
+            edges of the window that became the output, in pixels from the image's top left corner, (6,) or (7,)
+            numbers; None if the op resized something else than an image that `decode` returned.
     """
 
     def __init__(
@@ -133,11 +133,12 @@ class GraphImage:
         drawn = {"seed": self._seed, **window}
         whole = self.decode() if self._cached or self._raw else None  # only whole images are kept or stored
         if self._frames:
-            shape = fn.peek_image_shape(self._stored) if whole is None else whole.shape()
+            kind = {"dtype": types.INT32}
+            shape = fn.peek_image_shape(self._stored, **kind) if whole is None else whole.shape(**kind)
             anchor, sides = fn.random_crop_generator(shape, **drawn)
-            start, end = (fn.cast(edge, dtype=types.FLOAT) for edge in (anchor, anchor + sides))
-            self._show(fn.cast(shape, dtype=types.FLOAT)[:2], start, end)
+            self.window = fn.cat(shape, anchor, anchor + sides)
             if whole is not None:
+                start, end = (fn.cast(edge, dtype=types.FLOAT) for edge in (anchor, anchor + sides))
                 return self._resized(whole, size, roi_start=start, roi_end=end)
             cut = fn.decoders.image_slice(self._stored, anchor, sides, axis_names="HW", **self._decoder)
             return self._resized(self._here(cut), size)

@@ -1,7 +1,7 @@
 """Feed images stored in larger files to DALI's external_source, in the order of DALI's file reader."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
 from typing import Any
 from weakref import finalize
@@ -19,9 +19,6 @@ from augment.support.seeds import derive_seed
 # Number of batches between the announcement of an image and its use.
 _AHEAD = 2
 
-# Threads that read files, and how many each reads at a time.
-_READERS, _PART = 4, 32
-
 # Some of a batch's images, by their indices in the split.
 _Begun = Future[dict[int, NDArray[np.uint8] | bytes]]
 _Begin = Callable[[Mapping[int, ImageRef]], list[_Begun]]
@@ -38,12 +35,15 @@ class ImageFeed:
     The order is that of DALI's own file reader: a new permutation in each epoch, cut into as many shards as there are
     ranks. The last batch of an epoch is padded with the shard's last image, and so is a smaller shard. Permutations are
     derived from the names and numbers of `shuffle`; None: in order.
+
+    Attributes:
+        by_path: whether it returns paths in place of images, which DALI then reads.
     """
 
     def __init__(self, reading: Reading, shuffle: tuple[int | str, ...] | None = None) -> None:
         self._reading, self._shuffle = reading, shuffle
         self._images, self._batches, self._read = reading.files, reading.batches, reading.stood_in
-        self._raw = are_decoded(reading.files)
+        self._raw, self.by_path = are_decoded(reading.files), are_paths(reading.files)
         # The form in which DALI receives an image: bytes or pixels.
         self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
         kinds = set(map(type, reading.files))
@@ -54,9 +54,6 @@ class ImageFeed:
             kind = kinds.pop()
             self._begin = getattr(kind, "begin", None)
             self._read_together = getattr(kind, "read_together", None)
-        if reading.announce is not None and self._begin is None and are_paths(reading.files):
-            self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="images")
-            self._begin = self._begin_files
         self._begun: dict[int, list[_Begun]] = {}
         # Cancel what an interrupted pass left: the next reader would wait for it.
         finalize(self, _cancel, self._begun)
@@ -100,15 +97,9 @@ class ImageFeed:
         except (OSError, UserError) as error:
             raise UnreadableError(image, error) from error
 
-    def _begin_files(self, images: Mapping[int, ImageRef]) -> list[_Begun]:
-        """Begin to read files, which holds up the thread that trains for as long as decoding takes."""
-        indices = list(images)
-        return [self._pool.submit(self._load_some, indices[n : n + _PART]) for n in range(0, len(indices), _PART)]
-
-    def _load_some(self, indices: Sequence[int]) -> dict[int, NDArray[np.uint8] | bytes]:
-        return {index: self.load(index) for index in indices}
-
     def _load_all(self, iteration: int, indices: list[int]) -> list[NDArray[np.uint8]]:
+        if self.by_path:
+            return [np.frombuffer(str(self._images[index]).encode(), np.uint8) for index in indices]
         if self._begin:
             found = self._wait(iteration, self._begin)
             return [found[index] for index in indices]

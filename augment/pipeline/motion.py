@@ -69,8 +69,8 @@ class _Field:
     def shift(self, device: torch.device) -> Tensor:
         """Return the field on a device."""
         if device not in self._made:
-            drawn = {name: to_device(torch.from_numpy(value), device) for name, value in self.values.items()}
-            moved = to_device(torch.from_numpy(self.moved), device)[:, None, None, None]
+            drawn = to_device({**self.values, "": self.moved[:, None, None, None]}, device)
+            moved = drawn.pop("")
             self._made[device] = self.displacement(**drawn).double().where(moved, 0.0)
         return self._made[device]
 
@@ -130,12 +130,12 @@ class BatchMotion:
     def back(self, rows: slice) -> tuple[Any, Any, Any]:
         """Return row and column of the stored pixel that each output pixel of some samples shows, and whether any."""
         (height, width), xp = self.size, self._xp
-        window = self._window[rows]
-        y, x = (self._here(np.arange(n, dtype=np.float64)) for n in self.size)
-        x, y = (xp.broadcast_to(axis, (len(window), height, width)) for axis in (x, y[:, None]))
+        given = self._back_arrays(rows)
+        here: Mapping[str, Any] = given if xp is np else to_device(given, self.device)
+        x, y = (xp.broadcast_to(here[axis], (len(given["last"]), height, width)) for axis in "xy")
         inside = xp.ones_like(x, dtype=xp.bool_ if xp is np else xp.bool)
-        for step in reversed(self._steps):
-            moved = step.moved[rows]
+        for number in reversed(range(len(self._steps))):
+            step, moved = self._steps[number], given[f"moved {number}"]
             if not moved.any():
                 continue
             if isinstance(step, _Field):
@@ -143,53 +143,59 @@ class BatchMotion:
                 shift = _sample(step.shift(self.device)[rows], *places)
                 traced = x + self._native(shift[0]), y + self._native(shift[1])
             else:
-                traced = self._traced(_inverse(step.matrix[rows]), x, y)
+                matrix = f"matrix {number}"
+                traced = _traced(here[matrix], x, y, affine=(given[matrix][:, 2, :2] == 0).all())
             found: Any = _within(traced[0], traced[1], (width, height), step.border, inside, xp)
             if not moved.all():
-                mask = self._here(moved)[:, None, None]
+                mask = here[f"moved {number}"]
                 found = tuple(xp.where(mask, *pair) for pair in zip(found, (x, y, inside), strict=True))
             x, y, inside = found
-        x, y, inside = self._uncropped(x, y, inside, window)
-        orientations = self._orientations[rows]
-        if (orientations != 1).any():
-            x, y = self._traced(_inverse(turns(orientations, window[:, :2])), x, y)
-        last, zero = self._here(self.stored_sizes[rows] - 1)[:, :, None, None], self._here(np.zeros((), np.int64))
+        if border := self._beyond:
+            # In pixels of the resized image: there the crop reflects.
+            first, limits = here["first"], (here["resized"][:, 1], here["resized"][:, 0])
+            x, y, inside = _within(x + first[:, 1], y + first[:, 0], limits, border, inside, xp)
+        factor, shift = here["factor"], here["shift"]
+        x, y = x * factor[:, 1] + shift[:, 1], y * factor[:, 0] + shift[:, 0]
+        if "turn" in given:
+            x, y = _traced(here["turn"], x, y, affine=True)
         whole: list[Any] = [xp.floor(place + 0.5) for place in (y, x)]
         whole = [place.astype(np.int64) if xp is np else place.long() for place in whole]
+        last, zero = here["last"], here["zero"]
         row, column = (xp.maximum(xp.minimum(place, last[:, n]), zero) for n, place in enumerate(whole))
         return row, column, inside
 
-    def _uncropped(self, x: Any, y: Any, inside: Any, window: Array) -> tuple[Any, Any, Any]:
-        """Trace pixels of the crop to those of the upright image, beyond which there may be a border."""
+    @property
+    def _beyond(self) -> str:
+        """The border of the crop, if it may show what is beyond the image."""
+        params = self._crop.params
+        return str(params.get("border", "constant" if params.get("side") == "long" else ""))
+
+    def _back_arrays(self, rows: slice) -> dict[str, NDArray[Any]]:
+        """Return what `back` needs on the device."""
+        window, orientations = self._window[rows], self._orientations[rows]
         sides, start, end = window[:, :2], window[:, 2:4], window[:, 4:6]
         scale = self.size / (end - start)
-        params = self._crop.params
-        if border := params.get("border", "constant" if params.get("side") == "long" else ""):
-            # In pixels of the resized image: there the crop reflects.
-            first, resized = (self._here(values)[:, :, None, None] for values in (start * scale, sides * scale))
-            limits = (resized[:, 1], resized[:, 0])
-            x, y, inside = _within(x + first[:, 1], y + first[:, 0], limits, border, inside, self._xp)
-            start = np.zeros_like(start)
-        factor, shift = (self._here(values)[:, :, None, None] for values in (1 / scale, start + 0.5 / scale - 0.5))
-        return x * factor[:, 1] + shift[:, 1], y * factor[:, 0] + shift[:, 0], inside
-
-    def _traced(self, matrix: Array, x: Any, y: Any) -> tuple[Any, Any]:
-        """Map places, (N, H, W), by matrices, (N, 3, 3)."""
-        m = self._here(matrix)[:, :, :, None, None]
-        found = [m[:, row, 0] * x + (m[:, row, 1] * y + m[:, row, 2]) for row in (0, 1)]
-        if (matrix[:, 2, :2] == 0).all():
-            return found[0], found[1]
-        w = m[:, 2, 0] * x + (m[:, 2, 1] * y + m[:, 2, 2])
-        return found[0] / w, found[1] / w
+        given: dict[str, NDArray[Any]] = {
+            "first": start * scale,
+            "resized": sides * scale,
+            "last": self.stored_sizes[rows] - 1,
+        }
+        start = 0 * start if self._beyond else start
+        given |= {"factor": 1 / scale, "shift": start + 0.5 / scale - 0.5}
+        given = {name: values[:, :, None, None] for name, values in given.items()}
+        for number, step in enumerate(self._steps):
+            given[f"moved {number}"] = step.moved[rows][:, None, None]
+            if isinstance(step, _Matrix):
+                given[f"matrix {number}"] = _inverse(step.matrix[rows])[..., None, None]
+        if (orientations != 1).any():
+            given["turn"] = _inverse(turns(orientations, sides))[..., None, None]
+        y, x = (np.arange(n, dtype=np.float64) for n in self.size)
+        return given | {"x": x, "y": y[:, None], "zero": np.zeros((), np.int64)}
 
     @property
     def _xp(self) -> Any:
         """NumPy on the CPU, where PyTorch's threads would be in the way of DALI's; PyTorch on a GPU."""
         return np if self.device.type == "cpu" else torch
-
-    def _here(self, values: NDArray[Any]) -> Any:
-        """Return values as an array of `_xp`, on the device; nothing waits for it."""
-        return values if self._xp is np else to_device(torch.from_numpy(np.ascontiguousarray(values)), self.device)
 
     def _native(self, tensor: Tensor) -> Any:
         return tensor.numpy() if self._xp is np else tensor
@@ -257,6 +263,15 @@ def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix | _Field
     assert step.op.displacement
     displacement = partial(step.op.displacement, size=size, **step.op.fixed(step.params))
     return _Field(displacement, stage.values(draws, size), np.asarray(stage.applied(draws), bool))
+
+
+def _traced(m: Any, x: Any, y: Any, *, affine: Any) -> tuple[Any, Any]:
+    """Map places, (N, H, W), by matrices, (N, 3, 3, 1, 1)."""
+    found = [m[:, row, 0] * x + (m[:, row, 1] * y + m[:, row, 2]) for row in (0, 1)]
+    if affine:
+        return found[0], found[1]
+    w = m[:, 2, 0] * x + (m[:, 2, 1] * y + m[:, 2, 2])
+    return found[0] / w, found[1] / w
 
 
 def _inverse(matrix: Array) -> Array:

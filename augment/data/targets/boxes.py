@@ -147,11 +147,11 @@ class Boxes(SpatialKind):
             seen.scatter_(1, shown.flatten(1).long(), value=True)
             keep &= seen.cpu().numpy()[owners, fields["number"]]
         left = np.bincount(owners[keep], minlength=len(objects)).tolist()
-        # One copy a field, not one for each image.
-        moved = {name: to_device(torch.from_numpy(array[keep]), motion.device) for name, array in fields.items()}
-        parts = {name: torch.split(tensor, left) for name, tensor in moved.items()}
+        fields = {name: array[keep] for name, array in fields.items()}
+        ids = np.array([found.image_id for found in objects], np.int64)[:, None]
+        moved = to_device({**fields, "image_id": ids}, motion.device)
+        parts = {name: torch.split(moved[name], left) for name in fields} | {"image_id": moved["image_id"].unbind()}
         numbers = parts.pop("number")
-        parts["image_id"] = to_device(torch.tensor([[found.image_id] for found in objects]), motion.device).unbind()
         batch = [dict(zip(parts, own, strict=True)) for own in zip(*parts.values(), strict=True)]
         if shown is not None:
             for target, wanted, mask in zip(batch, numbers, shown, strict=True):

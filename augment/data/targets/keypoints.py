@@ -42,11 +42,9 @@ class Keypoints(SpatialKind):
 
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Tensor:
         """Return (N, P, 3) float32: x, y in pixels of the output, and visibility, 0 outside of it."""
-        import torch
-
         points = np.stack(loaded)
         moved = move_points(points, np.arange(len(points)), motion, self.flip_pairs)
-        return to_device(torch.from_numpy(moved), motion.device)
+        return to_device({"points": moved}, motion.device)["points"]
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         """Draw the points with their names."""

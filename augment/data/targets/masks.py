@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -233,18 +233,35 @@ def look_up(loaded: Sequence[Runs], motion: Motion, fill: int) -> Tensor:
     ends = np.cumsum(sizes.prod(axis=1))
     offsets = ends - sizes.prod(axis=1)
     # A pixel's run is searched for: to copy whole masks to the GPU would take longer than all else.
-    starts = np.concatenate([runs.starts for runs in loaded]) + np.repeat(offsets, [len(r.starts) for r in loaded])
-    labels = to_device(torch.from_numpy(np.concatenate([runs.labels for runs in loaded])), motion.device)
-    pixels = np.stack([offsets, sizes[:, 1], ends - 1])
-    first, widths, last = to_device(torch.from_numpy(pixels), motion.device)[:, :, None, None]
+    arrays = {
+        "starts": np.concatenate([runs.starts for runs in loaded])
+        + np.repeat(offsets, [len(r.starts) for r in loaded]),
+        "labels": np.concatenate([runs.labels for runs in loaded]),
+        "pixels": np.stack([offsets, sizes[:, 1], ends - 1])[:, :, None, None],
+    }
+    sent = to_device(arrays, motion.device)
+    first, widths, last = sent["pixels"]
     pixel = (row * widths + column + first).minimum(last)
-    run = torch.searchsorted(to_device(torch.from_numpy(starts), motion.device), pixel, right=True) - 1
-    return torch.where(inside, labels[run], fill)
+    return torch.where(inside, sent["labels"][torch.searchsorted(sent["starts"], pixel, right=True) - 1], fill)
 
 
-def to_device(tensor: Tensor, device: Any) -> Tensor:
-    """Copy to a device without waiting for it."""
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+def to_device(arrays: Mapping[str, NDArray[Any]], device: Any) -> dict[str, Tensor]:
+    """Copy arrays to a device, all at once, as each copy takes a fifth of a millisecond; nothing waits for it."""
+    import torch
+
+    if device.type == "cpu":
+        return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    sizes = [-(-array.nbytes // 16) * 16 for array in arrays.values()]
+    pinned, end, moved = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True), 0, {}
+    for array, size in zip(arrays.values(), sizes, strict=True):
+        pinned.numpy()[end : end + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        end += size
+    there, end = pinned.to(device, non_blocking=True), 0
+    for (name, array), size in zip(arrays.items(), sizes, strict=True):
+        dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+        moved[name] = there[end : end + array.nbytes].view(dtype).view(array.shape)
+        end += size
+    return moved
 
 
 def _of_colors(pixels: NDArray[np.uint8], colors: Sequence[tuple[int, int, int]], name: str) -> NDArray[np.uint8]:

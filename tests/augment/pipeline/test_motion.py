@@ -197,7 +197,10 @@ def test_masks_follow_elastic_on_the_device_of_the_images_and_points_on_the_cpu(
         return fine(shift, size)
 
     monkeypatch.setattr(elastic, "_fine", noted)
-    monkeypatch.setattr("augment.pipeline.motion.to_device", lambda tensor, device: tensor.to(device))
+    monkeypatch.setattr(
+        "augment.pipeline.motion.to_device",
+        lambda arrays, device: {n: torch.from_numpy(np.array(a)).to(device) for n, a in arrays.items()},
+    )
     plan = build_plan(load_recipe({"size": SIZE, "train": {"elastic": {}, "flip": {}}}).aug, "train")
     windows = torch.tensor([[30.0, 40, 0, 0, 30, 40]] * 2)
     (motion,) = Motions(plan, 0, 0, targets="masks").of([windows], np.ones(2, np.int64), 0, 0, torch.device("meta"))
