@@ -133,10 +133,9 @@ class GraphImage:
         drawn = {"seed": self._seed, **window}
         whole = self.decode() if self._cached or self._raw else None  # only whole images are kept or stored
         if self._frames:
-            kind = {"dtype": types.INT32}
-            shape = fn.peek_image_shape(self._stored, **kind) if whole is None else whole.shape(**kind)
+            shape = fn.peek_image_shape(self._stored) if whole is None else whole.shape()
             anchor, sides = fn.random_crop_generator(shape, **drawn)
-            self.window = fn.cat(shape, anchor, anchor + sides)
+            self.window = fn.cat(fn.cast(shape, dtype=types.INT32), anchor, anchor + sides)
             if whole is not None:
                 start, end = (fn.cast(edge, dtype=types.FLOAT) for edge in (anchor, anchor + sides))
                 return self._resized(whole, size, roi_start=start, roi_end=end)

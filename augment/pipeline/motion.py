@@ -244,10 +244,9 @@ class Motions:
         rows = slice(start - first, start - first + count)
         motions = []
         for own, steps, shown in zip(self._samplers, self._steps, windows, strict=True):
-            motion = BatchMotion(
-                own.plan, [step.of(rows) for step in steps], shown.double().numpy(), orientations, device
-            )
-            motions.append(motion)
+            # Of int32 with three sides, or of float32 with two.
+            window = shown.numpy()[:, [0, 1, -4, -3, -2, -1]].astype(np.float64)
+            motions.append(BatchMotion(own.plan, [step.of(rows) for step in steps], window, orientations, device))
         return motions
 
 
