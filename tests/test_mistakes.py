@@ -120,7 +120,7 @@ COMMANDS = [
     # Data
     ("trainer data=photos", "data: unknown name 'photos'", "data=folder data.root=photos"),
     ("trainer data=lmdb data.train=x", "data: lmdb is no longer read", "data=webdataset"),
-    ("trainer data.source=recordio", "data: recordio is no longer read", "data=webdataset"),
+    ("trainer data.source=tfrecord", "data: tfrecord is no longer read", "data=webdataset"),
     ("trainer data=folder", "data.root: missing", "train/<class>/*"),
     ("trainer data=folder data.path=photos", "data.path: unknown key", "'root'"),
     ("trainer data=folder data.root=photo", "data.root=photo: there is no such folder", "photos"),

@@ -214,5 +214,5 @@ def add_measuring_flags(parser: Parser) -> None:
         help="how long each row runs in a round, about (default: 3)",
     )
     parser.add_argument(
-        "--out", type=output, metavar="DIR", help="folder for the JSON file and the chart (default: outputs/bench-TIME)"
+        "--out", type=output, metavar="DIR", help="folder for the JSON file (default: outputs/bench-TIME)"
     )

@@ -15,7 +15,7 @@ from augment.cli.parser import Parser, one_of, output, readable_errors, whole_nu
 from augment.data.convert.conversion import FORMATS, Options, convert, settings_of
 from augment.support.errors import UserError
 from augment.support.process import cores
-from augment.support.text import amount, printable
+from augment.support.text import amount
 
 _EXAMPLES = """\
   python -m augment convert data=folder data.root=DIR --to webdataset --out OUT
@@ -49,9 +49,9 @@ def main(arguments: Sequence[str]) -> int:
         if listed.problems or not (len(listed.val) or source.cuts_val):
             raise UserError(listed.problems[0] if listed.problems else VAL_MISSING)
         skip_bad = getattr(source, "skip_bad", False)
-        checked, note = take_foreign(listed, ("convert", source), quality=options.quality, skip_bad=skip_bad)
-        if note:
-            sys.stdout.write(printable(f"{note}\n"))
+        checked, foreign = take_foreign(listed, ("convert", source), quality=options.quality, skip_bad=skip_bad)
+        if foreign:
+            sys.stdout.write(f"{amount(foreign, 'image becomes', 'images become')} JPEG\n")
         dataset = select(source, checked)
         log_notices(dataset.notices)
         form = Options(options.to, options.size, options.quality, options.shard_mb)

@@ -1,6 +1,6 @@
 """Show how a recipe is executed.
 
-Prints the stages that the steps are grouped into, where they run, and a digest that is equal for equal plans.
+Prints the stages that the steps are grouped into, and a digest that is equal for equal plans.
 """
 
 from collections import Counter
@@ -40,24 +40,14 @@ def summary(plan: Plan) -> str:
     )
 
 
-def devices(aug: Aug, plan: Plan) -> str:
-    """Return in one line what runs where."""
-    where = {"mixed": "on the GPU and the CPU", "cpu": "on the CPU", "auto": "where it is faster"}[aug.decode]
-    cache = "" if aug.cache == "off" else f", cache {aug.cache}" + (" MiB" if isinstance(aug.cache, int) else "")
-    always_cpu = [step.key for step in plan.steps if step.op.on_cpu]
-    return (
-        f"with a GPU: decoding {where}{cache}, everything else on the GPU; without: everything on the CPU; "
-        f"prefetching {amount(aug.prefetch, 'batch')}"
-    ) + (f"; always on the CPU: {', '.join(always_cpu)}" if always_cpu else "")
-
-
 def show(aug: Aug, splits: Sequence[SplitName], console: Console) -> None:
     """Print the plan of each split."""
     for split in splits:
         plan = build_plan(aug, split)
         console.print(str(plan))
         console.print(f"  {summary(plan)}", style="dim")
-        console.print(f"  {devices(aug, plan)}", style="dim")
+        if on_cpu := [step.key for step in plan.steps if step.op.on_cpu]:
+            console.print(f"  always on the CPU: {', '.join(on_cpu)}", style="dim")
 
 
 def _parser() -> Parser:

@@ -10,7 +10,6 @@ import pytest
 from photos import draw_photo
 from PIL import Image
 from stores import write_tar
-from tfrecord_writer import IMAGE, LABEL, TEXT, write_examples
 
 from augment.data.dataset import Dataset, Split
 from augment.data.sources import LOADED, load_dataset, parse_data
@@ -19,7 +18,7 @@ from augment.support.errors import UserError
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
-ENDINGS = {"webdataset": "tar", "tfrecord": "tfrecord", "parquet": "parquet",
+ENDINGS = {"webdataset": "tar", "parquet": "parquet",
            "filelist": "txt", "numpy": "npy"}  # fmt: skip
 ALL = ("folder", *ENDINGS)
 
@@ -32,10 +31,10 @@ NAMES = ["cat", "dog", "emu"]
 def write(source: str, folder: Path, name: str, samples: list[tuple[bytes, int, str]]) -> Path:
     """Write one file of a source's format; with one beside it, it makes a set of two."""
     folder.mkdir(exist_ok=True)
-    if source == "tfrecord":
-        examples = [{IMAGE: [image], LABEL: [label], TEXT: [text.encode()]} for image, label, text in samples]
-        write_examples(folder / f"{name}.tfrecord", examples)
-        return folder / f"{name}.tfrecord"
+    if source == "webdataset":
+        members = {f"{number:02}.{ending}": content for number, (image, target, _) in enumerate(samples)
+                   for ending, content in (("jpg", image), ("cls", b"%d" % target))}  # fmt: skip
+        return write_tar(folder / f"{name}.tar", members)
     columns = {"image": [sample[0] for sample in samples], "label": [sample[1] for sample in samples]}
     parquet.write_table(pa.table(columns), folder / f"{name}.parquet")
     return folder / f"{name}.parquet"
@@ -78,10 +77,6 @@ def put(source: str, name: str, samples: Sequence[Sample]) -> Settings:
         np.save(f"{name}.npy", np.zeros((len(samples), 8, 8, 3), np.uint8))
         np.save(f"{name}_y.npy", np.array([target for _, target, _ in samples]))
         return {name: f"{name}.npy", f"{name}_targets": f"{name}_y.npy"}
-    if source == "webdataset":
-        members = {f"{number:02}.{ending}": content for number, (image, target, _) in enumerate(samples)
-                   for ending, content in (("jpg", image), ("cls", b"%d" % target))}  # fmt: skip
-        return {name: str(write_tar(Path(f"{name}.tar"), members))}
     return {name: str(write(source, Path(), name, list(samples)))}
 
 

@@ -1,6 +1,5 @@
 """Read images that Pillow opens and DALI does not, as JPEG."""
 
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,7 +15,6 @@ from augment.data.faults import DECODER_ERRORS, MAX_PIXELS, strict_pillow
 from augment.data.images import as_jpeg, name_of, read_encoded, to_rgb
 from augment.support.errors import UserError
 from augment.support.files import digest
-from augment.support.text import amount
 
 # Not all that Pillow opens: for EPS, for one, it starts another program.
 _FORMATS = (
@@ -52,13 +50,13 @@ class AsJpeg:
             raise OSError(str(error)) from error
 
 
-def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, str]:
+def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, int]:
     """Check a dataset as before training, but keep the images that Pillow can open, as JPEG.
 
     The cache of verdicts is that of `about`; with `skip_bad`, all others that DALI cannot decode are left out.
 
     Returns:
-        The images with `Dataset.copies`, and a sentence about those that become JPEG, empty if there are none.
+        The images with `Dataset.copies`, and how many become JPEG.
 
     Raises:
         UserError: an image cannot be used, or no class of val is left in train.
@@ -80,9 +78,7 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
         digests |= examined.digests
     train, val = splits["train"], splits["val"]
     checked = replace(dataset, train=train, val=val, copies=group_copies(train.files + val.files, digests))
-    endings = Counter(Path(name_of(image)).suffix.lower() or "without an ending" for image in opened).most_common()
-    note = f"{amount(len(opened), 'image becomes', 'images become')} JPEG: "
-    return checked, note + ", ".join(f"{count:,} {ending}" for ending, count in endings) if opened else ""
+    return checked, len(opened)
 
 
 @cache

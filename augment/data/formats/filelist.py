@@ -14,15 +14,13 @@ from typing import Any
 from augment.data.formats.folder import EXTENSIONS
 from augment.support.errors import UserError, suggest
 from augment.support.files import near_file, require_file
-from augment.support.text import amount, from_table_cell
+from augment.support.text import amount, from_table_cell, list_some
 
 # Endings of CSV lists, which have a header, and their separators; all other lists are lines of words.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 # Between several labels in one cell of a CSV.
 LABELS_SEPARATOR = ";"
-
-_FLAGS = ("0", "1", "0.0", "1.0")
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,7 @@ class Lines:
     lines: tuple[Line, ...]  # at least one
     columns: tuple[str, ...] = ()  # names of the columns of the words, if each word has its own
     column: str = ""  # name of the column of all words; empty: there is no header, or each word has its own
-    flags: tuple[str, ...] = ()  # those of 0 and 1 only, if that of the words is the first of them, by position
-    guessed: tuple[str, ...] = ()  # that of the words if it was chosen by position, then the other candidates
+    guessed: bool = False  # whether that is the only one besides the path, without the name "label"
 
     def describe(self, index: int) -> str:
         """Return the name of an image for messages, given its index."""
@@ -134,10 +131,13 @@ def _read_csv(
     default = 1 if path_column == 0 else 0
     setting = "data.targets" if targets else label_key
     columns = [_column(key, file, header, setting, name, "label", default) for name in names]
-    by_position = not (targets or label or "label" in header)
-    flags = list(range(columns[0], len(header))) if by_position else []
-    others = (name for index, name in enumerate(header) if index not in (path_column, columns[0]))
-    guessed = [header[columns[0]], *others] if by_position else []
+    guessed = not (targets or label or "label" in header)
+    if guessed and len(header) > 2:
+        others = list_some(name for index, name in enumerate(header) if index != path_column)
+        raise UserError(
+            f"{key}: {file} has no column 'label'. Allowed, of {others}: data.label=NAME for the class, "
+            "data.targets=[NAME,...] for numbers, or with data.multilabel=true for 0 and 1."
+        )
     lines = []
     for row in _rows(key, file, reader):
         if not any(cell.strip() for cell in row):
@@ -151,9 +151,7 @@ def _read_csv(
         words = cells if targets else [word.strip() for word in cells[0].split(LABELS_SEPARATOR)]
         path = from_table_cell(row[path_column].strip())
         lines.append(Line(reader.line_num, path, tuple(words if targets else filter(None, words))))
-        flags = [i for i in flags if row[i].strip() in _FLAGS]
-    named = tuple(header[i] for i in flags) if columns[0] in flags else ()
-    return Lines(key, file, tuple(lines), targets, "" if targets else header[columns[0]], named, tuple(guessed))
+    return Lines(key, file, tuple(lines), targets, "" if targets else header[columns[0]], guessed)
 
 
 def _rows(key: str, file: Path, reader: Any) -> Iterator[list[str]]:

@@ -60,16 +60,6 @@ def read_table(
         raise UserError(f"cannot be read, or its images not be kept: {error.strerror or first_line(error)}.") from None
 
 
-def read_column(path: Path, name: str) -> list[str]:
-    """Return the values of a column that groups images, as text; a `UserError` says that there is no such column."""
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as table:
-        if name not in (names := table.schema_arrow.names):
-            raise UserError(f"data.group: {path} has no column '{name}'.{suggest(name, names)}")
-        return ["" if value is None else str(value) for value in table.read([name]).column(0).to_pylist()]
-
-
 def class_names(file: Path, label: str) -> tuple[str, ...] | None:
     """Return the names of the classes that the hub's library writes into a file's schema, if they are there."""
     from pyarrow import parquet

@@ -5,10 +5,7 @@ process, and each map keeps its file open, which a set of a thousand shards cann
 """
 
 import errno
-import mmap
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -47,11 +44,7 @@ class RecordFile:
         """
         stat = os.stat(self.path) if descriptor is None else os.fstat(descriptor)
         if (stat.st_size, stat.st_mtime_ns) != (self.size, self.mtime_ns):
-            raise self.changed()
-
-    def changed(self) -> OSError:
-        """Return the error for a file that has changed."""
-        return OSError(errno.ESTALE, "it has changed since it was indexed", str(self.path))
+            raise OSError(errno.ESTALE, "it has changed since it was indexed", str(self.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,28 +95,3 @@ class _Opened:
 
 
 _opened = lru_cache(OPEN_FILES)(_Opened)
-
-
-@contextmanager
-def mapped(file: RecordFile) -> Iterator[memoryview]:
-    """Map a file into memory inside the context; only accessed pages are read.
-
-    Raises:
-        UserError: the file is empty.
-    """
-    if file.size == 0:
-        raise UserError("is empty (0 bytes).")
-    with (
-        file.path.open("rb") as stream,
-        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as pages,
-        memoryview(pages) as view,
-    ):
-        yield view
-
-
-def masked_crc(content: bytes) -> int:
-    """Return the checksum of TFRecord: CRC-32C, rotated right by 15 bits, plus a constant."""
-    from google_crc32c import value  # only TFRecord files need it
-
-    crc: int = value(content)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,7 +1,7 @@
-"""Read CSV files of points, a line an image, and of boxes, a line an object."""
+"""Read CSV files of points, a line an image."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,49 +11,32 @@ from augment.support.errors import UserError
 from augment.support.files import near_file, require_file
 from augment.support.text import list_some
 
-_BOX = ("left", "top", "right", "bottom", "class")
-
 Row = tuple[str, dict[str, str]]  # where it is, and the cell of each column
 
 
-def read_table(key: str, file: Path, columns: Sequence[str]) -> tuple[list[str], Iterator[Row]]:
+def _read_table(key: str, file: Path) -> tuple[list[str], list[Row]]:
     """Return the header of a CSV file, and its rows.
 
     Raises:
-        UserError: it cannot be read, or a column is missing or there twice; in its turn, that a row has other cells.
+        UserError: it cannot be read, has no column path or one twice, or a row has other cells.
     """
     if not file.is_file():
-        raise UserError(f"{key}: there is no file {file}.{near_file(file)} Allowed: a CSV with {', '.join(columns)}.")
+        raise UserError(f"{key}: there is no file {file}.{near_file(file)} Allowed: a CSV with path, x_NAME, y_NAME.")
     try:
-        lines = require_file(file).read_text("utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
+        reader = csv.reader(require_file(file).read_text("utf-8-sig").splitlines(), skipinitialspace=True)
+        (_, header), *rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)] or [
+            (1, [])
+        ]
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{key}={file}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    reader = csv.reader(lines, skipinitialspace=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-    except csv.Error as error:
-        raise UserError(f"{key}={file}: line 1: {error}.") from None
-    if missing := [name for name in columns if header.count(name) != 1] or [n for n in header if header.count(n) > 1]:
-        raise UserError(
-            f"{key}={file}: the header {list_some(header)} has no single column '{missing[0]}'. Allowed: "
-            f"{', '.join(columns)}, once each."
-        )
-
-    def rows() -> Iterator[Row]:
-        try:
-            for row in reader:
-                where = f"line {reader.line_num} of {file}"
-                cells = [cell.strip() for cell in row]
-                if any(cells) and len(cells) != len(header) and any(cells[1:]):
-                    raise UserError(
-                        f"{key}: {where} has {len(cells)} cells, but the header {len(header)}. Allowed: as many."
-                    )
-                if any(cells):
-                    yield where, dict.fromkeys(header, "") | dict(zip(header, cells, strict=False))
-        except csv.Error as error:
-            raise UserError(f"{key}: line {reader.line_num} of {file}: {error}.") from None
-
-    return header, rows()
+    if odd := [name for name in ("path", *header) if header.count(name) != 1]:
+        raise UserError(f"{key}={file}: the header {list_some(header)} has no single column '{odd[0]}'.")
+    for number, cells in rows:
+        if len(cells) != len(header) and any(cells[1:]):  # a path alone is an image without labels
+            what = f"has {len(cells)} cells, but the header {len(header)}"
+            raise UserError(f"{key}: line {number} of {file} {what}. Allowed: as many.")
+    empty = dict.fromkeys(header, "")
+    return header, [(f"line {n} of {file}", empty | dict(zip(header, cells, strict=False))) for n, cells in rows]
 
 
 def point_names(key: str, file: Path) -> tuple[str, ...]:
@@ -62,7 +45,7 @@ def point_names(key: str, file: Path) -> tuple[str, ...]:
     Raises:
         UserError: it has no point, or other columns.
     """
-    header, _ = read_table(key, file, ["path"])
+    header, _ = _read_table(key, file)
     names = tuple(name[2:] for name in header if name.startswith("x_"))
     expected = {f"{axis}_{name}" for name in names for axis in "xyv"} | {"path"}
     odd = [name for name in header if name not in expected] + [n for n in names if f"y_{n}" not in header]
@@ -81,7 +64,7 @@ def read_points(key: str, file: Path, root: Path | None, names: Sequence[str]) -
     if set(found := point_names(key, file)) != set(names):
         raise UserError(f"{key}={file}: has the points {list_some(found)}. Allowed: {list_some(names)}.")
     images = []
-    for where, cells in read_table(key, file, ["path"])[1]:
+    for where, cells in _read_table(key, file)[1]:
         image = AnnotatedImage((file.parent if root is None else root) / cells["path"], where)
         try:
             points = np.array([_point(cells, name) for name in names])
@@ -105,25 +88,3 @@ def _point(cells: dict[str, str], name: str) -> tuple[float, float, float]:
             f"{name} is {x},{y},{visible}, where numbers are allowed, or empty cells; visibility is 0, 1 or 2"
         )
     return found
-
-
-def read_boxes(key: str, file: Path, root: Path | None) -> list[AnnotatedImage]:
-    """Return the images of a file of boxes, edges in pixels; the labels of the objects are 0.
-
-    Raises:
-        UserError: the file is wrong.
-    """
-    images: dict[Path, AnnotatedImage] = {}
-    for where, cells in read_table(key, file, ["path", *_BOX])[1]:
-        path = (file.parent if root is None else root) / cells["path"]
-        image = images.setdefault(path, AnnotatedImage(path, where, image_id=len(images) + 1))
-        words = [cells[name] for name in _BOX]
-        if not any(words):
-            continue  # an image without objects
-        try:
-            if not words[4]:
-                raise ValueError
-            image.objects.append(Annotated(where, [float(word) for word in words[:4]], 0, name=words[4]))
-        except ValueError:
-            image.blame(f"has a bad object, {where}: {','.join(words)}, where four numbers and a class are allowed")
-    return list(images.values())

@@ -7,11 +7,11 @@ import json
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, BinaryIO
 
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.index import Record
-from augment.data.formats.spans import RecordFile, mapped
+from augment.data.formats.spans import RecordFile
 from augment.data.targets.given import Label
 from augment.support.errors import UserError, first_line, nearest
 
@@ -38,8 +38,10 @@ def read_shard(
     Raises:
         UserError: it is not a complete tar file, or a sample lacks image or label.
     """
-    with mapped(file) as buffer:
-        read, samples = _label_reader(buffer, label, targets), _samples(file)
+    if file.size == 0:
+        raise UserError("is empty (0 bytes).")
+    with file.path.open("rb") as stream:
+        read, samples = _label_reader(stream, label, targets), _samples(file)
         if not samples:
             raise UserError("holds no images.")
         for key, members in samples.items():
@@ -94,9 +96,7 @@ def _samples(file: RecordFile) -> dict[str, Members]:
     return samples
 
 
-def _label_reader(
-    buffer: memoryview, label: str | None, targets: Sequence[str]
-) -> Callable[[str, Members], list[Label]]:
+def _label_reader(stream: BinaryIO, label: str | None, targets: Sequence[str]) -> Callable[[str, Members], list[Label]]:
     """Return a function that finds the labels or numbers of a sample, given the name of its image and its members.
 
     It raises a `UserError` if a label is missing or invalid. The arguments are those of `read_shard`.
@@ -112,7 +112,8 @@ def _label_reader(
                 member = members[ending]
                 if member.size > _MOST_BYTES:
                     raise UserError(f"{member.name}: has {member.size:,} bytes, which is not a label.")
-                content = bytes(buffer[member.offset_data : member.offset_data + member.size])
+                stream.seek(member.offset_data)
+                content = stream.read(member.size)
                 if not path:
                     return [_from_text(content, member.name)]
                 found = [_field(_parse(content, member.name), name, member.name) for name in targets or (path,)]

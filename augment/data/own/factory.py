@@ -4,7 +4,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from augment.support.console import progress_bar
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.own_code import describe_raised, import_own
-from augment.support.text import amount
 
 
 class ObjectName(str):
@@ -76,15 +74,9 @@ class SequenceFactory:
             raise UserError(f"{self.what}: is {describe(found)}. Allowed: a function, a class, a Dataset or a list.")
         else:
             found = self._call(found, options)
-        from torch.utils.data import DataLoader, IterableDataset  # after errors that need no PyTorch
-
-        allowed = "pairs, (image, target), or a Dataset of them, with __len__ and __getitem__"
-        if isinstance(found, DataLoader | IterableDataset):
-            raise UserError(f"{self.what}: gives {describe(found)}. Allowed: {allowed}; batches are made here.")
         if not _is_sequence(found):
-            if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
-                raise UserError(f"{self.what}: gives {describe(found)}. Allowed: {allowed}.")
-            found = self._collected(found)
+            allowed = "a list of pairs, (image, target), or a Dataset of them, with __len__ and __getitem__"
+            raise UserError(f"{self.what}: gives {describe(found)}. Allowed: {allowed}; batches are made here.")
         with errors_of(self.what, lambda: "its length: "):
             length = len(found)
         if not length:
@@ -103,15 +95,6 @@ class SequenceFactory:
                         raise UserError(f"{key}.{name}: {end}")
         with errors_of(self.what):
             return function(**{name: value for given in options.values() for name, value in given.items()})
-
-    def _collected(self, found: Iterable[object]) -> list[object]:
-        items: list[object] = []
-        with progress_bar() as progress, errors_of(self.what, lambda: f"after {amount(len(items), 'item')}: "):
-            bar = progress.add_task(f"Reading {self.name}", total=None)
-            for item in found:
-                items.append(tuple(map(copied, item)) if isinstance(item, tuple | list) else item)
-                progress.advance(bar)
-        return items
 
 
 @contextmanager

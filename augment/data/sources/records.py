@@ -1,17 +1,16 @@
-"""The sources that read files of records: tar shards, TFRecord, Parquet."""
+"""The sources that read files of records: tar shards, Parquet."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from augment.data.dataset import DATA_DIR, Dataset, ImageRef, StoredImage
+from augment.data.dataset import DATA_DIR, Dataset, StoredImage
 from augment.data.formats.index import Index, Reader, load_indexes
-from augment.data.formats.parquet import class_names, read_column, read_table
+from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.shards import find_shards
 from augment.data.formats.spans import RecordFile, Span
-from augment.data.formats.tfrecord import IMAGE, LABEL, read_examples
 from augment.data.formats.webdataset import read_shard
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
 from augment.data.targets.given import Label, LabeledSplit, pack
@@ -98,23 +97,6 @@ class WebDataset(Records):
         return partial(read_shard, label=self.label, targets=self.targets, numbers=self.kind == NUMBERS)
 
 
-@source("tfrecord")
-@dataclass(frozen=True, kw_only=True)
-class TFRecord(Records):
-    """TFRecord files of tf.train.Example, with or without TensorFlow."""
-
-    image: str = setting(Text(default=IMAGE, doc="feature that holds the encoded image"))
-    label: str = setting(
-        Text(default=LABEL, doc="feature that holds the classes: numbers, or bytes for names; floats are predicted")
-    )
-    targets: tuple[str, ...] = setting(
-        Texts(default=(), doc="features to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
-    )
-
-    def _reader(self) -> Reader:
-        return partial(read_examples, image=self.image, label=self.label, targets=self.targets)
-
-
 @source("parquet")
 @dataclass(frozen=True, kw_only=True)
 class Parquet(Records):
@@ -144,9 +126,3 @@ class Parquet(Records):
 
     def _names(self, path: Path) -> tuple[str, ...] | None:
         return None if self.targets else class_names(path, self.label)
-
-    def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:
-        """Return a column of the files."""
-        paths = find_shards(self.train, "data.train")
-        values = [value for path in paths for value in read_column(path, name)]
-        return dict(zip(self._split("data.train", paths).images, values, strict=True))

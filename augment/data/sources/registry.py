@@ -47,7 +47,7 @@ class Source:
             aliases=("groups", "group_by"),
             optional=True,
             doc="val_fraction, folds: images to keep on one side, as of a patient: those with the same value in this "
-            "column (CSV of filelist, parquet), or the same text in the ( ) of this regular expression, searched in "
+            "column (CSV of filelist), or the same text in the ( ) of this regular expression, searched in "
             "folder/file",
         )
     )
@@ -164,7 +164,13 @@ _SOURCES: dict[str, type[Source]] = {}
 SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
 
 # Formats that were read up to version 0.12, and what to do with files in them.
-_GONE = ("lmdb", "recordio")
+_GONE = {
+    **dict.fromkeys(
+        ("lmdb", "recordio", "tfrecord"),
+        "data=webdataset, which `python -m augment convert data=... --to webdataset` of version 0.12 writes",
+    ),
+    "boxes": "data=coco",
+}
 
 VAL_MISSING = f"data.val: missing. Allowed: validation data; or {CUT}."
 
@@ -300,10 +306,7 @@ def parse_data(given: object, *, needs_train: bool = True) -> Source:
 def refuse_gone(name: object) -> None:
     """Refuse a source that there was, and name what replaces it."""
     if name in _GONE:
-        raise UserError(
-            f"data: {name} is no longer read. Allowed: data=webdataset, which `python -m augment convert data={name} "
-            "... --to webdataset` of version 0.12 writes; or data=own with a Dataset of your own."
-        )
+        raise UserError(f"data: {name} is no longer read. Allowed: {_GONE[str(name)]}; or data=own with a Dataset.")
 
 
 def whole(source: Source) -> Source:

@@ -275,21 +275,6 @@ def _fault_of_points(images: Sequence[Objects]) -> str:
     return f"objects with {' and '.join(map(str, counts))} keypoints. Allowed: as many each." if len(counts) > 1 else ""
 
 
-def growth(objects: Objects, frame: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how much larger the hull of each moved box is than the moved box itself, (K,), by area, 1 if it is not.
-
-    Args:
-        objects: the objects of an image.
-        frame: (3, 3), from stored to output pixels.
-    """
-    x, y = objects.boxes[:, [0, 2, 2, 0]] - 0.5, objects.boxes[:, [1, 1, 3, 3]] - 0.5
-    moved = np.stack([x, y, np.ones_like(x)], axis=-1) @ frame.T
-    x, y = moved[..., 0] / moved[..., 2], moved[..., 1] / moved[..., 2]
-    area = np.abs((x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)).sum(axis=1)) / 2
-    ratio: NDArray[np.float64] = np.ptp(x, axis=1) * np.ptp(y, axis=1) / area
-    return ratio
-
-
 def _move_boxes(
     boxes: NDArray[np.float32], owners: NDArray[np.int64], motion: Motion, rules: Rules
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -8,13 +8,11 @@ import numpy as np
 
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.filelist import Lines
-from augment.data.targets.classes import CLASSES
 from augment.data.targets.given import Label, LabeledSplit, Labels, pack
 from augment.data.targets.interpretation import describe_whole_numbers, make_dataset
-from augment.data.targets.kind import Kind, TargetOptions
+from augment.data.targets.kind import TargetOptions
 from augment.data.targets.numbers import NUMBERS
 from augment.support.errors import UserError
-from augment.support.text import list_some
 
 # Words among numbers are typing errors if at least this many numbers have a fraction, and at most this share of the
 # words, or one per list, are not numbers.
@@ -41,7 +39,11 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
             kind = NUMBERS
             notice = describe_whole_numbers(f"{point} is written with a point", np.array(words, np.float64))
     numbers = bool(train.columns) or kind == NUMBERS
-    _refuse_guessed(lists, CLASSES if options.classes and not kind else kind, numbers=numbers)
+    if train.guessed and not (numbers or kind or options.classes) and _differ([line.words for line in train.lines]):
+        raise UserError(
+            f"{train.key}: {train.file} has no column 'label', and '{train.column}' differs in nearly every line. "
+            "Allowed: data.label=NAME for the class, or data.targets=[NAME] for a number."
+        )
     # Words are names of classes, unless all are whole numbers and some are not names.
     classes = set(options.classes or ())
     named = classes if set(words) <= classes or not all(map(_is_whole, words)) else ()
@@ -116,28 +118,6 @@ def _refuse_slips(splits: Sequence[Lines]) -> None:
         line,
         f"{line.path} has {what}{more}, where other labels are fractional numbers. "
         "Allowed: numbers, with a point for the fraction; or data.task=classify if these are names.",
-    )
-
-
-def _refuse_guessed(lists: Sequence[Lines], kind: Kind | None, *, numbers: bool) -> None:
-    """Refuse lists whose targets were taken from a column for its position, where another one may be meant.
-
-    So it is if several columns hold 0 and 1, if numbers are to be predicted, or if nearly every line has another class.
-    """
-    train = about = lists[0]
-    several = [lines for lines in lists if len(lines.guessed) > 1]
-    flags = [name for name in train.flags if name in lists[-1].flags]
-    if kind not in (CLASSES, NUMBERS) and len(flags) > 1 and flags[0] == train.flags[0]:
-        why = f"{list_some(flags)} hold 0 and 1"
-    elif numbers and several:
-        about, why = several[0], "which numbers to predict is not said"
-    elif train.guessed and not (numbers or kind) and _differ([line.words for line in train.lines]):
-        why = f"'{train.guessed[0]}', the column in its position, differs in nearly every line"
-    else:
-        return
-    raise UserError(
-        f"{about.key}: {about.file} has no column 'label', and {why}. Allowed, of {list_some(about.guessed)}: "
-        "data.label=NAME for the class, data.targets=[NAME,...] for numbers, or with data.multilabel=true for 0 and 1."
     )
 
 

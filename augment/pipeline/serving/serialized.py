@@ -1,9 +1,5 @@
 """The transform of validation as a serialized DALI pipeline, which loads without this project."""
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
@@ -38,21 +34,3 @@ def serialize(plan: Plan, device: Device) -> bytes:
         images = plan.crop.op.function(image, plan.size, **plan.crop.op.values(plan.crop.params, {}))
         pipeline.set_outputs(normalize(images, plan, half=False, layout="CHW"))
     return bytes(pipeline.serialize())
-
-
-def deserialize(
-    content: bytes, device: Device, batch_size: int
-) -> Callable[[Sequence[bytes | memoryview]], NDArray[np.float32]]:
-    """Load a serialized pipeline; return a function from encoded images to (N, 3, height, width), normalized.
-
-    It runs as in Triton, in DALI's simplest executor, where nothing is copied from the GPU to the CPU. A call takes at
-    most `batch_size` images.
-    """
-    where = {"device_id": 0} if device == "gpu" else {}
-    pipeline = Pipeline.deserialize(serialized_pipeline=content, batch_size=batch_size, prefetch_queue_depth=1, **where)
-
-    def transform(images: Sequence[bytes | memoryview]) -> NDArray[np.float32]:
-        (output,) = pipeline.run(**{ENCODED: [np.frombuffer(image, np.uint8) for image in images]})
-        return np.array(output.as_cpu().as_tensor(), np.float32)
-
-    return transform

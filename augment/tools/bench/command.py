@@ -19,7 +19,7 @@ _EXAMPLES = """\
   python -m augment bench +aug=imagenette data=folder data.root=DIR       on the train images of DIR
   python -m augment bench +aug=imagenette aug.size=224 --photos DIR       on all images in DIR, at 224 px
   python -m augment bench +aug=imagenette --rows decode,fused             two rows only
-  python -m augment bench +aug=imagenette --also rand_augment --ops all   other recipes and single ops, too
+  python -m augment bench +aug=imagenette --also rand_augment             another recipe, too
 """
 
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         # PyTorch and DALI take seconds to import.
         from augment.cli.benchmark import compare
         from augment.data.sources import load_dataset
-        from augment.tools.bench.rows import Setup, file_rows, op_rows, recipe_row
+        from augment.tools.bench.rows import Setup, file_rows, recipe_row
 
         setup = Setup(recipe.aug, flags, lambda: load_dataset(source).train.files)
         known = file_rows(setup)
@@ -47,7 +47,6 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"--rows: unknown row '{unknown[0]}'.{suggest(unknown[0], names)}")
         rows = [row for row in known if not flags.rows or row.name in flags.rows]
         rows += [recipe_row(setup, name, f"{name}, fused", aug) for name, aug in also.items()]
-        rows += op_rows(setup, flags.ops)
         names = [token.split("=", 1)[1] for token in overrides if token.lstrip("+").startswith("aug=")]
         compare(
             f"{(names or ['no recipe'])[-1]} at {setup.aug.size} px, {setup}",
@@ -71,7 +70,6 @@ def _parser() -> Parser:
     for flag, metavar, text in (
         ("--rows", "NAME,NAME", "measure only these rows"),
         ("--also", "NAME,NAME", "add rows for other recipes of conf/aug, fused"),
-        ("--ops", "NAME,NAME|all", "add rows for single ops, applied to every image after the recipe's crop"),
     ):
         parser.add_argument(flag, type=_names, default=(), metavar=metavar, help=text)
     photos = "use the images in this folder, at any depth, instead of data"

@@ -17,11 +17,8 @@ from augment.pipeline.graph import GraphImage, Node, Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.pipeline.reading import Order
-from augment.recipe.op import OPS
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import Aug, Step, parse_steps
-from augment.recipe.views import Views
-from augment.support.errors import UserError, suggest
+from augment.recipe.steps import Aug, Step
 from augment.support.measurement import LeftOutError, Row, consumer, endless
 from augment.support.text import amount
 from augment.tools._photos import find_photos
@@ -126,22 +123,6 @@ def read(setup: Setup) -> Node:
 def image(setup: Setup) -> GraphImage:
     """Return the image of a file, to be decoded whole or in part."""
     return GraphImage(read(setup), Placement().on(setup.device, setup.flags.threads), seed=0)
-
-
-def op_rows(setup: Setup, names: Sequence[str]) -> list[Row]:
-    """Return a row for each op: the recipe's crop, then the op on every image; "all" stands for all ops.
-
-    Raises:
-        UserError: there is no such op, or it has no effect by itself.
-    """
-    able = [name for name, op in OPS.items() if op.kind != "crop" and not op.nests]
-    if unknown := [name for name in names if name not in (*able, "all")]:
-        raise UserError(f"--ops: no op '{unknown[0]}' that has an effect after a crop.{suggest(unknown[0], able)}")
-    crop, rows = crop_of(replace(setup.aug, views=Views())), []
-    for name in able if "all" in names else names:
-        aug = replace(crop, train=(*crop.train, *parse_steps({name: None}, "--ops")))
-        rows.append(recipe_row(setup, f"op {name}", f"crop, {name}", aug))
-    return rows
 
 
 def crop_of(aug: Aug) -> Aug:

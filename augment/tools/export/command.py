@@ -1,11 +1,10 @@
-"""Export the validation transform for serving, and measure how closely each export matches validation.
+"""Export the validation transform for serving.
 
 A model that is served with another transform than it was validated with loses accuracy: through another resize, a crop
 that is off by a pixel, or an ignored EXIF orientation. The transform is therefore written for several servers:
 
     transform_cpu.dali, transform_gpu.dali   serialized DALI pipelines that take encoded images
     transform.py                             a function in Pillow and NumPy
-    parity.json                              the measured differences from validation
 
 These load without this project:
 
@@ -25,12 +24,11 @@ rounded to the other one.
 from collections.abc import Sequence
 from pathlib import Path
 
-from augment.cli.parser import Parser, output, readable_errors, whole_number
+from augment.cli.parser import Parser, output, readable_errors
 
 OUT = Path("outputs/export")
 _EXAMPLES = """\
-  python -m augment export +aug=imagenette                     a recipe, compared on the built-in sample
-  python -m augment export +aug=imagenette --photos DIR        compared on your own images
+  python -m augment export +aug=imagenette                     a recipe
   python -m augment export --run outputs/DATE/RUN --out DIR    the transform that a model was validated with
 """
 
@@ -41,12 +39,6 @@ def _parser() -> Parser:
         "--run", type=Path, metavar="DIR", help="export the recipe of this run, with its model's mean and std"
     )
     parser.add_argument("--out", type=output, metavar="DIR", help=f"folder to write to (default: {OUT}/DIGEST)")
-    parser.add_argument(
-        "--photos", type=Path, metavar="DIR", help="use the images in this folder, at any depth, instead of data"
-    )
-    parser.add_argument(
-        "--limit", type=whole_number(1), default=500, metavar="N", help="compare on at most N images (default: 500)"
-    )
     parser.add_trust_flag()
     return parser
 

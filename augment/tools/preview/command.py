@@ -1,7 +1,7 @@
 """Draw what a recipe does to images, step by step and as a whole, or what ops do.
 
 Images go through the same pipeline as in training, with masks, boxes and points drawn on them; captions name the drawn
-parameters, and how much boxes grow where they are turned.
+parameters.
 """
 
 from collections.abc import Sequence
@@ -58,16 +58,17 @@ def main(arguments: Sequence[str]) -> int:
         photos = (
             Photos.numbered(files) if dataset is None else Photos.of(getattr(dataset, split), dataset.classes, files)
         )
-        seed = recipe.seed if options.seed is None else options.seed
         with progress_bar() as progress:
             if names:
                 title = "All ops" if set(names) == set(OPS) else "Ops"
-                text = f"with their default parameters; seed {seed}"
-                blocks = ops_blocks(aug, names, photos, progress, seed=seed)
+                text = f"with their default parameters; seed {recipe.seed}"
+                blocks = ops_blocks(aug, names, photos, progress, seed=recipe.seed)
             else:
                 title = f"{recipe_name or 'Recipe'}, {split}"
-                text = "; ".join([*(t for t in overrides if key_of(parse(t)).startswith("aug.")), f"seed {seed}"])
-                blocks = recipe_blocks(aug, split, photos, progress, seed=seed)
+                text = "; ".join(
+                    [*(t for t in overrides if key_of(parse(t)).startswith("aug.")), f"seed {recipe.seed}"]
+                )
+                blocks = recipe_blocks(aug, split, photos, progress, seed=recipe.seed)
             layout = lay_out(f"{title}, {aug.size.height} x {aug.size.width} px", text, blocks)
             with writing(f"--out {options.out}"):
                 save_figure(draw(layout), options.out, DPI)
@@ -86,6 +87,4 @@ def _parser() -> Parser:
                         help="number of photos of a recipe (default: 4)")  # fmt: skip
     parser.add_argument("--split", type=one_of(*SPLITS), default="train", metavar="train|val",
                         help="the split whose steps and photos to draw (default: train)")  # fmt: skip
-    parser.add_argument("--seed", type=whole_number(0, 2**31 - 1), metavar="N",
-                        help="seed of the draws (default: the configured seed)")  # fmt: skip
     return parser

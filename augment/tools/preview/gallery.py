@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-import numpy as np
 from rich.progress import Progress
 
 from augment.data.dataset import ImageRef, Split
-from augment.data.targets.boxes import Objects, growth
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import as_pixels
 from augment.pipeline.graph import Form, Placement
@@ -86,7 +84,6 @@ class Shot:
     photo: int  # index of the file
     image: Pixels  # (height, width, 3) RGB
     done: tuple[str, ...]  # what was done to it, as phrases
-    growth: tuple[float, ...] = ()  # of each box: area of its hull over its own, as it is turned
 
 
 def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Shot]:
@@ -111,12 +108,10 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
                 done = applied_steps(own, draws, sample)
                 if kind is None and any(draws[key]["applied"][sample] for key in mixing):
                     done.append(f"share {float(batch.targets[sample, photo]):.2f}")
-                image, grown, target = images[sample], [], photos.split.targets[photo]
+                image = images[sample]
                 if kind is not None:
                     image = with_target(image, kind, batch.view_targets[view][sample], names)
-                if isinstance(target, Objects):
-                    grown = growth(target, batch.view_frames[view][sample].numpy()).tolist()
-                shots.append(Shot(epoch, view, photo, image, tuple(done), tuple(grown)))
+                shots.append(Shot(epoch, view, photo, image, tuple(done)))
     loader.close()
     return shots
 
@@ -164,7 +159,7 @@ class Studio:
 
     def _tile(self, step: Step, caption: tuple[str, ...]) -> Tile:
         (shot,) = shoot(self._plan(step, "val"), self.photos.first(1), seed=self.seed)
-        return Tile(shot.image, (*caption, *_grown(shot.growth)))
+        return Tile(shot.image, caption)
 
 
 def _step(op: Callable[..., Any], **params: Any) -> Step:
@@ -175,12 +170,6 @@ def _step(op: Callable[..., Any], **params: Any) -> Step:
 def _captioned(what: str, phrases: Sequence[str]) -> tuple[str, ...]:
     """Prefix the first phrase with `what`."""
     return (f"{what}: {phrases[0]}", *phrases[1:]) if phrases else (what,)
-
-
-def _grown(growth: Sequence[float]) -> tuple[str, ...]:
-    """Return how much boxes grow, unless they do not."""
-    mean = float(np.mean(growth)) - 1 if growth else 0.0
-    return (f"boxes grow by {mean:.0%}",) if mean >= 0.005 else ()
 
 
 # --- sheets ---
@@ -210,16 +199,14 @@ def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
     epochs = max(1, DRAWS // len(views)) if plan.split == "train" else 1
     whole = build_plan(replace(aug, val=(_step(letterbox, fill=255),), views=Views()), "val")  # on white
     tiles = [[Tile(shot.image, ("original",))] for shot in shoot(whole, photos, seed=0)]
-    shots = shoot(plan, photos, seed=seed, epochs=epochs)
-    for shot in shots:
+    for shot in shoot(plan, photos, seed=seed, epochs=epochs):
         done = shot.done or ("crop only",)
         which = f"draw {shot.epoch + 1}, view {views[shot.view]}"
         tiles[shot.photo].append(Tile(shot.image, _captioned(which, done) if len(views) > 1 else done))
     window = " with a window drawn by DALI" if plan.crop.op.random else ""
     rows = tuple(SheetRow(tuple(row)) for row in tiles)
     text = f"the model input: {plan.crop.title}{window}{', then the steps below each image' if plan.tree else ''}"
-    grown = _grown([ratio for shot in shots for ratio in shot.growth])
-    return SheetBlock("Whole recipe", "; ".join([text, *(f"{found} in the mean" for found in grown)]), rows)
+    return SheetBlock("Whole recipe", text, rows)
 
 
 def _view_names(plan: Plan) -> list[str]:

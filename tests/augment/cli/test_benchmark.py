@@ -1,4 +1,4 @@
-"""The report of a benchmark: table, JSON file and chart."""
+"""The report of a benchmark: table and JSON file."""
 
 import json
 from argparse import Namespace
@@ -8,14 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from augment.cli.benchmark import compare, draw_bars
-from augment.drawing.style import arrange
+from augment.cli.benchmark import compare
 from augment.support.errors import UserError
-from augment.support.measurement import LeftOutError, Result, Row, Run, Timing, consumer
+from augment.support.measurement import LeftOutError, Result, Row, Run, consumer
 
 pytestmark = pytest.mark.usefixtures("no_settling")
-
-HEADLINE = ", ".join(["resnet18 fed with a recipe at 128 px"] * 12)
 
 
 def missing() -> Run:
@@ -59,7 +56,6 @@ def test_the_file_has_every_round(tmp_path: Path) -> None:
     assert 0 < fused["lowest"] <= fused["images_per_second"] <= fused["highest"]
     assert len(fused["rounds"]) == 2
     assert cached == {"name": "cached", "title": "decoder cache", "left_out": "no GPU", "rounds": []}
-    assert (tmp_path / "made/here/bench.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_table_is_printed_even_if_no_file_can_be_written(
@@ -69,18 +65,3 @@ def test_the_table_is_printed_even_if_no_file_can_be_written(
     with pytest.raises(UserError, match=r"^--out .*file/out: cannot be written: Not a directory"):
         run(tmp_path / "file" / "out")
     assert "decode all of it" in capsys.readouterr().out
-
-
-def test_the_bar_of_a_bound_is_cut_off_and_the_title_stays_within_the_figure() -> None:
-    speeds = {"decode": 90_000, "fused": 1000}
-    results = [Result(row, [Timing(speeds[row.name], 1, 1.0, 1.0)]) for row in ROWS[:2]]
-    figure = draw_bars(HEADLINE, [*results, Result(ROWS[2], left_out="no GPU")], results[:1])
-    arrange(figure)
-    (axes,) = figure.axes
-    assert axes.get_xlim()[1] == 1300
-    assert [text.get_text() for text in axes.texts] == ["90,000   1 of decode  →", "1,000   0.0111 of decode"]
-    (title,) = (text for text in figure.texts if " ".join(text.get_text().split("\n")) == HEADLINE)
-    box = title.get_window_extent()
-    assert box.x0 >= 0
-    assert box.x1 <= figure.bbox.x1
-    assert axes.get_window_extent().y1 < box.y0

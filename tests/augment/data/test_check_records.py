@@ -3,15 +3,15 @@
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from tfrecord_writer import IMAGE, LABEL, write_examples
+from pyarrow import parquet
+from stores import write_tar
 
 from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.support.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("own_folder")
-
-BROKEN = b"no image"
 
 
 @pytest.fixture
@@ -19,27 +19,23 @@ def jpeg(photos: tuple[Path, ...]) -> bytes:
     return photos[0].read_bytes()
 
 
-def write_features(file: Path, jpeg: bytes) -> None:
-    """Write a TFRecord file of an Example with an image in one feature, and none in another."""
-    write_examples(file, [{IMAGE: [jpeg], "thumbnail": [BROKEN], LABEL: [0]}])
-
-
-def test_another_image_of_the_same_record_is_checked(jpeg: bytes, tmp_path: Path) -> None:
+def test_another_image_of_the_same_record_is_checked(jpeg: bytes) -> None:
     for name in ("train", "val"):
-        write_features(tmp_path / f"{name}.tfrecord", jpeg)
-    given = {"source": "tfrecord", "train": "train.tfrecord", "val": "val.tfrecord"}
+        table = pa.table({"image": [jpeg], "thumbnail": [b"no image"], "label": [0]})
+        parquet.write_table(table, f"{name}.parquet")
+    given = {"source": "parquet", "train": "train.parquet", "val": "val.parquet"}
     assert len(load_dataset(parse_data(given)).train) == 1
     with pytest.raises(UserError, match="1 of 1 train image cannot be used"):
         load_dataset(parse_data(given | {"image": "thumbnail"}))
 
 
-def test_a_changed_file_is_checked_again(jpeg: bytes, tmp_path: Path) -> None:
-    given = {"source": "tfrecord", "train": "train.tfrecord", "val": "val.tfrecord"}
+def test_a_changed_file_is_checked_again(jpeg: bytes) -> None:
+    given = {"source": "webdataset", "train": "train.tar", "val": "val.tar"}
     for name in ("train", "val"):
-        write_features(tmp_path / f"{name}.tfrecord", jpeg)
+        write_tar(Path(f"{name}.tar"), {"0.jpg": jpeg, "0.cls": b"0"})
     assert len(load_dataset(parse_data(given)).train) == 1
-    write_features(tmp_path / "train.tfrecord", bytes(len(jpeg)))  # at the same place, as long
-    os.utime(tmp_path / "train.tfrecord", ns=(1, 1))
+    write_tar(Path("train.tar"), {"0.jpg": bytes(len(jpeg)), "0.cls": b"0"})  # at the same place, as long
+    os.utime("train.tar", ns=(1, 1))
     LOADED.forget()
     with pytest.raises(UserError, match="1 of 1 train image cannot be used"):
         load_dataset(parse_data(given))

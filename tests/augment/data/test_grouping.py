@@ -4,10 +4,8 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from PIL import Image
-from pyarrow import parquet
 from sklearn.model_selection import GroupKFold
 
 from augment.data.dataset import Dataset, Split
@@ -76,17 +74,15 @@ def test_too_few_groups_are_refused() -> None:
 
 @pytest.fixture
 def videos(tmp_path: Path) -> Path:
-    """Ten videos of two classes, four frames each; list.csv and table.parquet name the videos."""
-    lines, rows = ["path,label,video"], []
+    """Ten videos of two classes, four frames each; list.csv names the videos."""
+    lines = ["path,label,video"]
     for number in range(40):
         video, label = number // 4, "ab"[number // 4 % 2]
         file = tmp_path / "photos" / label / f"video{video}_{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (16, 16), (number, 0, 0)).save(file)
         lines.append(f"{file.relative_to(tmp_path)},{label},v{video}")
-        rows.append({"image": file.read_bytes(), "label": label, "video": video})
     (tmp_path / "list.csv").write_text("\n".join(lines))
-    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "table.parquet")
     return tmp_path
 
 
@@ -96,9 +92,8 @@ def videos(tmp_path: Path) -> Path:
         {"source": "folder", "root": "photos", "group": r"(video\d+)_"},
         {"source": "filelist", "train": "list.csv", "group": "video"},
         {"source": "filelist", "train": "list.csv", "group": r"(video\d+)_", "label": "label"},
-        {"source": "parquet", "train": "table.parquet", "group": "video"},
     ],
-    ids=["folder", "csv", "csv by name", "parquet"],
+    ids=["folder", "csv", "csv by name"],
 )
 def test_frames_of_a_video_stay_together(
     given: dict[str, object], videos: Path, monkeypatch: pytest.MonkeyPatch
@@ -127,10 +122,6 @@ def pixel(image: object) -> int:
             "data.group: list.csv (data.train) has no column",
         ),
         ({"source": "filelist", "train": "list.csv", "group": "vido"}, "Did you mean 'video'?"),
-        (
-            {"source": "parquet", "train": "table.parquet", "group": "vido"},
-            "has no column 'vido'. Did you mean 'video'?",
-        ),
         ({"source": "folder", "root": "photos", "group": "video"}, "data.group=video: these data have no columns."),
         ({"source": "folder", "root": "photos", "group": "(video"}, "data.group=(video: missing )"),
         ({"source": "folder", "root": "photos", "group": "(a)(b)"}, "data.group=(a)(b): has 2 groups in ( )."),

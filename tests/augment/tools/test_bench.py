@@ -12,7 +12,7 @@ from augment.data.dataset import ImageRef, Split
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.measurement import LeftOutError
 from augment.tools.bench.command import main
-from augment.tools.bench.rows import Setup, file_rows, op_rows
+from augment.tools.bench.rows import Setup, file_rows
 
 ALL = ["read", "decode", "crop", "fused", "steps", "cached"]
 BRIEF = ["--batch-size", "4", "--rounds", "2", "--seconds", "0.02", "--threads", "1"]
@@ -27,7 +27,6 @@ def setup(aug: Aug, files: Sequence[ImageRef]) -> Setup:
     [
         (["--rows", "fussed"], "--rows: unknown row 'fussed'"),
         (["+aug=imagenette", "--also", "rand_augmet"], "--also: aug: unknown name 'rand_augmet'"),
-        (["--ops", "one_of"], "no op 'one_of' that has an effect"),
     ],
 )
 def test_mistakes_are_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,9 +41,9 @@ def test_every_row_on_a_few_images(
     photos: tuple[Path, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["+aug=imagenette", "aug.size=32", "--photos", str(photos[0].parent), *BRIEF]
-    assert main([*given, "--also", "trivial_augment", "--ops", "solarize", "--out", str(tmp_path)]) == 0
+    assert main([*given, "--also", "trivial_augment", "--out", str(tmp_path)]) == 0
     rows = {row["name"]: row for row in json.loads((tmp_path / "bench.json").read_text())["rows"]}
-    assert list(rows) == [*ALL, "trivial_augment", "op solarize"]
+    assert list(rows) == [*ALL, "trivial_augment"]
     for row in rows.values():
         assert row["left_out"] == ("no GPU" if row["name"] == "cached" and not torch.cuda.is_available() else None)
         assert row["left_out"] or (len(row["rounds"]) == 2 and row["of_decode"] > 0 and row["of_crop"] > 0)
@@ -67,9 +66,3 @@ def test_images_in_larger_files_are_loaded_by_this_project_only(image_files: Spl
         elif row.name != "cached":
             with pytest.raises(LeftOutError, match="not separate files"):
                 row.start()(1)
-
-
-def test_each_op_with_an_effect_of_its_own_gets_a_row() -> None:
-    names = {row.name for row in op_rows(setup(parse_aug({}), ()), ["all"])}
-    assert {"op flip", "op solarize", "op rand_augment", "op mixup"} <= names
-    assert not {"op resize", "op one_of"} & names, "crops, and policies without steps, do nothing by themselves"

@@ -46,7 +46,7 @@ def test_formats_that_dali_does_not_decode_become_jpeg(capsys: pytest.CaptureFix
     command = ["data=folder", "data.root=d", "data.val_fraction=0.25", "--to", "folder", "--out", "out"]
     assert main(command) == 0
     out = capsys.readouterr().out
-    assert "12 images become JPEG: 4 .avif, 4 .tga, 3 .gif, 1 .png" in out
+    assert "12 images become JPEG\n" in out
     found = parse_data({"source": "folder", "root": "out"}).load()
     assert f"train: {len(found.train)} images\nval: {len(found.val)} images\n" in out
     assert len(found.train) + len(found.val) == 15

@@ -1,6 +1,6 @@
-"""Exported transforms, compared with the validation loader; the report."""
+"""Exported transforms, compared with the validation loader."""
 
-import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ import pytest
 import torch
 from loaders import build_loader
 from numpy.typing import NDArray
+from nvidia.dali.pipeline import Pipeline
 from photos import draw_photo
 from PIL import Image
 
@@ -23,7 +24,7 @@ from augment.pipeline.serving.transform_source import python_source
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SplitName, parse_aug
 from augment.support.errors import UserError
-from augment.tools.export.write import export, load_dali, load_python, parity
+from augment.tools.export.write import export
 
 SIZE = 32
 CPU = torch.device("cpu")
@@ -62,7 +63,11 @@ def levels(difference: NDArray[np.float32], plan: Plan) -> NDArray[np.float32]:
 def transform(plan: Plan, folder: Path, files: Sequence[Path]) -> NDArray[np.float32]:
     """Write transform.py and apply it in this process."""
     (folder / "transform.py").write_text(python_source(plan))
-    return load_python(folder / "transform.py")(files)
+    function, made = runpy.run_path(str(folder / "transform.py"))["transform"], []
+    for file in files:
+        with Image.open(file) as image:
+            made.append(function(image))
+    return np.stack(made)
 
 
 def module(plan: Plan, files: Sequence[Path]) -> NDArray[np.float32]:
@@ -102,8 +107,14 @@ def test_the_serialized_pipeline_matches_validation(
 ) -> None:
     plan, kind = plan_of(steps, size=size), "gpu" if device.type == "cuda" else "cpu"
     (tmp_path / "it.dali").write_bytes(serialize(plan, kind))  # type: ignore[arg-type]
-    form = load_dali(tmp_path / "it.dali", kind)  # type: ignore[arg-type]
-    theirs = np.concatenate([form(image_files.files[:4]), form(image_files.files[4:])])
+    # As in Triton, in DALI's simplest executor, where nothing is copied from the GPU to the CPU.
+    where = {"device_id": 0} if kind == "gpu" else {}
+    pipeline = Pipeline.deserialize(filename=str(tmp_path / "it.dali"), batch_size=4, prefetch_queue_depth=1, **where)
+    found = []
+    for files in (image_files.files[:4], image_files.files[4:]):
+        (output,) = pipeline.run(encoded=[np.frombuffer(file.read_bytes(), np.uint8) for file in files])
+        found.append(np.array(output.as_cpu().as_tensor(), np.float32))
+    theirs = np.concatenate(found)
     np.testing.assert_array_equal(theirs, validate(plan, image_files.files, device))
     assert [file.name for file in tmp_path.iterdir()] == ["it.dali"]
 
@@ -210,7 +221,7 @@ def test_the_plan_in_the_python_file_is_a_comment(tmp_path: Path) -> None:
     key = 'it"""\nraise SystemExit'
     plan = plan_of({key: {"op": "center_crop"}})
     (tmp_path / "transform.py").write_text(python_source(plan))
-    assert callable(load_python(tmp_path / "transform.py"))
+    assert callable(runpy.run_path(str(tmp_path / "transform.py"))["transform"])
 
 
 @pytest.mark.parametrize("write", [python_source, lambda plan: serialize(plan, "cpu")])
@@ -231,33 +242,7 @@ def test_other_steps_are_refused_by_their_key(write: Any, steps: dict[str, Any],
     assert "Allowed in aug.val: resize, center_crop" in str(raised.value)
 
 
-def test_parity_measures_the_difference(image_files: Split, tmp_path: Path) -> None:
-    plan = plan_of(mean=[0, 0, 0], std=[1, 1, 0.5])
-    (tmp_path / "off.py").write_text(
-        python_source(plan).replace("return normalize(", "return OFF + normalize(")
-        + "\n\nOFF = np.array([3, 0, 0], np.float32)[:, None, None] / 255\n"
-    )
-    (tmp_path / "it.dali").write_bytes(serialize(plan, "cpu"))
-    forms = {"it": load_dali(tmp_path / "it.dali", "cpu"), "off": load_python(tmp_path / "off.py")}
-    same, off = parity(plan, image_files.files, forms, CPU)
-    assert (same.form, same.loader, same.images) == ("it", "cpu", len(image_files))
-    assert same.max_levels == same.mean_levels == same.beyond == 0
-    assert 2 <= off.max_levels <= 4.01
-    assert off.mean_levels == pytest.approx(1, abs=0.3)
-    assert off.beyond == pytest.approx(1 / 3, abs=0.01)
-    assert off.worst in map(str, image_files.files)
-
-
-def test_all_is_exported_and_reported(image_files: Split, tmp_path: Path) -> None:
-    plan, folder = plan_of(STEPS["center_crop"]), tmp_path / "a" / "b"
-    results = export(plan, folder, image_files.files)
-    assert sorted(file.name for file in folder.iterdir()) == [
-        *("parity.json", "transform.py", "transform_cpu.dali", "transform_gpu.dali"),
-    ]
-    report = json.loads((folder / "parity.json").read_text())
-    assert report["digest"] == plan.digest
-    rows = {(row["loader"], row["form"]): row for row in report["results"]}
-    assert rows["cpu", "transform_cpu.dali"]["max_levels"] == 0
-    assert rows["cpu", "transform.py"]["max_levels"] <= LEVELS
-    assert rows["cpu", "transform.py"]["images"] == len(image_files)
-    assert len(rows) == len(results) == (6 if torch.cuda.is_available() else 2)
+def test_all_is_exported(tmp_path: Path) -> None:
+    export(plan_of(STEPS["center_crop"]), tmp_path / "a" / "b")
+    names = sorted(file.name for file in (tmp_path / "a/b").iterdir())
+    assert names == ["transform.py", "transform_cpu.dali", "transform_gpu.dali"]

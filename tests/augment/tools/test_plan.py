@@ -12,7 +12,7 @@ from augment.cli.compose import compose_recipe
 from augment.recipe.op import numpy_op
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
-from augment.tools.plan import devices, main, summary
+from augment.tools.plan import main, summary
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,8 +32,7 @@ def test_both_splits_are_shown_as_built(capsys: pytest.CaptureFixture[str], monk
     text = printed(capsys, "+aug=imagenette", "aug.train.rotate.p=.2")
     aug = compose_recipe(["+aug=imagenette", "aug.train.rotate.p=.2"]).aug
     train, val = build_plan(aug, "train"), build_plan(aug, "val")
-    where = devices(aug, train)
-    assert text == f"{train}\n  {summary(train)}\n  {where}\n{val}\n  {summary(val)}\n  {where}\n"
+    assert text == f"{train}\n  {summary(train)}\n{val}\n  {summary(val)}\n"
     assert "rotate  p 0.2  angle -7..7 deg" in text
     assert printed(capsys, "+aug=imagenette", "--split", "val").startswith("val: 128 x 128 px")
 
@@ -93,25 +92,11 @@ def test_borders_that_repeat_the_image_without_its_boxes_are_named(capsys: pytes
         assert "repeats parts" not in printed(capsys, f"+aug={recipe}")
 
 
-def test_devices_are_described() -> None:
-    def line(**given: object) -> str:
-        aug = parse_aug(given)
-        return devices(aug, build_plan(aug, "train"))
-
-    assert line() == (
-        "with a GPU: decoding on the GPU and the CPU, everything else on the GPU; without: everything on the CPU; "
-        "prefetching 4 batches"
-    )
-    assert "decoding on the CPU, cache 300 MiB, everything else" in line(decode="cpu", cache=300, prefetch=2)
-    assert "decoding where it is faster, cache gpu" in line(decode="auto", cache="gpu")
-
-
 @pytest.mark.usefixtures("clean_registry")
-def test_an_op_that_runs_on_the_cpu_is_named() -> None:
+def test_an_op_that_runs_on_the_cpu_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     @numpy_op()
     def visitor(image: Any) -> Any:
         """Change nothing."""
         return image
 
-    aug = parse_aug({"train": {"visitor": {"p": 0.5}, "rotate": {}}})
-    assert devices(aug, build_plan(aug, "train")).endswith("; always on the CPU: visitor")
+    assert "  always on the CPU: visitor\n" in printed(capsys, "aug.train={visitor: {p: 0.5}, rotate: {}}")

@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from augment.data.dataset import Split
-from augment.data.targets.boxes import BOXES, Objects
 from augment.data.targets.masks import MASKS
 from augment.params import Range
 from augment.recipe import op as registry
@@ -212,13 +211,3 @@ def test_targets_are_drawn_as_they_follow(photos: Files) -> None:
         changed = (with_mask.image != without.image.repeat(scale, axis=0).repeat(scale, axis=1)).any(axis=-1)
         assert changed[:, :120].mean() == (side == 0)
         assert changed[:, 136:].mean() == (side == 1)
-
-
-def test_captions_say_how_much_turned_boxes_grow(photos: Files) -> None:
-    """The hull of a turned square of side 1 has (|cos| + |sin|)^2 of its area."""
-    boxes = Split(photos[:1], (Objects.of([[2, 2, 8, 8]], [1]),), BOXES)
-    given = Photos.of(boxes, ("background", "thing"), photos[:1])
-    (tiles,) = (Studio(aug(), given, 0).row(step("rotate", angle_range=[0, 30], p=1), []).tiles,)
-    assert [tile.caption[-1] for tile in tiles[1:]] == ["low: 0 deg", "boxes grow by 50%", "boxes grow by 87%"]
-    blocks = recipe_blocks(aug(rotate={"angle_range": [30, 30]}), "train", given, progress_bar(quiet=True), seed=0)
-    assert blocks[-1].text.endswith("; boxes grow by 87% in the mean")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from augment.tools._photos import find_photos
 from augment.tools.preview.command import main
 
 
@@ -34,3 +35,9 @@ def test_ops_of_plugins_are_known(
     arguments = ["aug.plugins=[my_preview_ops]", "aug.size=32", "--op", "blacken", "--photos", str(photos[0].parent)]
     assert main(arguments) == 0
     assert (tmp_path / "outputs" / "preview.png").stat().st_size > 1000
+
+
+def test_photos_are_spread_evenly(photos: tuple[Path, ...]) -> None:
+    for limit, numbers in ((2, (1, 4)), (4, (0, 2, 3, 5)), (9, range(6))):
+        found = find_photos(photos[0].parent, list, limit)
+        assert found == [photos[number] for number in numbers]

@@ -221,7 +221,7 @@ def test_no_way_in_makes_a_canary(
         "evaluate on a folder": (evaluate, run, mine),
         "predict": (predict, run, stranger.photo),
         "report": (report, run),
-        "export": (export, "--run", run, "--photos", mine, "--out", run / "exported", "--limit", 1),
+        "export": (export, "--run", run, "--out", run / "exported"),
         "export a model": (export_model, run, "--unchecked"),
         "resume": (train, f"fit.resume={run}"),
     }

@@ -89,8 +89,6 @@ def test_columns(lists: Path) -> None:
     flags = "file,cat,dog\na.png,0,0\nb.png,1,1\n"
     hot = load(lists, flags, flags, ending="csv", targets=["cat", "dog"], multilabel=True)
     assert (hot.task, hot.classes, hot.train.targets) == ("multilabel", ("cat", "dog"), ((0.0, 0.0), (1.0, 1.0)))
-    first = load(lists, flags, flags, ending="csv", task="classify")
-    assert (first.train.files, first.train.targets) == ((lists / "a.png", lists / "b.png"), (0, 1))
 
 
 def test_another_root(lists: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

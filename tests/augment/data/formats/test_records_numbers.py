@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from stores import write_tar
-from tfrecord_writer import IMAGE, write_examples
 
 from augment.data.dataset import Dataset
 from augment.data.sources import parse_data
@@ -24,13 +23,7 @@ def write_numbers(source: str, folder: Path, rows: Sequence[Sequence[float]]) ->
     """Write images with numbers named a and b; return the settings that read them so."""
     image_files = [b"\xff\xd8" + bytes([number]) for number in range(len(rows))]
     named = [dict(zip("ab", row, strict=True)) for row in rows]
-    if source == "tfrecord":
-        examples = [
-            {IMAGE: [image]} | {name: [number] for name, number in numbers.items()}
-            for image, numbers in zip(image_files, named, strict=True)
-        ]
-        write_examples(folder / "it", examples)
-    elif source == "webdataset":
+    if source == "webdataset":
         members = {f"{number}.jpg": image for number, image in enumerate(image_files)}
         told = {f"{number}.json": json.dumps(numbers).encode() for number, numbers in enumerate(named)}
         write_tar(folder / "it", members | told)
@@ -40,7 +33,7 @@ def write_numbers(source: str, folder: Path, rows: Sequence[Sequence[float]]) ->
     return {"source": source, "train": "it", "val": "it", "targets": ["a", "b"]}
 
 
-NUMBERED = ("tfrecord", "webdataset", "parquet")
+NUMBERED = ("webdataset", "parquet")
 
 
 @pytest.mark.parametrize("source", NUMBERED)
@@ -84,17 +77,3 @@ def test_floats_in_a_column_are_numbers_and_lists_of_them_several(tmp_path: Path
         read("cat", "dog", task="regress")
     with pytest.raises(UserError, match=r"data.targets: 1 name. Allowed: 2, one for each number of an image."):
         read([0.5, 1.5], [2.0, 3.0], targets=["label"])
-
-
-def test_features_of_tensorflows_own_writing_are_numbers() -> None:
-    folder = Path(__file__).parents[3] / "written_by_others/tensorflow"
-
-    def read(name: str, **settings: Any) -> Dataset:
-        path = str(folder / name)
-        return parse_data({"source": "tfrecord", "train": path, "val": path, **settings}).load()
-
-    assert read("floats.tfrecord", image="image", label="label").train.targets == ((1.0,),)
-    both = read("tutorial.tfrecords", image="image_raw", targets=["weight", "depth"])
-    assert set(both.train.targets) == {(0.5, 3.0)}
-    boxes = read("train-0000*", label="image/object/bbox/xmin")
-    assert (boxes.task, boxes.train.targets[0]) == ("regress", (0.25, 0.5))

@@ -54,8 +54,8 @@ def test_missing_files_are_named(pattern: str, message: str, tmp_path: Path) -> 
 
 
 def test_indexes_next_to_files_are_skipped(tmp_path: Path) -> None:
-    for name in ("t-0.tfrecord", "t-0.tfrecord.idx", "t-1.rec", "t-1.idx", "t-1.lst"):
+    for name in ("t-0.tar", "t-0.tar.idx", "t-1.rec", "t-1.idx", "t-1.lst"):
         (tmp_path / name).touch()
     found = [file.name for file in find_shards(f"{tmp_path}/t-*", "k")]
-    assert found == ["t-0.tfrecord", "t-1.rec"]
+    assert found == ["t-0.tar", "t-1.rec"]
     assert [file.name for file in find_shards(f"{tmp_path}/*.lst", "k")] == ["t-1.lst"]

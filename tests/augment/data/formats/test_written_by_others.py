@@ -21,17 +21,6 @@ BY_CLASS = (0, 3, 1, 4, 2, 5)  # the order of a folder of each class
 
 CASES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
     # name: (source, files, settings, the images that went in, classes)
-    "TensorFlow, ImageNet's features": (
-        "tfrecord", "tensorflow/train-*-of-00002", {"label_offset": 1}, MIXED, ("1", "2", "3")),
-    "TensorFlow, ImageNet's names": (
-        "tfrecord", "tensorflow/train-*-of-00002", {"label": "image/class/text"}, MIXED, NAMES),
-    "TensorFlow, classes of a file": (
-        "tfrecord", "tensorflow/train-{00000..00001}-of-00002", {"label_offset": 1, "classes": "names.txt"}, MIXED,
-        NAMES),
-    "TensorFlow, other features": (
-        "tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_raw", "label": "label"}, MIXED, NUMBERS),
-    "tfrecord": ("tfrecord", "tfrecord/train.tfrecord", {"image": "image", "label": "label"}, MIXED, NUMBERS),
-    "tfrecord, names": ("tfrecord", "tfrecord/train.tfrecord", {"image": "image", "label": "name"}, MIXED, NAMES),
     "webdataset, numbers": ("webdataset", "webdataset/numbers-{000000..000001}.tar", {}, MIXED, NUMBERS),
     "webdataset, JSON": ("webdataset", "webdataset/json.tar", {}, PNG[:4], NUMBERS),
     "webdataset, a field within": ("webdataset", "webdataset/json.tar", {"label": "json.class.name"}, PNG[:4], NAMES),
@@ -50,8 +39,6 @@ CASES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...], tuple[str, ...
 SEVERAL = ((0, 2), (1,), (2,), (0, 1, 2), (1,), (2,))
 WITH_NONE = ((0, 2), (1,), (), (0, 1, 2), (1,), (2,))
 SEVERAL_CASES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...], tuple[tuple[int, ...], ...]]] = {
-    "TensorFlow": ("tfrecord", "tensorflow/several.tfrecord", {"image": "image", "label": "labels"}, MIXED,
-                   ((0, 2), (1,), (), (0, 1, 2), (2,), (0,))),
     "webdataset": ("webdataset", "webdataset/json.tar", {"label": "json.tags"}, PNG[:4],
                    ((0,), (0, 1), (0, 1, 2), (0,))),
     "datasets": ("parquet", "parquet/several.parquet", {"image": "img", "label": "tags"}, MIXED, WITH_NONE),
@@ -109,16 +96,6 @@ def test_the_hubs_names_come_with_several_labels_too() -> None:
 @pytest.mark.parametrize(
     ("source", "files", "settings", "message"),
     [
-        ("tfrecord", "tensorflow/gzip.tfrecord", {}, "is not a TFRecord file. It is compressed (gzip): unpack it"),
-        ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_raw", "targets": ["weigth"]},
-         "no feature 'weigth' (data.targets). Did you mean 'weight'? Allowed: depth, image_raw, label, weight."),
-        ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_raw", "targets": ["image_raw"]},
-         "record 0: feature 'image_raw' (data.targets) holds bytes; allowed are numbers."),
-        ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_row"},
-         "no feature 'image_row' (data.image). Did you mean 'image_raw'? Allowed: depth, image_raw, label, weight."),
-        ("tfrecord", "tensorflow/train-00000-of-00002", {"label": "image/object/number"},
-         "train-00000-of-00002/0 has no label (4 images have none or several)."),
-        ("tfrecord", "parquet/hub.parquet", {}, "is not a TFRecord file. It is a parquet file: data=parquet reads it."),
         ("parquet", "webdataset/gnu.tar", {}, "It is a tar file: data=webdataset reads it."),
         ("parquet", "parquet/paths.parquet", {}, "row 0 has no image in column 'image', only its path, "),
         ("webdataset", "webdataset/gnu.tar.gz", {}, "It is compressed (gzip): unpack it first."),

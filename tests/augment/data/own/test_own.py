@@ -40,7 +40,7 @@ GIVEN = [
     *(pytest.param("my_data.Photos", {"options": {"kind": kind}}, id=kind) for kind in KINDS),
     pytest.param("my_data.Photos", {"options": {"targets": False}}, id="without_targets"),
     pytest.param("my_data.paths", {}, id="function_of_paths"),
-    pytest.param("my_data.encoded", {}, id="generator_of_bytes"),
+    pytest.param("my_data.encoded", {}, id="function_of_bytes"),
     pytest.param("my_data.listed", {}, id="list"),
 ]
 

@@ -13,10 +13,7 @@ parquet = pytest.importorskip("pyarrow.parquet")
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
-SHARDS = ("webdataset", "tfrecord", "parquet")  # whose images lie in larger files
-
-CUT = r"is cut short: it ends at byte [\d,]+, within record"
-DAMAGED = r"is damaged after record 5, at byte [\d,]+"
+SHARDS = ("webdataset", "parquet")  # whose images lie in larger files
 
 # The whole file -> a damaged one, and what is said of it, by source.
 Damage = tuple[Callable[[bytes], bytes], str]
@@ -26,14 +23,6 @@ ALIKE: dict[str, Damage] = {
     "an image": (lambda _: jpeg(0), r"is not an? .*It is an image: data=folder or data=filelist reads"),
 }
 DAMAGES: dict[str, dict[str, Damage]] = {
-    "tfrecord": {
-        "in a header": (lambda data: data[:7], "is cut short: it ends at byte 7, within record 0"),
-        "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
-        "in the last record": (lambda data: data[:-1], f"{CUT} 5"),
-        "a checksum": (lambda data: flip(data, len(data) // 2 + 40), "record [23], at .*: its checksum is another"),
-        "a length": (lambda data: flip(data, 3), "is not a TFRecord file"),
-        "zeros": (lambda data: data + bytes(100), DAMAGED),
-    },
     "webdataset": {
         "in a header": (lambda data: data[:100], "is not a tar file, or cut short within its first 512 bytes"),
         "in a record": (lambda data: data[:600], "is cut short: a file in it is longer than the rest of it"),
@@ -43,10 +32,6 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "in a record": (lambda data: data[: len(data) // 2], "is not a parquet file that can be read: .*magic bytes"),
     },
 }  # fmt: skip
-
-
-def flip(data: bytes, place: int) -> bytes:
-    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
 @pytest.mark.parametrize(
@@ -132,9 +117,6 @@ def test_a_class_that_train_lacks_is_refused(source: str, samples: list[Sample])
 @pytest.mark.parametrize(
     ("source", "setting", "message"),
     [
-        ("tfrecord", {"image": "image/encode"}, "record 0 has no feature 'image/encode' (data.image). Did you mean "
-         "'image/encoded'? Allowed: image/class/label, image/class/text, image/encoded."),
-        ("tfrecord", {"label": "image/class/lable"}, "has no feature 'image/class/lable' (data.label). Did you"),
         ("parquet", {"image": "imge"}, "there is no column 'imge' (data.image). Did you mean 'image'? Allowed: image"),
         ("parquet", {"label": "lable"}, "there is no column 'lable' (data.label). Did you mean 'label'?"),
         ("webdataset", {"label": "class"}, "there is no 00.class, only 00.cls. data.label names where labels are: cls, "

@@ -73,7 +73,7 @@ def test_a_val_is_missed_before_anything_is_read(samples: list[Sample]) -> None:
         parse_data({"source": "folder", "root": ".", "folds": 3, "fold": 0, "val_fraction": 0.2})
 
 
-@pytest.mark.parametrize("source", ["folder", "filelist", "tfrecord"])
+@pytest.mark.parametrize("source", ["folder", "filelist", "webdataset"])
 def test_a_val_that_a_cut_would_drop_is_refused(source: str, samples: list[Sample]) -> None:
     given = {**put(source, "train", samples), **put(source, "val", samples)}
     with pytest.raises(UserError, match=r"^data\.val_fraction=0\.2: but there is .*val") as caught:

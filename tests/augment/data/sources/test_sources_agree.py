@@ -91,7 +91,7 @@ STORES: dict[str, Callable[[Path, Split], Settings]] = {
     "filelist": filelist,
     "webdataset": webdataset,
     "numpy": arrays,
-} | {source: records(source) for source in ("tfrecord", "parquet")}
+} | {"parquet": records("parquet")}
 
 
 @pytest.fixture(scope="module")

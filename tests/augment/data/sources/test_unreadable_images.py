@@ -48,6 +48,6 @@ def test_a_class_whose_last_image_is_left_out_is_reported(
 
 def test_remaining_classes_of_val_must_be_in_train(samples: list[Sample]) -> None:
     broken = [(image[: -200 if target else None], target, text) for image, target, text in samples]
-    settings = put_both("tfrecord", broken, samples[1:3])
-    message = said("tfrecord", settings | {"skip_bad": True})
+    settings = put_both("parquet", broken, samples[1:3])
+    message = said("parquet", settings | {"skip_bad": True})
     assert message == "data: no class of val is in train; train has 0, val 1, 2."
