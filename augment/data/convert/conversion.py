@@ -87,8 +87,12 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
         written = {name: _write(part / name, split, dataset, options, jobs) for name, split in splits.items()}
         index = {"dir": str(part / ".index")} if options.to == "webdataset" else {}
         found = parse_data(settings_of(dataset, options.to, part) | index).load()
+
+        def load(_: int, ref: ImageRef, target: Target) -> int:
+            return _digest(read_encoded(ref), _plain(found, target))
+
         for name, digests in written.items():
-            with _each(f"Reading {name}", getattr(found, name), _digest_of(found), jobs) as read:
+            with _each(f"Reading {name}", getattr(found, name), load, jobs) as read:
                 if sorted(read) != sorted(digests):
                     raise UserError(f"what was written differs when read back: {name}.")
         shutil.rmtree(part / ".index", ignore_errors=True)
@@ -172,10 +176,6 @@ def _plain(dataset: Dataset, target: Target) -> list[Any]:
     if dataset.task == "regress":
         return list(np.array(target, np.float32).reshape(-1).tolist())
     return [dataset.classes[index] for index in dataset.kind.present(target)]
-
-
-def _digest_of(dataset: Dataset) -> Callable[[int, ImageRef, Target], int]:
-    return lambda _, ref, target: _digest(read_encoded(ref), _plain(dataset, target))
 
 
 def _digest(image: bytes | memoryview, target: list[Any]) -> int:

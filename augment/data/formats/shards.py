@@ -29,11 +29,7 @@ def find_shards(pattern: str, key: str) -> list[Path]:
             # train-* also matches the indexes of the files.
             found += [match for match in matches if match.suffix not in _INDEXES] or matches
         elif Path(name).is_dir():
-            # Suggest the most frequent ending, except for those of indexes.
-            suffixes = (file.suffix for file in Path(name).glob("[!.]*") if file.is_file())
-            usual = Counter(suffix for suffix in suffixes if suffix not in _INDEXES).most_common(1)
-            files = Path(name) / f"*{usual[0][0] if usual else ''}"
-            raise UserError(f"{key}={pattern}: {name} is a folder. Allowed: files, such as {files}.")
+            raise UserError(f"{key}={pattern}: {name} is a folder. Allowed: files, such as {Path(name) / '*'}.")
         elif Path(name).exists() and not Path(name).is_file():
             raise UserError(f"{key}={pattern}: {name} is a named pipe, a socket or a device. Allowed: files.")
         elif not Path(name).is_file():
