@@ -88,14 +88,11 @@ def too_large(error: BaseException, config: Config, *, training: bool = True) ->
         gpu = torch.cuda.get_device_properties(device)
         where, other = f"the GPU ({gpu.name}, {gpu.total_memory / 2**30:.0f} GiB)", "a GPU that nothing else uses"
     lower = ["a smaller fit.batch_size"]
-    if training and fit.stages:
-        lower = ["a smaller fit.stages.*.batch_size", "a smaller fit.stages.*.size", "a smaller model"]
-    elif training:
+    if training:
         lower = ["a smaller fit.batch_size with a larger fit.accumulate", "a smaller aug.size", "a smaller model"]
     elif device.type != "cpu":
         lower.append("fit.device=cpu")
     lower += [] if fit.half else ["fit.precision=bf16"]
-    lower += [] if config.aug.cache == "off" else ["aug.cache=off"]
     fed = fit.fed(config.aug.size) if training else [("", fit.batch_size, config.aug.size)]
     batches = " and ".join(f"batches of {amount(n, 'image')} at {size} px" for _, n, size in fed)
     return UserError(

@@ -1,6 +1,5 @@
 """The line of each epoch, the bar, and the remaining time of a fit."""
 
-import math
 import re
 import sys
 from io import StringIO
@@ -10,13 +9,11 @@ import pytest
 from fakes import make_learner, on, raises
 from rich.console import Console
 
-from augment.params import Size
 from trainer.callbacks import progress
 from trainer.callbacks.progress import Pace, ProgressBar
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import CancelEpoch, CancelFit, Phase, RunDescription
+from trainer.loop.callback import CancelEpoch, CancelFit, Phase
 from trainer.loop.learner import Learner
-from trainer.loop.stages import FitStage
 
 
 def test_a_head_and_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,43 +130,27 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def learner_of(clock: list[float], left: list[float | None], *others: object, **options: object) -> Learner:
-    """Make a learner of three batches of 3 s in each epoch, or of one a pixel in stages, and two of validation of 1 s.
+def learner_of(clock: list[float], left: list[float | None], *others: object) -> Learner:
+    """Make a learner of three batches of 3 s in each epoch, and two of validation of 1 s.
 
     What is left after each batch is added to `left`.
     """
 
     def pass_time(learner: Learner) -> None:
-        pixels = [math.prod(stage.size) for stage in learner.run.stages if stage.start <= learner.epoch] or [1]
-        clock[0] += pixels[-1] * (3 if learner.training else 1)
+        clock[0] += 3 if learner.training else 1
 
     note = on("after_batch", lambda learner: left.append(learner.find(Pace).left(learner)), Phase.LAST)
     return make_learner(
         *(Recorder(), Pace(), on("before_batch", pass_time), note, *others),  # type: ignore[arg-type]
         epochs=3,
-        **options,
     )
-
-
-# Seconds after the first batch, at the end of each other one.
-SPENT = [3, 6, 7, 8, 11, 14, 17, 18, 19, 22, 25, 28, 29, 30]
 
 
 def test_what_is_left_follows_from_what_was_done(clock: list[float]) -> None:
     left: list[float | None] = []
     learner_of(clock, left).fit()
-    assert left[0] is None
-    assert left[1:] == [pytest.approx(33 - 3 - seconds) for seconds in SPENT]
-
-
-def test_a_stage_with_larger_images_takes_longer(clock: list[float]) -> None:
-    stages = (
-        FitStage(name="small", start=0, epochs=2, size=Size(1, 1), batch_size=2),
-        FitStage(name="large", start=2, epochs=1, size=Size(1, 4), batch_size=2),
-    )
-    left: list[float | None] = []
-    learner_of(clock, left, run=RunDescription(stages=stages)).fit()
-    assert left[4] == pytest.approx(11 + 4 * 11)
+    assert left[:3] == [None, pytest.approx(7 * 3), pytest.approx(6 * 3)]
+    assert left[4] == pytest.approx(6 * (2 * 3 + 2) / 2)  # with the validation, after two batches
     assert left[-1] == 0
 
 
@@ -179,4 +160,5 @@ def test_a_resumed_run_counts_what_it_has_left(clock: list[float]) -> None:
     first.fit()  # to the second batch of the second epoch
     second = learner_of(clock, left)
     second.fit(second.restore(first.state()))
-    assert left[:2] == [None, pytest.approx(1 + 11)]
+    assert left[0] is None
+    assert left[3] == pytest.approx(2 * (3 + 2))
