@@ -19,10 +19,10 @@ def plot_rates(
     lrs: Sequence[float],
     losses: Sequence[float],
     smoothed: Sequence[float],
-    marks: Mapping[str, float],
+    suggestion: float | None,
     path: Path,
 ) -> None:
-    """Draw losses over rising learning rates, each batch as a faint point; the first of the marks is the suggestion."""
+    """Draw losses over rising learning rates, each batch as a faint point, and what they suggest."""
     rates, curve = np.array(lrs), np.array(smoothed)
     with new_figure(path) as figure:
         figure.set_size_inches(7, 4.2)
@@ -34,14 +34,11 @@ def plot_rates(
         low, high = curve.min(), min(curve.max(), 1.6 * np.median(curve[: max(1, len(curve) // 2)]))
         axes.set_ylim(low - 0.12 * (high - low), high + 0.12 * (high - low))
         frame(axes, "Loss over the learning rate", "learning rate")
-        for number, (name, lr) in enumerate(marks.items()):
-            color, face = (INK, "white") if number else (BLUE, BLUE)
-            at = (lr, curve[int(np.argmin(np.abs(rates - lr)))])
-            axes.axvline(lr, color=color, linewidth=1, linestyle=":", zorder=0)
-            label = f"{name if number else 'suggested'} {lr:.2g}"
-            axes.plot(*at, "D" if number else "o", color=color, markerfacecolor=face, markersize=8, label=label)
-            if not number:
-                set_title(axes, f"Loss over the learning rate, suggested: {lr:.2g}")
+        if suggestion is not None:
+            axes.axvline(suggestion, color=BLUE, linewidth=1, linestyle=":", zorder=0)
+            at = (suggestion, curve[int(np.argmin(np.abs(rates - suggestion)))])
+            axes.plot(*at, "o", color=BLUE, markersize=8, label=f"suggested {suggestion:.2g}")
+            set_title(axes, f"Loss over the learning rate, suggested: {suggestion:.2g}")
         axes.legend(frameon=False, fontsize=TEXT, labelcolor=INK)
 
 

@@ -1,18 +1,15 @@
 """Raise the learning rate from step to step, and suggest one.
 
 While the rate rises exponentially from batch to batch, the loss is flat, falls, and finally explodes (Smith 2017,
-arXiv:1506.01186). There are two suggestions, both from the smoothed losses up to their minimum, without the first
-tenth, in which the average has not settled:
-
-peak: a third of the rate at which the loss is lowest; suggested. `fit.lr` is the highest rate of a schedule, held
-    only briefly, and may be close to where the loss turns (Smith 2018, arXiv:1803.09820, for one-cycle schedules).
-steepest: where the loss falls most for a factor of the rate, fastai's `steep`. Smaller; noisier, being a derivative.
+arXiv:1506.01186). A third of the rate at which the smoothed loss is lowest is suggested: `fit.lr` is the highest rate
+of a schedule, held only briefly, and may be close to where the loss turns (Smith 2018, arXiv:1803.09820). The first
+tenth of the losses, in which the average has not settled, does not count.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -61,12 +58,7 @@ class Curve:
     lrs: tuple[float, ...]  # learning rate of each step
     losses: tuple[float, ...]  # training loss of each step's batch, before the step was made
     smoothed: tuple[float, ...]  # running average of the losses
-    rates: Mapping[str, float]  # suggested learning rates by name, see the module; empty if the loss does not fall
-
-    @property
-    def suggestion(self) -> float | None:
-        """The suggested learning rate, None if there is none."""
-        return self.rates.get("peak")
+    suggestion: float | None  # the suggested learning rate; None if the loss does not fall
 
 
 def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Curve:
@@ -75,8 +67,8 @@ def read_curve(lrs: Sequence[float], losses: Sequence[float], steps: int) -> Cur
     pairs = enumerate(zip(smoothed, accumulate(smoothed, min), strict=True))
     exploded = (step for step, (loss, least) in pairs if not math.isfinite(loss) or loss > DIVERGED * least)
     end = next(exploded, len(smoothed))
-    rates = suggest_rates(lrs[:end], smoothed[:end], skip=round(_SETTLE * steps))
-    return Curve(tuple(lrs[:end]), tuple(losses[:end]), tuple(smoothed[:end]), rates)
+    suggestion = suggest_rate(lrs[:end], smoothed[:end], skip=round(_SETTLE * steps))
+    return Curve(tuple(lrs[:end]), tuple(losses[:end]), tuple(smoothed[:end]), suggestion)
 
 
 def smooth(losses: Sequence[float], steps: int) -> list[float]:
@@ -86,17 +78,12 @@ def smooth(losses: Sequence[float], steps: int) -> list[float]:
     return [average / (1 - keep**count) for count, average in enumerate(averages) if count]
 
 
-def suggest_rates(lrs: Sequence[float], smoothed: Sequence[float], *, skip: int = 0) -> dict[str, float]:
-    """Return the rates that a curve suggests by name, without its first steps; none if the loss does not fall."""
+def suggest_rate(lrs: Sequence[float], smoothed: Sequence[float], *, skip: int = 0) -> float | None:
+    """Return the rate that a curve suggests, without its first steps; None if the loss does not fall."""
     lowest = min(range(len(smoothed)), key=smoothed.__getitem__, default=0)
     highest = max(smoothed[skip : lowest + 1], default=0.0)
-    if lowest < skip + 2 or highest - smoothed[lowest] < _FALL * abs(highest):
-        return {}
-    slopes = {
-        step: (smoothed[step + 1] - smoothed[step - 1]) / math.log(lrs[step + 1] / lrs[step - 1])
-        for step in range(max(skip, 1), lowest)
-    }
-    return {"peak": lrs[lowest] / _BELOW, "steepest": lrs[min(slopes, key=slopes.__getitem__)]}
+    falls = lowest >= skip + 2 and highest - smoothed[lowest] >= _FALL * abs(highest)
+    return lrs[lowest] / _BELOW if falls else None
 
 
 class LRFinder(Callback):
@@ -173,15 +160,14 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
 def _report(curve: Curve, config: Config, out: Path) -> None:
     from trainer.figures.curves import plot_rates
 
-    console, rates = text_console(), curve.rates
-    values = {"suggestion": curve.suggestion, **rates, "lrs": curve.lrs, "losses": curve.losses}
+    console = text_console()
+    values = {"suggestion": curve.suggestion, "lrs": curve.lrs, "losses": curve.losses}
     with writing(f"--out {out}"):
         write_json(out.with_suffix(".json"), values | {"config": as_written(config.resolved)})
-        plot_rates(curve.lrs, curve.losses, curve.smoothed, rates, out)
+        plot_rates(curve.lrs, curve.losses, curve.smoothed, curve.suggestion, out)
     console.print(f"{amount(len(curve.lrs), 'step')}, learning rate {curve.lrs[0]:.2g} to {curve.lrs[-1]:.2g}")
-    if rates:
+    if curve.suggestion is not None:
         console.print(f"suggested: fit.lr={curve.suggestion:.2g}, a third of where the loss is lowest")
-        console.print(f"steepest descent at {rates['steepest']:.2g}")
     else:
         console.print("no suggestion: the loss does not fall. More --steps, or another --from and --to, may show more.")
     console.print(f"{out}, .json")

@@ -65,7 +65,7 @@ def test_a_sweep_runs_each_job_once_however_often_it_is_asked(call: Call, runs: 
 def test_a_configuration_can_say_what_varies(call: Call, runs: FakeRuns, kind: str) -> None:
     params = {"model": "cnn,xresnet18", "fit.lr": "0.1,0.2"}
     finals = {"finalists": 2, "seeds": 2, "confirm": 2}
-    settings = {"n_trials": 4, "sampler": "grid", **finals} if kind == "optuna" else {}
+    settings = {"n_trials": 8, "sampler": "random", **finals} if kind == "optuna" else {}
     defaults = ["config", *([{"override hydra/sweeper": "optuna"}] if kind == "optuna" else []), "_self_"]
     Path("conf").mkdir()
     own = {"fit": {"epochs": 7}, "hydra": {"sweeper": settings | {"params": params}}}
@@ -74,8 +74,8 @@ def test_a_configuration_can_say_what_varies(call: Call, runs: FakeRuns, kind: s
     runs.score = lambda config: epochs.append(config["fit"]["epochs"]) or 0.5
     code, text = call("-m", "--config-dir", "conf", "--config-name", "mine", "fit.lr=0.3", "hydra.sweep.dir=S")
     assert code == 0, text
-    assert sorted(ran(runs)[:2]) == ["model=cnn", "model=xresnet18"]
-    assert epochs == [7] * (8 if kind == "optuna" else 2)
+    assert {"model=cnn", "model=xresnet18"} <= {*ran(runs)}
+    assert {*epochs} == {7}
 
 
 def test_a_failed_job_waits_for_retry(call: Call, runs: FakeRuns) -> None:

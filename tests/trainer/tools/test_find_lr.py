@@ -11,7 +11,7 @@ from red_and_blue import write_folder
 from torch import nn
 
 from augment.support.errors import UserError
-from trainer.tools.find_lr import LRFinder, main, read_curve, smooth, suggest_rates
+from trainer.tools.find_lr import LRFinder, main, read_curve, smooth, suggest_rate
 
 # --- reading a curve ---
 
@@ -28,19 +28,18 @@ def test_a_curve_ends_where_the_loss_explodes(loss, end):
     assert len(read_curve([2.0**step for step in range(12)], losses, 12).losses) == end
 
 
-def test_suggestions_of_a_curve_by_hand():
+def test_the_suggestion_of_a_curve_by_hand():
     lrs = [10.0**e for e in range(-7, 3)]
     smoothed = [3.0, 3.0, 2.8, 1.2, 1.1, 1.0, 0.9, 0.7, 1.5, 3.0]
-    # The lowest loss, and the one whose neighbors are 1.8 apart.
-    assert suggest_rates(lrs, smoothed) == {"peak": pytest.approx(lrs[7] / 3), "steepest": lrs[2]}
-    assert suggest_rates(lrs, smoothed, skip=5)["steepest"] == lrs[6]
+    assert suggest_rate(lrs, smoothed) == suggest_rate(lrs, smoothed, skip=5) == pytest.approx(lrs[7] / 3)
+    assert suggest_rate(lrs, smoothed, skip=6) is None
 
 
 @pytest.mark.parametrize(("fall", "suggests"), [(-0.5, False), (0.0, False), (0.01, False), (0.03, True)])
 def test_a_loss_that_hardly_falls_suggests_nothing(fall, suggests):
     """Chance alone makes it fall by a hundredth."""
     losses = [2.0 * (1 - fall * step / 9) for step in range(10)]
-    assert bool(suggest_rates([2.0**step for step in range(10)], losses)) == suggests
+    assert (suggest_rate([2.0**step for step in range(10)], losses) is not None) == suggests
 
 
 # --- a toy: least squares, whose largest stable rate is known ---
@@ -82,13 +81,13 @@ def final_loss(lr):
 def test_the_suggested_rate_learns_and_a_hundred_times_as_much_diverges():
     finder = LRFinder()
     learner(finder).fit()
-    rates = finder.curve().rates
+    peak = finder.curve().suggestion
     # 2 / the largest curvature of a batch of 16, about (1 + sqrt(48 / 16))^2 times the 2 of a mean square: about 0.13.
-    assert 0.005 < rates["peak"] < 0.13
-    assert rates["steepest"] < 0.13
+    assert peak is not None
+    assert 0.005 < peak < 0.13
     start = final_loss(1e-12)
-    assert final_loss(rates["peak"]) < 0.3 * start
-    assert not final_loss(100 * rates["peak"]) < 100 * start
+    assert final_loss(peak) < 0.3 * start
+    assert not final_loss(100 * peak) < 100 * start
 
 
 def test_the_rate_rises_exponentially_and_the_batches_of_a_step_have_one():
