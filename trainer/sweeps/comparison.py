@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from augment.support.errors import UserError, nearest
-from augment.support.nested import section_of
 from augment.support.text import list_some
 from trainer.run.run_folder import RunFolder
 from trainer.sweeps.groups import OF_LOSSES, Group, group_runs, scored, settings_of
@@ -217,7 +216,4 @@ def _notes(groups: Sequence[Group]) -> list[str]:
         notes.append("Runs that repeat a seed count as one, with their mean.")
     if early := [group.name for group in groups if group.runs[0].summary.stopped]:
         notes.append(f"All runs stopped early, so that their last epochs differ: {list_some(early, 5, '; ')}.")
-    git = [section_of(run.environment, "git") for group in groups for run in group.runs]
-    if len(revisions := {str(one.get("revision"))[:10] for one in git if one}) > 1:
-        notes.append(f"The runs come from {len(revisions)} revisions of the code: {list_some(sorted(revisions))}.")
     return notes

@@ -1,7 +1,6 @@
 """The study of a search: Optuna's record of trials, which several processes share; and what reports to it."""
 
 import fcntl
-import logging
 import math
 import os
 import warnings
@@ -30,8 +29,6 @@ from trainer.tasks.registry import smaller_is_better
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
-
-log = logging.getLogger(__name__)
 
 STUDY = "search"
 
@@ -155,12 +152,7 @@ class Prune(Callback):
         done, value = learner.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metric, math.nan)
         if math.isnan(value) or done >= learner.epochs:
             return
-        try:
-            behind = self._report(done, value)
-        except Exception as error:  # a study that cannot be written ends no trial
-            log.warning("the epoch was not reported to the study: %s", error)
-            return
-        if behind:
+        if self._report(done, value):
             self.reason = f"{PRUNED}, behind other trials"
             raise CancelFit
 

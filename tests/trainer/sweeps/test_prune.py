@@ -5,8 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from trainer.loop.callback import CancelFit
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.study import JOB, Prune, Search, ask
@@ -48,11 +46,3 @@ def test_no_trial_ends_where_it_cannot_be_compared(tmp_path: Path) -> None:
     for better in (0.5, 0.6, 0.7):
         train(search, better)
     assert train(search, math.nan).reason == ""
-
-
-def test_a_storage_that_is_away_ends_no_trial(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    search = search_in(tmp_path)
-    prune = Prune(search, 99)  # which the study does not have
-    learner: Any = SimpleNamespace(epoch=0, epochs=8, find=lambda _: SimpleNamespace(rows=[{"val_accuracy": 0.1}]))
-    prune.after_epoch(learner)
-    assert "was not reported to the study" in caplog.text
