@@ -73,12 +73,9 @@ class Detector(Pretrained):
         if self.name == _SMALL:
             return DetectorNetwork(small_fcos(classes), freeze_norms=self.freeze_norms)
         weights = {"weights_backbone": "DEFAULT", "trainable_backbone_layers": _NAMES[self.name]}
-        try:
-            built = getattr(detection, self.name)(
-                weights=None, num_classes=classes, **(weights if self.loads else {"weights_backbone": None})
-            )
-        except OSError as error:
-            raise UserError(f"model.pretrained: the weights cannot be downloaded ({first_line(error)}).") from error
+        built = getattr(detection, self.name)(
+            weights=None, num_classes=classes, **(weights if self.loads else {"weights_backbone": None})
+        )
         return DetectorNetwork(built, freeze_norms=self.freeze_norms)
 
     def downloads(self) -> str:

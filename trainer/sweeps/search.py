@@ -22,7 +22,7 @@ from trainer.sweeps.groups import group_runs, scored
 from trainer.sweeps.launchers import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan, overrides_of, suggest_from
-from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, importances, job_of
+from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, job_of
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import markdown_lines, markdown_table, print_lines, print_table, score
 from trainer.sweeps.work import Worker, time_left
@@ -45,7 +45,7 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     lines, compared = [_count(study)], None
     known = {job.id: job for job in read_ledger(plan.search.folder)}
     if best := best_trials(study, known)[: max(1, settings.finalists)]:
-        lines += _best(plan, study, best[0])
+        lines += _best(plan, best[0])
         if settings.finalists:
             candidates = [known[job_of(trial) or ""].overrides for trial in best]
             winner, compared = _finals(plan, candidates, launcher, worker)
@@ -189,18 +189,14 @@ def _count(study: Study) -> str:
     return f"{text}."
 
 
-def _best(plan: Plan, study: Study, best: FrozenTrial) -> list[str]:
-    """Describe the best trial of a search for a single score, and which settings mattered."""
+def _best(plan: Plan, best: FrozenTrial) -> list[str]:
+    """Describe the best trial of a search."""
     top = _joined(overrides_of(best.params, plan.space))
     metric = Metric(plan.search.metric, within=range_of(plan.search.metric))
-    lines = [
+    return [
         f"Best of the search: {metric.key} {score(metric, best.value or 0.0)} with {top}.",
         "That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below.",
     ]
-    if shares := importances(study):
-        text = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
-        lines.append(f"Importance for scores in the best tenth (PED-ANOVA): {text}.")
-    return lines
 
 
 def _joined(overrides: Iterable[str]) -> str:

@@ -198,19 +198,3 @@ def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:
         if (name := job_of(trial)) is not None and name in jobs:
             by_job.setdefault(name, trial)
     return list(by_job.values())
-
-
-def importances(study: Study) -> dict[str, float]:
-    """Return the share of each key in the spread of scores (PED-ANOVA); empty with too few trials."""
-    done = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
-    if len(done) < 10:
-        return {}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about ties
-            found = optuna.importance.get_param_importances(
-                study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-            )
-    except (ValueError, RuntimeError):  # all alike
-        return {}
-    return dict(found)

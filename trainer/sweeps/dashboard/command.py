@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
             write_atomically(file, render(collect(runs, folder, file.absolute().parent)))
         sys.stdout.write(printable(f"{shown(file)}: {amount(len(runs), 'run')}\n"))
         if options.watch:
-            _serve(Watched(folder, file), PORT if options.port is None else options.port)
+            _serve(Watched(folder), PORT if options.port is None else options.port)
     return 0
 
 

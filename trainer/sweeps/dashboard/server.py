@@ -20,7 +20,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import digest, write_atomically
+from augment.support.files import digest
 from augment.support.text import as_bytes
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.run.run_folder import RunFolder, find_runs
@@ -73,11 +73,10 @@ def embedded_json(values: object) -> Markup:
 
 
 class Watched:
-    """The page of a folder, made again when its runs change; a file is kept up to date as well."""
+    """The page of a folder, made again when its runs change."""
 
-    def __init__(self, folder: Path, file: Path) -> None:
-        self.folder, self._file = folder, file
-        self._lock = Lock()
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._lock = folder, Lock()
         self._next = -math.inf
         self._version = self._page = self._json = ""
 
@@ -98,14 +97,8 @@ class Watched:
         """Make the page and the data again, unless nothing in them has changed."""
         data = collect(runs, self.folder, self.folder)
         version = digest(embedded_json(data | {"made": ""}))
-        if version == self._version:
-            return
-        self._version, self._json, self._page = version, embedded_json(data), render(data, version)
-        try:
-            local = collect(runs, self.folder, self._file.absolute().parent)
-            write_atomically(self._file, render(local), durable=False)
-        except OSError as error:
-            log.warning("%s: cannot be written: %s", self._file, error.strerror)
+        if version != self._version:
+            self._version, self._json, self._page = version, embedded_json(data), render(data, version)
 
 
 class Server(ThreadingHTTPServer):
