@@ -113,10 +113,7 @@ class ProgressBar(Callback):
         self._bar.start()
 
     def before_train(self, learner: Learner) -> None:
-        """Start the bar of the pass; print the sizes of a stage that begins."""
-        for stage in learner.run.stages:
-            if stage.start == learner.epoch and self._table is None:
-                self.console.print(f"epoch {learner.epoch + 1}: {stage}", highlight=False)
+        """Start the bar of the pass."""
         self._start(learner, "train", learner.batches_in(learner.epoch), learner.position.batch)
 
     def before_validate(self, learner: Learner) -> None:

@@ -39,7 +39,7 @@ class Chart:
 def charts(record: RunRecord) -> list[Chart]:
     """Draw all curves that have data."""
     with LOCK:
-        return [*_scores(record), *_schedules(record), *_speed(record)]
+        return [*_scores(record), *_schedules(record)]
 
 
 def _scores(record: RunRecord) -> Iterator[Chart]:
@@ -80,7 +80,8 @@ def _add_steps(axes: Axes, record: RunRecord) -> None:
         limits = axes.get_ylim()
         # An epoch's row is a mean over it, drawn at its number, so its batches lie half an epoch to both sides.
         x = np.interp(column(steps, "step"), before, np.arange(len(before))) + 0.5
-        axes.plot(*_thin(x, column(steps, "loss")), color=_FAINT, linewidth=0.8, label="train, within epochs", zorder=1)
+        losses, each = column(steps, "loss"), -(-len(steps) // _POINTS)
+        axes.plot(x[::each], losses[::each], color=_FAINT, linewidth=0.8, label="train, within epochs", zorder=1)
         axes.set_ylim(limits)
 
 
@@ -111,30 +112,6 @@ def _schedules(record: RunRecord) -> Iterator[Chart]:
         yield Chart(title, drawn, f"{title}: {course}", f"{caption}{rest}", _spots(axes, x[few], texts))
 
 
-def _speed(record: RunRecord) -> Iterator[Chart]:
-    steps = [step for step in record.steps if {"seconds", "images_per_second"} <= step.keys()]
-    rates, seconds = column(steps, "images_per_second"), column(steps, "seconds")
-    seen = rates[np.isfinite(rates)]
-    if not len(seen):
-        return
-    figure, axes = _axes()
-    unit, name = (60.0, "minutes") if np.nanmax(seconds, initial=0) > 300 else (1.0, "seconds")
-    x, y = _thin(seconds / unit, rates)
-    axes.plot(x, y, color=BLUE, linewidth=1.2)
-    frame(axes, "", name)
-    axes.margins(x=0.02)
-    if len(x) == 1:
-        axes.set_xlim(0, 1.15 * x[0])
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
-    seen = y[np.isfinite(y)]
-    course = f"{seen.min():,.0f} to {seen.max():,.0f}, median {np.median(seen):,.0f}"
-    few = np.unique(np.linspace(0, len(x) - 1, _SPOTS).round().astype(int))
-    texts = [f"{x[i]:.3g} {name}\n{y[i]:,.0f} img/s" for i in few]
-    title, image = "Training images per second", _svg(figure)
-    yield Chart(title, image, f"{title}: {course}.", spots=_spots(axes, x[few], texts))
-
-
 def _spots(axes: Axes, x: NDArray[np.float64], texts: Sequence[str]) -> tuple[tuple[float, float, str], ...]:
     """Return the areas of points of a figure that has been drawn, each up to half of the way to the next."""
     figure = axes.figure
@@ -152,12 +129,6 @@ def _spots(axes: Axes, x: NDArray[np.float64], texts: Sequence[str]) -> tuple[tu
 def _axes() -> tuple[Figure, Axes]:
     figure = Figure(figsize=(5.2, 2.9), dpi=72)
     return figure, figure.subplots()
-
-
-def _thin(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return every nth point, if there are more than can be seen."""
-    each = -(-len(x) // _POINTS) or 1
-    return x[::each], y[::each]
 
 
 def _svg(figure: Figure) -> str:

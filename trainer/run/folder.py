@@ -10,7 +10,7 @@ from pathlib import Path
 from time import sleep
 
 from augment.support.errors import UserError
-from augment.support.files import remove_parts, shown
+from augment.support.files import shown
 from augment.support.reading import open_regular, read_text
 from augment.support.writing import check_folder
 from trainer.callbacks.recorder import METRICS_FILE
@@ -109,17 +109,6 @@ def release() -> None:
     """Unlock the folders that were reserved for runs that did not start."""
     while _reserved:
         _unlock(_reserved.popitem()[1])
-
-
-def clean(folder: Path) -> None:
-    """Remove the unfinished writes that a killed run left in its folder, unless a run is writing to it."""
-    with suppress(OSError, UserError):  # it is in use, or cannot be written to
-        lock = open_regular(folder / LOCK_FILE)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove_parts(folder)
-        finally:
-            os.close(lock)
 
 
 def user_of(folder: Path) -> str | None:

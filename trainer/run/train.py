@@ -36,7 +36,6 @@ from trainer.run.build import Loaders, deterministic, make_learner, make_loaders
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, write_left_out
 from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
 from trainer.run.failures import explain
-from trainer.run.folder import clean
 from trainer.run.labels import run_name
 from trainer.run.resume import describe_changed_validation, resume
 from trainer.run.summary import RUNNING, Summary, summarize
@@ -78,8 +77,6 @@ def train(
     with StopSignals() as signals:
         folder.mkdir(parents=True, exist_ok=True)
         remove_parts(folder)
-        if config.fit.resume is not None:
-            clean(Path(config.fit.resume))
         learner: Learner | None = None
         opened = ExitStack()
         try:

@@ -14,8 +14,6 @@ from stages import SIZES, config_of, staged, wait_for_threads
 
 from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
-from trainer.callbacks.progress import ProgressBar
-from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import Prepare
 from trainer.loop.callback import RunDescription
 from trainer.loop.counts import Position
@@ -54,16 +52,6 @@ def test_steps_count_the_batches_of_all_stages(limit: int | None, batches: list[
     sizes = [(count, size) for size, counts in SIZES for count in counts[:limit]]
     assert [(count, size) for training, _, count, size in notes if training] == sizes
     assert {size for training, *_, size in notes if not training} == {12}
-
-
-def test_the_table_says_where_a_stage_begins(data: Split, capsys: pytest.CaptureFixture[str]) -> None:
-    learner_of(data, Recorder(), ProgressBar(), Prepare()).fit()
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.strip() for line in lines if line.startswith("epoch ") and "px" in line] == [
-        "epoch 1: 8 px, batch 3",
-        "epoch 3: 16 px, batch 4",
-        "epoch 4: 12 px, batch 4",
-    ]
 
 
 def test_validation_is_prepared_while_the_first_epoch_trains(data: Split, alive: "weakref.WeakSet[Pipeline]") -> None:

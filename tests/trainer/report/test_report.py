@@ -204,7 +204,6 @@ def test_steps_make_finer_curves(run: Path) -> None:
     read = read_record(run)
     assert len(read.steps) == 3000
     made = {chart.title: chart for chart in charts(read)}
-    assert "51 to 3,048" in made["Training images per second"].alt  # means of three each
     assert len(made["Loss"].uri) < 150_000
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from augment.support.errors import UserError
 from trainer.run.config import CONFIG_FILE
-from trainer.run.folder import LOCK_FILE, clean, owned, release, reserve, user_of
+from trainer.run.folder import LOCK_FILE, owned, release, reserve, user_of
 
 
 @pytest.fixture(autouse=True)
@@ -81,17 +81,6 @@ def test_a_run_in_progress_is_named_before_its_folder_is_called_used(tmp_path: P
         holding(tmp_path)
         with pytest.raises(UserError, match="a run is writing to it"):
             reserve(tmp_path)
-
-
-def test_unfinished_writes_are_removed_unless_a_run_is_writing(tmp_path: Path) -> None:
-    part = tmp_path / f".{'0' * 32}.part"
-    with owned(tmp_path):
-        part.write_text("half")
-        clean(tmp_path)
-        assert part.exists()
-    clean(tmp_path)
-    assert not part.exists()
-    clean(tmp_path / "missing")
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_in_one_sentence(tmp_path: Path) -> None:
