@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from augment.support.errors import UserError, nearest
-from augment.support.text import list_some
+from augment.support.text import amount, list_some
 from trainer.run.run_folder import RunFolder
-from trainer.sweeps.groups import OF_LOSSES, Group, group_runs, scored, settings_of
+from trainer.sweeps.groups import OF_LOSSES, Group, group_runs, scored
 from trainer.sweeps.verdict import compare
 from trainer.sweeps.words import Table, left_out, p_value, score, signed, verdict
 from trainer.tasks.registry import smaller_is_better
@@ -71,7 +71,7 @@ def compare_runs(
 
     Args:
         runs: the runs, in the order of `find_runs`.
-        baseline: what to compare with: the name of a group or a run, or settings; None: the first one.
+        baseline: what to compare with: the name of a group or a run, or its folder; None: the first one.
         key: the score to compare by; None: that of the task.
         detect: the smallest difference worth detecting, in points for scores in [0, 1]; None: .5 points, or 1%
             of the baseline's mean.
@@ -127,28 +127,20 @@ def rank(score: str, value: float) -> tuple[str, float]:
 
 
 def find_group(groups: Sequence[Group], text: str) -> Group:
-    """Return the group that somebody means: by its name, the name or folder of a run, or settings.
+    """Return the group of a name, or that of a run of a name or folder.
 
     Raises:
         UserError: there is none, or there are several.
     """
-    tokens, folder = [token.lstrip("+") for token in text.split()], text.rstrip("/")
-    found = [
-        group
-        for group in groups
-        if text == group.name or any(folder in (run.name, run.folder.name, str(run.folder)) for run in group.runs)
-    ]
-    found = found or [group for group in groups if all(_has(group, token) for token in tokens)]
-    if len(found) == 1:
-        return found[0]
-    names = [group.name for group in found or groups]
-    if found:
-        some = list_some(names, separator="; ")
-        raise UserError(f"--baseline {text}: {len(found)} configurations have it. Allowed: one of them: {some}.")
-    raise UserError(
-        f"--baseline {text}: no such configuration.{nearest(text, names)} "
-        f"Allowed: settings of one, such as {list_some(names, 5, '; ')}; or the name of a run."
-    )
+    names, folder = [group.name for group in groups], text.rstrip("/")
+    runs = [{name for run in group.runs for name in (run.name, run.folder.name, str(run.folder))} for group in groups]
+    found = [group for group, own in zip(groups, runs, strict=True) if text == group.name or folder in own]
+    if len(found) != 1:
+        raise UserError(
+            f"--baseline {text}: {amount(len(found), 'configuration')} of this name.{nearest(text, names)} "
+            f"Allowed: the name of one, such as {list_some(names, 5, '; ')}; or the folder of one of its runs."
+        )
+    return found[0]
 
 
 def mean_cells(group: Group, *, named: bool) -> list[str]:
@@ -181,21 +173,6 @@ def plain_group(group: Group) -> dict[str, Any]:
 def one_of(keys: set[str]) -> str:
     """Return the score that all rows have; "score" if they differ."""
     return next(iter(keys)) if len(keys) == 1 else "score"
-
-
-def _has(group: Group, token: str) -> bool:
-    """Whether a group has a setting, by its whole key or the end of it, or as its name or its overrides write it."""
-    key, equals, value = token.partition("=")
-    known = (have for name, have in settings_of(group.runs[0]).items() if f".{name}".endswith(f".{key}"))
-    own = [*(part.lstrip("+") for part in group.name.split()), *group.runs[0].overrides]
-    return token in own or (bool(equals) and any(_number(have) == _number(value) for have in known))
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _refusal(group: Group, baseline: Group) -> str:

@@ -64,8 +64,8 @@ def test_settings_are_compared_across_sweeps(said: Any, tmp_path: Path) -> None:
     assert told["groups"][0]["difference"]["mean"] == pytest.approx(0.0209, abs=1e-4)
 
 
-@pytest.mark.parametrize("baseline", ["fit.lr=0.2", "fit.lr=.20", "lr=0.2", "mine", "b", "model.kind=cnn fit.lr=0.2"])
-def test_a_baseline_by_setting_or_run(baseline: str, said: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("baseline", ["fit.lr=0.2", "mine", "b"])
+def test_a_baseline_by_name_or_run(baseline: str, said: Any, tmp_path: Path) -> None:
     write_seeds(tmp_path / "a", LOW)
     write_run(tmp_path / "b", 0.9, {"fit.lr": 0.2, "run.name": "mine"})
     assert "Compared with fit.lr=0.2, the baseline:" in said(".", "--baseline", baseline)[1]
@@ -76,7 +76,7 @@ def test_another_baseline_or_metric_is_refused(capsys: pytest.CaptureFixture[str
     write_seeds(tmp_path / "b", HIGH, {"fit.lr": 0.2})
     where = str(tmp_path)
     assert "Did you mean 'fit.lr=0.2'?" in refused(capsys, where, "--baseline", "fit.lr=0.3")
-    assert "2 configurations have it" in refused(capsys, where, "--baseline", "model.kind=cnn")
+    assert "0 configurations of this name" in refused(capsys, where, "--baseline", "model.kind=cnn")
     assert "Did you mean 'val_accuracy'?" in refused(capsys, where, "--metric", "val_acuracy")
     assert "Allowed: a name that ends in .md or .json" in refused(capsys, where, "--out", "x.txt")
     (tmp_path / "empty").mkdir()

@@ -67,8 +67,8 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--baseline",
-        metavar="NAME_OR_SETTING",
-        help="what to compare with: settings such as fit.lr=0.1, or the name of a run (default: the first one, "
+        metavar="NAME",
+        help="what to compare with: a configuration, as the table names it, or one of its runs (default: the first, "
         "if possible with several seeds)",
     )
     parser.add_argument("--metric", metavar="KEY", help="score, as in metrics.jsonl (default: that of the task)")
