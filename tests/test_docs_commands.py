@@ -32,7 +32,13 @@ SHORTENED: dict[tuple[str, str], list[str]] = {
     ("augment", "preview"): ["data=folder", "data.root=DIR", "aug.size=32"],
     ("trainer", "dashboard"): ["RUN_FOLDER"],
     ("trainer", "bench"): [*BRIEF, *QUICK, "data=folder", "data.root=DIR"],
-    ("trainer", "find_lr"): [*QUICK, "data=folder", "data.root=DIR", "model.pretrained=false"],
+    ("trainer", "find_lr"): [
+        *QUICK,
+        "data=folder",
+        "data.root=DIR",
+        "model.pretrained=false",
+        "model.name=test_resnet",
+    ],
 }
 
 

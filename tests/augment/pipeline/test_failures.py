@@ -1,17 +1,12 @@
 """Images that change or disappear while a run reads them: said in a sentence, with the file."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from files_of_sources import drawn, file_of, load, put, put_both
 from loaders import build_loader
-from photos import draw_photo
-from PIL import Image
 from stores import FIXED, epochs
 
 from augment.data.dataset import Split
@@ -88,47 +83,3 @@ def test_a_file_of_its_own_is_named(damage: Damage, message: str) -> None:
     file = Path(str(split.files[4]))
     text = said(split, lambda: damage(file))
     assert re.match(rf"data: an image turned out bad: {file} {message}", text)
-
-
-OVERWRITTEN = """
-import os, sys, time
-from pathlib import Path
-from threading import Thread
-from loaders import build_loader
-from augment.data.dataset import Split
-from augment.recipe.plan import build_plan
-from augment.recipe.steps import parse_aug
-from augment.support.errors import UserError
-
-files = sorted(Path(sys.argv[1]).glob("*.jpg"))
-content = {file: file.read_bytes() for file in files}
-
-def overwrite():
-    while True:
-        for file, whole in content.items():
-            file.write_bytes(whole)
-
-Thread(target=overwrite, daemon=True).start()
-plan = build_plan(parse_aug({"size": 32, "train": {"random_resized_crop": {}}}), "train")
-begun, failed = time.monotonic(), 0
-while time.monotonic() - begun < 1.5:
-    loader = build_loader(plan, Split(tuple(files), (0,) * len(files)), batch_size=8, seed=0)
-    try:
-        for _ in range(20):
-            for batch in loader:
-                pass
-    except (UserError, RuntimeError):  # the image may be whole again when it is looked at
-        failed += 1
-print("alive", failed > 0, flush=True)
-os._exit(0)
-"""
-
-
-def test_images_that_are_overwritten_while_they_are_read_do_not_end_the_process(tmp_path: Path) -> None:
-    """A file that is mapped into memory and becomes shorter would."""
-    for number in range(8):
-        Image.fromarray(draw_photo(400, 300, number)).save(tmp_path / f"{number}.jpg", quality=95)
-    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[3]}:{Path(__file__).parents[2] / 'support'}"}
-    command = [sys.executable, "-c", OVERWRITTEN, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "alive True\n"), done.stderr[-500:]

@@ -3,17 +3,13 @@
 import gc
 from collections.abc import Mapping
 from concurrent.futures import BrokenExecutor, Future
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from decoded import MemoryImage
-from stores import write_shards
 
-from augment.data.dataset import Split
-from augment.data.sources import parse_data
 from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.reading import Reading
 from augment.support.errors import UserError
@@ -86,15 +82,4 @@ def test_readers_that_die_are_reported(when: str) -> None:
     failed.set_exception(BrokenExecutor())
     feed = ImageFeed(Reading([Begun(BrokenExecutor() if when == "before" else failed)], 1, seed=0))
     with pytest.raises(UserError, match=r"^data\.workers: a process that reads images was killed"):
-        feed(SimpleNamespace(iteration=0))
-
-
-def test_a_shard_that_was_emptied_is_named(image_files: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    files = [Path(str(file)) for file in image_files.files]
-    shards = write_shards(tmp_path, files, image_files.targets, 1)
-    tar = parse_data({"source": "webdataset", "train": shards, "val": shards}).load().train
-    (tmp_path / "train-000.tar").write_bytes(b"")
-    feed = ImageFeed(Reading(tar.files, 2, seed=0))
-    with pytest.raises(UserError, match=r"^data: train-000\.tar/.*\.jpg cannot be read any more"):
         feed(SimpleNamespace(iteration=0))

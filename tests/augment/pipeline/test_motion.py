@@ -18,7 +18,6 @@ from augment.data.targets.spatial import IGNORE
 from augment.params import Number
 from augment.pipeline.motion import Motions
 from augment.recipe.op import OPS, numpy_op
-from augment.recipe.ops import elastic
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 
@@ -184,30 +183,6 @@ def test_masks_show_what_the_image_shows(steps: Mapping[str, Any]) -> None:
     inner = (high == low) & (targets != IGNORE)
     assert inner.float().mean() > 0.4
     assert ((levels - 20 * targets).abs()[inner] < 8).float().mean() > 0.98  # the rest blends with what fills the image
-
-
-def test_masks_follow_elastic_on_the_device_of_the_images_and_points_on_the_cpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The device "meta" stands for a GPU: it has no values, so that nothing can come back from it."""
-    fine, devices = elastic._fine, list[str]()
-
-    def noted(shift: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-        devices.append(shift.device.type)
-        return fine(shift, size)
-
-    monkeypatch.setattr(elastic, "_fine", noted)
-    monkeypatch.setattr(
-        "augment.pipeline.motion.to_device",
-        lambda arrays, device: {n: torch.from_numpy(np.array(a)).to(device) for n, a in arrays.items()},
-    )
-    plan = build_plan(load_recipe({"size": SIZE, "train": {"elastic": {}, "flip": {}}}).aug, "train")
-    windows = torch.tensor([[30.0, 40, 0, 0, 30, 40]] * 2)
-    (motion,) = Motions(plan, 0, 0, targets="masks").of([windows], np.ones(2, np.int64), 0, 0, torch.device("meta"))
-    assert {found.device.type for found in motion.back(slice(None))} == {"meta"}
-    assert devices == ["meta"]
-    motion.forward(np.zeros((2, 2)), np.arange(2))
-    assert devices == ["meta", "cpu"]
 
 
 def test_a_batch_is_traced_as_its_images_are() -> None:

@@ -67,13 +67,6 @@ def test_size_of_the_cache(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyP
     assert cache_size("gpu", photos) == 10 * 1024 + 1, "half of what is free"
 
 
-def test_a_cache_is_mentioned_and_only_for_images_decoded_on_the_gpu(photos: tuple[Path, ...]) -> None:
-    placement = place(aug_of(cache=100), photos, CUDA, threads=1)
-    assert placement.cache == 100
-    assert placement.reason == "cache: 100 MiB of GPU memory; all 6 images, decoded, take about 0"
-    assert place(aug_of(cache=100, decode="cpu"), photos, CUDA, threads=1).cache == 0
-
-
 MIXED = Placement("gpu")
 
 
@@ -103,14 +96,6 @@ def test_the_share_of_the_hardware_decoder(
     placement = place(aug_of(), photos, CUDA, threads=threads)
     assert (placement.hw_decoder_load, placement.load_auto) == (share, True)
     assert not place(aug_of(hw_decoder_load=0.5), photos, CUDA, threads=threads).load_auto
-
-
-def test_a_resumed_run_keeps_the_share_of_the_hardware_decoder(image_files: Split) -> None:
-    here, there = (replace(MIXED, hw_decoder_load=share, load_auto=True) for share in (0.2, 0.4))
-    assert loader(here, image_files).identity == loader(there, image_files).identity
-    after = loader(replace(there, device="cpu"), image_files)
-    after.load_state_dict(loader(replace(here, device="cpu"), image_files).state_dict())
-    assert after.placement.hw_decoder_load == 0.2
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 import logging
 import os
 import signal
-import sys
 import threading
 
 import pytest
 
 from augment.support import background
-from augment.support.background import Background, CallQueue, Refresher, in_threads, prompt_turns
+from augment.support.background import Background, CallQueue, Refresher, in_threads
 
 
 def fail() -> None:
@@ -59,11 +58,6 @@ def test_ctrl_c_ends_waiting_but_not_the_work() -> None:
     assert not background.done
     proceed.set()
     assert background.result()
-
-
-def test_a_failure_is_raised_by_result() -> None:
-    with pytest.raises(OSError, match="no such image"):
-        Background(fail).result()
 
 
 def test_a_failure_of_dropped_work_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -125,10 +119,3 @@ def test_a_worker_keeps_the_order_and_ends_with_the_first_error() -> None:
     worker.add(lambda: done.append("never"))
     assert worker.close(work, 10)
     assert done == ["first", error]
-
-
-def test_turns_are_short_only_inside() -> None:
-    before = sys.getswitchinterval()
-    with prompt_turns():
-        assert sys.getswitchinterval() < before / 10
-    assert sys.getswitchinterval() == before

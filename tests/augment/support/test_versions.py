@@ -5,8 +5,6 @@ With another version, run all tests, then add it here. `augment/support/torch_ve
 """
 
 import re
-import subprocess
-import sys
 from importlib.metadata import version
 from operator import attrgetter
 from pathlib import Path
@@ -21,23 +19,6 @@ ROOT = Path(__file__).parents[3]
 
 # PyTorch 2.11 on a GPU; the others are those of .ci/constraints.txt.
 TESTED = {"torch": ("2.11", "2.14"), "nvidia-dali-cuda120": ("2.4",), "hydra-core": ("1.3",), "omegaconf": ("2.3",)}
-
-STEP = """
-import sys, torch
-from augment.support.torch_versions import keep_eager, step_eagerly
-
-keep_eager()
-weight = torch.nn.Parameter(torch.ones(2))
-optimizer = torch.optim.SGD([weight], 0.5, momentum=0.9)
-step_eagerly(optimizer)
-hooked = []
-optimizer.register_step_post_hook(lambda *_: hooked.append(1))
-weight.square().sum().backward()
-optimizer.step()
-optimizer.zero_grad()
-optimizer.load_state_dict(optimizer.state_dict())
-print(weight.tolist(), hooked, "torch._dynamo" in sys.modules)
-"""
 
 
 @pytest.mark.parametrize(("name", "tested"), TESTED.items())
@@ -54,8 +35,3 @@ def test_the_names_are_there() -> None:
         assert names
         assert all(callable(attrgetter(name)(module)) for name in names)
     assert callable(get_yaml_loader)
-
-
-def test_an_optimizer_steps_without_importing_the_compiler() -> None:
-    done = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=True)
-    assert done.stdout == "[0.0, 0.0] [1] False\n"

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from augment.data.dataset import ImageRef, Split
-from augment.recipe.steps import Aug, parse_aug
-from augment.support.measurement import LeftOutError
+from augment.data.dataset import ImageRef
+from augment.recipe.steps import Aug
 from augment.tools.bench.command import main
-from augment.tools.bench.rows import Setup, file_rows
+from augment.tools.bench.rows import Setup
 
 ALL = ["read", "decode", "crop", "fused", "steps", "cached"]
 BRIEF = ["--batch-size", "4", "--rounds", "2", "--seconds", "0.02", "--threads", "1"]
@@ -50,19 +49,3 @@ def test_every_row_on_a_few_images(
     printed = capsys.readouterr().out
     assert "imagenette at 32 px" in printed
     assert "6 images of" in " ".join(printed.split())
-
-
-def test_images_in_larger_files_are_loaded_by_this_project_only(image_files: Split) -> None:
-    class Stored:
-        name = "0.jpg"
-
-        def read(self) -> bytes:
-            return Path(str(image_files.files[0])).read_bytes()
-
-    given = setup(parse_aug({"size": 16, "train": {"flip": {}}}), [Stored(), Stored()])
-    for row in file_rows(given):
-        if row.name in ("crop", "fused", "steps"):
-            assert row.start()(1) == 2
-        elif row.name != "cached":
-            with pytest.raises(LeftOutError, match="not separate files"):
-                row.start()(1)

@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -14,16 +15,21 @@ from augment.tools.convert import main, typed
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
-def test_any_number_of_threads_writes_the_same(sample_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_number_of_threads_writes_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(24):
+        file = Path("d", "train" if number % 3 else "val", "ab"[number % 2], f"{number}.png")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (256, 256, 3), np.uint8)).save(file)  # 192 KiB
     for jobs in ("1", "3"):
-        given = ["data=sample", f"data.dir={sample_set}", "--to", "webdataset", "--out", jobs]
+        given = ["data=folder", "data.root=d", "--to", "webdataset", "--out", jobs]
         assert main([*given, "--shard-mb", "1", "--jobs", jobs]) == 0
     one, three = ({file.name: file.read_bytes() for file in Path(jobs).iterdir()} for jobs in "13")
     assert len(one) > 4
     assert one == three
     assert capsys.readouterr().out.splitlines()[3:] == [
-        "train: 320 images",
-        "val: 500 images",
+        "train: 16 images",
+        "val: 8 images",
         "Verified by reading everything back. To use the data: data=webdataset 'data.train=3/train-*.tar' "
         "'data.val=3/val-*.tar' data.task=classify data.classes=3/classes.txt",
     ]

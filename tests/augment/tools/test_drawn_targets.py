@@ -59,7 +59,3 @@ def test_left_and_right_points_differ_and_hidden_ones_are_rings():
     assert (drawn[30, 20] == 0).all()
     assert (drawn[30, 23] == MIDDLE).all()
     assert (drawn[25:35, 45:55] == 128).all()
-
-
-def test_the_colors_of_21_classes_differ():
-    assert len({color_of(label) for label in range(1, 22)}) == 21

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from photos import draw_photo
 from PIL import Image
-from stores import write_shards
 
 from augment.tools.info.command import main
 
@@ -67,20 +66,6 @@ def test_bad_files_and_duplicates_are_reported(own_folder: Path, capsys: pytest.
     assert f"{root}/train/dog/3.jpg (train, dog) = {root}/val/dog/3.jpg (val, dog)" in out
 
 
-def test_shards(own_folder: Path, caplog: pytest.LogCaptureFixture):
-    root = write_folder(own_folder / "d")
-    for split in ("train", "val"):
-        files = sorted((root / split).rglob("*.jpg"))
-        targets = [int(file.parent.name == "dog") for file in files]
-        if split == "val":
-            files[0].write_bytes(b"no image")
-        write_shards(own_folder, files, targets, 2, split)
-    Path("classes.txt").write_text("cat\ndog\n")
-    content = report("data=webdataset", "data.train=train-*.tar", "data.val=val-*.tar")
-    assert [bad["file"] for bad in content["unreadable"]] == ["val-000.tar/photos/0000.jpg"]
-    assert not caplog.records
-
-
 def test_arrays(own_folder: Path):
     image_files = np.stack([draw_photo(140, 140, seed) for seed in range(30)])
     image_files[25] = image_files[3]
@@ -129,15 +114,3 @@ def test_it_goes_on_after_structural_problems_and_names_other_formats(
     assert "there is no folder val in it" in said
     assert "3 of 9 images are left out, because DALI does not decode their formats: 3 .heic" in said
     assert len(content["other_formats"]["train"]) == 3
-
-
-def test_with_folds_copies_are_on_one_side(own_folder: Path):
-    root = write_folder(own_folder / "d", train=4)
-    for seed in range(3):
-        shutil.copy(root / "train/cat/0.jpg", root / f"train/cat/copy {seed}.jpg")
-    shutil.copytree(root / "train", root / "val", dirs_exist_ok=True)  # is not used
-    for fold in range(3):
-        content = report("data=folder", f"data.root={root}", "data.folds=3", f"data.fold={fold}")
-        assert content["images"]["train"] + content["images"]["val"] == 11
-        assert content["duplicates"]["val_in_train"] == 0
-        assert not {"leak", "structure"} & set(kinds(content))

@@ -9,7 +9,7 @@ from PIL import Image
 
 from augment.data.dataset import ImageRef
 from augment.tools.info.duplicates import MAX_BITS, Copies, find_copies, near_hashes, tally
-from augment.tools.info.scan import read_luma, scan_images
+from augment.tools.info.scan import scan_images
 
 
 def photo(seed: int, width: int = 200, height: int = 150) -> Image.Image:
@@ -87,24 +87,6 @@ def test_the_search_finds_the_same_as_comparing_all_pairs() -> None:
     assert complete
     assert sorted(map(tuple, found.tolist())) == wanted
     assert len(wanted) == 60
-
-
-def test_too_many_candidates_are_truncated_and_reported() -> None:
-    found, complete = near_hashes(np.zeros(1000, np.uint64))
-    assert len(found) == 100_000
-    assert not complete
-    assert near_hashes(np.empty(0, np.uint64))[0].shape == (0, 2)
-
-
-def test_sixteen_bit_gray_is_not_clipped(tmp_path: Path) -> None:
-    gray = photo(0).convert("L")
-    gray.save(tmp_path / "8.png")
-    Image.fromarray(np.asarray(gray).astype(np.uint16) * 257).save(tmp_path / "16.png")
-    lumas = []
-    for name in ("8.png", "16.png"):
-        with Image.open(tmp_path / name) as image:
-            lumas.append(read_luma(image))
-    assert np.array_equal(*lumas)
 
 
 def test_duplicates_are_counted_by_split() -> None:

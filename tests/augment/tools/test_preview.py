@@ -9,8 +9,6 @@ from PIL import Image
 
 from augment.data.dataset import Split
 from augment.data.targets.masks import MASKS
-from augment.params import Range
-from augment.recipe import op as registry
 from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug, parse_steps
@@ -169,17 +167,6 @@ def test_all_ops_are_shown_including_a_new_one(photos: Files, plugin: str) -> No
     assert paint.lines == ("Paint everything over.", "level 0..200 lx")
     assert [tile.caption for tile in paint.tiles[1:]] == [("low: 0 lx",), ("middle: 100 lx",), ("high: 200 lx",)]
     assert [int(tile.image.mean()) for tile in paint.tiles[1:]] == [0, 100, 200]
-
-
-def test_an_op_that_needs_parameters_says_so(photos: Files, plugin: str) -> None:
-    @registry.color(factor_range=Range(required=True, doc="how much"))
-    def tint(factor: Any) -> Any:
-        """Tint."""
-
-    (row,) = gallery_of(["tint"], photos[:2])[0].rows
-    assert row.tiles == ()
-    assert row.lines[0] == "Tint."
-    assert row.lines[1].startswith("not shown: tint.factor_range: missing. Allowed: [low, high]")
 
 
 # --- with targets ---

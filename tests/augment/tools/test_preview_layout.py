@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from augment.drawing.text import shorten, text_width, wrap
+from augment.drawing.text import text_width, wrap
 from augment.tools.preview.sheet import TEXT, SheetBlock, SheetRow, Tile, lay_out, line_height
 
 
@@ -19,12 +19,6 @@ from augment.tools.preview.sheet import TEXT, SheetBlock, SheetRow, Tile, lay_ou
 )
 def test_captions_wrap_between_phrases_and_not_next_to_a_number(phrases: list[str], lines: list[str]) -> None:
     assert wrap(phrases, text_width("low: magnitude -0", TEXT), TEXT) == lines
-
-
-def test_words_that_are_too_long_are_shortened() -> None:
-    assert wrap(["x" * 99], 50, TEXT) == [shorten("x" * 99, 50, TEXT)]
-    (bold,) = wrap(["x" * 99], 50, TEXT, bold=True)
-    assert text_width(bold, TEXT, bold=True) <= 50
 
 
 def tile(side: int, *caption: str) -> Tile:
@@ -48,9 +42,3 @@ def test_nothing_overlaps() -> None:
         for other in boxes[i + 1 :]:
             apart = right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
             assert apart, (boxes[i], other)
-
-
-@pytest.mark.parametrize(("side", "drawn"), [(100, 200), (224, 224), (1000, 512)])
-def test_small_images_are_enlarged_by_integer_factors_and_large_ones_reduced(side: int, drawn: int) -> None:
-    layout = lay_out("", "", [SheetBlock("b", "", (SheetRow((tile(side, "a"),)),))])
-    assert layout.images[0][2].shape == (drawn, drawn, 3)

@@ -60,13 +60,6 @@ def test_a_pass_outside_a_fit_needs_no_recorder() -> None:
     make_learner(ProgressBar()).validate()
 
 
-def test_a_second_fit_has_a_bar_of_its_own() -> None:
-    learner = make_learner(Recorder(), ProgressBar(), epochs=1)
-    learner.fit()
-    learner.fit()
-    assert len(learner.find(Recorder).rows) == 2
-
-
 def test_a_narrow_terminal_shows_the_columns_that_fit() -> None:
     bar, recorder = ProgressBar(), Recorder()
     bar.console = Console(file=(text := StringIO()), width=60, force_terminal=True, no_color=True)
@@ -84,21 +77,6 @@ def test_rows_that_go_to_a_file_are_not_wrapped() -> None:
     head, row = (line for line in text.getvalue().splitlines() if re.match(r" +(epoch|1/1) ", line))
     assert head.endswith(" seconds")
     assert len(row) == len(head) > 60
-
-
-def test_the_bar_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw(learner: Learner) -> None:
-        recorder.latest = {"loss": 0.12345, "accuracy": 0.5, "images_per_second": 1234.5}
-        bar.after_batch(learner)
-        Console(file=(text := StringIO()), width=60).print(bar._bar)
-        shown[learner.training] = " ".join(text.getvalue().split())
-
-    shown: dict[bool, str] = {}
-    bar, recorder, pace = ProgressBar(), Recorder(), Pace()
-    bar.console = Console(file=StringIO(), width=60, force_terminal=True)
-    monkeypatch.setattr(pace, "left", lambda learner: 723)
-    make_learner(recorder, pace, bar, on("after_batch", draw, order=90), epochs=10).fit()
-    assert shown[True] == "epoch 10/10 train 6/3 loss 0.1235 12 min 3 s left"
 
 
 def test_a_notebook_shows_one_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from fakes import MemoryLoader, make_learner, needs_gpu, noise_loader, on, raises
-from recorded import KEYS, TRAIN, TRAIN_KEYS, VAL, Clock, known, single_images
+from recorded import KEYS, TRAIN, VAL, Clock, known, single_images
 from runs import read_metrics, timeless
 
 from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
 from augment.support.files import json_line
-from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE, NonFiniteLossError, Recorder
-from trainer.loop.callback import Callback, CancelBatch, CancelEpoch, CancelFit, CancelTrain, CancelValidate
+from trainer.loop.callback import Callback, CancelBatch, CancelEpoch, CancelFit, CancelTrain
 from trainer.loop.learner import Learner
 from trainer.run.run_folder import RunFolder
 
@@ -130,23 +129,6 @@ def test_an_epoch_cut_short_has_a_row_of_what_it_measured(tmp_path: Path) -> Non
     assert [row["epoch"] for row in rows] == [0, 1, 2]
     assert rows[2]["train_loss"] == rows[0]["train_loss"]
     assert rows[2]["val_loss"] == rows[0]["val_loss"]
-
-
-def test_an_epoch_without_validation_can_be_the_best(tmp_path: Path) -> None:
-    """Its row has no values of validation; the best model may be one that was never validated."""
-    cancel = on("before_validate", raises(CancelEpoch))
-    known(Recorder(), Checkpoint(monitor="train_loss"), cancel, folder=tmp_path, epochs=1).fit()
-    assert [list(row) for row in read_metrics(tmp_path)] == [TRAIN_KEYS]
-    assert (tmp_path / "best.pt").is_file()
-
-
-def test_passes_cut_short_before_their_first_batch_are_nan() -> None:
-    cancels = [on("before_train", raises(CancelTrain)), on("before_validate", raises(CancelValidate))]
-    learner = known(Recorder(), *cancels, epochs=1)
-    learner.fit()
-    (row,) = learner.find(Recorder).rows
-    measured = [key for key in KEYS if key.endswith(("loss", "accuracy"))]
-    assert {key: math.isnan(row[key]) for key in measured} == dict.fromkeys(measured, True)
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,22 @@
 """A tracker that fails, hangs or belongs to someone else does no harm to the run."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from time import sleep
 from typing import Any, ClassVar
 
 import pytest
-from fakes import make_learner, on
+from fakes import make_learner
 from torch import nn
 
 from augment.params import SENDS, settings
 from augment.support.errors import UserError
 from trainer.callbacks import tracker as trackers
 from trainer.callbacks.mlflow import Mlflow
-from trainer.callbacks.plots import BATCH, Plots
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import known_callbacks
 from trainer.callbacks.tracker import Tracker
 from trainer.callbacks.wandb import Wandb
-from trainer.loop.callback import CancelFit
-from trainer.loop.learner import Learner
 
 
 @dataclass(eq=False)
@@ -117,25 +112,3 @@ def test_ids_of_a_stranger_are_not_used() -> None:
     broken.load_state_dict({"id": "../../up"})
     make_learner(Recorder(), broken).fit()
     assert broken.state_dict()["id"].isalnum()
-
-
-@pytest.mark.parametrize("continues", [False, True])
-@pytest.mark.parametrize("error", [CancelFit, RuntimeError], ids=["stopped", "failed"])
-def test_a_fit_that_ends_early_sends_its_own_first_batch(
-    error: type[BaseException], continues: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not the image that was there before, of the run that it continues."""
-    if continues:
-        (tmp_path / BATCH).write_text("old")
-    monkeypatch.setattr("trainer.figures.batch.plot_batch", lambda images, labels, file, title: file.write_text("new"))
-    sent: list[str] = []
-    broken = Broken(at="")
-    monkeypatch.setattr(broken, "image", lambda name, file, step: sent.append(f"{name}: {file.read_text()}"))
-
-    def end(learner: Learner) -> None:
-        sleep(0.05)  # in which the tracker's thread would send the old one
-        raise error
-
-    with suppress(RuntimeError):
-        make_learner(Recorder(), Plots(), broken, on("after_epoch", end, order=100), folder=tmp_path).fit()
-    assert sent == ["batch: new"]

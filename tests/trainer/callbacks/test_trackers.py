@@ -25,7 +25,6 @@ from trainer.callbacks.plots import Plots
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.tensorboard import Tensorboard
-from trainer.callbacks.tracker import Tracker
 from trainer.callbacks.wandb import Wandb
 from trainer.loop.callback import RunDescription
 from trainer.loop.checkpoint import BEST
@@ -88,12 +87,6 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
             shutil.copy(folder / "first" / BEST, folder / "second" / BEST)  # as resuming does
             second.fit(second.restore(first.state()))
         yield Tracked(folder, first, second, printed.getvalue())
-
-
-def test_they_kept_up(tracked: Tracked) -> None:
-    for learner in (tracked.first, tracked.second):
-        assert [c for c in learner.callbacks if isinstance(c, Tracker) and not c._started] == []
-    assert [row["epoch"] for row in tracked.rows] == EPOCHS
 
 
 def test_they_print_nothing_into_the_table_of_epochs(tracked: Tracked) -> None:

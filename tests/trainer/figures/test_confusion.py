@@ -41,8 +41,3 @@ def test_confusion_of_many_classes_has_no_counts_then_no_names() -> None:
     assert not many.texts
     assert {label.get_text() for label in many.get_xticklabels()} == {"cat"}
     assert "cat" not in {label.get_text() for label in most.get_xticklabels()}
-
-
-def test_confusion_of_nothing() -> None:
-    axes = figure_of(plot_confusion, np.zeros((2, 2), dtype=int), ["cat", "dog"]).axes[0]
-    assert axes.get_title("left") == "No samples"

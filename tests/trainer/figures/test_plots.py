@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from figures import read_png
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -42,14 +41,6 @@ def test_rare_validations_are_a_line() -> None:
     line = lines_of(rows)["val"]
     assert list(np.asarray(line.get_xdata())) == list(range(6, 61, 6))
     assert np.isfinite(np.asarray(line.get_ydata())).all()
-
-
-def test_a_figure_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Path) -> None:
-    plot_confusion(np.eye(2, dtype=int), ("a", "b"), path := tmp_path / "plot.png")
-    before = read_png(path)
-    plot_confusion(np.ones((2, 2), dtype=int), ("a", "b"), path)
-    assert (read_png(path) != before).any()
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_threads_draw_the_same_figure(tmp_path: Path) -> None:

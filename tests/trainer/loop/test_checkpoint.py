@@ -85,19 +85,6 @@ def test_a_save_that_fails_leaves_the_old_file(
     assert os.listdir(tmp_path) == ["last.pt"]
 
 
-def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(at(1), tmp_path / "last.pt")
-    seen: list[tuple[int, int]] = []
-
-    def look(_: int) -> None:
-        seen.append(load(tmp_path / "last.pt", FitState).position)
-
-    monkeypatch.setattr(Path, "open", lambda path, _: Watched(path, look))
-    save(at(2), tmp_path / "last.pt")
-    assert set(seen) == {(1, 0)}
-    assert load(tmp_path / "last.pt", FitState).position == (2, 0)
-
-
 # --- files before the last one ---
 
 

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from typing import Any, cast
-from weakref import ref
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from fakes import tiny_model
 from graphed import FakeBackend
 from torch import Tensor, nn
 
-from trainer.loop.graphs import ATTEMPTS, Graphs, Tensors, _failure, capturable
+from trainer.loop.graphs import ATTEMPTS, Graphs, Tensors, capturable
 
 
 def double(value: Tensor) -> Tensors:
@@ -118,30 +117,6 @@ def test_a_recording_that_another_thread_disturbs_is_repeated(caplog: pytest.Log
         again = ["record", "eager"] * (ATTEMPTS - 1)
         assert run(graphs, *[(2,)] * 8) == [*EAGER3, *again, "record", "replay", "replay"]
     assert not caplog.records
-
-
-INVALIDATED = "CUDA error: operation failed due to a previous error during capture\nSearch for `cudaErrorStream..."
-
-
-@pytest.mark.parametrize("ends", ["well", "with an error"])
-def test_nothing_of_a_failed_recording_is_kept(ends: str) -> None:
-    kept = []
-
-    def work() -> None:
-        result = torch.zeros(1)
-        kept.append(ref(result))
-        raise RuntimeError(INVALIDATED)
-
-    try:
-        try:
-            work()
-        finally:
-            if ends != "well":
-                raise RuntimeError(INVALIDATED)
-    except RuntimeError as error:
-        failure = _failure(error)
-        assert str(failure) == INVALIDATED.splitlines()[0]
-        assert kept[0]() is None
 
 
 class Own(torch.optim.SGD):

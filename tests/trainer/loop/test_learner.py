@@ -156,13 +156,6 @@ def test_bf16_is_autocast_of_the_forward_pass_alone(precision: str, dtype: torch
     assert {p.dtype for p in learner.model.parameters()} == {torch.float32}
 
 
-def test_a_compiled_model_keeps_its_keys() -> None:
-    learner = make_learner(compile=True)
-    assert list(learner.model.state_dict()) == list(tiny_model().state_dict())
-    assert learner.model._compiled_call_impl is not None
-    assert make_learner().model._compiled_call_impl is None
-
-
 def test_validation_may_have_a_loss_of_its_own() -> None:
     seen: list[tuple[bool, float]] = []
     look = on("after_batch", lambda learner: seen.append((learner.training, learner.loss.item())))

@@ -17,9 +17,7 @@ from trainer.loop.callback import (
     CANCELS,
     EVENTS,
     Callback,
-    CancelBatch,
     CancelTrain,
-    CancelValidate,
 )
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
@@ -148,15 +146,6 @@ def test_one_failing_after_fit_does_not_keep_the_others_from_running() -> None:
     assert caught.value.__context__ is error
 
 
-def test_a_failing_after_fit_does_not_hide_why_the_fit_failed() -> None:
-    error = RuntimeError("boom")
-    learner = small_learner(on("before_step", raises(error)), on("after_fit", raises(OSError("disk full"))))
-    with pytest.raises(OSError, match="disk full") as caught:
-        learner.fit()
-    assert caught.value.__context__ is error
-    assert learner.error is error
-
-
 def test_what_waits_for_the_end_of_a_batch_waits_for_no_other_one() -> None:
     done: list[Position] = []
 
@@ -165,16 +154,3 @@ def test_what_waits_for_the_end_of_a_batch_waits_for_no_other_one() -> None:
 
     make_learner(on("before_step", ask), on("after_batch", raises(CancelTrain, 1), 99)).fit()
     assert done == [(0, 1), (1, 1), (1, 2), (1, 3)]
-
-
-def test_a_level_cannot_be_left_from_outside() -> None:
-    learner = small_learner(on("after_batch", raises(CancelBatch)))
-    with pytest.raises(CancelBatch):
-        learner.fit()
-    assert isinstance(learner.error, CancelBatch)
-
-
-def test_a_validation_outside_a_fit_can_be_left() -> None:
-    events: list[str] = []
-    make_learner(journal(events), on("before_batch", raises(CancelValidate))).validate()
-    assert events == ["before_validate", "before_batch", "after_validate"]

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
-from trainer.loop import ranks
 from trainer.loop.callback import CancelStep
 from trainer.loop.ranked import Ranked
-from trainer.loop.ranks import LostRankError, Ranks, join
+from trainer.loop.ranks import Ranks
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.losses import CrossEntropy
 
@@ -101,51 +100,6 @@ def set_variables(monkeypatch: pytest.MonkeyPatch, changes: dict[str, str | None
             monkeypatch.delenv(name, raising=False)
         else:
             monkeypatch.setenv(name, value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"MASTER_ADDR": None, "LOCAL_RANK": None}, None, "LOCAL_RANK, MASTER_ADDR not set. Allowed: fit.gpus or "),
-        (
-            {},
-            RuntimeError("address already in use\nat 0x1"),
-            "cannot connect to the other processes: address already in use. ",
-        ),
-    ],
-    ids=["missing", "port"],
-)
-def test_why_ranks_do_not_meet(
-    changes: dict[str, str | None], error: Exception | None, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        assert error is not None
-        raise error
-
-    set_variables(monkeypatch, changes)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(ranks, "_connect", fail)
-    with pytest.raises(UserError) as caught:
-        join()
-    assert str(caught.value).startswith(f"RANK=1 of WORLD_SIZE=2: {message}")
-
-
-@pytest.mark.parametrize(
-    ("said", "kind", "message"),
-    [
-        ("[pair.cc:547] Connection closed by peer [::1]:3", LostRankError, "another of the 2 processes .* has ended"),
-        ("NCCL error\nncclRemoteError: A call failed", LostRankError, "another of the 2 processes .* has ended"),
-        ("NCCL error in: x.cpp\nLast error:\nDuplicate GPU\n", UserError, "cannot exchange data: Duplicate GPU\\.$"),
-    ],
-    ids=["gloo", "nccl", "mistake"],
-)
-def test_why_an_exchange_fails(said: str, kind: type[UserError], message: str) -> None:
-    def fail() -> None:
-        raise RuntimeError(said)
-
-    with pytest.raises(UserError, match=message) as caught:
-        TwoRanks([])._exchange(fail)
-    assert type(caught.value) is kind
 
 
 @pytest.mark.parametrize(("count", "seen"), [(0, "0 GPUs"), (1, "1 GPU")])

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: F401  (a fixture)
@@ -18,7 +17,6 @@ from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: 
 from trainer.callbacks.plots import BATCH
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.figures.batch import plot_batch
-from trainer.figures.curves import draw_splits
 from trainer.figures.images import SIDE
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.report.charts import charts
@@ -81,13 +79,6 @@ def test_names_of_classes_are_escaped(run: Path) -> None:
     assert NAMES[1] in Page(text).text
     for uri in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', text):
         assert b"script" not in base64.b64decode(uri)
-
-
-def test_light_dark_print_and_phone_have_styles(run: Path) -> None:
-    text = render(read_record(run))
-    for part in ("prefers-color-scheme: dark", "@media print", "max-width: 720px", 'name="viewport"', "charset"):
-        assert part in text
-    assert all("alt=" in tag for tag in re.findall(r"<img [^>]*>", text))
 
 
 @pytest.mark.parametrize(("classes", "table", "listed", "figures"), [(12, True, False, 0), (13, False, True, 1)])
@@ -168,12 +159,6 @@ def test_what_was_not_reached_is_dotted(run: Path) -> None:
     half = read_record(run)
     half.rows = half.rows[:2]
     assert "Dotted" in next(chart.caption for chart in charts(half) if chart.title == "Learning rate")
-
-
-def test_batches_of_stages_are_counted(run: Path) -> None:
-    read = read_record(run)
-    assert read.batches_before is not None
-    assert read.batches_before.tolist() == [0, 3, 6, 9, 12]  # six images in batches of two
 
 
 @pytest.mark.parametrize(
@@ -289,12 +274,6 @@ def test_pointing_at_a_curve_shows_the_values_of_the_epoch(run: Path) -> None:
     assert 5 < loss.spots[0][0] < ends[0] < ends[-1] <= 100
     assert [left for left, *_ in loss.spots[1:]] == pytest.approx(ends[:-1], abs=0.02)
     assert 'data-text="epoch 1\n' in render(shown)
-
-
-def test_the_axis_of_one_epoch_starts_at_0() -> None:
-    axes = Figure().subplots()
-    draw_splits(axes, [row(0, 0.5, 0.5)], "accuracy")
-    assert axes.get_ylim()[0] == 0
 
 
 def test_the_first_batch_is_clear_around_its_images(run: Path) -> None:

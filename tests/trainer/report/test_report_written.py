@@ -16,7 +16,7 @@ from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.stopping import Interrupt
-from trainer.loop.callback import Callback, CancelFit, RunDescription
+from trainer.loop.callback import Callback, RunDescription
 from trainer.loop.checkpoint import LAST
 from trainer.report import page
 from trainer.report.callback import Report
@@ -98,16 +98,6 @@ def test_a_failed_fit_has_a_report(tmp_path: Path) -> None:
     assert "RuntimeError: out of memory" in text
 
 
-def test_a_second_ctrl_c_leaves_it_out(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path, on("after_epoch", raises(KeyboardInterrupt)))
-    assert not (tmp_path / REPORT_FILE).exists()
-
-
-def test_early_stopping_is_no_interruption(tmp_path: Path) -> None:
-    assert "interrupted" not in fit(tmp_path, Interrupt(), on("after_epoch", raises(CancelFit)))
-
-
 def test_a_report_that_cannot_be_written_costs_no_fit(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -153,15 +143,3 @@ def test_mistakes_cost_one_line_and_exit_code_2(
     assert message in error
     assert error.count("\n") == 1
     assert not (run / REPORT_FILE).exists()
-
-
-def test_a_page_that_cannot_be_written_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run / REPORT_FILE).mkdir()
-    with pytest.raises(SystemExit, match="2"):
-        main([str(run)])
-    assert f"error: {run / REPORT_FILE}: cannot be written: " in capsys.readouterr().err
-
-
-def test_without_arguments_it_prints_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert "python -m trainer report RUN_FOLDER" in capsys.readouterr().out

@@ -78,13 +78,6 @@ def test_a_batch_of_a_single_image_says_what_helps(config: Config) -> None:
         train(config, Path("run"), console=Console(quiet=True))
 
 
-def test_other_errors_are_left_alone(config: Config, tmp_path: Path) -> None:
-    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "/data/1.jpg")
-    assert explain(missing, config, tmp_path) is None
-    assert explain(ConnectionError("refused"), config, tmp_path) is None
-    assert explain(RuntimeError("a bug"), config, tmp_path) is None
-
-
 @pytest.mark.parametrize(
     ("error", "expected"),
     [

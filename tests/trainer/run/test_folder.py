@@ -76,13 +76,6 @@ def test_a_run_continues_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert user_of(folder)
 
 
-def test_a_run_in_progress_is_named_before_its_folder_is_called_used(tmp_path: Path) -> None:
-    with owned(tmp_path):
-        holding(tmp_path)
-        with pytest.raises(UserError, match="a run is writing to it"):
-            reserve(tmp_path)
-
-
 def test_a_folder_that_cannot_be_made_is_an_error_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/run: cannot be written: Not a directory\. Allowed: "):

@@ -298,15 +298,6 @@ def test_locks_of_killed_processes_do_not_stay(tmp_path: Path) -> None:
     assert searched.study().user_attrs["a"] == 1
 
 
-@pytest.mark.parametrize("name", [JOURNAL_FILE, ".study.lock"])
-def test_nothing_is_written_through_links(name: str, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="a link, which is not followed"), make(tmp_path / "folder").search.locked():
-        raise AssertionError
-    assert not (tmp_path / "elsewhere").exists()
-
-
 def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

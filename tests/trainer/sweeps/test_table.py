@@ -1,7 +1,6 @@
 """The end of a sweep: folders read, jobs in order, means over seeds; all from folders written by hand."""
 
 import json
-import math
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from trainer.run.run_folder import find_runs
-from trainer.run.summary import Summary
 from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.table import report_sweep
 
@@ -67,25 +65,6 @@ def test_means_are_over_jobs_of_one_configuration(tmp_path: Path) -> None:
     ]
 
 
-def test_a_sweep_in_the_folder_of_another_has_a_table_of_its_own(tmp_path: Path) -> None:
-    write_job(tmp_path, "0", ["++seed=0"], 0.5)
-    write_job(tmp_path / "inner", "1", ["++seed=1"], 0.5)
-    assert [job["name"] for job in jobs_in(tmp_path)] == ["0"]
-    assert [job["name"] for job in jobs_in(tmp_path / "inner")] == ["1"]
-
-
-def test_small_errors_keep_their_digits_and_those_of_their_spread(tmp_path: Path) -> None:
-    for seed, error in enumerate((5.6e-5, 5.8e-5)):
-        row = {"epoch": 1, "val_loss": error}
-        write_job(tmp_path, str(seed), [f"++seed={seed}"], best=row, last=row)
-    lines, _ = printed(tmp_path)
-    assert lines[2:4] == [
-        "0 | seed=0 | 0.00005600 | 0.00005600 | 3 | finished",
-        "1 | seed=1 | 0.00005800 | 0.00005800 | 3 | finished",
-    ]
-    assert lines[-2] == "2 | 0.00005700 | 0.00000141 | 0.00004429..0.00006971"
-
-
 def test_the_best_comes_first_and_those_without_a_score_last(tmp_path: Path) -> None:
     for name, accuracy in [("0", 0.25), ("1", 0.75), ("2", 0.5), ("4", 0.75), ("6", 0.0)]:
         write_job(tmp_path, name, [f"++fit.lr={name}"], accuracy)
@@ -95,13 +74,6 @@ def test_the_best_comes_first_and_those_without_a_score_last(tmp_path: Path) -> 
     assert [job["name"] for job in jobs] == ["1", "4", "2", "0", "6", "3", "5"]
     assert [(job["status"], job["last"]) for job in jobs[-2:]] == [("failed", None), ("planned", None)]
     assert jobs[-2]["error"] == "ValueError: bad"
-
-
-def test_a_score_that_is_no_number_is_none(tmp_path: Path) -> None:
-    row = {"epoch": 0, "val_accuracy": math.nan}
-    write_job(tmp_path, "0", [], 0.5)
-    Summary("finished", tmp_path / "0", 1, row, row, 1.0).write()
-    assert [(job["status"], job["last"], job["best"]) for job in jobs_in(tmp_path)] == [("finished", None, None)]
 
 
 # --- the table ---
@@ -182,22 +154,6 @@ def test_folds_are_grouped_as_seeds_are(tmp_path: Path) -> None:
     assert lines[-6] == "last val_accuracy over seeds and folds"
     assert lines[-4].startswith("data.fraction=0.1 | 4 in 2 folds | 0.6000 | 0.1155 | ")
     assert lines[-2] == "data.fraction=1: one fold, which says nothing about chance; run data.fold=1 as well."
-
-
-def test_seeds_of_a_fold_count_as_one(tmp_path: Path) -> None:
-    """Two folds that differ are two numbers, however often each was scored; n = 6 would make sure of what is not."""
-    for number, (fold, accuracy) in enumerate([(0, 0.5), (0, 0.51), (0, 0.49), (1, 0.6), (1, 0.61), (1, 0.59)]):
-        own = [f"++data.fold={fold}", f"++seed={number % 3}"]
-        write_job(tmp_path, str(number), ["++data.folds=2", *own], accuracy)
-    lines, _ = printed(tmp_path)
-    assert lines[-2] == "6 in 2 folds | 0.5500 | 0.0555 | 0.1261..0.9119"  # as of 0.5 and 0.6
-
-
-def test_one_job_is_one_and_the_same_job_twice_is_no_mean_over_seeds(tmp_path: Path) -> None:
-    write_job(tmp_path, "0", ["++fit.lr=0.1"], 0.5)
-    assert printed(tmp_path)[0][0] == "1 job by val_accuracy of the last epoch, the best first"
-    write_job(tmp_path, "1", ["++fit.lr=0.1"], 0.5)
-    assert not [line for line in printed(tmp_path)[0] if line.startswith("last val_accuracy over")]
 
 
 def test_the_tables_are_written_down(tmp_path: Path) -> None:

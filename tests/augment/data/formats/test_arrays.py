@@ -33,13 +33,6 @@ def test_images_are_those_of_the_array(order: Any, tmp_path: Path) -> None:
     assert [ref.name for ref in dataset.val.files] == ["x.npy[0]", "x.npy[1]", "x.npy[2]"]
 
 
-def test_val_that_is_train_is_reported(tmp_path: Path) -> None:
-    same = f"data.val: {tmp_path}/x.npy is data.train, too: the model is validated on what it learns"
-    assert load(tmp_path).notices == (same,)
-    (tmp_path / "v.npy").write_bytes((tmp_path / "x.npy").read_bytes())
-    assert not load(tmp_path, val=str(tmp_path / "v.npy")).notices
-
-
 @pytest.mark.parametrize(
     ("images", "targets", "message"),
     [

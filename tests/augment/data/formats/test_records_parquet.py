@@ -1,7 +1,6 @@
 """Parquet files like those of the Hugging Face hub, written by pyarrow."""
 
 import json
-import os
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
@@ -49,19 +48,6 @@ def test_tables_and_class_names_of_the_hub(tmp_path: Path) -> None:
     assert read(path, found) == IMAGES
     assert found.labels.values.tolist() == [i % 3 for i in range(150)]
     assert class_names(path, "label") == ("cat", "dog", "emu")
-
-
-def test_copying_a_file_again_changes_nothing(tmp_path: Path) -> None:
-    """Two processes may copy at once."""
-    path = write(tmp_path / "a.parquet", {"image": IMAGES, "label": [0] * 150})
-    os.utime(path, (1e9, 1e9))
-    unpack(path)
-    first = RecordFile.of(path.with_suffix(".images"))
-    unpack(path)
-    assert RecordFile.of(path.with_suffix(".images")) == first
-    os.utime(path, (2e9, 2e9))
-    unpack(path)
-    assert RecordFile.of(path.with_suffix(".images")) != first
 
 
 @pytest.mark.parametrize(

@@ -66,13 +66,3 @@ def test_points_that_are_wrong_are_named(header: str, line: str, why: str) -> No
     train = put(header, line, last.replace(",1", ",,")[: len(last)] if header != POINTS else "1.jpg,1,1,1,1,1,1,1")
     with pytest.raises(UserError, match=why):
         load("points", train=train, val=train)
-
-
-def test_pairs_have_names_of_points() -> None:
-    train = put(POINTS, "0.jpg,1,2,3,4,1,5,6", "1.jpg,1,2,3,4,1,5,6")
-    with pytest.raises(
-        UserError, match=r"data.flip_pairs: \['nose', 'ear'\]. Allowed: pairs of nose, left_eye, Right_eye"
-    ):
-        load("points", train=train, val=train, flip_pairs=[["nose", "ear"]])
-    with pytest.raises(UserError, match=r"data.flip_pairs: .*Allowed: a list of pairs, such as"):
-        load("points", train=train, val=train, flip_pairs=["nose"])

@@ -124,23 +124,6 @@ def test_text_may_be_numbers(jpeg: bytes, tmp_path: Path) -> None:
     assert load(file, label="age", task="regress").train.targets == ((2.0,), (1.5,))
 
 
-NO_NUMBERS: dict[str, tuple[Any, str]] = {
-    "no json": ({"b.json": None}, "b.jpg has no label: there is no b.json, only b.cls. data.label names"),
-    "number is none": ({"b.json": b'{"x": "1"}'}, "a.jpg has the label 1, and b.jpg has the label '1'. Allowed: num"),
-    "number is a list": ({"b.json": b'{"x": [1]}'}, "b.jpg has the label [1]. Allowed: the number or the name of"),
-    "no field of numbers": ({"b.json": b'{"y": 1}'}, "no field x; there is y. data.label names"),
-}
-
-
-@pytest.mark.parametrize("case", NO_NUMBERS)
-def test_invalid_numbers_are_refused(case: str, jpeg: bytes, tmp_path: Path) -> None:
-    changes, message = NO_NUMBERS[case]
-    members = {"a.jpg": jpeg, "a.json": b'{"x": 1}', "b.jpg": jpeg, "b.cls": b"0"} | changes
-    file = write_tar(tmp_path / "it.tar", {name: content for name, content in members.items() if content is not None})
-    with pytest.raises(UserError, match=re.escape(message)):
-        load(str(file), targets=["x"])
-
-
 def test_lists_become_several_labels(jpeg: bytes, tmp_path: Path) -> None:
     def shard(*labels: str) -> str:
         members = {f"{i}.{end}": content for i, label in enumerate(labels)

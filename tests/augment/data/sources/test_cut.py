@@ -9,6 +9,7 @@ import pytest
 from files_of_sources import ENDINGS, Sample, jpeg, put
 from photos import SQUARE, draw_photo
 from PIL import Image
+from runs import BARE
 
 from augment.data.dataset import Dataset
 from augment.data.sources import load_dataset, parse_data
@@ -116,7 +117,7 @@ def breeds() -> str:
 @pytest.mark.parametrize("make", [flowers, cats, breeds])
 def test_folders_that_people_have_train_with_one_command(make: Callable[[], str]) -> None:
     small = "fit.device=cpu fit.threads=1 fit.epochs=1 fit.batch_size=4 aug.size=16"
-    assert train(*make().split(), *small.split()).status == "finished"
+    assert train(*make().split(), *small.split(), *BARE).status == "finished"
 
 
 def test_copies_and_clashing_labels_are_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
