@@ -40,7 +40,9 @@ def test_the_next_batch_is_shown_pixel_by_pixel_and_the_loader_stays(folder: Pat
 
 
 @pytest.mark.parametrize("data", ["sample_masks", "sample_boxes", "sample_points"])
-def test_targets_are_drawn_on_the_images(data: str) -> None:
+def test_targets_are_drawn_on_the_images(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment.data.drawn.objects.TRAIN", 4)
+    monkeypatch.setattr("augment.data.drawn.objects.VAL", 4)
     loader = augment.make_loader(augment.load_recipe({"size": 64}), data, split="val", batch_size=2, device="cpu")
     colors = {tuple(color) for color in np.asarray(loader.show_batch().convert("RGB")).reshape(-1, 3).tolist()}
     plain = as_pixels(next(iter(loader)).images, loader.plan).reshape(-1, 3).tolist()

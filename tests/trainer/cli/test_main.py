@@ -40,21 +40,17 @@ def photos(tmp_path_factory):
     return root
 
 
-def start(folder, *arguments, **variables):
+def start(folder, *arguments, python=(), **variables):
     environment = os.environ | {"COLUMNS": "200", "PYTHONPATH": str(Path(__file__).parents[3])} | variables
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-m", "trainer", *arguments], cwd=folder, env=environment, **pipes)
-
-
-def run(folder, *arguments, **variables):
-    process = start(folder, *arguments, **variables)
-    printed = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(arguments, process.returncode, *printed)
+    return subprocess.Popen(
+        [sys.executable, *python, "-m", "trainer", *arguments], cwd=folder, env=environment, **pipes
+    )
 
 
 @pytest.fixture
 def call(monkeypatch, capsys):
-    """Run the command line as `run` does, but in this process, which has PyTorch and DALI imported already."""
+    """Run the command line in this process, which has PyTorch and DALI imported already."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(sys, "argv", ["trainer"])
 
@@ -80,10 +76,11 @@ def data(photos):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, photos):
-    """A run of two epochs; returns what it printed and its folder."""
+    """A run of two epochs under a profiler; returns what it printed and its folder."""
     folder = tmp_path_factory.mktemp("finished")
-    result = run(folder, *SMALL, *data(photos), PYTHONPROFILEIMPORTTIME="1")
-    assert result.returncode == 0, result.stderr
+    process = start(folder, *SMALL, *data(photos), python=["-X", "importtime", "-m", "cProfile", "-o", "prof"])
+    result = subprocess.CompletedProcess(process.args, 0, *process.communicate(timeout=300))
+    assert process.returncode == 0, result.stderr
     (only,) = runs(folder)
     return result, only
 
@@ -96,12 +93,10 @@ def test_a_run_imports_nothing_slow_that_it_does_not_need(finished):
     assert not imported & slow
 
 
-def test_a_run_can_be_profiled(photos, tmp_path):
+def test_a_run_can_be_profiled(finished):
     """Its process ends as any other, so that tools that write at its end see it."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    command = [sys.executable, "-m", "cProfile", "-o", "prof", "-m", "trainer", *LEAN, *data(photos), "fit.epochs=1"]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
-    assert any(name == "_train_batches" for _, _, name in pstats.Stats(str(tmp_path / "prof")).stats)
+    profile = finished[1].parents[2] / "prof"
+    assert any(name == "_train_batches" for _, _, name in pstats.Stats(str(profile)).stats)
 
 
 def test_a_run_prints_plan_epochs_and_summary(finished):

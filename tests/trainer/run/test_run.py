@@ -116,7 +116,7 @@ def test_limited_batches_validate_on_a_random_sample(photo_root: Path) -> None:
     given = ["data=folder", root, "data.val_fraction=0.7", "fit.batch_size=2", "fit.device=cpu"]
     whole, *some = (
         parse_config(compose([*given, f"data.split_seed={seed}", f"fit.limit_batches={limit}"])).dataset.val
-        for seed, limit in ((0, "null"), *((seed, 1) for seed in range(8)))
+        for seed, limit in ((0, "null"), *((seed, 1) for seed in range(5)))
     )
     assert whole.targets == (0, 0, 1, 1)
     assert {split.targets for split in some} >= {(0, 0), (0, 1)}

@@ -169,20 +169,6 @@ def test_the_charts_of_a_search_and_the_images_of_its_runs(tmp_path: Path) -> No
     assert "more vary" in seen["spared"]
 
 
-def test_damaged_images_are_left_out(tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "one"
-    write_run(run, config_of(0.1, 0.0, 0), [], [0.5], planned=1)
-    for content in (
-        "[]",
-        '{"images": [{"uri": "data:image/jpeg;base64,eA=="}]}',
-        '{"images": [{"uri": 3}]}',
-        '{"images": []}',
-    ):
-        (run / "mistakes.json").write_text(content)
-        data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
-        assert [image["source"] for image in data["images"]] == [""]
-
-
 def test_the_filtered_table_is_saved(outputs: Path, tmp_path: Path) -> None:
     """As CSV, in which texts stay texts."""
     named = config_of(0.02, 0.2, 0, run={"name": '=1+"x"', "tags": ["a", "b"]})
@@ -281,44 +267,3 @@ def test_a_phone_and_runs_that_ended_early(tmp_path: Path) -> None:
     assert times == ["1 h 59 min", "1 min 0 s", "2 min 30 s"]
     assert [text.rpartition(" n = ")[2] for text in legend] == ["2 to 3"]
     assert line == [[epoch, pytest.approx(0.09 + 0.01 * epoch)] for epoch in range(1, 11)]
-
-
-def test_axes_name_what_differs_and_end_where_it_does(tmp_path: Path) -> None:
-    kinds = ("imagenette_2019_warps_1", "imagenette_2019_warps_11")
-    for i, (kind, lr) in enumerate(((kinds[0], 2e-6), (kinds[1], 2e-6), (kinds[1], 1e3))):
-        config = config_of(0.1, 0.0, 0, model={"kind": kind}) | {"fit": {"lr": lr, "epochs": 2 + i}}
-        given = [f"model={kind}", f"fit.epochs={2 + i}", f"fit.lr={lr}"]
-        write_run(tmp_path / "runs" / str(i), config, given, [0.5, 0.6], planned=2)
-    script = """
-      const axes = echarts.getInstanceByDom(document.getElementById("parallel")).getOption().parallelAxis;
-      const names = axes.find((axis) => axis.type === "category");
-      const numbers = axes.find((axis) => axis.name.endsWith("epochs"));
-      const rates = axes.find((axis) => axis.type === "log");
-      const labels = names.data.map((text) => names.axisLabel.formatter(text));
-      const height = document.getElementById("parallel").clientHeight / axes.length;
-      return [labels, numbers.minInterval, numbers.name, rates.min, rates.max, height];
-    """
-    data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
-    # "epochs" is what has been trained.
-    labels = ["imagene…19_warps_1", "imagene…9_warps_11"]
-    seen = run_script(render(data), script, tmp_path, size="500,1000")
-    assert seen == [labels, 1, "fit.epochs", 1e-6, 1000, 79]  # on a phone each has room for its name
-
-
-def test_texts_are_sorted_by_the_numbers_in_them_and_shares_end_at_1(tmp_path: Path) -> None:
-    for i, (area, p) in enumerate((("0.2", 0.25), ("0.08", 1), ("1e-05", 0), ("0.35", 0.5))):
-        given = [f"aug.train.crop.area_range=[{area},1]", f"aug.train.rotate.p={p}"]
-        config = {"aug": {"train": {"crop": {"area_range": f"[{area}, 1]"}, "rotate": {"p": p}}}}
-        write_run(tmp_path / "runs" / str(i), config, given, [0.5 + p / 10], planned=1)
-    script = """
-      await click(all("#head button").find((button) => button.textContent.startsWith("crop.area_range")));
-      const column = texts("#head th").findIndex((text) => text.startsWith("crop.area"));
-      const sorted = all("#rows tr[data-path]").map((row) => row.children[column].textContent);
-      const chart = echarts.getInstanceByDom(document.getElementById("parallel"));
-      const axes = chart.getModel().queryComponents({ mainType: "parallelAxis" });
-      const share = axes.find((axis) => axis.option.name.endsWith("rotate.p"));
-      return [sorted, axes.find((axis) => axis.option.type === "category").option.data, share.axis.scale.getExtent()];
-    """
-    order = ["[1e-05, 1]", "[0.08, 1]", "[0.2, 1]", "[0.35, 1]"]
-    data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
-    assert run_script(render(data), script, tmp_path) == [order, order, [0, 1]]

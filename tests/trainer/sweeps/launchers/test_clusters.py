@@ -51,6 +51,7 @@ def test_gpus_can_be_given_in_any_way(gpus: object) -> None:
     assert launcher.at_a_time == {None: 1, 0: 1}.get(gpus if not isinstance(gpus, list) else "many", 2)  # type: ignore[call-overload]
 
 
+@pytest.mark.usefixtures("sample_drawn")
 @pytest.mark.parametrize(("name", "module"), [("slurm", "submitit"), ("ray", "ray")])
 def test_a_missing_extra_is_named(
     name: str, module: str, jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -65,6 +66,7 @@ def test_a_missing_extra_is_named(
     assert not Path("a").exists()
 
 
+@pytest.mark.usefixtures("sample_drawn")
 def test_options_that_slurm_does_not_know_are_refused_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
