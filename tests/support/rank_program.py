@@ -1,6 +1,6 @@
 """A program for several ranks: on stdin, a JSON line for each fit, with its overrides and its folder.
 
-The fit in the folder "wrong" is a mistake.
+The fits in the folders "wrong" and "different" are mistakes, and printed as such.
 """
 
 import json
@@ -16,9 +16,10 @@ ranks.EVERY = 1
 
 for line in sys.stdin:
     given = json.loads(line)
-    if given["folder"] == "wrong":
-        with pytest.raises(UserError):
-            train(*given["overrides"])
+    if given["folder"] in ("wrong", "different"):
+        with pytest.raises(UserError) as caught:
+            train(*given["overrides"], folder=given["folder"])
+        sys.stdout.write(f"{caught.value}\n")
     else:
         train(*given["overrides"], folder=given["folder"])
 ranks.leave()

@@ -151,7 +151,7 @@ def test_a_run_that_was_stopped_within_an_epoch_resumes_exactly(run: Path, tmp_p
     assert_same(ours, theirs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_scores_of_several_ranks_are_those_of_all_images(run: Path, tmp_path: Path) -> None:
     given = [*settings(run.parent), "fit.gpus=2", f"hydra.run.dir={tmp_path / 'ranks'}"]
     subprocess.run([sys.executable, "-m", "trainer", *given], check=True, capture_output=True, env=environment())
