@@ -144,13 +144,13 @@ def check(number: int, device: str) -> None:
         np.testing.assert_allclose(target["boxes"].cpu(), clipped[kept], atol=0.01)
 
 
-@pytest.mark.parametrize("number", range(24))
+@pytest.mark.parametrize("number", range(12))
 def test_targets_follow_random_recipes(number: int) -> None:
     check(number, "cpu")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(24, 200))
+@pytest.mark.parametrize("number", range(12, 200))
 def test_targets_follow_more_random_recipes(number: int) -> None:
     check(number, "cpu")
 

@@ -60,13 +60,12 @@ def test_a_sample_draws_by_its_place_in_the_batch_whatever_its_size(
 
 @pytest.mark.parametrize("changed", [{"seed": SEED + 1}, {"split": "val"}, {"rank": 1}])
 def test_seed_split_and_rank_draw_otherwise(changed: dict[str, Any]) -> None:
-    for steps in (RANDOM["windows"], RANDOM["matrices"], RANDOM["gaussian noise"]):
+    for steps in (RANDOM["windows"], RANDOM["gaussian noise"]):
         ones, others = (transform_of(steps, torch.device("cpu"), **options)(ALIKE) for options in ({}, changed))
         assert not same(ones, others)
 
 
-@pytest.mark.parametrize("height", [3, 30, 200])
-@pytest.mark.parametrize("width", [2, 40, 300])
+@pytest.mark.parametrize(("height", "width"), [(3, 300), (30, 40), (200, 2)])
 @pytest.mark.parametrize(
     ("area", "aspect"),
     [((0.35, 1.0), (3 / 4, 4 / 3)), ((0.1, 0.3), (0.9, 1.1)), ((0.9, 1.0), (2.0, 3.0)), ((0.01, 0.02), (0.01, 100))],
@@ -87,7 +86,7 @@ def test_windows_come_from_the_distribution_of_dali(
     assert (drawn[:, 2:] <= [height, width]).all()
     ours = [*drawn[:, :2].T, *(drawn[:, 2:] - drawn[:, :2]).T]
     for mine, theirs in zip(ours, [*start.T, *sides.T], strict=True):
-        assert ks_2samp(mine, theirs, method="asymp").pvalue > 0.001  # 144 comparisons, of a fixed seed
+        assert ks_2samp(mine, theirs, method="asymp").pvalue > 0.001  # 48 comparisons, of a fixed seed
     # Area and position belong together: windows of large images have no single side or place.
     assert ks_2samp(ours[2] * ours[3] + ours[0], sides.prod(axis=1) + start[:, 0], method="asymp").pvalue > 0.001
 

@@ -148,15 +148,11 @@ def several_numbers() -> Info:
 
 
 DRAWN: dict[str, Callable[[], Info]] = {
-    "sound": sound,
-    "one class": lambda: many(1),
     "many classes": lambda: many(60),
     "labels": lambda: labels((1.0, 1.0), (0.0, 1.0)),
     "numbers": several_numbers,
     "nothing usable": lambda: unreadable(50),
-    "pairs": lambda: sound(alike=((0, 40), (2, 40), (4, 6), (8, 10), (12, 41))),
     "no val": lambda: make_info([0, 1] * 20, []),
-    "a task of a plugin": lambda: make_info([0, 1] * 20, [0, 1] * 5, task="focal"),
 }
 
 

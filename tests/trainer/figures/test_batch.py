@@ -10,7 +10,7 @@ from figures import LONG, assert_apart, assert_whole, draw, extents, figure_of, 
 from trainer.figures.batch import plot_batch
 
 
-@pytest.mark.parametrize(("size", "factor"), [(1, 128), (32, 4), (64, 2), (100, 2), (128, 1), (224, 1)])
+@pytest.mark.parametrize(("size", "factor"), [(1, 128), (32, 4), (100, 2), (224, 1)])
 def test_batch_shows_each_pixel(tmp_path: Path, size: int, factor: int) -> None:
     images = image_files(3, size, size)
     plot_batch(images, ["a", "b", "c"], tmp_path / "batch.png")
@@ -22,8 +22,16 @@ def test_batch_shows_each_pixel(tmp_path: Path, size: int, factor: int) -> None:
         np.testing.assert_array_equal(pixels[16 : 16 + side, x : x + side], image.repeat(factor, 0).repeat(factor, 1))
 
 
-@pytest.mark.parametrize("shape", [(1, 224, 224), (2, 32, 32), (32, 128, 128), (5, 600, 300), (3, 20, 90)])
-@pytest.mark.parametrize("label", ["church", "English springer .62 / cassette player .38", LONG])
+@pytest.mark.parametrize(
+    ("shape", "label"),
+    [
+        ((1, 224, 224), "church"),
+        ((2, 32, 32), LONG),
+        ((32, 128, 128), "English springer .62 / cassette player .38"),
+        ((5, 600, 300), LONG),
+        ((3, 20, 90), "English springer .62 / cassette player .38"),
+    ],
+)
 def test_batch_labels_are_whole_and_free(shape: tuple[int, int, int], label: str) -> None:
     figure = figure_of(plot_batch, image_files(*shape), [label] * shape[0], title=LONG * 2)
     assert_whole(draw(figure))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from fakes import CPU
 from red_and_blue import write_folder
-from runs import rows_of
+from runs import BARE, rows_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, huber_loss, one_hot
 
@@ -224,7 +224,7 @@ def test_a_loss_of_a_plugin_trains(
     )
     monkeypatch.syspath_prepend(tmp_path)
     data = write_folder(tmp_path_factory.mktemp("data"))
-    given = ["plugins=[their_losses]", "data=folder", f"data.root={data}", "aug.size=16", "fit.epochs=2",
+    given = ["plugins=[their_losses]", "data=folder", f"data.root={data}", "aug.size=16", "fit.epochs=1", *BARE,
              "fit.batch_size=4", "fit.lr=0.001", "fit.loss=sharp", "fit.device=cpu"]  # fmt: skip
     first, second = (
         rows_of(train(parse_config(compose([*given, *more])), tmp_path / name).folder)[0]

@@ -11,7 +11,7 @@ import torch
 from fakes import CPU, on
 from red_and_blue import write_folder
 from reports import Page
-from runs import read_metrics, rows_of
+from runs import BARE, read_metrics, rows_of
 from torch import Tensor
 
 from augment.cli.compose import compose
@@ -125,6 +125,7 @@ def stop_at(step: int) -> Callback:
 
 
 def test_what_is_measured_changes_nothing_else_and_resumes(given: list[str]) -> None:
+    given = [*BARE, *given]
     plain, whole = rows_of(fit("plain", *given[:-1])), rows_of(fit("whole", *given, "fit.metrics=[brier,f1]"))
     assert [{key: row[key] for key in plain[0]} for row in whole] == plain
     configured = [parse_config(compose([*given, *more])) for more in ([], ["fit.metrics=[brier]"])]

@@ -110,7 +110,7 @@ def test_the_metrics_of_a_run_are_in_their_own_units(run: Path) -> None:
     assert best.row["val_loss"] == pytest.approx(huber, rel=1e-4)
 
 
-@pytest.mark.parametrize(("before", "now"), [("false", "true"), ("true", "false")])
+@pytest.mark.parametrize(("before", "now"), [("true", "false")])
 def test_a_resumed_run_must_standardize_alike(before: str, now: str, ages: Path) -> None:
     settings = ("fit.limit_batches=2", f"fit.standardize={before}")
     first = fit(ages, f"begun-{before}", "fit.epochs=1", *settings)
