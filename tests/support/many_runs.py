@@ -1,12 +1,7 @@
-"""Run folders without a training: a few for tests, and many from a real one with other settings and curves.
-
-`python tests/support/many_runs.py RUN_FOLDER OUT` writes the 500 whose dashboard docs/sweeps.md measures.
-"""
+"""Run folders without a training."""
 
 import json
 import math
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +10,6 @@ import yaml
 
 # Markup, a script and the end of one, as a name.
 HOSTILE = """</script><img src=x onerror="document.title='run'"><b>&amp;'\u2028"""
-
-COPIED = ("environment.json", "run.json", "batch.png", "confusion.png", "mistakes.json", "report.html", "plan.txt")
 
 
 def write_run(
@@ -31,7 +24,6 @@ def write_run(
     stopped: str = "",
     order: int | None = None,
     part: str = "",
-    template: Path | None = None,
 ) -> None:
     """Write a run folder as a run does.
 
@@ -46,11 +38,10 @@ def write_run(
         stopped: why it ended early.
         order: its position in a sweep, for job.json; None: it is no job.
         part: trial or finalist of a search; empty: none.
-        template: a real run, whose other files are copied.
     """
     folder.mkdir(parents=True)
     if order is not None:
-        job = {"id": folder.name, "order": order, "overrides": overrides, "varied": overrides if template else []}
+        job = {"id": folder.name, "order": order, "overrides": overrides, "varied": []}
         job |= {"trial": order if part == "trial" else None, "finalist": part == "finalist"}
         (folder / "job.json").write_text(json.dumps(job))
     if status == "planned":
@@ -80,9 +71,6 @@ def write_run(
     summary |= {"last": rows[-1] if rows else {}, "error": error, "stopped": stopped, "planned": planned}
     summary |= config.get("run", {})
     (folder / "summary.json").write_text(json.dumps(summary | {"monitor": "val_accuracy"}))
-    for name in COPIED if template else ():
-        if template is not None and (template / name).exists():
-            shutil.copy(template / name, folder / name)
 
 
 def curve(rng: np.random.Generator, epochs: int, end: float) -> list[float]:
@@ -114,64 +102,3 @@ def write_few(folder: Path) -> None:
     named = config_of(0.02, 0.2, 0, run={"name": HOSTILE, "tags": [HOSTILE]})
     single = folder / "<img src=x onerror=document.title=1>"
     write_run(single, named, [f"x={HOSTILE}"], [0.1, math.nan, 0.3], planned=3)
-
-
-def write_many(folder: Path, template: Path, count: int = 500, epochs: int = 30) -> None:
-    """Write run folders: a grid over seeds, a search with pruned and failed trials, and single runs.
-
-    Args:
-        folder: where to.
-        template: a real run.
-        count: how many, about: 3 in 10 of a grid, 6 of a search, 1 alone.
-        epochs: epochs of each curve.
-    """
-    rng = np.random.default_rng(0)
-    real = yaml.safe_load((template / "config.yaml").read_text())
-
-    def settings(lr: float, p: float, magnitude: float, seed: int) -> dict[str, Any]:
-        config: dict[str, Any] = json.loads(json.dumps(real))
-        config["fit"] |= {"lr": lr, "epochs": epochs}
-        config["seed"] = seed
-        config["aug"]["train"]["rotate"]["p"] = p
-        config["aug"]["train"]["warp"]["magnitude_range"] = [-magnitude, magnitude]
-        return config
-
-    def score(lr: float, p: float, magnitude: float) -> float:
-        end = 0.84 - 0.16 * math.log10(lr / 0.02) ** 2 - 0.6 * (p - 0.25) ** 2 - 0.3 * abs(magnitude - 0.1)
-        return float(np.clip(end + rng.normal(0, 0.02), 0.1, 0.98))
-
-    grid = folder / "2026-07-28" / "grid"
-    for i in range(count * 3 // 10):
-        lr, p, seed = (0.005, 0.01, 0.02)[i // 5 % 3], (0.0, 0.075, 0.2, 0.4)[i // 15 % 4], i % 5 + 5 * (i // 60)
-        given = ["aug=imagenette", f"fit.lr={lr}", f"aug.train.rotate.p={p}", f"seed={seed}"]
-        values = curve(rng, epochs, score(lr, p, 0.1))
-        write_run(grid / str(i), settings(lr, p, 0.1, seed), given, values, planned=epochs, order=i, template=template)
-    search = folder / "2026-07-29" / "search"
-    for i in range(count * 6 // 10):
-        lr, p, magnitude = float(10 ** rng.uniform(-3, -1)), float(rng.uniform(0, 0.6)), float(rng.uniform(0, 0.3))
-        lr, p, magnitude = float(f"{lr:.4g}"), round(p, 4), round(magnitude, 4)
-        given = [f"fit.lr={lr}", f"aug.train.rotate.p={p}", f"aug.train.warp.magnitude={magnitude}", "seed=0"]
-        end = score(lr, p, magnitude)
-        values, more = curve(rng, epochs, end), {}
-        if i % 23 == 22:
-            values, more = values[:2], {"status": "failed", "error": "RuntimeError: CUDA error: out of memory"}
-        elif i % 37 == 36:
-            values, more = values[:9], {"status": "interrupted"}
-        elif end < 0.7:
-            values, more = values[:5], {"stopped": "pruned: in the lower half after 5 epochs"}
-        elif i >= count * 6 // 10 - 3:
-            values, more = [], {"status": "planned"}
-        left = count * 6 // 10 - 3 - i
-        more |= {"part": "trial" if left > 20 else "finalist" if left > 10 else ""}
-        config = settings(lr, p, magnitude, 0)
-        write_run(search / f"{i:010x}", config, given, values, planned=epochs, order=i, template=template, **more)
-    for i in range(count // 10):
-        config = settings(0.02, 0.25, 0.1, i)
-        config["model"] = {"kind": ("cnn", "xresnet18", "xresnet34")[i % 3]}
-        given = [f"model={config['model']['kind']}", f"seed={i}"]
-        single = folder / "2026-07-30" / f"12-00-{i:02}-abc123"
-        write_run(single, config, given, curve(rng, epochs, score(0.02, 0.25, 0.1)), planned=epochs, template=template)
-
-
-if __name__ == "__main__":
-    write_many(Path(sys.argv[2]), Path(sys.argv[1]))

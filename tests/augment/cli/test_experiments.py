@@ -82,13 +82,6 @@ ROWS = {
 }
 
 
-def test_every_row_of_the_article_is_here() -> None:
-    rows = {file.stem.removeprefix("imagenette_2019") for file in (CONF / "aug").glob("imagenette_2019*.yaml")}
-    assert rows == {*ROWS, "_random_warp"}
-    jobs = split_sweep(normalize(["+experiment=article_2019", "aug=glob(imagenette_2019*)", "seed=range(10)"]))
-    assert len(jobs) == 10 * len(rows)
-
-
 @pytest.mark.parametrize("row", ROWS)
 def test_the_steps_of_a_row_of_the_article(row: str) -> None:
     warps, rotates, flips = ROWS[row]

@@ -230,14 +230,6 @@ def test_elastic_moves_points_to_where_the_image_shows_them() -> None:
     assert (batch.targets[:, 0, :2] - torch.tensor([26.0, 21.0])).abs().max() > 0.5
 
 
-def test_points_of_a_pair_change_places_in_a_mirrored_image() -> None:
-    recipe = load_recipe({"size": SIZE, "train": {"flip": {}}})
-    points = np.array([[[5.0, 10], [30, 12], [20, 40]]])
-    transform = Transform(recipe, device="cpu", flip_pairs=[(0, 1)])
-    flipped = transform([np.zeros((SIZE, SIZE, 3), np.uint8)], points).targets[0, :, :2]
-    assert flipped.tolist() == [[SIZE - 1 - 30, 12], [SIZE - 1 - 5, 10], [SIZE - 1 - 20, 40]]
-
-
 @pytest.mark.parametrize("orientation", [2, 4, 5, 7])
 def test_an_exif_orientation_that_mirrors_does_not_swap_left_and_right(orientation: int) -> None:
     """The names are those of the upright image, so only a flip in the recipe swaps them."""

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from photos import draw_photo
 from PIL import Image
 
@@ -61,13 +60,3 @@ def test_plans_and_recipes_draw_themselves() -> None:
 def test_each_view_by_name_is_drawn() -> None:
     html = augment.load_recipe("byol", "aug.size=96")._repr_html_()
     assert [html.count(f"aug.views.{name}.steps, 96 x 96 px") for name in ("first", "second")] == [1, 1]
-
-
-@pytest.mark.parametrize("available", [False, True])
-def test_the_device_is_a_gpu_if_there_is_one(available: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from augment.pipeline.arguments import torch_device
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(available))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    assert torch_device("auto") == torch.device("cuda:0" if available else "cpu")

@@ -1,17 +1,15 @@
 """Traps into which masks, boxes and points of other libraries fell, a test each."""
 
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from annotated import coco
 from numpy.typing import NDArray
 from PIL import Image
 
-from augment import Transform, UserError, load_recipe, make_loader
+from augment import Transform, UserError, load_recipe
 
 SIZE = 20
 COLUMNS = np.tile(np.arange(SIZE, dtype=np.uint8), (SIZE, 1))  # each column has its number
@@ -139,13 +137,3 @@ def test_left_and_right_eyes_change_places() -> None:
     assert transform([picture], [[[3, 5], [9, 6]]]).targets.tolist() == [[[10, 6, 2], [16, 5, 2]]]
     objects = [{"boxes": [[0, 0, 20, 20]], "labels": [1], "keypoints": [[[3, 5, 2], [9, 6, 1]]]}]
     assert transform([picture], objects).targets[0]["keypoints"].tolist() == [[[10, 6, 1], [16, 5, 2]]]
-
-
-@pytest.mark.usefixtures("own_folder")
-def test_batches_without_any_box_come_from_a_loader(tmp_path: Path) -> None:
-    file = coco(str(tmp_path / "all.json"), [(30, 20)] * 3, [{"bbox": [4, 4, 9, 9], "image_id": 11}])
-    loader = make_loader(load_recipe("detect"), data="coco", train=file, val=file, batch_size=1, device="cpu")
-    counts = [len(batch.targets[0]["boxes"]) for batch in loader]
-    assert len(counts) == 3
-    assert sorted(counts)[:2] == [0, 0]
-    assert all(batch.targets[0]["boxes"].shape[1:] == (4,) for batch in loader)

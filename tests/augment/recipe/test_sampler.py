@@ -238,11 +238,3 @@ def test_values_are_uniform_and_independent(op: Op) -> None:
     if len(columns) > 1:
         between = np.corrcoef(np.stack(list(columns.values())))
         assert np.abs(between - np.eye(len(columns))).max() < 4 / MANY**0.5
-
-
-@pytest.mark.parametrize("p", [0.025, 0.3, 0.5, 0.9])
-@EVERY_LEAF
-def test_apply_rate_is_p(op: Op, p: float) -> None:
-    applied = Sampler(plan_with(op, p=p), seed=0).draw(0, 0, MANY)["tested"]["applied"]
-    # Four standard deviations of a binomial.
-    assert abs(applied.mean() - p) < 4 * (p * (1 - p) / MANY) ** 0.5

@@ -66,41 +66,6 @@ def test_an_ignored_signal_stays_ignored() -> None:
     assert not signals.asked
 
 
-def test_a_context_knows_what_an_inner_one_was_asked() -> None:
-    with StopSignals() as outer:
-        outer.hold()
-        with StopSignals() as inner:
-            inner.hold()
-            send(signal.SIGTERM)
-        assert outer.asked
-        with StopSignals() as later, pytest.raises(KeyboardInterrupt):
-            later.check()
-
-
-DISCARDED = """
-import os, signal
-from augment.support.signals import StopSignals, exit_on_stop
-
-class Dying:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-with StopSignals() as signals:
-    Dying()
-    try:
-        signals.check()
-    except KeyboardInterrupt:
-        print("not lost", flush=True)
-exit_on_stop(7, "farewell")
-os.kill(os.getpid(), signal.SIGHUP)
-"""
-
-
-def test_a_signal_in_a_destructor_is_not_lost_and_one_at_the_end_exits_at_once() -> None:
-    done = subprocess.run([sys.executable, "-c", DISCARDED], env=WITH_US, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (7, "not lost\nfarewell")
-
-
 IMPORTING = """
 import signal, sys
 

@@ -91,13 +91,6 @@ def test_a_resumed_run_freezes_what_it_would_have(batches: int) -> None:
     assert found == rest
 
 
-def test_nothing_stays_frozen_behind_it() -> None:
-    learner = make_learner(Recorder(), Freeze(epochs=9), model=three_stages())
-    learner.model[0].weight.requires_grad_(False)  # type: ignore[index, union-attr]
-    learner.fit()
-    assert [name for name, p in learner.model.named_parameters() if not p.requires_grad] == ["0.weight"]
-
-
 @pytest.mark.parametrize(
     ("layers", "what"),
     [("layer9.*", "no parameter"), ("0", "no parameter"), ("3", "all parameters"), ("*", "all parameters")],

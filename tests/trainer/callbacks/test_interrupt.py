@@ -12,7 +12,7 @@ from fakes import (
     on,
 )
 
-from augment.support.signals import STOP_SIGNALS, StopSignals
+from augment.support.signals import STOP_SIGNALS
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.stopping import Interrupt
@@ -82,16 +82,6 @@ def test_ctrl_c_in_validation(sigint: Any) -> None:
     assert learner.position == (0, 3)
     assert learner.val_loader.fetched == [(0, 0)]  # type: ignore[attr-defined]
     assert signal.getsignal(signal.SIGINT) is sigint
-
-
-def test_a_signal_while_the_fit_begins_ends_it_after_the_first_batch(sigint: Any) -> None:
-    interrupt = Interrupt()
-    with StopSignals() as signals:  # as around a run
-        signals.hold()
-        learner = make_learner(interrupt, on("before_fit", press))
-        learner.fit()
-    assert interrupt.pressed
-    assert learner.position == (0, 1)
 
 
 def test_a_second_ctrl_c_stops_at_once(sigint: Any) -> None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from augment.cli.reference import example
 from augment.cli.tools import find_tools
 from augment.data.sources import SOURCES
 from augment.params import Param, Range, settings
-from augment.recipe.kinds import COMMON
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError
@@ -179,23 +177,6 @@ def test_every_op_and_parameter_is_in_the_help() -> None:
         assert [row.split(":")[0] for row in block] == list(op.own_params)
         for name, param in op.own_params.items():
             assert_row(name, param)
-
-
-def test_the_commands_are_in_the_help() -> None:
-    assert LINES[0].startswith("usage: python -m trainer [TOOL] [-m]")
-    for package in ("augment", "trainer"):
-        for name, tool in find_tools(package).items():
-            assert [line for line in LINES if line.split()[:1] == [name] and line.endswith(tool.summary)]
-
-
-def test_what_all_ops_share_is_said_once() -> None:
-    for params in COMMON.values():
-        for name, param in params.items():
-            assert_row(name, param)
-    assert len([line for line in LINES if line.startswith("p: probability")]) == 1
-    shared = LINES[LINES.index("those of kind geometry also take") :][:7]
-    after = {line.split(":")[0]: following for line, following in pairwise(shared)}
-    assert (after["fill"], after["draw"]) == ("all but flip, rot90", "all but flip")
 
 
 def test_the_op_table_has_a_row_for_each_op() -> None:

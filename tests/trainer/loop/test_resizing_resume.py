@@ -14,8 +14,7 @@ from trainer.run.build import make_train_loader
 from trainer.run.config import Config
 
 
-@pytest.mark.parametrize("done", [0, 1, 2], ids="after {} batches".format)
-@pytest.mark.parametrize("epoch", range(5))
+@pytest.mark.parametrize(("epoch", "done"), [(0, 1), (1, 2), (2, 0), (2, 2), (3, 1), (4, 1)])
 def test_resume_in_any_stage(epoch: int, done: int, data: Split) -> None:
     whole = staged(config_of(), data)
     epochs = [take(whole) for _ in SIZES]

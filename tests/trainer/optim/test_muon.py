@@ -67,18 +67,6 @@ def test_everything_else_is_adamw() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
-def test_a_parameter_without_gradient_stays() -> None:
-    params = [nn.Parameter(normal(4, 4)), nn.Parameter(normal(4, 4, seed=1))]
-    optimizer = Muon(params, lr=0.1, weight_decay=0.5)
-    with_gradients(*params)
-    optimizer.step()
-    before = [p.detach().clone() for p in params]
-    params[0].grad = None
-    optimizer.step()
-    assert torch.equal(params[0], before[0])
-    assert not torch.equal(params[1], before[1])
-
-
 # --- in a network ---
 
 

@@ -228,17 +228,6 @@ def test_names_leave_out_what_follows_from_the_source_or_the_model(tmp_path: Pat
     ]
 
 
-@pytest.mark.parametrize("key", ["train", "views"])
-def test_the_order_of_steps_and_views_counts(key: str, tmp_path: Path) -> None:
-    views = {"aug.views": {"strong": {"steps": {"rotate": {"p": 1}}}, "weak": {"steps": {}}}}
-    write_run(tmp_path / "a", 0.5, views)
-    config = OmegaConf.load(write_run(tmp_path / "b", 0.5, views) / "config.yaml")
-    swapped = dict(reversed(list(config.aug[key].items())))
-    OmegaConf.update(config, "aug", {**config.aug, key: swapped}, merge=False)
-    OmegaConf.save(config, tmp_path / "b" / "config.yaml")
-    assert names(tmp_path) == [str(tmp_path / "a"), str(tmp_path / "b")]
-
-
 def test_names_of_a_stranger_are_shown_as_they_are(said: Any, tmp_path: Path) -> None:
     evil = "[bold]\x1b[2J|<script>](x)\ud800"
     write_seeds(tmp_path / "a", LOW)

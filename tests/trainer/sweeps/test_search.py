@@ -4,10 +4,7 @@ import errno
 import fcntl
 import json
 import math
-import os
 import shutil
-import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -273,29 +270,6 @@ def test_half_a_line_in_the_journal_is_dropped(tmp_path: Path) -> None:
     journal.write_bytes(b"{\n" + journal.read_bytes())
     with pytest.raises(UserError, match=rf"{JOURNAL_FILE}: damaged \(.*\)\. Allowed: delete it"):
         searched.study()
-
-
-def test_locks_of_killed_processes_do_not_stay(tmp_path: Path) -> None:
-    """Version 0.9.6 left a link whose target is relative, and Optuna would wait for it forever."""
-    searched = make(tmp_path).search
-    searched.study()
-    (tmp_path / f"{JOURNAL_FILE}.lock").symlink_to("opt/study.journal")
-
-    def die(event: str, arguments: Sequence[object]) -> None:
-        if event == "open" and str(arguments[0]).endswith(JOURNAL_FILE) and arguments[1] == "a":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    if not (child := os.fork()):
-        sys.addaudithook(die)
-        try:
-            with searched.locked() as study:  # the process dies with both locks
-                study.set_user_attr("a", 0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    with searched.locked() as again:
-        again.set_user_attr("a", 1)
-    assert searched.study().user_attrs["a"] == 1
 
 
 def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

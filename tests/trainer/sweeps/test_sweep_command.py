@@ -1,6 +1,5 @@
 """The command line of sweeps: plan, run, extend, resume, retry, show; with runs that end at once."""
 
-import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -259,17 +258,6 @@ def test_the_last_of_several_values_counts(call: Call, runs: FakeRuns) -> None:
     assert call(*command)[0] == 0
     assert [job.overrides for job in ledger()] == [("++seed=0", "++fit.lr=0.3")]
     assert not Path("T").exists()
-
-
-def test_a_full_disk_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(job: Job) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(job.folder / ".lock"))
-
-    monkeypatch.setattr(Job, "claimed", full)
-    code, text = call("-m", "seed=0,1", "hydra.sweep.dir=S")
-    assert code == 2
-    assert text.count("error: ") == 1
-    assert ".lock: No space left on device; python -m trainer sweep resume S continues it" in text
 
 
 def test_a_folder_holds_a_run_a_sweep_or_a_search(call: Call) -> None:

@@ -8,9 +8,6 @@ import pytest
 from augment.params import Size
 from augment.recipe.kinds import Array, PreparedOp
 from augment.recipe.op import OPS
-from augment.recipe.ops.geometry import stack
-
-ORANGE = np.array([200.0, 100.0, 50.0])
 
 
 def geometry(name: str, size: int = 128, **values: Any) -> Array:
@@ -30,20 +27,6 @@ def color_matrix(name: str, **drawn: Any) -> Any:
     """Return an op's matrices, its fixed parameters at their defaults."""
     op = OPS[name]
     return op.function(**op.values({n: param.default for n, param in op.params.items()}, drawn))
-
-
-def colored(name: str, rgb: Array = ORANGE, **values: float) -> Array:
-    """Return the color that a color op makes of a color, unclipped."""
-    matrix = color_matrix(name, **{n: np.array([v]) for n, v in values.items()})
-    assert matrix.shape == (1, 3, 4)
-    return np.asarray(matrix[0, :, :3] @ rgb + matrix[0, :, 3])
-
-
-def test_stack_puts_the_sample_dimension_first() -> None:
-    stacked = stack((np.array([1, 2]), 0), (0, np.array([3, 4])), (5, 6))
-    assert stacked.tolist() == [[[1, 0], [0, 3], [5, 6]], [[2, 0], [0, 4], [5, 6]]]
-    assert stacked.dtype == np.float64
-    assert stack((1, 2), (3, 4)).tolist() == [[1, 2], [3, 4]]
 
 
 # --- geometry: source to destination, origin in the middle, x right, y down ---
@@ -145,11 +128,6 @@ def test_color_matrices(name: str, values: dict[str, float], expected: list[list
 )
 def test_hue_is_the_textbook_rotation_in_yiq(angle: float, expected: list[list[float]]) -> None:
     np.testing.assert_allclose(OPS["hue"].function(angle=np.array([float(angle)])), [expected], atol=3e-3)
-
-
-@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
-def test_factor_one_is_the_identity(name: str) -> None:
-    np.testing.assert_array_equal(color_matrix(name, factor=np.ones(2)), [np.eye(3, 4)] * 2)
 
 
 def prepared(name: str, size: Size, **values: Any) -> dict[str, Any]:

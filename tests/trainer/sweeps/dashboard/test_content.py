@@ -66,22 +66,6 @@ def test_runs_settings_curves_and_groups(outputs: Path) -> None:
     assert [data["epochs"][at] for at, _ in [single["curves"][score]]] == [(1, 3)]
 
 
-def test_a_job_that_has_not_begun_differs_in_what_it_was_given_alone(tmp_path: Path) -> None:
-    for i in range(3):
-        status = "planned" if i == 2 else "finished"
-        given = [f"fit.lr={i}", "aug.size=32"]
-        write_run(
-            tmp_path / "s" / str(i),
-            config_of(i, 0.1, 0, aug={"size": 32}),
-            given,
-            [0.1],
-            planned=1,
-            order=i,
-            status=status,
-        )
-    assert [column["key"] for column in content(tmp_path)["params"]] == ["fit.lr"]
-
-
 def test_a_range_that_was_given_as_one_number_is_one(tmp_path: Path) -> None:
     """So that searches over ranges have axes, and comparisons in the filter."""
 
