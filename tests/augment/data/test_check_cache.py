@@ -78,11 +78,3 @@ def test_damaged_cache_is_ignored_and_replaced(tmp_path: Path, judged: list[str]
     for _ in range(2):
         assert check_files([file], cache=cache) == [Problem(file, "is empty (0 bytes)")]
     assert judged == ["bad.jpg"]
-
-
-def test_file_that_could_not_be_read_is_not_cached(tmp_path: Path) -> None:
-    cache = tmp_path / "check.json"
-    file = tmp_path / "late.jpg"
-    assert len(check_files([file], cache=cache)) == 1
-    write(tmp_path, "late.jpg", encoded("JPEG"))
-    assert check_files([file], cache=cache) == []

@@ -14,7 +14,6 @@ import torch
 from fakes import needs_gpu
 from passes import RECIPE, assert_complete, content, first, indices, make, plan_of, same, take
 
-import augment.pipeline.loader
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
 from augment.pipeline.build import BuiltPipeline
@@ -184,21 +183,6 @@ def test_decoded_images_in_gpu_memory_are_not_read_again(image_files: Split, tmp
         file.unlink()
     for batches in passes[1:]:
         assert same(take(found), batches)
-
-
-def test_what_fails_while_it_is_prepared_is_raised_by_the_pass(
-    varied: Split, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*given: Any, **options: Any) -> None:
-        raise OSError("no such image")
-
-    loader = make(varied, device)
-    with monkeypatch.context() as patched:
-        patched.setattr(augment.pipeline.loader, "build_pipeline", broken)
-        loader.prepare()
-        with pytest.raises(OSError, match="no such image"):
-            take(loader)
-    assert sorted(indices(take(loader))) == list(range(len(varied)))
 
 
 def test_a_pass_after_ctrl_c_at_a_first_batch_is_complete(grays: Split, monkeypatch: pytest.MonkeyPatch) -> None:

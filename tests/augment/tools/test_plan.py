@@ -1,9 +1,5 @@
 """The plan command."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +9,6 @@ from augment.recipe.op import numpy_op
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.tools.plan import main, summary
-
-ROOT = Path(__file__).parents[3]
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -57,25 +51,6 @@ def test_summary_counts_steps_and_operations(given: dict[str, Any], expected: st
 
 
 # --- as a program ---
-
-
-def test_the_program_starts_lightly_and_leaves_nothing(tmp_path: Path) -> None:
-    code = """
-import runpy, sys
-sys.argv = ["augment", "plan", "+aug=imagenette"]
-try:
-    runpy.run_module("augment", run_name="__main__", alter_sys=True)
-except SystemExit as stopped:
-    assert stopped.code == 0
-heavy = ("torch", "nvidia", "trainer", "matplotlib", "wandb", "cv2")
-print("loaded:", *sorted({name.split(".")[0] for name in sys.modules} & set(heavy)))
-"""
-    environment, command = os.environ | {"PYTHONPATH": str(ROOT)}, [sys.executable, "-W", "error", "-c", code]
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "flip  p 0.5" in result.stdout
-    assert result.stdout.endswith("loaded:\n")
-    assert not list(tmp_path.iterdir())
 
 
 def test_borders_that_repeat_the_image_without_its_boxes_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,24 +126,6 @@ def test_views_have_their_own_draws_and_names(views: dict[str, Any], names: list
             assert tile.image.mean() == pytest.approx(original.image.mean() * factor, abs=2)
 
 
-def test_all_views_are_mixed_alike_and_captions_show_the_share(photos: Files) -> None:
-    recipe = parse_aug({"size": SIZE, "views": {"count": 2}, "train": {"mixup": {"p": 0.7, "alpha": 1.0}}})
-    originals = {
-        s.photo: s.image.astype(float)
-        for s in shoot(build_plan(aug(), "train"), Photos.numbered(photos), seed=0, epochs=1)
-    }
-    shots = shoot(build_plan(recipe, "train"), Photos.numbered(photos), seed=0, epochs=3)
-    assert {shot.done[:1] for shot in shots} == {("mixup",), ()}
-    first, second = ([shot.done for shot in shots if shot.view == view] for view in (0, 1))
-    assert first == second
-    for epoch in range(3):
-        batch = [shot for shot in shots if (shot.epoch, shot.view) == (epoch, 1)]
-        for shot, partner in zip(batch, [*batch[1:], batch[0]], strict=True):
-            share = float(shot.done[1].removeprefix("share ")) if shot.done else 1
-            expected = share * originals[shot.photo] + (1 - share) * originals[partner.photo]
-            assert np.abs(shot.image - expected).max() <= 3
-
-
 def test_a_recipe_is_shown_step_by_step_and_as_a_whole(photos: Files) -> None:
     recipe = aug(center_crop={}, turn={"op": "rotate", "p": 0.4}, invert={"p": 0.0}, flip={}, mixup={})
     steps, whole = blocks_of(recipe, photos[:3])

@@ -56,10 +56,6 @@ def test_missing_values_are_dashes(capsys: pytest.CaptureFixture[str]) -> None:
     assert line.split() == ["1/1", *"-------"]
 
 
-def test_a_pass_outside_a_fit_needs_no_recorder() -> None:
-    make_learner(ProgressBar()).validate()
-
-
 def test_a_narrow_terminal_shows_the_columns_that_fit() -> None:
     bar, recorder = ProgressBar(), Recorder()
     bar.console = Console(file=(text := StringIO()), width=60, force_terminal=True, no_color=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from generated import op_table
 
 from augment.cli.conf import CONF, config_files, group_names
 from augment.cli.reference import example
@@ -177,12 +176,3 @@ def test_every_op_and_parameter_is_in_the_help() -> None:
         assert [row.split(":")[0] for row in block] == list(op.own_params)
         for name, param in op.own_params.items():
             assert_row(name, param)
-
-
-def test_the_op_table_has_a_row_for_each_op() -> None:
-    _, _, *rows = op_table().splitlines()
-    assert [row.split("`")[1] for row in rows] == list(OPS)
-    assert {row.count(" | ") for row in rows} == {3}, "a cell has a bar or a line break of its own"
-    by_hand = "| `rotate` | geometry | Rotate the image about its center. | `angle_range` (-7..7 deg) angle, counter-cl"
-    assert [row for row in rows if row.startswith(by_hand)]
-    assert [row for row in rows if "(horizontal) direction of mirroring; horizontal, vertical |" in row]

@@ -3,20 +3,15 @@
 import base64
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image
 from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: F401  (a fixture)
 
-from trainer.callbacks.plots import BATCH
 from trainer.callbacks.recorder import METRICS_FILE
-from trainer.figures.batch import plot_batch
 from trainer.figures.images import SIDE
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.report.charts import charts
@@ -96,12 +91,6 @@ def test_the_confusion_matrix_by_the_number_of_classes(
         assert "class 0 predicted as class 1: 1 of 6" in text
 
 
-def test_many_classes_are_folded_away(tmp_path: Path) -> None:
-    names = tuple(f"class {i}" for i in range(45))
-    text = render(record([row(0, 1, 1)], tmp_path, samples=counted(np.eye(45, dtype=int).tolist()), classes=names))
-    assert "15 more, which are better" in text
-
-
 @pytest.mark.parametrize("missing", [BEST, FACTS_FILE, METRICS_FILE, SUMMARY_FILE, PLAN_FILE, ".hydra"])
 def test_every_file_may_be_missing(run: Path, missing: str) -> None:
     if missing == ".hydra":
@@ -152,12 +141,6 @@ def test_curves_show_the_data(run: Path) -> None:
     assert made["Loss"].alt == f"Training loss: {course} Validation loss: {course}"
     assert "From 0.0008 to 0, between 0 and 0.02." in made["Learning rate"].caption
     assert all(b"<metadata" not in base64.b64decode(chart.uri.split(",")[1]) for chart in made.values())
-
-
-def test_what_was_not_reached_is_dotted(run: Path) -> None:
-    half = read_record(run)
-    half.rows = half.rows[:2]
-    assert "Dotted" in next(chart.caption for chart in charts(half) if chart.title == "Learning rate")
 
 
 @pytest.mark.parametrize(
@@ -214,24 +197,6 @@ def test_the_most_confident_mistakes_come_first(run: Path) -> None:
     assert Page(render(read_record(run))).text.count("true: bee") == 2
 
 
-def test_a_task_may_draw_on_them(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, drawn = read_record(run), []
-
-    def draw(
-        image: Image.Image, place: NDArray[np.float64], samples: object, position: int, names: Sequence[str]
-    ) -> Image.Image:
-        corners = place @ np.array([[-0.5, 299.5], [-0.5, 199.5], [1, 1]])
-        drawn.append((image.size, corners[:2].round(6).tolist(), samples is read.samples, position, names))
-        return Image.new("RGB", (8, 8))
-
-    monkeypatch.setattr(read.task, "draw", draw)
-    read.add_mistakes(files(run), 1)
-    assert read.mistakes
-    assert drawn == [((160, 107), [[-0.5, 159.5], [-0.5, 106.5]], True, 4, read.classes)]
-    with Image.open(BytesIO(base64.b64decode(read.mistakes[0].uri.split(",")[1]))) as image:
-        assert image.size == (8, 8)
-
-
 def test_a_deleted_image_is_reported(run: Path) -> None:
     read, listed = read_record(run), files(run)
     listed[4].unlink()
@@ -273,15 +238,3 @@ def test_pointing_at_a_curve_shows_the_values_of_the_epoch(run: Path) -> None:
     assert 5 < loss.spots[0][0] < ends[0] < ends[-1] <= 100
     assert [left for left, *_ in loss.spots[1:]] == pytest.approx(ends[:-1], abs=0.02)
     assert 'data-text="epoch 1\n' in render(shown)
-
-
-def test_the_first_batch_is_clear_around_its_images(run: Path) -> None:
-    plot_batch(np.full((2, 32, 32, 3), 255, dtype=np.uint8), ["ant", "bee"], run / BATCH, title="first")
-    (uri,) = re.findall(r'class="photo batch" src="data:image/webp;base64,([^"]+)"', render(read_record(run)))
-    with Image.open(BytesIO(base64.b64decode(uri))) as image:
-        alpha = np.asarray(image.convert("RGBA"))[..., 3]
-    assert (alpha == 255).sum() >= 2 * 128 * 128  # white images stay white
-    assert (alpha[0] == 0).all()
-    with Image.open(run / BATCH) as image:
-        image.save(run / BATCH)  # as of an older version, which did not say where its images are
-    assert 'class="photo batch" src="data:image/jpeg' in render(read_record(run))

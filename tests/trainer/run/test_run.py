@@ -18,14 +18,12 @@ from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import NonFiniteLossError
 from trainer.callbacks.steps import FreshStatistics, ParamScheduler
-from trainer.callbacks.stopping import Interrupt
 from trainer.loop.checkpoint import BEST
 from trainer.loop.learner import Learner
 from trainer.run import train as run
 from trainer.run.build import make_learner, make_loaders
 from trainer.run.check import check_config
 from trainer.run.config import parse_config
-from trainer.run.summary import summarize
 from trainer.tasks.losses import CrossEntropy
 from trainer.tools.evaluate import evaluate
 
@@ -166,20 +164,6 @@ def test_a_fold_is_what_a_run_is_scored_on(photo_root: Path, tmp_path: Path) -> 
     assert scores.values["val_loss"] == pytest.approx(summary.best["val_loss"], rel=1e-5)
     # What was left aside is the test set.
     assert evaluate(tmp_path / "run", None, ["data.folds=null", "data.fold=null"]).images == 6
-
-
-def test_a_run_without_validation_has_no_best_epoch(photo_root: Path, tmp_path: Path) -> None:
-    learner = prepared(photo_root, tmp_path, "fit.validate_every=2", "callbacks.checkpoint=null")
-    recorder = learner.find(run.Recorder)
-    recorder.rows = [{"epoch": 0, "train_loss": 1.0}]
-    learner.error, learner.find(Interrupt).pressed = None, True
-    summary = summarize(learner, tmp_path, 3.0)
-    assert summary.best == {}
-    assert str(summary) == f"interrupted after 1 of {learner.epochs} epochs: no val_accuracy, 3 s, in {tmp_path}"
-    (tmp_path / "last.pt").touch()
-    assert str(summary).endswith(f"in {tmp_path}; fit.resume={tmp_path} continues it")
-    recorder.rows += [{"epoch": 1, "val_accuracy": 0.5}, {"epoch": 2}]
-    assert "best val_accuracy 0.5000 in epoch 2" in str(summarize(learner, tmp_path, 3.0))
 
 
 def test_only_training_leaves_out_a_smaller_last_batch(photo_root: Path, tmp_path: Path) -> None:

@@ -46,12 +46,6 @@ def jobs_in(folder: Path) -> list[dict[str, Any]]:
     return jobs
 
 
-def test_jobs_are_written_down(tmp_path: Path) -> None:
-    write_job(tmp_path, "0", ["+aug=imagenette", "++seed=3"], 0.5, seconds=12.5)
-    job = {"name": "0", "overrides": ["aug=imagenette", "seed=3"], "status": "finished", "score": "val_accuracy"}
-    assert jobs_in(tmp_path) == [job | {"last": 0.5, "best": 0.5625, "seconds": 12.5, "error": ""}]
-
-
 def test_means_are_over_jobs_of_one_configuration(tmp_path: Path) -> None:
     """If a file of conf/ has changed, the same overrides make another one."""
     for number, (p, seed) in enumerate([(0.4, 0), (0.4, 1), (0.5, 0), (0.5, 1)]):

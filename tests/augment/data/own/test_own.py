@@ -1,6 +1,5 @@
 """A user's own code as a source: the images it may return, and when they are read."""
 
-import pickle
 import threading
 from collections import Counter
 from multiprocessing import active_children
@@ -16,7 +15,7 @@ from own_data import CPU, epoch, load, make, my_data, own_module, samples, writt
 from PIL import Image
 
 from augment.data.dataset import Split
-from augment.data.images import open_image, read_encoded
+from augment.data.images import read_encoded
 from augment.data.own.items import end_readers
 from augment.data.sources import parse_data
 from augment.pipeline.loader import Loader
@@ -113,17 +112,6 @@ def test_processes_read_the_same() -> None:
     assert active_children()
     end_readers()
     assert not active_children()
-
-
-@pytest.mark.parametrize("kind", ["array", "bytes"])
-def test_images_are_pickled_by_name(kind: str) -> None:
-    ref: Any = load(options={"kind": kind}).train.files[3]
-    pickled = pickle.dumps(ref)
-    assert len(pickled) < 500
-    twin = pickle.loads(pickled)
-    assert (twin.name, twin.read()) == ("my_data.Photos[3]", ref.read())
-    with open_image(twin) as image, Image.open("photos/3.png") as original:
-        np.testing.assert_array_equal(np.asarray(image), np.asarray(original))
 
 
 def test_own_data_can_be_converted(capsys: pytest.CaptureFixture[str]) -> None:

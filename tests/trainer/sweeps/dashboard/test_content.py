@@ -81,15 +81,6 @@ def test_a_range_that_was_given_as_one_number_is_one(tmp_path: Path) -> None:
     assert values_of(data, "aug.train.rotate.angle_range") == {"a": "[-7,7]", "b": "[0,9]", "c": "[-9,9]"}
 
 
-def test_groups_of_several_sweeps_have_names_of_their_own(tmp_path: Path) -> None:
-    for sweep, lr in (("a", 0.1), ("b", 0.2)):  # which is the same within a sweep, and so in no name
-        for order, p in enumerate((0.0, 0.5)):
-            given = [f"aug.train.rotate.p={p}"]
-            write_run(tmp_path / sweep / str(order), config_of(lr, p, 0), given, [0.5], planned=1, order=order)
-    names = content(tmp_path)["groups"]
-    assert names == [f"aug.train.rotate.p={p} ({sweep})" for sweep in "ab" for p in (0.0, 0.5)]
-
-
 def test_no_name_becomes_markup(outputs: Path) -> None:
     data = content(outputs)
     page = render(data)
