@@ -35,6 +35,7 @@ from trainer.loop.stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
 from trainer.run.fit import Fit, check_ranks, parse_fit
 from trainer.run.labels import RunLabels
+from trainer.run.older import with_one_loss
 from trainer.run.sweeping import LAUNCHERS, SearchSettings
 
 CONFIG_FILE = "config.yaml"
@@ -232,7 +233,7 @@ def load_config(folder: Path) -> dict[str, Any]:
     loaded = read_yaml(file, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run.")
-    return {str(key): value for key, value in loaded.items()}
+    return with_one_loss({str(key): value for key, value in loaded.items()})
 
 
 def without_removed(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from augment.support.nested import section_of
 from augment.support.secrets import as_written
 from trainer.callbacks.registry import known_callbacks
 from trainer.run.config import REMOVED, Config
+from trainer.run.older import with_older_losses
 
 # Defaults of settings that older versions lack: with these, a configuration is the same as theirs.
 _LATER: Mapping[str, Mapping[str, Any]] = {
@@ -31,7 +32,7 @@ def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
     Args:
         config: the configuration, or its plain values as `load_config` reads them from a run's folder.
     """
-    plain = as_written(config.resolved if isinstance(config, Config) else config)
+    plain = with_older_losses(as_written(config.resolved if isinstance(config, Config) else config))
     known = known_callbacks()
     plain |= {
         key: {name: value for name, value in section_of(plain, key).items() if (name, value) not in later.items()}

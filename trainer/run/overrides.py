@@ -14,6 +14,7 @@ from augment.support.files import require_in
 from augment.support.text import as_bytes
 from augment.support.yaml_files import read_list
 from trainer.loop.checkpoint import LAST
+from trainer.run.older import renamed
 
 # Value of fit.resume, see `trainer.cli.jobs`.
 AUTO = "auto"
@@ -74,7 +75,7 @@ def _named(tokens: Sequence[str], config_name: str) -> dict[str, Any]:
 def _saved(file: Path) -> list[str]:
     """Return the overrides of a run, without Hydra's own: where and how a resumed run runs is decided again."""
     saved = []
-    for token in map(str, read_list(file, file.parents[1])):
+    for token in renamed(map(str, read_list(file, file.parents[1]))):
         if not is_override(token):
             raise UserError(f"{file}: {token!r} is not an override. Allowed: key=value, ~key.")
         parsed = parse(token)

@@ -19,6 +19,7 @@ from trainer.run.config import CONFIG_FILE, load_config
 from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, load_facts
 from trainer.run.folder import status_of
 from trainer.run.labels import varied_name
+from trainer.run.older import renamed
 from trainer.run.overrides import OVERRIDES_FILE
 from trainer.run.summary import SUMMARY_FILE, Summary, load_summary
 from trainer.tasks.display import MetricsRow
@@ -113,7 +114,7 @@ class RunFolder:
             given: Iterable[object] = self.job["overrides"]
         else:
             given = self.attempt(OVERRIDES_FILE, lambda file: read_list(file, self.folder), list[object]())
-        return tuple(str(override).lstrip("+") for override in given)
+        return tuple(override.lstrip("+") for override in renamed(map(str, given)))
 
     def text(self, name: str) -> str:
         """Return the text of a file; empty if there is none."""
@@ -209,8 +210,8 @@ def load_job(file: Path) -> dict[str, Any]:
     with contents(file):
         return {
             "order": int(found["order"]),
-            "overrides": tuple(map(str, found["overrides"])),
-            "varied": tuple(map(str, found.get("varied", ()))),
+            "overrides": tuple(renamed(map(str, found["overrides"]))),
+            "varied": tuple(renamed(map(str, found.get("varied", ())))),
             "trial": None if found.get("trial") is None else int(found["trial"]),
             "finalist": bool(found.get("finalist")),
         }

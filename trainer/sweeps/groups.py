@@ -24,8 +24,8 @@ REPEATED = {SEED: "seeds", FOLD: "folds"}
 _OF_TRAINING = {"fraction", "fold", "balance", "dir", "max_bad", "workers"}
 _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targets")} for split in ("train", "val"))
 
-# Settings that change what the loss of validation is; the last two do not where classes or labels are predicted.
-OF_LOSSES = ("fit.regression_loss", "fit.standardize", "fit.loss", "fit.loss_options")
+# Settings that change what the loss of validation is, unless classes or labels are predicted.
+OF_LOSSES = ("fit.loss", "fit.loss_options", "fit.standardize")
 
 # Sections in which another source or model has other settings, so that those which are missing say nothing more.
 _OF_KINDS = ("data.", "model.")
@@ -112,7 +112,7 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
     unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
     basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
     plain = key != "train_loss" and task_of([runs[0].last, runs[0].summary.best]).loss_type is not NamedLoss
-    losses = (OF_LOSSES[:2] if plain else OF_LOSSES) if key.endswith("_loss") else ()
+    losses = OF_LOSSES if key.endswith("_loss") and not plain else ()
     for other in ("fit.limit_batches", *losses):
         basis[other] = value_of(runs[0], other)
     return Group(Replicates(name, scores), metric, tuple(runs), basis)

@@ -24,6 +24,7 @@ from augment.support.yaml_files import read_yaml
 from trainer.run.config import CONFIG_FILE
 from trainer.run.folder import SWEEP_FILE, named_folder
 from trainer.run.jobs import check_jobs
+from trainer.run.older import renamed
 from trainer.run.run_folder import JOB_FILE
 from trainer.run.summary import FAILED
 from trainer.sweeps.launchers import Launcher, parse_launcher
@@ -194,7 +195,7 @@ def read_request(folder: Path) -> Request:
     require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
     found: Any = read_yaml(file, folder=folder)
     with contents(file):
-        return Request.of([str(token) for token in found["command"]], str(found.get("config_name", "config")))
+        return Request.of(renamed(map(str, found["command"])), str(found.get("config_name", "config")))
 
 
 def _of_hydra(token: str, *, sweeps: bool) -> str:

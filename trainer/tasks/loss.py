@@ -110,13 +110,14 @@ def named_loss(task: Task[Any], fit: LossSettings, weights: Tensor | None = None
     """Return the loss that `fit.loss` names, with its options; the last argument as in `Task.make_losses`.
 
     Raises:
-        UserError: there is no such loss or option, or none that label_smoothing applies to.
+        UserError: there is no such loss or option.
     """
-    known, names = losses_of(task), [_SHORT.get(name, name) for name in (fit.loss or "").split("+")]
+    known, given = losses_of(task), fit.loss or task.default_loss
+    names = [_SHORT.get(name, name) for name in given.split("+")]
     for name in names:
         if name not in known:
-            end = suggest(name, known) if known else " Allowed: null."
-            raise UserError(f"fit.loss={fit.loss}: the task {task.name} has no loss '{name}'.{end}")
+            end = f"{suggest(name, known)[:-1]} or null." if known else " Allowed: null."
+            raise UserError(f"fit.loss={given}: the task {task.name} has no loss '{name}'.{end}")
     takes = {
         name: [key for key, param in signature(known[name]).parameters.items() if param.default is not Parameter.empty]
         for name in names
@@ -124,11 +125,8 @@ def named_loss(task: Task[Any], fit: LossSettings, weights: Tensor | None = None
     options = fit.loss_options or {}
     allowed = {key: None for keys in takes.values() for key in keys if key != _SMOOTHING}
     check_known(options, allowed, "fit.loss_options")
-    given = {**options, _SMOOTHING: fit.label_smoothing}
-    terms = tuple(partial(known[name], **{key: given[key] for key in takes[name] if key in given}) for name in names)
-    inside = any(_SMOOTHING in keys for keys in takes.values())
-    if fit.label_smoothing and not inside and task.loss_type is NamedLoss:
-        raise UserError(f"fit.label_smoothing={fit.label_smoothing:g}: not with fit.loss={fit.loss}. Allowed: 0.")
+    values = {**options, _SMOOTHING: fit.label_smoothing}
+    terms = tuple(partial(known[name], **{key: values[key] for key in takes[name] if key in values}) for name in names)
     made: Named = task.loss_type(fit.label_smoothing, weights, terms)
     return made
 
@@ -157,6 +155,9 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
             raise UserError(f"fit.loss_options={fit.loss_options}: needs fit.loss. Allowed: null, or with {names}.")
         return
     named = named_loss(task, fit)
+    began = getattr(fit, "resume", None) is not None  # in an older version, which ignored it
+    if fit.label_smoothing and task.loss_type is NamedLoss and not (began or any(map(smooths, named.terms))):
+        raise UserError(f"fit.label_smoothing={fit.label_smoothing:g}: not with fit.loss={fit.loss}. Allowed: 0.")
     for term in named.terms:
         smoothed = named.smoothing and not smooths(term)
         soft = mixing or (f"fit.label_smoothing={fit.label_smoothing:g}" if smoothed else "")

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from augment.params import Choice, Flag, Number, OptionMap, Text, setting
+from augment.params import Flag, Number, OptionMap, Text, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
-
-# Losses of numbers, means over the batch and the numbers of each image -> names in torch.nn.functional.
-REGRESSION_LOSSES = {"mse": "mse_loss", "mae": "l1_loss", "huber": "huber_loss"}
-
-# Losses of masks, see `PixelLoss`, and their sums.
-_PIXEL_TERMS = ("ce", "dice", "focal")
-PIXEL_LOSSES = tuple("+".join(terms) for count in (1, 2, 3) for terms in combinations(_PIXEL_TERMS, count))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +20,11 @@ class LossSettings:
 
     loss: str | None = setting(
         Text(
-            aliases=("criterion", "loss_fn", "loss_function"),
+            aliases=("criterion", "loss_fn", "loss_function", "regression_loss", "mask_loss"),
             optional=True,
             doc="the loss to train with, or a sum, as cross_entropy+dice; classes: asymmetric, bce, cross_entropy, "
             "focal, poly; labels: asymmetric, bce, focal, poly; numbers: huber, mae, mse; masks: "
-            "cross_entropy, dice, focal; null: cross_entropy, bce, regression_loss and mask_loss",
+            "cross_entropy, dice, focal; null: cross_entropy, of labels bce, of numbers huber",
         )
     )
     loss_options: Mapping[str, Any] | None = setting(
@@ -46,22 +38,6 @@ class LossSettings:
     label_smoothing: float = setting(
         Number(default=0, within=(0, 0.999), doc="share of each training target that is spread over all classes")
     )
-    regression_loss: str = setting(
-        Choice(
-            default="huber",
-            options=REGRESSION_LOSSES,
-            doc="regression: the loss to minimize; huber: quadratic for errors up to 1, linear beyond, which allows a "
-            "higher lr than mse",
-        )
-    )
-    mask_loss: str = setting(
-        Choice(
-            default="ce",
-            options=PIXEL_LOSSES,
-            doc="masks: the loss to minimize, a mean over images; ce: cross entropy of pixels; dice: overlap of each "
-            "class; focal: ce that counts confident pixels less; or a sum of them",
-        )
-    )
     standardize: bool = setting(
         Flag(
             default=True,
@@ -69,14 +45,6 @@ class LossSettings:
             "computed on; everything else is in original units",
         )
     )
-
-
-def regression_loss(name: str) -> LossFunction:
-    """Return the loss of numbers of a name in the configuration."""
-    from torch.nn import functional
-
-    loss: LossFunction = getattr(functional, REGRESSION_LOSSES[name])
-    return loss
 
 
 @dataclass(frozen=True)
@@ -151,7 +119,7 @@ class PixelLoss:
     So it means the same for any batch size, accumulation and number of ranks. Pixels whose target is no class, such as
     those to ignore, do not count; an image that has no other counts as 0.
 
-    ce: cross entropy, a mean over the image's pixels.
+    cross_entropy: a mean over the image's pixels.
     focal: the same, each pixel weighted by (1 - p)^gamma, with p the probability of its class (Lin et al. 2017,
         arXiv:1708.02002).
     dice: 1 - the Dice coefficient of probabilities and targets, a mean over the classes that the image has (Milletari
@@ -159,11 +127,11 @@ class PixelLoss:
 
     Attributes:
         terms: names of the losses to add up.
-        smoothing: share of every target that is spread evenly over all classes, in ce, in [0, 1).
+        smoothing: share of every target that is spread evenly over all classes, in cross_entropy, in [0, 1).
         gamma: exponent of (1 - p) in focal.
     """
 
-    terms: tuple[str, ...] = _PIXEL_TERMS[:1]
+    terms: tuple[str, ...] = ("cross_entropy",)
     smoothing: float = 0.0
     gamma: float = 2.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainer.tasks.loss import loss
-from trainer.tasks.losses import PixelLoss
+from trainer.tasks.loss import Named, loss
+from trainer.tasks.losses import LossFunction, PixelLoss
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,28 +75,32 @@ def label_asymmetric(
 
 @loss("regress")
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return squared errors, (N, K)."""
-    return (outputs - targets).square()
+    """Return the mean squared error, ()."""
+    from torch.nn.functional import mse_loss
+
+    return mse_loss(outputs, targets)
 
 
 @loss("regress")
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return absolute errors, (N, K)."""
-    return (outputs - targets).abs()
+    """Return the mean absolute error, ()."""
+    from torch.nn.functional import l1_loss
+
+    return l1_loss(outputs, targets)
 
 
 @loss("regress")
 def huber(outputs: Tensor, targets: Tensor, *, delta: float = 1.0) -> Tensor:
-    """Return Huber losses, (N, K): quadratic for errors up to `delta`, linear beyond."""
+    """Return the mean Huber loss, (): quadratic for errors up to `delta`, linear beyond."""
     from torch.nn.functional import huber_loss
 
-    return huber_loss(outputs, targets, reduction="none", delta=delta)
+    return huber_loss(outputs, targets, delta=delta)
 
 
 @loss("segment", name="cross_entropy")
 def pixel_cross_entropy(outputs: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
     """Return cross entropy of pixels, ()."""
-    return PixelLoss(("ce",), smoothing)(outputs, targets)
+    return PixelLoss(smoothing=smoothing)(outputs, targets)
 
 
 @loss("segment")
@@ -109,6 +113,16 @@ def dice(outputs: Tensor, targets: Tensor) -> Tensor:
 def pixel_focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
     """Return the focal loss of pixels, ()."""
     return PixelLoss(("focal",), gamma=gamma)(outputs, targets)
+
+
+_OF_PIXELS: dict[object, str] = {pixel_cross_entropy: "cross_entropy", dice: "dice", pixel_focal: "focal"}
+
+
+def joined(loss: Named) -> LossFunction:
+    """Return a loss of masks whose terms share what they compute, if all are from here."""
+    terms = tuple(_OF_PIXELS.get(getattr(term, "func", None), "") for term in loss.terms)
+    options = {key: value for term in loss.terms for key, value in getattr(term, "keywords", {}).items()}
+    return PixelLoss(terms, **options) if all(terms) else loss
 
 
 def _timm(name: str, outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:

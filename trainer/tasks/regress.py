@@ -9,7 +9,7 @@ from augment.data.dataset import Split
 from augment.data.targets.numbers import NUMBERS
 from trainer.tasks.display import FigureImage, Finding, Scatter, Section, WrongSample
 from trainer.tasks.loss import named_loss
-from trainer.tasks.losses import LossFunction, LossSettings, regression_loss
+from trainer.tasks.losses import LossFunction, LossSettings
 from trainer.tasks.meter import OutputSamples
 from trainer.tasks.metrics.regression import number_scores
 from trainer.tasks.registry import register
@@ -28,7 +28,8 @@ class Regress(Task[OutputSamples]):
     name, kind = "regress", NUMBERS
     unit, units = "number", "numbers"
     monitor, score, score_title, unit_score = "val_loss", "mae", "Mean absolute error", "r2"
-    loss_settings = ("loss", "loss_options", "regression_loss", "standardize")
+    default_loss = "huber"
+    loss_settings = ("loss", "loss_options", "standardize")
     # The best epoch is chosen by this loss. Runs that do not name it had the first default.
     resume_settings = loss_settings
     by_unit, ranked = True, False
@@ -52,7 +53,7 @@ class Regress(Task[OutputSamples]):
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
         """Return the configured loss twice, in standard deviations if the network standardizes."""
-        loss = regression_loss(fit.regression_loss) if fit.loss is None else named_loss(self, fit)
+        loss: LossFunction = named_loss(self, fit)
         standard = Standard.in_state(network.state_dict())
         if standard:
             loss = standard.loss(loss, device)

@@ -15,9 +15,10 @@ from augment.support.text import amount, plural
 from trainer.tasks.classify import ClassTask
 from trainer.tasks.display import Bar, Bars, Finding, Matrix, Section, WrongSample, percent
 from trainer.tasks.loss import named_loss
-from trainer.tasks.losses import LossFunction, LossSettings, PixelLoss
+from trainer.tasks.losses import LossFunction, LossSettings
 from trainer.tasks.meter import Samples
 from trainer.tasks.metrics.segmentation import confusions, ious
+from trainer.tasks.named_losses import joined
 from trainer.tasks.registry import register
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class Segment(ClassTask[MaskSamples]):
     monitor, score, score_title, unit_score = "val_miou", "miou", "Mean IoU", "iou"
     samples = MaskSamples
     sums = ("confusion",)
-    loss_settings = ("loss", "loss_options", "mask_loss", "label_smoothing")
+    default_loss = "cross_entropy"
+    loss_settings = ("loss", "loss_options", "label_smoothing")
     top = _NAMED
     panels = 3
     mistakes_title = "Worst masks"
@@ -75,10 +77,7 @@ class Segment(ClassTask[MaskSamples]):
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
         """Return the configured loss, in training with smoothing."""
-        if fit.loss is not None:
-            return named_loss(self, fit), named_loss(self, replace(fit, label_smoothing=0))
-        terms = tuple(fit.mask_loss.split("+"))
-        return PixelLoss(terms, fit.label_smoothing), PixelLoss(terms)
+        return joined(named_loss(self, fit)), joined(named_loss(self, replace(fit, label_smoothing=0)))
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         """Return outputs and masks of two images of 32 px."""

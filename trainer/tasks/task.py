@@ -64,6 +64,7 @@ class Task(ABC, Generic[S]):
         views: the test-time augmentations that it can average.
         samples: what is kept of each sample in validation, and in best.pt of the best epoch: tensors by name.
         loss_type: what makes one loss of those that `fit.loss` names.
+        default_loss: the one of them without `fit.loss`; empty: another one.
         loss_settings: settings of the fit that have an effect with this task.
         resume_settings: settings of the fit that a resumed run must share with the saved one.
         sums: those of `samples` that are summed over the batches, not joined.
@@ -91,6 +92,7 @@ class Task(ABC, Generic[S]):
     views: ClassVar[tuple[str, ...]] = ("none", "flip", "flip_shift")
     samples: ClassVar[type[Samples]] = OutputSamples
     loss_type: ClassVar[type[Any]] = NamedLoss
+    default_loss: ClassVar[str] = ""
     loss_settings: ClassVar[tuple[str, ...]] = ()
     resume_settings: ClassVar[tuple[str, ...]] = ()
     sums: ClassVar[tuple[str, ...]] = ()

@@ -111,7 +111,7 @@ def test_an_unknown_topic_is_refused(word: str, near: str, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("word", "keys"),
     [
-        ("focal", "fit.loss, fit.loss_options, fit.mask_loss"),
+        ("focal", "fit.loss, fit.loss_options"),
         ("Drop path", "model.options"),
         ("monitor", "fit.plateau_patience, callbacks.checkpoint.monitor, callbacks.early_stopping.monitor"),
         ("patient", "data.group"),

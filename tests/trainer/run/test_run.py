@@ -95,8 +95,8 @@ def test_statistics_begin_anew_unless_the_model_starts_from_weights(
 def test_a_setting_without_effect_is_told_in_the_log(
     photo_root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prepared(photo_root, tmp_path, "fit.regression_loss=mse")
-    assert "fit.regression_loss=mse has no effect where classes are predicted" in caplog.messages
+    prepared(photo_root, tmp_path, "fit.standardize=false")
+    assert "fit.standardize=false has no effect where classes are predicted" in caplog.messages
 
 
 def weights(learner: Learner) -> list[float]:

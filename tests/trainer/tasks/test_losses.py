@@ -14,9 +14,9 @@ from trainer.tasks.registry import task_named, unused_settings
 
 
 def test_settings_of_another_task_are_reported() -> None:
-    fit = parse_fit({"label_smoothing": 0.1, "regression_loss": "mse", "standardize": False})
-    notes = [f"fit.{setting} has no effect where" for setting in ("regression_loss=mse", "standardize=false")]
-    assert list(unused_settings(fit, task_named("classify"))) == [f"{note} classes are predicted" for note in notes]
+    fit = parse_fit({"label_smoothing": 0.1, "standardize": False})
+    expected = ["fit.standardize=false has no effect where classes are predicted"]
+    assert list(unused_settings(fit, task_named("classify"))) == expected
     expected = ["fit.label_smoothing=0.1 has no effect where numbers are predicted"]
     assert list(unused_settings(fit, task_named("regress"))) == expected
 
@@ -58,7 +58,7 @@ LABELS = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.3, 0.0]])
     ],
 )
 def test_errors_of_numbers_by_hand(name: str, of: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    loss = training_loss("regress", {"label_smoothing": 0.5, "regression_loss": name})
+    loss = training_loss("regress", {"label_smoothing": 0.5, "loss": name})
     torch.testing.assert_close(loss(OUTPUTS, LABELS), of(OUTPUTS - LABELS).mean())
 
 

@@ -125,7 +125,7 @@ def test_dice_and_focal_by_hand(batches: list[tuple[Tensor, Tensor]]) -> None:
     torch.testing.assert_close(PixelLoss(("dice",))(outputs, targets), torch.stack(dice).mean())
     torch.testing.assert_close(PixelLoss(("focal",))(outputs, targets), torch.stack(focal).mean())
     total = sum(PixelLoss((term,))(outputs, targets) for term in ("ce", "dice"))
-    given = SEGMENT.make_losses(parse_fit({"mask_loss": "ce+dice"}), nn.Identity(), CPU)[0]
+    given = SEGMENT.make_losses(parse_fit({"loss": "ce+dice"}), nn.Identity(), CPU)[0]
     torch.testing.assert_close(given(outputs, targets), total)
 
 

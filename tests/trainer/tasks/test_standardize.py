@@ -20,7 +20,7 @@ from trainer.run.build import make_learner, make_loaders
 from trainer.run.config import parse_config
 from trainer.run.resume import check_resume
 from trainer.run.train import train
-from trainer.tasks.losses import regression_loss
+from trainer.tasks.named_losses import huber, mae, mse
 from trainer.tasks.registry import task_named
 from trainer.tasks.standardize import MEAN, STD, Standard
 from trainer.tasks.tta import average
@@ -42,7 +42,7 @@ def test_mean_and_deviation_by_hand() -> None:
 def test_the_loss_is_measured_on_standardized_numbers() -> None:
     standard, targets = Standard.of(TARGETS), torch.tensor(TARGETS)
     raw = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
-    for loss in map(regression_loss, ("mse", "mae", "huber")):
+    for loss in (mse, mae, huber):
         expected = loss(raw, (targets - standard.mean) / standard.std).item()
         outputs = raw * standard.std + standard.mean
         assert standard.loss(loss, CPU)(outputs, targets).item() == pytest.approx(expected, rel=1e-4)
@@ -119,8 +119,8 @@ def test_a_resumed_run_must_standardize_alike(before: str, now: str, ages: Path)
     assert len(read_metrics(fit(ages, f"resumed-{before}", *go_on))) == 2
     with pytest.raises(UserError, match=rf"^fit\.standardize: {now}, but the run to resume had {before}\."):
         check(ages, *go_on, f"fit.standardize={now}")
-    with pytest.raises(UserError, match=r"^fit\.regression_loss: mae, but the run to resume had huber\. Allowed"):
-        check(ages, *go_on, "fit.regression_loss=mae")
+    with pytest.raises(UserError, match=r"^fit\.loss: mae, but the run to resume had null\. Allowed"):
+        check(ages, *go_on, "fit.loss=mae")
 
 
 def check(ages: Path, *settings: str) -> None:

@@ -112,7 +112,7 @@ def labels(lists: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def numbers(lists: Path) -> Path:
-    ours = ("data.targets=[red,green]", "fit.regression_loss=huber", "fit.standardize=false")
+    ours = ("data.targets=[red,green]", "fit.loss=huber", "fit.standardize=false")
     alone = ("fit.metrics=[r2_green]", "callbacks.checkpoint.monitor=val_mae_red")
     return fit(lists, "numbers.csv", *ours, *alone)
 

@@ -138,7 +138,7 @@ def test_a_run_that_was_stopped_within_an_epoch_resumes_exactly(run: Path, tmp_p
         if learner.training and learner.step == 3:
             raise CancelFit
 
-    given = [*settings(run.parent), "fit.epochs=2", "fit.batch_size=3", "fit.mask_loss=ce+dice", "fit.precision=bf16"]
+    given = [*settings(run.parent), "fit.epochs=2", "fit.batch_size=3", "fit.loss=ce+dice", "fit.precision=bf16"]
     given += ["+aug.train.flip={}", "+aug.train.rotate={}", "++callbacks.ema={}", "callbacks.report=null"]
     train(parse_config(compose(given)), tmp_path / "straight")
     train(parse_config(compose(given)), tmp_path / "stopped", callbacks=[on("after_step", stop)])
