@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL.Image import Image
 
 from augment.data.dataset import ImageRef
 from augment.data.images import name_of
@@ -16,7 +18,7 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import json_line, write_atomically
 from augment.support.reading import contents, read_object
 from trainer.callbacks.plots import REPORT
-from trainer.figures.images import data_uri, worst_images
+from trainer.figures.images import SIDE, data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.run.facts import FACTS_FILE
 from trainer.run.run_folder import RunFolder
@@ -30,6 +32,8 @@ REPORT_FILE, MISTAKES_FILE = REPORT, "mistakes.json"
 
 MISTAKES = 24  # wrong images that are shown by default
 
+Maps = Callable[[Samples, Sequence[int]], Sequence[Image]]
+
 
 @dataclass(frozen=True)
 class Mistake:
@@ -40,6 +44,7 @@ class Mistake:
     predicted: str  # what the model predicts
     confidence: float | None  # the probability that the model gives to its prediction; None where it gives none
     uri: str  # a thumbnail, as a data URI; empty if the file cannot be read
+    map: str = ""  # where the model looks, as a data URI; empty if nobody knows
 
 
 @dataclass
@@ -70,16 +75,26 @@ class RunRecord:
         batches = self.run.facts.batches
         return np.cumsum([0, *batches]) if batches else None
 
-    def add_mistakes(self, files: Sequence[ImageRef], most: int) -> None:
-        """Draw the images that the best epoch gets most wrong, from validation images in the order of their indices."""
+    def add_mistakes(self, files: Sequence[ImageRef], most: int, maps: Maps = lambda *_: []) -> None:
+        """Draw the images that the best epoch gets most wrong, from validation images in the order of their indices.
+
+        Args:
+            files: the validation images.
+            most: the most to draw.
+            maps: returns where the model looks in samples at some positions; nothing if nobody knows.
+        """
         worst = worst_images(self.task, self.samples, self.classes, files, most) if self.samples is not None else None
-        if worst is not None:
+        if worst is not None and self.samples is not None:
+            looks = maps(self.samples, [wrong.position for wrong, _, _ in worst])
+            for image in looks:
+                image.thumbnail((SIDE, SIDE))
             self.mistakes = [
                 Mistake(
                     *(name_of(file), wrong.true, wrong.predicted, wrong.confidence),
                     uri="" if image is None else data_uri(image, "JPEG", 82),
+                    map="" if look is None else data_uri(look, "JPEG", 82),
                 )
-                for wrong, file, image in worst
+                for (wrong, file, image), look in zip_longest(worst, looks)
             ]
 
     def add_best(self, read: Callable[[], BestModel | None]) -> None:
@@ -133,9 +148,10 @@ def load_mistakes(file: Path) -> dict[float, list[Mistake]]:
     with contents(file):
         made = [Mistake(**image) for image in found["images"]]
         for mistake in made:
-            texts = (mistake.name, mistake.true, mistake.predicted, mistake.uri)
+            images = (mistake.uri, mistake.map)
+            texts = (mistake.name, mistake.true, mistake.predicted, *images)
             known = isinstance(mistake.confidence, float | None) and all(isinstance(text, str) for text in texts)
             # What comes from elsewhere would tell its server who looks at the page.
-            if not known or not (mistake.uri == "" or mistake.uri.startswith("data:image/jpeg;base64,")):
+            if not known or not all(uri == "" or uri.startswith("data:image/jpeg;base64,") for uri in images):
                 raise ValueError("no images of mistakes")
         return {float(found["epoch"]): made}

@@ -115,7 +115,7 @@ def palette(names: Sequence[str]) -> list[int]:
     return [value for color in colors for value in color]
 
 
-def mask_files(images: Sequence[Path], given: Sequence[Path], folder: Path) -> Mapping[Path, Path]:
+def mask_files(images: Sequence[Path], given: Sequence[Path], folder: Path, flag: str = "--out") -> Mapping[Path, Path]:
     """Return the file of each image's mask, below a folder as the image is below the one that was given."""
     taken: dict[Path, Path] = {}
     folders = [path for path in given if path.is_dir()]
@@ -123,5 +123,5 @@ def mask_files(images: Sequence[Path], given: Sequence[Path], folder: Path) -> M
         above = next((path for path in folders if image.is_relative_to(path)), image.parent)
         file = (folder / image.relative_to(above)).with_suffix(".png")
         if (other := taken.setdefault(file, image)) != image:
-            raise UserError(f"--out {folder}: {other} and {image} would both become {file}. Allowed: one at a time.")
+            raise UserError(f"{flag} {folder}: {other} and {image} would both become {file}. Allowed: one at a time.")
     return {image: file for file, image in taken.items()}

@@ -21,10 +21,14 @@ from augment.data.images import name_of, open_image
 from augment.support.errors import UserError
 from augment.support.files import near_file, write_atomically
 from augment.support.text import amount, printable, table_cell
+from trainer.figures.attention import require_captum
+from trainer.loop.callback import Callback
 from trainer.run.config import run_first
+from trainer.run.maps import MapWriter
 from trainer.run.masks import MaskWriter, mask_files
 from trainer.run.objects import Objects, as_coco, as_rows
 from trainer.run.trained import KeptOutputs, Trained, load_trained
+from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
 from trainer.tasks.segment import Segment
 from trainer.tasks.tta import TTA
@@ -42,6 +46,7 @@ _EXAMPLES = """\
   RUN photos/ --top 5 --csv FILE   a line for each image; - writes to the terminal
   RUN photos/ --tta flip           averaged over each image and its mirror image
   RUN photos/ --out masks/ --overlay  a mask for each image, of a model of masks
+  RUN photos/ --explain maps/      where the model looks in each image; needs captum
   RUN photos/ fit.device=cpu fit.batch_size=256
 
 RUN is the folder of a run. Images that cannot be used are reported and skipped; the exit code is then 1, and 2 if none
@@ -75,6 +80,7 @@ def predict(
     trust: bool = False,
     out: Path | None = None,
     overlay: bool = False,
+    explain: Path | None = None,
 ) -> list[Prediction]:
     """Predict with the best model of a run; images are prepared exactly as in validation.
 
@@ -88,6 +94,7 @@ def predict(
         trust: whether the folder of the run may name code to import, see `augment.cli.trust`.
         out: where masks are written, see `trainer.run.masks`; None: RUN/masks.
         overlay: whether to write images with their masks drawn on them, too.
+        explain: where to write images with what the model looks at drawn on them; None: nowhere.
 
     Returns:
         A prediction for each image in the order of `files`, those of a folder sorted by path.
@@ -105,6 +112,11 @@ def predict(
     masks = mask_files(images, files, out or run / "masks") if isinstance(trained.task, Segment) else None
     if masks is None and (out is not None or overlay):
         raise UserError(f"--out, --overlay: this model predicts no masks, but {trained.task.units}. Allowed: neither.")
+    maps = {} if explain is None else mask_files(images, files, explain, "--explain")
+    if maps:
+        if not isinstance(trained.task, Classify):
+            raise UserError(f"--explain: this model predicts {trained.task.units}. Allowed: models of classes.")
+        require_captum("--explain")
     problems = {problem.file: problem.reason for problem in check_files(images)}
     good = tuple(image for image in images if image not in problems)
     if not good:
@@ -114,7 +126,8 @@ def predict(
         )
         raise UserError(f"{none}: {name_of(file)} {reason}")
     if masks is None:
-        predicted = iter(_predict(trained, good, top, threshold))
+        writers = [MapWriter([maps[file] for file in good])] if maps else []
+        predicted = iter(_predict(trained, good, top, threshold, *writers))
     else:
         predicted = iter(_predict_masks(trained, good, masks, top, overlay=overlay))
     return [Prediction(image, error=problems[image]) if image in problems else next(predicted) for image in images]
@@ -140,11 +153,14 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
     return images
 
 
-def _predict(trained: Trained, files: tuple[Path, ...], top: int | None, threshold: float | None) -> list[Prediction]:
+def _predict(
+    trained: Trained, files: tuple[Path, ...], top: int | None, threshold: float | None, *writers: Callback
+) -> list[Prediction]:
     names, task, kept = trained.classes, trained.task, KeptOutputs(_outputs_and_frames)
     # The loader needs targets, but nothing reads them.
     targets = (task.kind.blank(len(names)),) * len(files)
-    trained.run_over(Split(files, targets, task.kind), kept, description="predicting")
+    with writing("--explain"):
+        trained.run_over(Split(files, targets, task.kind), kept, *writers, description="predicting")
     outputs, *frames = kept.in_order()
     outputs = outputs.float()
     if isinstance(task, Detect):
@@ -269,6 +285,7 @@ def _parser() -> Parser:
                         help="views of each image to average (default: those of the run)")  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the masks (default: RUN/masks)")
     parser.add_argument("--overlay", action="store_true", help="also write the images with their masks drawn on them")
+    parser.add_argument("--explain", type=Path, metavar="DIR", help="write where the model looks in each image")
     parser.add_argument("--csv", metavar="FILE", help="write CSV in place of a table; - writes to the terminal")
     parser.add_argument("--json", metavar="FILE", help="write JSON in place of a table; - writes to the terminal")
     parser.add_trust_flag()
@@ -292,6 +309,7 @@ def main(arguments: Sequence[str]) -> int:
             trust=options.trust,
             out=options.out,
             overlay=options.overlay,
+            explain=options.explain,
         )
         bad = [prediction for prediction in predictions if prediction.error]
         for flag, file, text in (("--csv", options.csv, as_csv), ("--json", options.json, as_json)):
