@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from gallery import draw_gallery  # noqa: E402
+from schedules import draw_schedules  # noqa: E402
 
 project = "dali-trainer"
 version = release = version_of(project)
@@ -54,6 +55,8 @@ def read(app, page, source):
     text = re.sub(r"<!-- api (\w+) -->", lambda found: public_face(found[1]), text)
     if "<!-- gallery -->" in text:
         text = text.replace("<!-- gallery -->", draw_gallery(Path(app.outdir) / "_static" / "gallery"))
+    if "<!-- schedules -->" in text:
+        text = text.replace("<!-- schedules -->", draw_schedules(Path(app.outdir) / "_static" / "schedules.svg"))
     source[0] = re.sub(r"(?<!!)\[([^]]+)\]\(\.\./[^)]+\)", r"\1", text)
 
 

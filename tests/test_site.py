@@ -40,6 +40,11 @@ def test_every_op_has_pictures(site: Path) -> None:
                 assert image.size == (160, 160)
 
 
+def test_the_schedules_have_a_picture(site: Path) -> None:
+    assert 'src="_static/schedules.svg"' in (site / "training.html").read_text()
+    assert (site / "_static" / "schedules.svg").read_text().count('id="axes_') == 5
+
+
 def test_every_name_is_in_the_reference(site: Path) -> None:
     text = (site / "api.html").read_text()
     for package in (augment, trainer):

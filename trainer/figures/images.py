@@ -1,5 +1,6 @@
 """Images for pages and trackers: those of a data set that a model gets wrong, and figures of runs."""
 
+import json
 from base64 import b64encode
 from collections.abc import Sequence
 from io import BytesIO
@@ -8,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image, orientation_of
+from augment.drawing.style import IMAGES
 from augment.support.background import in_threads
 from augment.support.reading import UnreadableError, regular
 from trainer.tasks.display import WrongSample
@@ -75,6 +77,23 @@ def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Ima
         return None
     colors.thumbnail(within, Image.Resampling.LANCZOS)
     return colors
+
+
+def without_background(figure: Image.Image) -> Image.Image:
+    """Return a figure that says where its images are with nothing around them but gray letters; others as they are.
+
+    Such letters can be read on light and on dark pages.
+    """
+    mask = Image.new("L", figure.size, 0)
+    try:
+        width, height, *corners = json.loads(str(figure.info[IMAGES]))
+        for x, y in corners[:64]:
+            mask.paste(255, (int(x), int(y), int(x + width), int(y + height)))
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        return figure
+    letters = Image.new("RGB", figure.size, (128, 128, 128))
+    seen = ImageChops.lighter(ImageOps.invert(figure.convert("L")).point(lambda ink: min(255, ink * 5 // 4)), mask)
+    return Image.merge("RGBA", (*Image.composite(figure, letters, mask).split(), seen))
 
 
 def data_uri(image: Image.Image, form: str, quality: int) -> str:

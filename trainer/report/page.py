@@ -1,6 +1,5 @@
 """The page of a report: a record, rendered with the template."""
 
-import json
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,14 +10,12 @@ from statistics import median
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from PIL import Image, ImageChops, ImageOps
 
-from augment.drawing.style import IMAGES
 from augment.support.files import write_atomically
 from augment.support.nested import section_of
 from augment.support.text import amount, duration
 from trainer.callbacks.plots import BATCH
-from trainer.figures.images import data_uri, read_png
+from trainer.figures.images import data_uri, read_png, without_background
 from trainer.figures.outputs import plot_outputs
 from trainer.loop.checkpoint import LAST
 from trainer.report.charts import charts
@@ -162,26 +159,8 @@ def _inline(file: Path, *, clear: bool = False) -> str:
     image = read_png(file, _MOST_PIXELS, _WITHIN)
     if image is None:
         return ""
-    if clear and (images := _images_in(image)) is not None:
-        # Gray letters, which can be read on light and on dark pages.
-        letters = Image.new("L", image.size, 128)
-        seen = ImageChops.lighter(ImageOps.invert(image.convert("L")).point(lambda ink: min(255, ink * 5 // 4)), images)
-        return data_uri(
-            Image.merge("RGBA", (*Image.composite(image, letters.convert("RGB"), images).split(), seen)), "WEBP", 85
-        )
-    return data_uri(image, "JPEG", 85)
-
-
-def _images_in(figure: Image.Image) -> Image.Image | None:
-    """Return a mask of the images in a figure; None if it does not say where they are, or not as we do."""
-    mask = Image.new("L", figure.size, 0)
-    try:
-        width, height, *corners = json.loads(str(figure.info[IMAGES]))
-        for x, y in corners[:64]:
-            mask.paste(255, (int(x), int(y), int(x + width), int(y + height)))
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
-        return None
-    return mask
+    cleared = without_background(image) if clear else image
+    return data_uri(cleared, "JPEG" if cleared is image else "WEBP", 85)
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:

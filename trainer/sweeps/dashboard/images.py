@@ -15,7 +15,7 @@ from augment.support.errors import UserError
 from augment.support.reading import contents, read_object
 from augment.support.text import as_bytes
 from trainer.callbacks.plots import BATCH, REPORT
-from trainer.figures.images import data_uri, read_png
+from trainer.figures.images import data_uri, read_png, without_background
 from trainer.run.run_folder import RunFolder
 from trainer.tasks.registry import known_tasks
 
@@ -23,7 +23,7 @@ MISTAKES = "mistakes.json"  # of `trainer.report`
 FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values() if task.figure_file))
 _WIDTH, _QUALITY = 480, 70
 _MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes; further ones are linked only
-_MOST_PIXELS, _MOST_FILE = 2**24, 2**24  # of a file; those of a run have a tenth
+_MOST_PIXELS, _MOST_FILE, _FULL = 2**24, 2**24, (2**24, 2**24)  # of a file; those of a run have a tenth
 _COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # of the mistakes in an image; pixels of each
 
 
@@ -68,8 +68,12 @@ class RunImages:
 @lru_cache(maxsize=1024)
 def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
     """Return an image, as it was `changed` last, as a small data URI with width and height; empty if unreadable."""
-    small = _sheet(file) if file.name == MISTAKES else read_png(file, _MOST_PIXELS, (_WIDTH, 2 * _WIDTH))
-    return ("", 0, 0) if small is None else (data_uri(small, "WEBP", _QUALITY), small.width, small.height)
+    image = _sheet(file) if file.name == MISTAKES else read_png(file, _MOST_PIXELS, _FULL)
+    if image is None:
+        return "", 0, 0
+    small = without_background(image)
+    small.thumbnail((_WIDTH, 2 * _WIDTH), Image.Resampling.LANCZOS)
+    return data_uri(small, "WEBP", _QUALITY), small.width, small.height
 
 
 def _sheet(file: Path) -> Image.Image | None:

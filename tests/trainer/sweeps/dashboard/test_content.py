@@ -3,6 +3,8 @@
 import json
 import math
 import re
+from base64 import b64decode
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from many_runs import HOSTILE, config_of, write_few, write_run
 from PIL import Image
 
+from trainer.figures.batch import plot_batch
 from trainer.run.facts import Facts
 from trainer.run.run_folder import find_runs
 from trainer.sweeps.dashboard.command import main
@@ -92,6 +95,16 @@ def test_no_name_becomes_markup(outputs: Path) -> None:
     assert json.loads(text)["runs"] == json.loads(json.dumps(data["runs"]))
     assert "default-src &#39;none&#39;" in page
     assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page.replace("http://www.w3.org/", ""))
+
+
+def test_the_first_batch_is_clear_around_its_images(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", config_of(0.1, 0.0, 0), [], [0.5], planned=1)
+    plot_batch(np.full((2, 128, 128, 3), 255, dtype=np.uint8), ["ant", "bee"], tmp_path / "a" / "batch.png")
+    (shown,) = content(tmp_path)["images"]
+    with Image.open(BytesIO(b64decode(shown["source"].partition("base64,")[2]))) as image:
+        alpha = np.asarray(image.convert("RGBA"))[..., 3]
+    assert (alpha == 255).mean() > 0.5
+    assert (alpha[0] == 0).all()
 
 
 def test_links_are_relative_and_none_leads_out(tmp_path: Path) -> None:
