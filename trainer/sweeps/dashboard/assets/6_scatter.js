@@ -6,7 +6,7 @@ const TOP = () => ({ nameLocation: "end", nameGap: 12, nameTextStyle: { color: c
 
 /** Return the look of charts of points: those of the page. */
 function plain() {
-  const axis = (name) => ({ name, nameLocation: "middle", nameTextStyle: { color: color("--soft") }, axisLine: { lineStyle: { color: color("--line") } }, splitLine: { lineStyle: { color: color("--line") } } });
+  const axis = (name) => ({ name, nameLocation: "middle", nameTextStyle: { color: color("--soft") }, axisLabel: { color: color("--soft") }, axisLine: { lineStyle: { color: color("--line") } }, splitLine: { lineStyle: { color: color("--line") } } });
   return [axis, {
     animation: false, textStyle: { color: color("--ink"), fontFamily: getComputedStyle(document.body).fontFamily },
     grid: { left: 8, right: 20, top: 34, bottom: 34, containLabel: true },
