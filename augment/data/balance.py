@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from augment.data.dataset import Dataset
+from augment.data.paths import take_images
 from augment.data.selection import rank_within
 from augment.support.text import amount
 
@@ -29,9 +30,9 @@ def oversample(dataset: Dataset, seed: int) -> Dataset:
     counts = np.bincount(targets)
     whole, rest = np.divmod(counts.max(), np.maximum(counts, 1))
     one_more = rank_within(targets, seed, "oversample") < rest[targets]
-    more = np.repeat(np.arange(len(targets)), whole[targets] - 1 + one_more).tolist()
-    files = train.files + tuple(train.files[index] for index in more)
-    repeats = tuple(train.targets[i] for i in more)
+    more = np.repeat(np.arange(len(targets)), whole[targets] - 1 + one_more)
+    files = train.files + take_images(train.files, more)
+    repeats = tuple(train.targets[i] for i in more.tolist())
     return replace(dataset, train=replace(train, files=files, targets=train.targets + repeats, repeated=len(more)))
 
 

@@ -6,39 +6,26 @@ twice: by its header, which is cheap, gives the better reasons and keeps memory 
 decoder, on every machine. The verdicts are cached.
 """
 
-import json
-import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha1
 from pathlib import Path
-from time import monotonic
-from typing import Any, TypeVar
 
 import numpy as np
 
+from augment.data.cache import remember
 from augment.data.dataset import BadImage, ImageRef, Split
 from augment.data.decoding import Decoder
-from augment.data.faults import CONVERT, NOT_DECODED, find_fault_of_header, strict_pillow
+from augment.data.faults import CONVERT, NOT_DECODED, find_fault_of_header
 from augment.data.images import is_decoded, name_of
-from augment.support.background import in_threads
-from augment.support.console import progress_bar
+from augment.data.paths import known_of
+from augment.data.selection import take
 from augment.support.errors import UserError
-from augment.support.files import special_kind, write_atomically
-from augment.support.process import cores
+from augment.support.files import special_kind
 from augment.support.text import amount, plural
 
-logger = logging.getLogger(__name__)
-
-Image = TypeVar("Image", bound=ImageRef)
-
-_CACHE_VERSION = 5  # increase it when a verdict changes
-_CACHE_SECONDS = 60.0  # between two writes of the cache: an interrupted check loses no more
-_CHUNK = 64  # files that a thread judges in a row
-_PROGRESS_FROM = 1000  # files
 _SHOWN = 50  # bad files in a message
 
 _MAX_BYTES = 2**31 - 2**12  # size of the largest file that is read
@@ -60,7 +47,7 @@ class Examined:
     """The result of a check."""
 
     problems: list[Problem]  # the images that cannot be used, in the order of the images
-    digests: Mapping[ImageRef, str]  # a digest of the bytes, or of the pixels, of each image that can be used
+    digests: list[str]  # a digest of the bytes, or of the pixels, of each image; empty if it cannot be used
 
 
 def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> list[Problem]:
@@ -77,60 +64,9 @@ def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> Ex
     """
     decoder = Decoder()
     lines = remember(files, lambda image: _judge(image, decoder), cache, "Checking files")
-    found = {image: line.partition(" ") for image, line in lines.items()}
-    problems = [Problem(file, found[file][2]) for file in files if found[file][2]]
-    return Examined(problems, {image: digest for image, (digest, _, reason) in found.items() if digest and not reason})
-
-
-def remember(
-    images: Sequence[Image], judge: Callable[[Image], str], cache: Path | None, what: str = "Reading"
-) -> dict[Image, str]:
-    """Return the line that a function says of each image; of images as they were, from a cache.
-
-    Several threads call the function, each with one image at a time.
-
-    Args:
-        images: the images.
-        judge: returns the line; one that begins with a blank is not cached.
-        cache: a JSON file of lines by path, size and modification time. It is created if missing, ignored if
-            unreadable, written every minute, and may be shared between data sets and processes. Images that are
-            neither files nor in one are judged each time.
-        what: what is done, for the progress bar.
-    """
-    known = _read_cache(cache) if cache else {}
-    states = {image: _state_of(image) for image in images}
-    lines = {image: known.get(_key(image), "") if state else "" for image, state in states.items()}
-    unknown = [image for image, line in lines.items() if not line or not line.startswith(states[image])]
-    chunks = [unknown[start : start + _CHUNK] for start in range(0, len(unknown), _CHUNK)]
-    fresh: dict[str, str] = {}
-    written = monotonic()
-    try:
-        with (
-            strict_pillow(),
-            progress_bar(quiet=len(unknown) <= _PROGRESS_FROM) as progress,
-            in_threads(lambda some: list(map(judge, some)), chunks, cores()) as judged,
-        ):
-            task = progress.add_task(what, total=len(unknown))
-            for some, said in zip(chunks, judged, strict=True):
-                for image, line in zip(some, said, strict=True):
-                    lines[image] = states[image] + line
-                    if states[image] and not line.startswith(" ") and (key := _key(image)):
-                        fresh[key] = lines[image]
-                progress.advance(task, len(some))
-                if cache and monotonic() > written + _CACHE_SECONDS:
-                    _write_cache(cache, known | fresh)
-                    written = monotonic()
-    finally:  # also after Ctrl-C
-        if cache and fresh:
-            _write_cache(cache, known | fresh)
-    return {image: line.removeprefix(states[image]) for image, line in lines.items()}
-
-
-def _key(image: Any) -> str:
-    """Return the key of an image in the cache: its path, or its slot in a larger file; empty if it is not cached."""
-    if isinstance(image, Path):
-        return os.path.abspath(image)
-    return f"{os.path.abspath(image.file.path)} {image.slot}" if hasattr(image, "slot") else ""
+    bad = {index: end for index, line in enumerate(lines) if (end := line.find(" ") + 1) < len(line)}
+    problems = [Problem(files[index], lines[index][end:]) for index, end in bad.items()]
+    return Examined(problems, ["" if index in bad else line[:-1] for index, line in enumerate(lines)])
 
 
 def leave_out(split: Split, name: str, problems: Sequence[Problem], *, skip_bad: bool) -> Split:
@@ -153,20 +89,16 @@ def leave_out(split: Split, name: str, problems: Sequence[Problem], *, skip_bad:
         if any(NOT_DECODED in problem.reason for problem in problems):
             advice += f" Of other formats, {CONVERT}."
         raise UserError("\n".join([f"data: {count} cannot be used:", *shown, advice]))
-    reasons = {problem.file: problem.reason for problem in problems}
-    pairs = list(zip(split.files, split.targets, strict=True))
-    files, targets = zip(*(pair for pair in pairs if pair[0] not in reasons), strict=True)
-    left_out = (BadImage(n, *pair, reasons[pair[0]]) for n, pair in enumerate(pairs) if pair[0] in reasons)
-    return replace(split, files=files, targets=targets, left_out=tuple(left_out))
+    bad = known_of(split.files, {problem.file: problem.reason for problem in problems})
+    left_out = tuple(BadImage(n, split.files[n], split.targets[n], reason) for n, reason in bad.items())
+    return replace(take(split, np.delete(np.arange(len(split)), list(bad))), left_out=left_out)
 
 
-def group_copies(images: Sequence[ImageRef], digests: Mapping[ImageRef, str]) -> dict[ImageRef, int]:
-    """Return the number of its group for each image that has the same digest as another, or is listed twice."""
-    counts = Counter(digests.values())
-    if len(images) > len(digests):  # hashing a million paths takes seconds
-        counts.update(digests[image] for image, times in Counter(images).items() if times > 1 and image in digests)
+def group_copies(images: Sequence[ImageRef], digests: Sequence[str]) -> dict[ImageRef, int]:
+    """Return the number of its group for each image that has the same digest, unless empty, as another or is twice."""
+    counts = Counter(filter(None, digests))
     numbers = {digest: number for number, digest in enumerate(d for d, count in counts.items() if count > 1)}
-    return {image: numbers[digest] for image, digest in digests.items() if digest in numbers}
+    return {images[index]: numbers[digest] for index, digest in enumerate(digests) if digest in numbers}
 
 
 def _judge(image: ImageRef, decoder: Decoder) -> str:
@@ -202,33 +134,3 @@ def _read(file: Path) -> bytes:
         return os.read(descriptor, status.st_size)
     finally:
         os.close(descriptor)
-
-
-def _state_of(image: Any) -> str:
-    """Return the present state of a file, or that of the larger file when it was indexed; empty if it has none."""
-    if not isinstance(image, Path):
-        return f"{image.file.size} {image.file.mtime_ns} " if hasattr(image, "slot") else ""
-    with suppress(OSError, ValueError):
-        stat = os.stat(image)
-        return f"{stat.st_size} {stat.st_mtime_ns} "
-    return ""
-
-
-def _read_cache(cache: Path) -> dict[str, str]:
-    """Return "<size> <mtime_ns> <line>" by absolute path, fast to read even for a million files.
-
-    A missing or damaged cache, or one of another version, counts as empty.
-    """
-    with suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
-        content = json.loads(cache.read_bytes())
-        if content["version"] == _CACHE_VERSION:
-            return dict(content["files"])
-    return {}
-
-
-def _write_cache(cache: Path, verdicts: dict[str, str]) -> None:
-    """Replace the cache atomically; if the folder is not writable, only log that: the next start is slower."""
-    try:
-        write_atomically(cache, json.dumps({"version": _CACHE_VERSION, "files": verdicts}), durable=False)
-    except OSError as error:
-        logger.info("%s: not written (%s), so the files are checked again next time", cache, error.strerror)

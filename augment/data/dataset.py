@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.paths import Paths, as_paths
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.kind import Target as Target
@@ -56,6 +57,7 @@ class DecodedImage(StoredImage, Protocol):
 
 
 ImageRef = Path | StoredImage
+Images = Paths | tuple[ImageRef, ...]
 
 # The folder for indexes, caches and images that sources make or download, below the current folder.
 DATA_DIR = "outputs/data"
@@ -82,7 +84,7 @@ class Split:
     """The images of one split, in a fixed order; a sample's index in `files` is its identity.
 
     Attributes:
-        files: paths of encoded images, or images in larger files.
+        files: paths of encoded images, as `Paths` even if given as a tuple, or images in larger files.
         targets: the target of each image.
         kind: their kind, see `augment.data.targets`; rows without a kind count as labels.
         repeated: number of repeated images at the end, which balance classes.
@@ -94,7 +96,7 @@ class Split:
         weights: of train, with balance=weights: the weights of the classes or labels in the loss, (K,).
     """
 
-    files: tuple[ImageRef, ...]
+    files: Images
     targets: tuple[Target, ...]
     kind: Kind = field(default=CLASSES, compare=False)
     repeated: int = 0
@@ -105,6 +107,8 @@ class Split:
     weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.files and (paths := as_paths(self.files)):
+            object.__setattr__(self, "files", paths)
         if self.kind == CLASSES and self.targets and isinstance(self.targets[0], tuple):
             object.__setattr__(self, "kind", LABELS)
 
@@ -185,7 +189,7 @@ def check_dataset(dataset: object, what: str) -> Dataset:
 def _check_split(split: Split, classes: int, what: str) -> None:
     if len(split.files) != len(split.targets):
         raise UserError(f"{what} has {len(split.files)} files and {len(split.targets)} targets. Allowed: as many.")
-    for file in {type(file): file for file in split.files}.values():
+    for file in () if isinstance(split.files, Paths) else {type(file): file for file in split.files}.values():
         if not isinstance(file, Path) and not (hasattr(file, "name") and hasattr(file, "read")):
             raise UserError(f"{what} has the file {file!r}. Allowed: a Path, or an object with a name and a read().")
     if fault := split.kind.fault(split.targets, classes):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.dataset import ImageRef
-from augment.data.images import portable_name
+from augment.data.images import portable_names
 from augment.support.errors import UserError
 
 
@@ -31,7 +31,7 @@ def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
         raise UserError(f"data.group={pattern}: {error}. Allowed: a regular expression, or a column.") from None
     if compiled.groups != 1:
         raise UserError(f"data.group={pattern}: has {compiled.groups} groups in ( ). Allowed: one.")
-    names = list(map(portable_name, images))
+    names = list(portable_names(images))
     found = [match[1] if (match := compiled.search(name)) else None for name in names]
     if missing := [name for name, group in zip(names, found, strict=True) if group is None]:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
@@ -44,7 +44,7 @@ def joined(copies: Sequence[Any], groups: Sequence[Any]) -> NDArray[np.int64]:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    numbers = [_numbered(values) for values in (copies, groups)]
+    numbers = [numbered(values) for values in (copies, groups)]
     size = len(numbers[0]) + len(numbers[1])
     links = coo_array((np.ones(len(copies)), (numbers[0], len(copies) + numbers[1])), shape=(size, size))
     found: NDArray[np.int64] = connected_components(links, directed=False)[1][numbers[0]]
@@ -67,17 +67,21 @@ def share_out(
     """
     totals = np.append(np.bincount(strata), len(strata)).astype(float)
     filled, part = np.zeros((len(shares), len(totals))), np.empty(len(draw), np.int64)
-    order = np.argsort(groups, kind="stable")
-    members = np.split(strata[order], np.flatnonzero(np.diff(groups[order])) + 1)
+    # A row for each stratum of each group, and one for all images of the group, which is the last of its group.
+    columns, everything = len(totals), np.full_like(strata, len(totals) - 1)
+    rows, numbers = np.unique(np.tile(groups, 2) * columns + np.append(strata, everything), return_counts=True)
+    begins = np.searchsorted(rows, np.arange(len(draw) + 1) * columns).tolist()
+    strata_of = rows % columns
     for number in np.lexsort((draw, -np.bincount(groups))).tolist():
-        kinds, counts = np.unique(members[number], return_counts=True)
-        kinds, counts = np.append(kinds, len(totals) - 1), np.append(counts, len(members[number]))
+        own = slice(begins[number], begins[number + 1])
+        kinds, counts = strata_of[own], numbers[own]
         excess = ((2 * filled[:, kinds] + counts) * counts / totals[kinds]).sum(axis=1) / shares
         part[number] = excess.argmin()
         filled[part[number], kinds] += counts
     return part[groups]
 
 
-def _numbered(values: Sequence[Any]) -> NDArray[np.int64]:
+def numbered(values: Sequence[Any]) -> NDArray[np.int64]:
+    """Return the number of each value, (N,), in the order in which they come first."""
     numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
     return np.fromiter((numbers[value] for value in values), np.int64, len(values))

@@ -1,6 +1,6 @@
 """Names and bytes of images, which may be files or parts of larger files; open them with Pillow."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
 from augment.data.dataset import DecodedImage, ImageRef
+from augment.data.paths import Paths, as_paths, kinds_of
 
 
 def name_of(image: ImageRef) -> str:
@@ -26,6 +27,13 @@ def file_name(image: ImageRef) -> str:
 def portable_name(image: ImageRef) -> str:
     """Return an image's name that does not depend on where its data set is: its folder and file name."""
     return f"{image.parent.name}/{image.name}" if isinstance(image, Path) else image.name
+
+
+def portable_names(images: Sequence[ImageRef]) -> Iterable[str]:
+    """Return the `portable_name` of each image."""
+    if isinstance(images, Paths):
+        return ("/".join(f"/{name}".rsplit("/", 2)[-2:]) for name in images.texts())
+    return map(portable_name, images)
 
 
 def read_encoded(image: ImageRef) -> bytes | memoryview:
@@ -90,18 +98,17 @@ def orientation_of(image: Image.Image) -> int:
 
 def are_paths(images: Sequence[ImageRef]) -> bool:
     """Whether DALI reads all images itself: they are files of their own, with names in UTF-8."""
-    if not all(issubclass(kind, Path) for kind in set(map(type, images))):
+    if (paths := as_paths(images)) is None:
         return False
     try:
-        "\0".join(map(str, images)).encode()
-    except UnicodeEncodeError:
+        return all(name.decode() for name in paths.names.tolist())
+    except UnicodeDecodeError:
         return False
-    return True
 
 
 def are_decoded(images: Sequence[ImageRef]) -> bool:
     """Whether all images are stored decoded."""
-    return all(hasattr(kind, "read_pixels") for kind in set(map(type, images)))
+    return all(hasattr(kind, "read_pixels") for kind in kinds_of(images))
 
 
 def is_decoded(image: ImageRef) -> TypeGuard[DecodedImage]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.dataset import BadImage, Dataset, ImageRef, Split
 from augment.data.formats.folder import CUT
-from augment.data.grouping import joined, share_out
+from augment.data.grouping import joined, numbered, share_out
 from augment.data.images import portable_name
+from augment.data.paths import Paths, known_of, take_images
 from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
 from augment.support.text import amount
@@ -102,10 +103,9 @@ def _parts(
     dataset: Dataset, groups: Sequence[Hashable], shares: Sequence[float], seed: int, key: str
 ) -> NDArray[np.int64]:
     """Return the part of each train image, (N,), with images of a group, and those with the same bytes, in one part."""
-    files, kind = dataset.train.files, dataset.kind
-    keys = [dataset.copies.get(image, image) for image in files]
-    group = joined(keys, groups)
-    strata = kind.strata(dataset.train.targets) if kind.cuts_each else np.zeros(len(files), np.int64)
+    kind = dataset.kind
+    group = joined(_same(dataset), groups)
+    strata = kind.strata(dataset.train.targets) if kind.cuts_each else np.zeros(len(dataset.train), np.int64)
     count = len(np.unique(group))
     part = share_out(group, strata, shares, _draw(count, seed, "groups")) if count else group
     if len(np.unique(part)) < len(shares):
@@ -122,12 +122,18 @@ def _groups(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     Returns:
         The group of each image, (N,), and the stratum of each group, (G,): that of its first image.
     """
-    # A list may name an image several times, and images may have the same bytes.
-    keys = [dataset.copies.get(image, image) for image in dataset.train.files]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    group = np.fromiter((numbers[key] for key in keys), np.int64, len(keys))
+    group = numbered(_same(dataset))
     first = np.unique(group, return_index=True)[1].tolist()
     return group, dataset.kind.strata([dataset.train.targets[index] for index in first])
+
+
+def _same(dataset: Dataset) -> list[Any]:
+    """Return what is equal for train images that are the same: a list may name one twice; and for those in `copies`."""
+    files = dataset.train.files
+    same: list[Any] = files.names.tolist() if isinstance(files, Paths) else list(files)
+    for index, group in known_of(files, dataset.copies).items():
+        same[index] = group
+    return same
 
 
 def _cut(dataset: Dataset, scored: NDArray[np.bool_]) -> Dataset:
@@ -156,8 +162,8 @@ def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
 
 def take(split: Split, indices: NDArray[np.int64]) -> Split:
     """Return the images of a split at some indices."""
-    files, targets = (tuple(values[i] for i in indices.tolist()) for values in (split.files, split.targets))
-    return replace(split, files=files, targets=targets, repeated=0)
+    targets = tuple(split.targets[index] for index in indices.tolist())
+    return replace(split, files=take_images(split.files, indices), targets=targets, repeated=0)
 
 
 def take_some(split: Split, count: int, seed: int) -> Split:

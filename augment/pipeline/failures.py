@@ -11,6 +11,7 @@ import numpy as np
 from augment.data.check import Problem, check_files
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import are_paths, name_of, portable_name
+from augment.data.paths import known_of
 from augment.support.errors import UserError
 from augment.support.own_code import OwnCodeError, describe_in_op
 from augment.support.seeds import derive_seed
@@ -53,8 +54,8 @@ class BadImages:
             UserError: `Split.max_bad` does not allow it.
         """
         self.stand_ins = dict(stand_ins)
-        files = set(self._split.files) if self._split.bad else ()
-        if problems := [Problem(image.file, image.reason) for image in self._split.bad if image.file in files]:
+        bad = known_of(self._split.files, {image.file: image.reason for image in self._split.bad})
+        if problems := [Problem(self._split.files[index], reason) for index, reason in bad.items()]:
             self._add(problems)
 
     def replace(self, error: RuntimeError | UnreadableError) -> None:
@@ -100,7 +101,8 @@ class BadImages:
                 f"data.max_bad={most}: {amount(len(bad), 'image')} turned out bad during training, last {shown}. "
                 "Repair them, or allow more."
             ) from error
-        good = np.array([file not in bad for file in files])
+        good = np.ones(len(files), np.bool_)
+        good[list(known_of(files, dict.fromkeys(bad)))] = False
         if not good.any():
             raise UserError(f"data: no image is left that can be read: {shown}.") from error
         targets = self._split.targets

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from augment.data.dataset import ImageError, ImageRef
 from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
+from augment.data.paths import kinds_of
 from augment.pipeline.failures import UnreadableError
 from augment.pipeline.reading import Reading
 from augment.support.errors import UserError
@@ -46,7 +47,7 @@ class ImageFeed:
         self._raw, self.by_path = are_decoded(reading.files), are_paths(reading.files)
         # The form in which DALI receives an image: bytes or pixels.
         self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
-        kinds = set(map(type, reading.files))
+        kinds = kinds_of(reading.files)
         self._expects = all(hasattr(kind, "expect") for kind in kinds)
         self._begin: _Begin | None = None
         self._read_together: _ReadTogether | None = None

@@ -294,7 +294,6 @@ class Loader:
     def _build(self, checkpoint: str | None = None) -> BuiltPipeline:
         self._process = os.getpid()
         pipeline = build_pipeline(self.plan, self._reading, self.placement, self._form, checkpoint)
-        pipeline.build()
         pipeline.schedule_run()  # the first time, this schedules all batches to prefetch
         return pipeline
 

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Any
 
 from augment.data.dataset import Split
-from augment.data.images import portable_name
+from augment.data.images import portable_names
 from augment.support.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -71,5 +71,5 @@ def restored(restore: Callable[[], object], *, inside: bool) -> bool:
 
 def digest_of(split: Split) -> str:
     """Hash a split's files by folder, name and target: the same images in another folder are the same."""
-    lines = (f"{portable_name(file)} {target}" for file, target in zip(split.files, split.targets, strict=True))
+    lines = (f"{name} {target}" for name, target in zip(portable_names(split.files), split.targets, strict=True))
     return blake2b("\n".join(lines).encode(errors="surrogateescape"), digest_size=8).hexdigest()

@@ -11,11 +11,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import torch
 from nvidia.dali import backend
 
 from augment.data.dataset import Split
 from augment.data.own.items import end_readers
+from augment.data.paths import known_of, take_images
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
@@ -101,8 +103,9 @@ def make_loaders(config: Config) -> Loaders:
     """Make the loaders of a run and start building the first pipeline, unless the run is to be resumed."""
     dataset, fresh = config.dataset, config.fit.resume is None
     train = dataset.train
-    bad = {image.file for split in (train, dataset.val) for image in split.bad}
-    files = [file for file in (*train.files[: train.images], *dataset.val.files) if file not in bad]
+    files = train.files[: train.images] + dataset.val.files
+    bad = known_of(files, {image.file: "" for split in (train, dataset.val) for image in split.bad})
+    files = take_images(files, np.delete(np.arange(len(files)), list(bad)))
     # A resumed run keeps its decoder. Each trial may choose another one, which would decode to other pixels.
     trial = fresh and not config.fit.deterministic
     placement = place(config.aug, files, config.fit.torch_device(), threads=config.fit.cpu_threads(), trial=trial)

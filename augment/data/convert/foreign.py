@@ -61,9 +61,9 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
     Raises:
         UserError: an image cannot be used, or no class of val is left in train.
     """
-    cache = Path(DATA_DIR) / f"checked-{digest(about)}.json"
+    cache = Path(DATA_DIR) / f"checked-{digest(about)}.txt"
     opened: dict[ImageRef, AsJpeg] = {}
-    digests: dict[ImageRef, str] = {}
+    digests: list[str] = []
     splits: dict[str, Split] = {}
     for name, split in (("train", dataset.train), ("val", dataset.val)):
         examined = examine_files(split.files, cache=cache)
@@ -75,10 +75,10 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
         bad = [problem for problem in examined.problems if problem.file not in opened]
         kept = leave_out(split, name, bad, skip_bad=skip_bad)
         splits[name] = replace(kept, files=tuple(opened.get(file, file) for file in kept.files))
-        digests |= examined.digests
+        digests += examined.digests
     train, val = splits["train"], splits["val"]
-    checked = replace(dataset, train=train, val=val, copies=group_copies(train.files + val.files, digests))
-    return checked, len(opened)
+    copies = group_copies(dataset.train.files + dataset.val.files, digests)
+    return replace(dataset, train=train, val=val, copies=copies), len(opened)
 
 
 @cache

@@ -6,8 +6,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.faults import CONVERT
+from augment.data.paths import Paths
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import expanded, near_file, shown
 from augment.support.text import list_some
@@ -24,8 +27,6 @@ FOREIGN_EXTENSIONS = frozenset(
     | {".dds", ".pcx", ".j2k", ".jpf", ".jpx", ".dib", ".xcf", ".eps"}
     | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".nrw", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"}  # of cameras
 )
-
-_ALL_EXTENSIONS = EXTENSIONS | FOREIGN_EXTENSIONS
 
 # Names of folders that are a split rather than a class, by the split that they suggest.
 _SPLITS = {
@@ -93,7 +94,7 @@ def scan_split(root: Path, classes: Sequence[str]) -> Split:
     for name in folders:
         if name not in classes:
             raise UserError(f"{folder / name} is not one of the model's classes.{suggest(name, classes)}")
-    found = [_find(folders[name]) if name in folders else ([], []) for name in classes]
+    found = [_find(folders[name]) if name in folders else (Paths(()), []) for name in classes]
     if not any(files for files, _ in found):
         raise UserError(f"{folder} holds no images.")
     return _split(found)
@@ -152,7 +153,7 @@ def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, w
             text = f"{folder} is a class that train lacks.{nearest(name, train_folders)} Allowed: to {some}."
             problems.insert(0, text)
     val = [
-        _find(val_folders[name], with_foreign=with_foreign) if name in val_folders else ([], [])
+        _find(val_folders[name], with_foreign=with_foreign) if name in val_folders else (Paths(()), [])
         for name in train_folders
     ]
     if not any(files for files, _ in val):
@@ -161,10 +162,10 @@ def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, w
     return Dataset(tuple(train_folders), _split(train), _split(val))
 
 
-def _split(found: list[tuple[list[Path], list[Path]]]) -> Split:
+def _split(found: list[tuple[Paths, list[Path]]]) -> Split:
     """Return a split of the images, and of the images in foreign formats, of each class."""
     return Split(
-        files=tuple(file for files, _ in found for file in files),
+        files=Paths(np.concatenate([files.names for files, _ in found])),
         targets=tuple(target for target, (files, _) in enumerate(found) for _ in files),
         foreign=tuple((file, target) for target, (_, foreign) in enumerate(found) for file in foreign),
     )
@@ -222,23 +223,23 @@ def _folders(parent: Path) -> dict[str, Path]:
 
 def find_images(folder: Path, *, with_foreign: bool = False) -> list[Path]:
     """Return the images at any depth below `folder`, sorted by path; those of foreign formats only if asked."""
-    return _find(folder, with_foreign=with_foreign)[0]
+    return list(_find(folder, with_foreign=with_foreign)[0])
 
 
-def _find(folder: Path, *, with_foreign: bool = False) -> tuple[list[Path], list[Path]]:
+def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path]]:
     """Return the images at any depth below `folder`, sorted by path, and the others of foreign formats."""
 
     def refuse(error: OSError) -> None:
         raise _unreadable(error)
 
     found: list[str] = []
+    foreign: list[Path] = []
     for parent, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.join(parent, name) for name in names if _is_image(name, _ALL_EXTENSIONS)]
-    images: tuple[list[Path], list[Path]] = ([], [])
-    for name in sorted(found):
-        images[not (with_foreign or _is_image(os.path.basename(name)))].append(Path(name))
-    return images
+        begin = str(Path(parent, "_"))[:-1]
+        found += [begin + name for name in names if _is_image(name)]
+        foreign += [Path(parent, name) for name in names if _is_image(name, FOREIGN_EXTENSIONS)]
+    return Paths(sorted([*found, *map(str, foreign)] if with_foreign else found)), sorted(foreign, key=str)
 
 
 def _has_images(folder: Path) -> bool:
@@ -250,7 +251,7 @@ def _has_images(folder: Path) -> bool:
 
 
 def _is_image(name: str, extensions: Collection[str] = EXTENSIONS) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in extensions
+    return name[0] != "." and name[name.rfind(".") :].lower() in extensions
 
 
 def _other_files(folder: Path) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from augment.data.check import remember
+from augment.data.cache import remember
 from augment.data.dataset import DATA_DIR
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import SIDEWAYS, orientation_of, points_back
@@ -48,13 +48,13 @@ class Header:
 def read_headers(files: Sequence[Path]) -> dict[Path, Header]:
     """Return the headers of images, without those that cannot be read; they are cached."""
     lines = remember(files, _read, cache_file("headers", files))
-    return {file: Header(*map(int, line.split())) for file, line in lines.items() if line}
+    return {file: Header(*map(int, line.split())) for file, line in zip(files, lines, strict=True) if line}
 
 
 def cache_file(what: str, files: Sequence[Path], *options: object) -> Path:
     """Return the cache for what is read of some files: one for each folder of a data set."""
     folder = files[0].parent.resolve() if files else ""
-    return Path(DATA_DIR) / f"{what}-{digest(folder, *options)}.json"
+    return Path(DATA_DIR) / f"{what}-{digest(folder, *options)}.txt"
 
 
 def _read(file: Path) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from augment.data.check import remember
+from augment.data.cache import remember
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.formats.folder import find_images
 from augment.data.formats.headers import cache_file, read_headers
@@ -95,7 +95,8 @@ def read_masks(found: Sequence[Pairs], pixels: Pixels) -> Dataset:
     everything = [mask for split in found for mask in split.masks.values()]
     cache = cache_file("masks", everything, pixels.labels, pixels.colors)
     plain = MaskFile(Path(), pixels.labels, pixels.colors)
-    facts = remember(everything, lambda file: _judge(replace(plain, path=file)), cache)
+    lines = remember(everything, lambda file: _judge(replace(plain, path=file)), cache)
+    facts = dict(zip(everything, lines, strict=True))
     highest = max((int(line.split(" ", 3)[2]) for line in facts.values()), default=-1)
     names = pixels.names or tuple(map(str, range(highest + 1)))
     if len(names) < 2 and not pixels.names:

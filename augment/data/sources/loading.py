@@ -6,8 +6,9 @@ from pathlib import Path
 
 from augment.data.balance import balanced
 from augment.data.check import Problem, examine_files, group_copies, leave_out
-from augment.data.dataset import DATA_DIR, Dataset, ImageRef, check_dataset
+from augment.data.dataset import DATA_DIR, Dataset, check_dataset
 from augment.data.images import portable_name
+from augment.data.paths import known_of
 from augment.data.selection import as_left_out, cut_val, take_fraction
 from augment.data.sources.notices import (
     describe_copies,
@@ -109,21 +110,20 @@ def _load(source: Source, *, needs_val: bool) -> Dataset:
 def _checked(source: Source, dataset: Dataset) -> Dataset:
     """Return the images that can be decoded, with `Dataset.copies`, as far as the source wants them checked."""
     named = getattr(source, "train", "") or getattr(source, "root", "")
-    cache = Path(getattr(source, "dir", DATA_DIR)) / f"checked-{digest(expanded(named).resolve())}.json"
-    skip_bad, digests = getattr(source, "skip_bad", False), dict[ImageRef, str]()
-    names = source.must_check(dataset)
+    cache = Path(getattr(source, "dir", DATA_DIR)) / f"checked-{digest(expanded(named).resolve())}.txt"
+    skip_bad, names = getattr(source, "skip_bad", False), source.must_check(dataset)
+    images = (dataset.train.files if "train" in names else ()) + (dataset.val.files if "val" in names else ())
+    examined = examine_files(images, cache=cache)
+    reasons = {**dataset.faults, **{problem.file: problem.reason for problem in examined.problems}}
     for name in ("train", "val"):
         split, called = getattr(dataset, name), "val" if source.only_val else name
-        examined = examine_files(split.files if name in names else (), cache=cache)
-        reasons = {**dataset.faults, **{problem.file: problem.reason for problem in examined.problems}}
-        problems = [Problem(file, reasons[file]) for file in split.files if file in reasons] if reasons else []
+        problems = [Problem(split.files[index], reason) for index, reason in known_of(split.files, reasons).items()]
         split = leave_out(split, called, problems, skip_bad=skip_bad)
         if name in names:
             split = replace(split, max_bad=getattr(source, "max_bad", 0) if skip_bad else 0)
         dataset = replace(dataset, train=split) if name == "train" else replace(dataset, val=split)
         dataset = dataset.noting(describe_left_out(split, called))
-        digests |= examined.digests
-    return replace(dataset, copies=group_copies(dataset.train.files + dataset.val.files, digests)) if names else dataset
+    return replace(dataset, copies=group_copies(images, examined.digests))
 
 
 def _choose(source: Source, dataset: Dataset, left_out: LeftOut | None) -> Dataset:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable
 from augment.data.dataset import Dataset, ImageRef, Split
 from augment.data.faults import CONVERT
 from augment.data.images import name_of
+from augment.data.paths import known_of
 from augment.data.targets.boxes import BACKGROUND
 from augment.data.targets.kind import Target
 from augment.support.errors import UserError
@@ -78,7 +79,7 @@ def describe_copies(dataset: Dataset) -> str:
     if not dataset.copies:
         return ""
     train, val = (
-        [(dataset.copies[i], i, t) for i, t in zip(split.files, split.targets, strict=True) if i in dataset.copies]
+        [(group, split.files[n], split.targets[n]) for n, group in known_of(split.files, dataset.copies).items()]
         for split in (dataset.train, dataset.val)
     )
     targets: dict[int, dict[Hashable, tuple[Target, ImageRef]]] = defaultdict(dict)

@@ -152,7 +152,7 @@ def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Fa
     if not source.cuts_val:
         return data, facts
     images = data.train.files + data.val.files
-    digests = {image: f"{fact['digest']:x}" for image, fact in zip(images, facts, strict=True) if not fact["fault"]}
+    digests = [f"{fact['digest']:x}" if not fact["fault"] else "" for fact in facts]
     try:
         cut = cut_val(source, replace(data, copies=group_copies(images, digests)))
     except UserError as error:

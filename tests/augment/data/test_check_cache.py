@@ -1,6 +1,5 @@
 """The cache of checks: a file is opened again only if it has changed."""
 
-import json
 import os
 from pathlib import Path
 
@@ -16,9 +15,11 @@ def stamp(file: Path, seconds: int) -> None:
     os.utime(file, (seconds, seconds))
 
 
-def test_an_interrupted_check_keeps_its_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_check_keeps_its_verdicts(
+    tmp_path: Path, judged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = [write(tmp_path, f"{number}.jpg", b"") for number in range(70)]
-    cache = tmp_path / "check.json"
+    cache = tmp_path / "check.txt"
     judge = check._judge
 
     def interrupt(file: Path, decoder: Decoder) -> object:
@@ -29,11 +30,48 @@ def test_an_interrupted_check_keeps_its_verdicts(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(check, "_judge", interrupt)
     with pytest.raises(KeyboardInterrupt):
         check_files(files, cache=cache)
-    assert len(json.loads(cache.read_text())["files"]) == 64  # the first chunk
+    monkeypatch.setattr(check, "_judge", judge)
+    judged.clear()
+    assert len(check_files(files, cache=cache)) == 70
+    assert sorted(judged) == [f"{number}.jpg" for number in range(64, 70)]  # all but the first chunk
+
+
+def test_new_verdicts_are_appended(tmp_path: Path, judged: list[str]) -> None:
+    cache = tmp_path / "check.txt"
+    files = [write(tmp_path, f"{number}.jpg", encoded("JPEG")) for number in range(3)]
+    check_files(files[:2], cache=cache)
+    before = cache.read_bytes()
+    check_files(files, cache=cache)
+    assert cache.read_bytes().startswith(before)
+    assert len(judged) == 3
+
+
+@pytest.mark.parametrize("lost", range(1, 8))
+def test_a_torn_last_write_is_ignored(tmp_path: Path, judged: list[str], lost: int) -> None:
+    """The machine stops while the cache is written: the row that is incomplete does not count, now or later."""
+    cache = tmp_path / "check.txt"
+    files = [write(tmp_path, f"{number}.jpg", b"") for number in range(3)]
+    check_files(files[:2], cache=cache)
+    cache.write_bytes(cache.read_bytes()[:-lost])
+    for _ in range(2):
+        assert check_files(files, cache=cache) == [Problem(file, "is empty (0 bytes)") for file in files]
+    # Without its last byte, the end of the line, the row is complete as soon as another one follows.
+    assert sorted(judged) == ["0.jpg", "1.jpg", "1.jpg", "2.jpg"]
+
+
+def test_a_cache_of_which_most_is_out_of_date_is_written_anew(tmp_path: Path) -> None:
+    cache = tmp_path / "check.txt"
+    file, other = write(tmp_path, "0.jpg", encoded("JPEG")), write(tmp_path, "1.jpg", encoded("JPEG"))
+    check_files([other], cache=cache)
+    for seconds in range(20):
+        stamp(file, seconds)
+        assert check_files([file], cache=cache) == []
+    assert cache.read_bytes().count(b".jpg") < 8
+    assert cache.read_bytes().count(b"1.jpg") == 1
 
 
 def test_cached_files_are_not_opened_again(tmp_path: Path, judged: list[str]) -> None:
-    cache = tmp_path / "new" / "folder" / "check.json"
+    cache = tmp_path / "new" / "folder" / "check.txt"
     files = [write(tmp_path, "good.jpg", encoded("JPEG")), write(tmp_path, "bad.jpg", b"")]
     first = check_files(files, cache=cache)
     assert sorted(judged) == ["bad.jpg", "good.jpg"]
@@ -43,7 +81,7 @@ def test_cached_files_are_not_opened_again(tmp_path: Path, judged: list[str]) ->
 
 
 def test_changed_files_are_checked_again(tmp_path: Path, judged: list[str]) -> None:
-    cache = tmp_path / "check.json"
+    cache = tmp_path / "check.txt"
     files = [write(tmp_path, f"{name}.jpg", encoded("JPEG")) for name in ("same", "shorter", "newer", "gone")]
     for file in files:
         stamp(file, 1000)
@@ -64,17 +102,19 @@ def test_changed_files_are_checked_again(tmp_path: Path, judged: list[str]) -> N
     [
         b"",
         b"{",
-        b"[]",
-        b"[" * 100_000,
-        b'{"version": 0, "files": {"FILE": "0 0  is fine"}}',
-        b'{"version": 5, "files": []}',
-        b'{"version": 5, "files": {"FILE": "0"}}',
+        b'{"version": 5, "files": {"FILE": "0 0  is fine"}}',
+        b"5\nFILE\0STATE 0123456789abcdef \0\n",
+        b"6\nFILE\0STATE 0123456789abcdef ",
+        b"6\nFILE\0\n",
+        b"6\nFILE\0STATE 0123456789abcdef \0\0\n",
+        b"6\n\0\0\0\n\xff\n",
     ],
 )
 def test_damaged_cache_is_ignored_and_replaced(tmp_path: Path, judged: list[str], content: bytes) -> None:
-    cache = tmp_path / "check.json"
+    cache = tmp_path / "check.txt"
     file = write(tmp_path, "bad.jpg", b"")
-    cache.write_bytes(content.replace(b"FILE", str(file).encode()))
+    state = b"0 %d" % file.stat().st_mtime_ns
+    cache.write_bytes(content.replace(b"FILE", str(file).encode()).replace(b"STATE", state))
     for _ in range(2):
         assert check_files([file], cache=cache) == [Problem(file, "is empty (0 bytes)")]
     assert judged == ["bad.jpg"]

@@ -74,7 +74,7 @@ def test_the_rarest_label_is_in_as_many_folds_as_it_can_be() -> None:
 
 def test_duplicates_in_a_list_stay_in_one_split() -> None:
     whole = of_classes(0)
-    listed = Split(whole.train.files * 2, whole.train.targets * 2)
+    listed = Split(whole.train.files + whole.train.files, whole.train.targets * 2)
     for fold in range(3):
         one = take_fold(Dataset(whole.classes, listed, VAL), folds=3, fold=fold, seed=0)
         assert not set(one.train.files) & set(one.val.files)

@@ -1,0 +1,157 @@
+"""Remember what a function says of images: a file of lines that grows, valid as long as the images are as they were."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeVar
+
+from augment.data.dataset import ImageRef
+from augment.data.faults import strict_pillow
+from augment.data.paths import Paths
+from augment.support.background import in_threads
+from augment.support.console import progress_bar
+from augment.support.files import write_atomically
+from augment.support.process import cores
+
+logger = logging.getLogger(__name__)
+
+Image = TypeVar("Image", bound=ImageRef)
+
+_VERSION = b"6\n"  # the first line; increase it when a verdict changes
+_SECONDS = 60.0  # between two writes: an interrupted check loses no more
+_CHUNK, _STATES = 64, 4096  # images that a thread judges in a row, or asks the system about
+_PROGRESS_FROM = 1000  # images
+
+
+def remember(
+    images: Sequence[Image], judge: Callable[[Image], str], cache: Path | None, what: str = "Reading"
+) -> list[str]:
+    """Return the line that a function says of each image; of images as they were, from a cache.
+
+    Several threads call the function, each with one image at a time, and once for an image that occurs twice.
+
+    Args:
+        images: the images.
+        judge: returns the line; one that begins with a blank is not cached.
+        cache: a file of lines by path, size and modification time, to which new ones are appended every minute. It is
+            created if missing, and may be shared between data sets and processes. Images that are neither files nor in
+            one are judged each time.
+        what: what is done, for the progress bar.
+    """
+    # Files by their names in bytes: a million paths as objects take ten seconds and a gigabyte.
+    refs: Sequence[Any] = images.names.tolist() if isinstance(images, Paths) else list(map(_ref, images))
+    with in_threads(lambda some: list(map(_state_of, some)), _chunks(refs, _STATES), cores()) as found:
+        states = [state for some in found for state in some]
+    stored = _Lines(cache)
+    keys = _keys(refs)
+    known = [stored.get(key, state) for key, state in zip(keys, states, strict=True)]
+    unknown = {ref: index for index, (ref, line) in enumerate(zip(refs, known, strict=True)) if line is None}
+    chunks, fresh = _chunks(list(unknown), _CHUNK), dict[Any, str]()
+    try:
+        with (
+            strict_pillow(),
+            progress_bar(quiet=len(unknown) <= _PROGRESS_FROM) as progress,
+            in_threads(lambda some: [judge(_image(ref)) for ref in some], chunks, cores()) as judged,
+        ):
+            task = progress.add_task(what, total=len(unknown))
+            for some, said in zip(chunks, judged, strict=True):
+                for ref, line in zip(some, said, strict=True):
+                    fresh[ref], index = line, unknown[ref]
+                    if not line.startswith(" "):
+                        stored.add(keys[index], states[index], line)
+                progress.advance(task, len(some))
+                stored.write(every=_SECONDS)
+    finally:  # also after Ctrl-C
+        stored.write()
+    return [fresh[ref] if line is None else line for ref, line in zip(refs, known, strict=True)]
+
+
+class _Lines:
+    """The lines of a cache: rows "key NUL size mtime_ns line NUL", of which the last with a key counts.
+
+    A row that is not complete is ignored, and so is a file of another version.
+    """
+
+    def __init__(self, cache: Path | None) -> None:
+        self._cache, self._rows, self._written = cache, list[bytes](), monotonic()
+        self._known: dict[bytes, bytes] = {}
+        self._anew = True  # whether the next write replaces the file
+        with suppress(OSError):
+            self._read(cache)
+
+    def _read(self, cache: Path | None) -> None:
+        with open(cache or os.devnull, "rb") as stream:
+            if stream.readline() == _VERSION:
+                count = 0
+                for row in stream:
+                    key, *line = row.split(b"\0")
+                    if line[1:] == [b"\n"]:
+                        self._known[key], count = line[0], count + 1
+                self._anew = count > 2 * len(self._known)  # most rows are out of date
+
+    def get(self, key: bytes, state: bytes) -> str | None:
+        """Return the line of an image, if its state was the same."""
+        line = self._known.get(key, b"")
+        return line[len(state) :].decode(errors="surrogateescape") if state and line.startswith(state) else None
+
+    def add(self, key: bytes, state: bytes, line: str) -> None:
+        """Add a line, unless the image has no key or no state."""
+        row = b"%b\0%b%b\0\n" % (key, state, line.encode(errors="surrogateescape"))
+        if key and state and row.count(b"\n") == 1:
+            self._rows.append(row)
+
+    def write(self, every: float = 0) -> None:
+        """Append what was added, unless that was done less than some seconds ago; if it is impossible, log that."""
+        if self._cache is None or not self._rows or monotonic() < self._written + every:
+            return
+        kept = [b"%b\0%b\0\n" % row for row in self._known.items()] if self._anew else []
+        try:
+            if self._anew:
+                write_atomically(self._cache, b"".join([_VERSION, *kept, *self._rows]), durable=False)
+            else:
+                with self._cache.open("ab") as stream:
+                    stream.write(b"\n" + b"".join(self._rows))  # the last row may be incomplete
+            self._anew = False
+        except OSError as error:  # the next start is slower
+            logger.info("%s: not written (%s), so the files are checked again next time", self._cache, error.strerror)
+        self._rows, self._written = [], monotonic()
+
+
+def _ref(image: Any) -> Any:
+    return os.fsencode(image) if isinstance(image, Path) else image
+
+
+def _image(ref: Any) -> Any:
+    return Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref
+
+
+def _chunks(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _keys(refs: Iterable[Any]) -> list[bytes]:
+    """Return the key of each image: its path, or its slot in a larger file; empty if it is not cached."""
+    folders: dict[bytes, bytes] = {}
+    keys = []
+    for ref in refs:
+        if isinstance(ref, bytes):
+            folder, slash, name = ref.rpartition(b"/")
+            if folder not in folders:
+                folders[folder] = os.path.abspath(folder + slash) + b"/"
+            keys.append(folders[folder] + name)
+        else:
+            keys.append(os.fsencode(f"{os.path.abspath(ref.file.path)} {ref.slot}") if hasattr(ref, "slot") else b"")
+    return keys
+
+
+def _state_of(ref: Any) -> bytes:
+    """Return the present state of a file, or that of the larger file when it was indexed; empty if it has none."""
+    if not isinstance(ref, bytes):
+        return b"%d %d " % (ref.file.size, ref.file.mtime_ns) if hasattr(ref, "slot") else b""
+    with suppress(OSError, ValueError):
+        stat = os.stat(ref)
+        return b"%d %d " % (stat.st_size, stat.st_mtime_ns)
+    return b""
