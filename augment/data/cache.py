@@ -85,12 +85,11 @@ class _Lines:
     def _read(self, cache: Path | None) -> None:
         with open(cache or os.devnull, "rb") as stream:
             if stream.readline() == _VERSION:
-                count = 0
-                for row in stream:
-                    key, *line = row.split(b"\0")
-                    if line[1:] == [b"\n"]:
-                        self._known[key], count = line[0], count + 1
-                self._anew = count > 2 * len(self._known)  # most rows are out of date
+                *rows, _ = stream.read().split(b"\0\n")
+                parts = (row.partition(b"\0") for row in rows)
+                # A new line in a row means that its first part was not written completely.
+                self._known = {key: line for key, _, line in parts if b"\n" not in line}
+                self._anew = len(rows) > 2 * len(self._known)  # most are out of date
 
     def get(self, key: bytes, state: bytes) -> str | None:
         """Return the line of an image, if its state was the same."""
@@ -113,7 +112,7 @@ class _Lines:
                 write_atomically(self._cache, b"".join([_VERSION, *kept, *self._rows]), durable=False)
             else:
                 with self._cache.open("ab") as stream:
-                    stream.write(b"\n" + b"".join(self._rows))  # the last row may be incomplete
+                    stream.write(b"".join([b"\n\0\n", *self._rows]))  # the last row may be incomplete
             self._anew = False
         except OSError as error:  # the next start is slower
             logger.info("%s: not written (%s), so the files are checked again next time", self._cache, error.strerror)

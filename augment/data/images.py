@@ -32,7 +32,8 @@ def portable_name(image: ImageRef) -> str:
 def portable_names(images: Sequence[ImageRef]) -> Iterable[str]:
     """Return the `portable_name` of each image."""
     if isinstance(images, Paths):
-        return ("/".join(f"/{name}".rsplit("/", 2)[-2:]) for name in images.texts())
+        texts = (text if "/" in text else f"/{text}" for text in images.texts())
+        return (text[text.rfind("/", 0, text.rfind("/")) + 1 :] for text in texts)
     return map(portable_name, images)
 
 

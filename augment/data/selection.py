@@ -13,7 +13,7 @@ from augment.data.dataset import BadImage, Dataset, ImageRef, Split
 from augment.data.formats.folder import CUT
 from augment.data.grouping import joined, numbered, share_out
 from augment.data.images import portable_name
-from augment.data.paths import Paths, known_of, take_images
+from augment.data.paths import keys_of, known_of, take_images
 from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
 from augment.support.text import amount
@@ -129,9 +129,8 @@ def _groups(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _same(dataset: Dataset) -> list[Any]:
     """Return what is equal for train images that are the same: a list may name one twice; and for those in `copies`."""
-    files = dataset.train.files
-    same: list[Any] = files.names.tolist() if isinstance(files, Paths) else list(files)
-    for index, group in known_of(files, dataset.copies).items():
+    same = keys_of(dataset.train.files)
+    for index, group in known_of(dataset.train.files, dataset.copies).items():
         same[index] = group
     return same
 

@@ -166,7 +166,7 @@ def _split(found: list[tuple[Paths, list[Path]]]) -> Split:
     """Return a split of the images, and of the images in foreign formats, of each class."""
     return Split(
         files=Paths(np.concatenate([files.names for files, _ in found])),
-        targets=tuple(target for target, (files, _) in enumerate(found) for _ in files),
+        targets=tuple(target for target, (files, _) in enumerate(found) for _ in range(len(files))),
         foreign=tuple((file, target) for target, (_, foreign) in enumerate(found) for file in foreign),
     )
 
@@ -237,8 +237,12 @@ def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path
     for parent, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         begin = str(Path(parent, "_"))[:-1]
-        found += [begin + name for name in names if _is_image(name)]
-        foreign += [Path(parent, name) for name in names if _is_image(name, FOREIGN_EXTENSIONS)]
+        endings = [name[name.rfind(".") :] for name in names]
+        known = {ending for ending in set(endings) if ending.lower() in EXTENSIONS}
+        pairs = zip(names, endings, strict=True)
+        found += [begin + name for name, ending in pairs if ending in known and name[0] != "."]
+        if len(known) < len(set(endings)):
+            foreign += [Path(parent, name) for name in names if _is_image(name, FOREIGN_EXTENSIONS)]
     return Paths(sorted([*found, *map(str, foreign)] if with_foreign else found)), sorted(foreign, key=str)
 
 

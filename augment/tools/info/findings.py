@@ -187,7 +187,7 @@ def _images(info: Info, convert: str) -> Iterator[DataFinding]:
     longest = info.describe(int(np.argmax(lengths)))
     blank = list_some((name_of(info.images[index]) for index in np.flatnonzero(facts["blank"]).tolist()), most=3)
     gray, black, alpha, cmyk, deep = (
-        np.char.find(facts["mode"], part) >= 0 for part in ("gray", "black", "alpha", "CMYK", "16 bit")
+        np.array([part in mode for mode in facts["mode"]]) for part in ("gray", "black", "alpha", "CMYK", "16 bit")
     )
     for kind, which in {
         "small": info.good & (short_side < size),

@@ -21,6 +21,7 @@ from augment.data.check import group_copies
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.faults import DECODER_ERRORS, FORMATS, find_fault, strict_pillow
 from augment.data.images import SIDEWAYS, is_decoded, orientation_of, read_encoded
+from augment.data.paths import keys_of, known_of
 from augment.data.selection import cut_val
 from augment.data.sources.registry import Source
 from augment.support.background import in_threads
@@ -36,8 +37,8 @@ FACTS = np.dtype(
         ("width", "u4"),
         ("height", "u4"),
         ("bytes", "u8"),
-        ("format", "U8"),
-        ("mode", "U20"),
+        ("format", "O"),
+        ("mode", "O"),
         ("orientation", "u1"),
         ("digest", "u8"),
         ("looks", "u8"),
@@ -54,6 +55,7 @@ _MODES = {
 }  # fmt: skip
 
 _THREADS = 8
+_CHUNK = 32  # images that a thread examines in a row
 _PROGRESS_FROM = 500  # images
 _BLANK = 2.0  # standard deviation in gray levels, below which an image has a single color
 _SIDE, _LOW = 32, 8
@@ -74,18 +76,25 @@ def scan_images(images: Sequence[ImageRef], faults: Mapping[ImageRef, str] = Map
     """Return the `FACTS` of images, (N,); `faults` are known ones of their targets.
 
     Each image is read once, validated as before training (`augment.data.check`) and decoded, JPEGs at an eighth of
-    their size where that is enough. About a hundred bytes are kept per image; beyond that, each thread needs memory for
-    one image.
+    their size where that is enough. 60 bytes are kept per image; beyond that, each thread needs memory for one image.
     """
-    facts = np.zeros(len(images), FACTS)
+    facts, starts = np.zeros(len(images), FACTS), range(0, len(images), _CHUNK)
+    threads = max(_THREADS, cores())
+
+    def examined(start: int) -> list[tuple[Any, ...]]:
+        return [examine(image)[0] for image in images[start : start + _CHUNK]]
+
     with (
         strict_pillow(),
         progress_bar(quiet=len(images) <= _PROGRESS_FROM) as progress,
-        in_threads(lambda image: examine(image)[0], images, max(_THREADS, cores())) as scanned,
+        in_threads(examined, starts, threads, ahead=2 * threads) as scanned,
     ):
-        for index, found in enumerate(progress.track(scanned, len(images), description="Scanning images")):
-            facts[index] = found
-            facts["fault"][index] = found[0] or faults.get(images[index], "")
+        task = progress.add_task("Scanning images", total=len(images))
+        for start, found in zip(starts, scanned, strict=True):
+            facts[start : start + len(found)] = found
+            progress.advance(task, len(found))
+    for index, fault in known_of(images, faults).items():
+        facts["fault"][index] = facts["fault"][index] or fault
     return facts
 
 
@@ -157,5 +166,5 @@ def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Fa
         cut = cut_val(source, replace(data, copies=group_copies(images, digests)))
     except UserError as error:
         return replace(data, problems=(*data.problems, str(error))), facts
-    indices = {image: index for index, image in enumerate(images)}
-    return cut, facts[[indices[image] for image in cut.train.files + cut.val.files]]
+    indices = {key: index for index, key in enumerate(keys_of(images))}
+    return cut, facts[[indices[key] for key in keys_of(cut.train.files + cut.val.files)]]

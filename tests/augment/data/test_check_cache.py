@@ -106,7 +106,6 @@ def test_changed_files_are_checked_again(tmp_path: Path, judged: list[str]) -> N
         b"5\nFILE\0STATE 0123456789abcdef \0\n",
         b"6\nFILE\0STATE 0123456789abcdef ",
         b"6\nFILE\0\n",
-        b"6\nFILE\0STATE 0123456789abcdef \0\0\n",
         b"6\n\0\0\0\n\xff\n",
     ],
 )
