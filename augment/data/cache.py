@@ -150,7 +150,8 @@ def _state_of(ref: Any) -> bytes:
     """Return the present state of a file, or that of the larger file when it was indexed; empty if it has none."""
     if not isinstance(ref, bytes):
         return b"%d %d " % (ref.file.size, ref.file.mtime_ns) if hasattr(ref, "slot") else b""
-    with suppress(OSError, ValueError):
+    try:
         stat = os.stat(ref)
-        return b"%d %d " % (stat.st_size, stat.st_mtime_ns)
-    return b""
+    except (OSError, ValueError):
+        return b""
+    return b"%d %d " % (stat.st_size, stat.st_mtime_ns)
