@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -24,13 +24,13 @@ from augment.data.sources import load_dataset, parse_data
 def test_data_that_have_changed_are_loaded_again(
     recipe: Recipe, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def files(**options: Any) -> list[Any]:
-        return list(augment.make_loader(recipe, split="train", batch_size=4, device="cpu", **options).split.files)
+    def files(**options: Any) -> Sequence[Any]:
+        return augment.make_loader(recipe, split="train", batch_size=4, device="cpu", **options).split.files
 
     root = tmp_path / "images"
     shutil.copytree(folder, root)
     before = files(data="folder", root=root)
-    assert files(data="folder", root=root)[0] is before[0]  # not loaded again
+    assert files(data="folder", root=root) is before  # not loaded again
     added = before[0].with_name("added.png")
     shutil.copy(before[1], added)
     assert set(files(data="folder", root=root)) == {*before, added}
