@@ -20,14 +20,13 @@ TRAINING = ["+aug=imagenette", "aug.size=16", "data=folder", "data.root=DIR", "f
     ("script", "arguments", "rows"),
     [
         ("peers", [*LOADING, *BRIEF, "--model", "test_resnet"], ["one fixed batch", "timm's loader", "PIL", "CPU ms"]),
-        ("sources", [*LOADING, *BRIEF], ["folder", "parquet", "numpy", "own, "]),
+        ("sources", [*LOADING, *BRIEF], ["folder", "lmdb", "numpy", "own, "]),
         ("bare_loop", [*TRAINING, *BRIEF], ["training, fed", "bare loop, fed"]),
         (
             "targets",
             ["+aug=segment", "aug.size=32", "--photos", "DIR/train", "--batch-size", "4", "--workers", "1", *BRIEF],
             ["with a mask", "with 5 boxes", "with 14 points", "torchvision v2, mask"],
         ),
-        ("fusion", ["--photos", "DIR/train"], ["fused and step by step", "detail left"]),
         ("check", ["DIR", "--rounds", "1"], ["12 files: the first check takes"]),
     ],
 )

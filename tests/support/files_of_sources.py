@@ -7,18 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from encoding import datum
 from photos import draw_photo
 from PIL import Image
+from recordio_writer import write_records
 from stores import write_tar
 
 from augment.data.dataset import Dataset, Split
 from augment.data.sources import LOADED, load_dataset, parse_data
 from augment.support.errors import UserError
 
+lmdb = pytest.importorskip("lmdb")
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
-ENDINGS = {"webdataset": "tar", "parquet": "parquet",
+ENDINGS = {"webdataset": "tar", "recordio": "rec", "lmdb": "lmdb", "parquet": "parquet",
            "filelist": "txt", "numpy": "npy"}  # fmt: skip
 ALL = ("folder", *ENDINGS)
 
@@ -35,6 +38,14 @@ def write(source: str, folder: Path, name: str, samples: list[tuple[bytes, int, 
         members = {f"{number:02}.{ending}": content for number, (image, target, _) in enumerate(samples)
                    for ending, content in (("jpg", image), ("cls", b"%d" % target))}  # fmt: skip
         return write_tar(folder / f"{name}.tar", members)
+    if source == "recordio":
+        write_records(folder / f"{name}.rec", [(image, label) for image, label, _ in samples])
+        return folder / f"{name}.rec"
+    if source == "lmdb":
+        with lmdb.open(str(folder / name), map_size=2**22) as base, base.begin(write=True) as transaction:
+            for number, (image, target, _) in enumerate(samples):
+                transaction.put(b"%08d" % number, datum(image, label=target, encoded=1))
+        return folder / name / "data.mdb"
     columns = {"image": [sample[0] for sample in samples], "label": [sample[1] for sample in samples]}
     parquet.write_table(pa.table(columns), folder / f"{name}.parquet")
     return folder / f"{name}.parquet"
@@ -77,6 +88,10 @@ def put(source: str, name: str, samples: Sequence[Sample]) -> Settings:
         np.save(f"{name}.npy", np.zeros((len(samples), 8, 8, 3), np.uint8))
         np.save(f"{name}_y.npy", np.array([target for _, target, _ in samples]))
         return {name: f"{name}.npy", f"{name}_targets": f"{name}_y.npy"}
+    if source == "lmdb":
+        samples = [(image, target % 2**64, text) for image, target, text in samples]
+        write(source, Path(), f"{name}.lmdb", list(samples))
+        return {name: f"{name}.lmdb"}
     return {name: str(write(source, Path(), name, list(samples)))}
 
 
@@ -85,7 +100,7 @@ def put_both(source: str, train: Sequence[Sample], val: Sequence[Sample]) -> Set
 
 
 def file_of(source: str) -> Path:
-    return Path(f"train.{ENDINGS[source]}")
+    return Path("train.lmdb/data.mdb") if source == "lmdb" else Path(f"train.{ENDINGS[source]}")
 
 
 def load(source: str, settings: Settings) -> Dataset:
@@ -106,5 +121,5 @@ def name_of(source: str, number: int) -> str:
     """What an image of train is called."""
     return {
         "folder": f"{number}.jpg", "filelist": f"train photos/{number}.jpg", "numpy": f"train.npy[{number}]",
-        "webdataset": f"train.tar/{number:02}.jpg",
+        "webdataset": f"train.tar/{number:02}.jpg", "lmdb": f"train.lmdb/{number:08}",
     }.get(source, f"train.{ENDINGS.get(source)}/{number}")  # fmt: skip

@@ -10,14 +10,13 @@ _MARKS = (
     (0, b"\xfd7zXZ", "It is compressed (xz): unpack it first."),
     (0, b"PK\x03\x04", "It is a zip file (.npz, too): unpack it first."),
     (0, b"PAR1", "It is a parquet file: data=parquet reads it."),
-    (0, b"\x0a\x23\xd7\xce", "It is MXNet's RecordIO, which no source reads: write its images as WebDataset."),
+    (0, b"\x0a\x23\xd7\xce", "It is RecordIO: data=recordio reads it."),
     (0, b"\x93NUMPY", "It is an array of NumPy: data=numpy reads it."),
     (0, b"\x89HDF", "It is HDF5, which no source reads."),
     (0, b"\xff\xd8\xff", "It is an image: data=folder or data=filelist reads such files."),
     (0, b"\x89PNG", "It is an image: data=folder or data=filelist reads such files."),
     (257, b"ustar", "It is a tar file: data=webdataset reads it."),
-    # Behind the header of its first page.
-    (16, b"\xde\xc0\xef\xbe", "It is an LMDB database, which no source reads: write its images as WebDataset."),
+    (16, b"\xde\xc0\xef\xbe", "It is an LMDB database: data=lmdb reads it."),  # behind the header of its first page
 )
 
 

@@ -5,7 +5,10 @@ process, and each map keeps its file open, which a set of a thousand shards cann
 """
 
 import errno
+import mmap
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -44,7 +47,11 @@ class RecordFile:
         """
         stat = os.stat(self.path) if descriptor is None else os.fstat(descriptor)
         if (stat.st_size, stat.st_mtime_ns) != (self.size, self.mtime_ns):
-            raise OSError(errno.ESTALE, "it has changed since it was indexed", str(self.path))
+            raise self.changed()
+
+    def changed(self) -> OSError:
+        """Return the error for a file that has changed."""
+        return OSError(errno.ESTALE, "it has changed since it was indexed", str(self.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,7 @@ class Span:
     key: str  # identifies the image in its file, such as the number of its record
     offset: int  # of the first byte
     length: int  # in bytes
+    unpack: Callable[[bytes], bytes] | None = None  # extracts the image from the bytes
     label: str = ""  # name of the file in messages, if it differs from the file's name
 
     @property
@@ -76,7 +84,8 @@ class Span:
         opened = _opened(self.file)
         # Each time, for half a microsecond: a changed file could give wrong pixels.
         self.file.require_unchanged(opened.descriptor)
-        return os.pread(opened.descriptor, self.length, self.offset)
+        found = os.pread(opened.descriptor, self.length, self.offset)
+        return self.unpack(found) if self.unpack else found
 
     def expect(self) -> None:
         """Prefetch the bytes in the background."""
@@ -95,3 +104,20 @@ class _Opened:
 
 
 _opened = lru_cache(OPEN_FILES)(_Opened)
+
+
+@contextmanager
+def mapped(file: RecordFile) -> Iterator[memoryview]:
+    """Map a file into memory inside the context; only accessed pages are read.
+
+    Raises:
+        UserError: the file is empty.
+    """
+    if file.size == 0:
+        raise UserError("is empty (0 bytes).")
+    with (
+        file.path.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as pages,
+        memoryview(pages) as view,
+    ):
+        yield view

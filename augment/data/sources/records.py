@@ -1,24 +1,27 @@
-"""The sources that read files of records: tar shards, Parquet."""
+"""The sources that read files of records: tar shards, RecordIO, LMDB, Parquet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from augment.data.dataset import DATA_DIR, Dataset, StoredImage
+from augment.data.formats.caffe import DatumImage, read_datums
 from augment.data.formats.index import Index, Reader, load_indexes
 from augment.data.formats.parquet import class_names, read_table
-from augment.data.formats.shards import find_shards
+from augment.data.formats.recordio import read_records, unpack
+from augment.data.formats.shards import find_shards, is_pattern
 from augment.data.formats.spans import RecordFile, Span
 from augment.data.formats.webdataset import read_shard
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
 from augment.data.targets.given import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
+from augment.data.targets.labels import LABELS
 from augment.data.targets.numbers import NUMBERS
 from augment.params import WRITES, Text, Texts, setting
 from augment.support.errors import UserError
-from augment.support.files import digest
+from augment.support.files import digest, expanded, near_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,7 @@ class Records(LabeledSource):
         """Index new or changed files, and give the labels numbers."""
         options = self.target_options()
         # Both patterns first: a missing file of val should be reported before the files of train are indexed.
-        found = {key: find_shards(pattern, key) for key, pattern in self.given().items()}
+        found = {key: self._find(pattern, key) for key, pattern in self.given().items()}
         return make_dataset([self._split(key, paths) for key, paths in found.items()], options, typed=self.typed)
 
     def _split(self, key: str, paths: Sequence[Path]) -> LabeledSplit:
@@ -57,6 +60,9 @@ class Records(LabeledSource):
         except UserError as error:
             raise UserError(f"{key}: {error}") from None
 
+    def _find(self, pattern: str, key: str) -> list[Path]:
+        return find_shards(pattern, key)
+
     def _reader(self) -> Reader:
         """Return the function that reads a file."""
         raise NotImplementedError
@@ -73,10 +79,10 @@ class Records(LabeledSource):
         return None
 
 
-def _spans(file: RecordFile, index: Index, label: str = "") -> list[Span]:
+def _spans(file: RecordFile, index: Index, **more: Any) -> list[Span]:
     """Return the images of a file, named by their keys or numbers."""
     spans = zip(index.names, index.spans.tolist(), strict=True)
-    return [Span(file, name, offset, length, label) for name, (offset, length) in spans]
+    return [Span(file, name, offset, length, **more) for name, (offset, length) in spans]
 
 
 @source("webdataset")
@@ -95,6 +101,41 @@ class WebDataset(Records):
 
     def _reader(self) -> Reader:
         return partial(read_shard, label=self.label, targets=self.targets, numbers=self.kind == NUMBERS)
+
+
+@source("recordio")
+@dataclass(frozen=True, kw_only=True)
+class RecordIO(Records):
+    """MXNet's .rec files; their .idx files are not needed."""
+
+    typed: ClassVar[bool] = False  # all are floats
+
+    def _reader(self) -> Reader:
+        return partial(read_records, padded=not self.targets and self.kind == LABELS)
+
+    def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
+        return _spans(file, index, unpack=unpack)
+
+
+@source("lmdb")
+@dataclass(frozen=True, kw_only=True)
+class Lmdb(Records):
+    """Caffe's LMDB folders of Datum: encoded images, or pixels in BGR order."""
+
+    def _find(self, pattern: str, key: str) -> list[Path]:
+        if pattern.endswith(".mdb"):
+            return find_shards(pattern, key)
+        folder = expanded(pattern)
+        if not is_pattern(pattern) and not (folder / "data.mdb").exists():
+            near = "" if folder.exists() else near_file(folder, folder=True)
+            raise UserError(f"{key}={pattern}: is no LMDB database, which is a folder with data.mdb in it.{near}")
+        return find_shards(f"{pattern}/data.mdb", key)
+
+    def _reader(self) -> Reader:
+        return read_datums
+
+    def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
+        return [DatumImage(file, bytes.fromhex(name)) for name in index.names]
 
 
 @source("parquet")

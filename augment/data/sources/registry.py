@@ -165,10 +165,7 @@ SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
 
 # Formats that were read up to version 0.12, and what to do with files in them.
 _GONE = {
-    **dict.fromkeys(
-        ("lmdb", "recordio", "tfrecord"),
-        "data=webdataset, which `python -m augment convert data=... --to webdataset` of version 0.12 writes",
-    ),
+    "tfrecord": "data=webdataset, which `python -m augment convert data=... --to webdataset` of version 0.12 writes",
     "boxes": "data=coco",
 }
 

@@ -18,6 +18,8 @@ MISTAKES = [
     ("convert --to folder --out x", "data: missing. Allowed: data=folder data.root=DIR, or another source."),
     ("convert data=folder --to folder --out x", "data.root: missing"),
     ("convert data=sample --size 0", "--size: 0 is not allowed. Allowed: a whole number from 1 to 65500"),
+    ("fusion --photos .", "--photos .: the folder contains no images."),
+    ("fusion a b", "a b: not allowed here. Allowed: flags only"),
 ]
 
 

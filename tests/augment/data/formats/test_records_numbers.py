@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recordio_writer import write_records
 from stores import write_tar
 
 from augment.data.dataset import Dataset
@@ -23,7 +24,9 @@ def write_numbers(source: str, folder: Path, rows: Sequence[Sequence[float]]) ->
     """Write images with numbers named a and b; return the settings that read them so."""
     image_files = [b"\xff\xd8" + bytes([number]) for number in range(len(rows))]
     named = [dict(zip("ab", row, strict=True)) for row in rows]
-    if source == "webdataset":
+    if source == "recordio":
+        write_records(folder / "it", list(zip(image_files, rows, strict=True)))
+    elif source == "webdataset":
         members = {f"{number}.jpg": image for number, image in enumerate(image_files)}
         told = {f"{number}.json": json.dumps(numbers).encode() for number, numbers in enumerate(named)}
         write_tar(folder / "it", members | told)
@@ -33,7 +36,7 @@ def write_numbers(source: str, folder: Path, rows: Sequence[Sequence[float]]) ->
     return {"source": source, "train": "it", "val": "it", "targets": ["a", "b"]}
 
 
-NUMBERED = ("webdataset", "parquet")
+NUMBERED = ("recordio", "webdataset", "parquet")
 
 
 @pytest.mark.parametrize("source", NUMBERED)
@@ -44,7 +47,8 @@ def test_numbers_are_read_by_name(source: str, tmp_path: Path) -> None:
         dataset = parse_data(given).load()
         assert (dataset.task, dataset.classes) == ("regress", ("a", "b"))
         assert np.array_equal(np.float32(dataset.train.targets), np.float32(rows))
-    assert parse_data({**given, "targets": ["b"]}).load().train.targets[2] == (0.0,)
+    if source != "recordio":  # whose arrays have no names
+        assert parse_data({**given, "targets": ["b"]}).load().train.targets[2] == (0.0,)
 
 
 @pytest.mark.parametrize("source", NUMBERED)
@@ -77,3 +81,13 @@ def test_floats_in_a_column_are_numbers_and_lists_of_them_several(tmp_path: Path
         read("cat", "dog", task="regress")
     with pytest.raises(UserError, match=r"data.targets: 1 name. Allowed: 2, one for each number of an image."):
         read([0.5, 1.5], [2.0, 3.0], targets=["label"])
+
+
+def test_padding_of_label_arrays_is_no_label(tmp_path: Path) -> None:
+    write_records(tmp_path / "it.rec", [(b"x", (0.0, 2.0)), (b"y", (1.0, -1.0)), (b"z", (-1.0, -1.0))])
+
+    def read(**settings: Any) -> Dataset:
+        return parse_data({"source": "recordio", "train": "it.rec", "val": "it.rec", **settings}).load()
+
+    assert read(multilabel=True).train.targets == ((1, 0, 1), (0, 1, 0), (0, 0, 0))
+    assert read(task="regress").train.targets == ((0.0, 2.0), (1.0, -1.0), (-1.0, -1.0))

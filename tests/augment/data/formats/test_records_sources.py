@@ -15,12 +15,13 @@ from augment.data.dataset import Dataset, Split
 from augment.data.sources import parse_data
 from augment.support.errors import UserError
 
+lmdb = pytest.importorskip("lmdb")
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
-ENDINGS = {"webdataset": "*.tar", "parquet": "*.parquet"}
+ENDINGS = {"webdataset": "*.tar", "recordio": "*.rec", "lmdb": "*", "parquet": "*.parquet"}
 SOURCES = tuple(ENDINGS)
 
 
@@ -54,6 +55,8 @@ def test_only_changed_files_are_indexed_again(
         patch.setattr("augment.data.formats.index.build", Mock(side_effect=AssertionError))
         assert load(source, pattern) == first
     samples = samples_of(image_files)
+    if source == "lmdb":
+        (tmp_path / source / "train-1" / "data.mdb").unlink()
     path = write(source, tmp_path / source, "train-1", samples[:1])
     os.utime(path, ns=(1, 1))
     again = load(source, pattern)

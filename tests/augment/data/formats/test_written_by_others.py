@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from loaders import build_loader
 from stores import FIXED
 
@@ -21,11 +22,15 @@ BY_CLASS = (0, 3, 1, 4, 2, 5)  # the order of a folder of each class
 
 CASES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
     # name: (source, files, settings, the images that went in, classes)
+    "MXNet, pack_img": ("recordio", "mxnet/images.rec", {}, PNG, NUMBERS),
+    "MXNet, no index and the magic number in images": ("recordio", "mxnet/magic.rec", {}, PNG, NUMBERS),
+    "MXNet, im2rec": ("recordio", "mxnet/im2rec.rec", {}, tuple(MIXED[i] for i in BY_CLASS), NUMBERS),
     "webdataset, numbers": ("webdataset", "webdataset/numbers-{000000..000001}.tar", {}, MIXED, NUMBERS),
     "webdataset, JSON": ("webdataset", "webdataset/json.tar", {}, PNG[:4], NUMBERS),
     "webdataset, a field within": ("webdataset", "webdataset/json.tar", {"label": "json.class.name"}, PNG[:4], NAMES),
     "webdataset, long endings": ("webdataset", "webdataset/endings.tar", {"label": "class.txt"}, MIXED[:3], NAMES),
     "GNU tar": ("webdataset", "webdataset/gnu.tar", {}, MIXED[:3], NAMES),
+    "Caffe, encoded": ("lmdb", "lmdb/encoded", {}, MIXED, NUMBERS),
     "datasets": ("parquet", "parquet/hub.parquet", {}, MIXED, NAMES),
     "pandas": ("parquet", "parquet/pandas.parquet", {}, MIXED, NAMES),
     "pandas, categories": ("parquet", "parquet/pandas.parquet", {"label": "kind"}, MIXED, NAMES),
@@ -39,6 +44,9 @@ CASES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...], tuple[str, ...
 SEVERAL = ((0, 2), (1,), (2,), (0, 1, 2), (1,), (2,))
 WITH_NONE = ((0, 2), (1,), (), (0, 1, 2), (1,), (2,))
 SEVERAL_CASES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...], tuple[tuple[int, ...], ...]]] = {
+    "MXNet": ("recordio", "mxnet/arrays.rec", {}, MIXED, SEVERAL),
+    "MXNet, im2rec --pack-label": ("recordio", "mxnet/labels.rec", {}, tuple(MIXED[i] for i in BY_CLASS),
+                                   ((0, 1), (0,), (1,), (1, 2), (2,), (0, 1, 2))),
     "webdataset": ("webdataset", "webdataset/json.tar", {"label": "json.tags"}, PNG[:4],
                    ((0,), (0, 1), (0, 1, 2), (0,))),
     "datasets": ("parquet", "parquet/several.parquet", {"image": "img", "label": "tags"}, MIXED, WITH_NONE),
@@ -93,15 +101,38 @@ def test_the_hubs_names_come_with_several_labels_too() -> None:
     assert load("parquet", "parquet/several.parquet", {"image": "img", "label": "tags"}).classes == NAMES
 
 
+def test_caffes_pixels() -> None:
+    """Blue, green and red planes become the image; one plane becomes a gray one, here of the green channel."""
+    dataset = load("lmdb", "lmdb/raw", {})
+    assert dataset.train.targets == (0, 1, 2)
+    color = Split(dataset.train.files[:2], (0, 1))
+    assert fed(color) == fed(Split(originals(PNG[:2]), (0, 1)))
+    (gray,) = build_loader(FIXED, Split(dataset.train.files[2:], (0,)), batch_size=1, seed=3, raw=True)
+    (whole,) = build_loader(FIXED, Split(originals(PNG[2:3]), (0,)), batch_size=1, seed=3, raw=True)
+    for channel in range(3):
+        assert torch.equal(gray.images[:, channel], whole.images[:, 1])
+
+
+def test_a_record_of_many_parts_is_one_in_the_file_that_is_read() -> None:
+    """Else the case above would show nothing: there are a first, a middle and a last part."""
+    content = (FILES / "mxnet/magic.rec").read_bytes()
+    begins = [place for place in range(0, len(content), 4) if content[place : place + 4] == b"\x0a\x23\xd7\xce"]
+    assert {content[place + 7] >> 5 for place in begins} == {1, 2, 3}
+
+
 @pytest.mark.parametrize(
     ("source", "files", "settings", "message"),
     [
+        ("recordio", "lmdb/raw/data.mdb", {}, "is not a RecordIO file. It is an LMDB database: data=lmdb reads it."),
+        ("recordio", "mxnet/im2rec.lst", {}, "is not a RecordIO file. It is text, like lists and the indexes of other"),
+        ("recordio", "originals/1.jpg", {}, "is not a RecordIO file. It is an image: data=folder or data=filelist"),
         ("parquet", "webdataset/gnu.tar", {}, "It is a tar file: data=webdataset reads it."),
         ("parquet", "parquet/paths.parquet", {}, "row 0 has no image in column 'image', only its path, "),
         ("webdataset", "webdataset/gnu.tar.gz", {}, "It is compressed (gzip): unpack it first."),
         ("webdataset", "webdataset/dots.tar", {}, "A sample is all files with the same name up to the first dot."),
         ("webdataset", "webdataset/endings.tar", {}, "there is no 0.cls or 0.json, only x/0.class.txt, x/0.txt."),
         ("webdataset", "parquet/polars.parquet", {}, "is not a tar file (invalid header). It is a parquet file"),
+        ("lmdb", "lmdb", {}, "is no LMDB database, which is a folder with data.mdb in it."),
     ],
 )  # fmt: skip
 def test_unsupported_files_are_refused(source: str, files: str, settings: dict[str, Any], message: str) -> None:

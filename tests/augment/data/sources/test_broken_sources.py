@@ -13,7 +13,10 @@ parquet = pytest.importorskip("pyarrow.parquet")
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
-SHARDS = ("webdataset", "parquet")  # whose images lie in larger files
+SHARDS = ("webdataset", "recordio", "lmdb", "parquet")  # whose images lie in larger files
+
+CUT = r"is cut short: it ends at byte [\d,]+, within record"
+DAMAGED = r"is damaged after record 5, at byte [\d,]+"
 
 # The whole file -> a damaged one, and what is said of it, by source.
 Damage = tuple[Callable[[bytes], bytes], str]
@@ -23,10 +26,21 @@ ALIKE: dict[str, Damage] = {
     "an image": (lambda _: jpeg(0), r"is not an? .*It is an image: data=folder or data=filelist reads"),
 }
 DAMAGES: dict[str, dict[str, Damage]] = {
+    "recordio": {
+        "in a header": (lambda data: data[:6], "is cut short: it ends at byte 6, within record 0"),
+        "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
+        "in the last record": (lambda data: data[:-1], f"{CUT} 5"),
+        "zeros": (lambda data: data + bytes(100), DAMAGED),
+    },
     "webdataset": {
         "in a header": (lambda data: data[:100], "is not a tar file, or cut short within its first 512 bytes"),
         "in a record": (lambda data: data[:600], "is cut short: a file in it is longer than the rest of it"),
         "between records": (lambda data: data[: data.index(b"02.jpg")], "is cut short: after 01.cls come neither"),
+    },
+    "lmdb": {
+        "in a header": (lambda data: data[:100], "is not an LMDB database that can be read: MDB_INVALID"),
+        "in a record": (lambda data: data[:10_000], r"is not an LMDB database .*: it is cut short, 10,000 bytes of "),
+        "in the last record": (lambda data: data[:-1], r"is not an LMDB database .*: it is cut short, [\d,]+ bytes of"),
     },
     "parquet": {
         "in a record": (lambda data: data[: len(data) // 2], "is not a parquet file that can be read: .*magic bytes"),
@@ -54,7 +68,7 @@ def test_missing_files_are_answered_with_suggestions(source: str, samples: list[
     message = said(source, settings | {key: wrong})
     assert message.startswith(f"data.{key}")
     assert f"Did you mean {meant}?" in message
-    if source != "folder":
+    if source not in ("folder", "lmdb"):  # a database is a folder
         assert f"Did you mean {meant}?" in said(source, settings | {"train": wrong.replace(".", "-*.")})
 
 

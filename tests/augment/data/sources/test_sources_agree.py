@@ -77,7 +77,8 @@ def records(source: str) -> Callable[[Path, Split], Settings]:
         samples = samples_of(photos)
         for shard in range(3):
             written = write(source, place, f"train-{shard}", samples[shard::3])
-        return _both(str(written).replace("train-2", "train-*"))
+        name = written.parent if source == "lmdb" else written
+        return _both(str(name).replace("train-2", "train-*"))
 
     return files
 
@@ -91,7 +92,7 @@ STORES: dict[str, Callable[[Path, Split], Settings]] = {
     "filelist": filelist,
     "webdataset": webdataset,
     "numpy": arrays,
-} | {"parquet": records("parquet")}
+} | {source: records(source) for source in ("recordio", "lmdb", "parquet")}
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,10 @@
 
 The same steps, with the same draws, run as one warp and one by one. Where an image is smooth, the results agree; where
 it is sharp, every resampling blurs it a little more.
-
-    python tests/benchmarks/fusion.py --photos DIR
 """
 
 import sys
 import tempfile
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,19 +14,19 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 from rich.table import Table
 
+from augment.cli.parser import Parser, png_file, readable_errors, writing
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image
 from augment.data.sources import load_dataset
 from augment.data.sources.files import Sample
-from augment.drawing.style import save_figure
 from augment.drawing.text import DPI
 from augment.params import Size
-from augment.pipeline.build import render
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
 from augment.recipe.steps import Aug, parse_steps
 from augment.support.console import PlainConsole
+from augment.support.errors import UserError
 from augment.support.text import amount
 from augment.tools._photos import find_photos
 from augment.tools.preview.sheet import SheetBlock, SheetRow, Tile, draw, lay_out
@@ -40,7 +37,13 @@ Mask = NDArray[np.bool_]
 SIZE = 128
 SEED = 0
 COUNTS = (1, 2, 3, 4, 8)
+OUT = Path("outputs/fusion.png")
 _MARGIN = 32  # pixels that the figure crops at each edge
+
+_EXAMPLES = """\
+  python -m augment fusion                                on the built-in sample
+  python -m augment fusion --photos DIR --out fusion.png  on your own images, with the figure in a file of your choice
+"""
 
 
 def aug_of(steps: int, *, fuse: bool) -> Aug:
@@ -51,6 +54,8 @@ def aug_of(steps: int, *, fuse: bool) -> Aug:
 
 def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> Images:
     """Return N images after the steps, (N, SIZE, SIZE, 3)."""
+    from augment.pipeline.build import render  # DALI takes a while to import
+
     return render(build_plan(aug_of(steps, fuse=fuse), "val"), files, SEED)  # val keeps the order
 
 
@@ -113,31 +118,41 @@ def _copies(files: Sequence[ImageRef], folder: Path, sigma: float) -> list[Path]
     return copies
 
 
-def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, help="use the images in this folder, at any depth, not the sample")
-    parser.add_argument("--out", type=Path, default=Path("outputs/fusion.png"))
-    flags = parser.parse_args()
-    files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)
-    title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"
-    table = Table(title=title, title_justify="left")
-    for head in ("steps", "smooth: mean", "largest", "sharp: mean", "largest", "detail left"):
-        table.add_column(head, justify="right")
-    with tempfile.TemporaryDirectory() as folder:
-        for steps, differences, contrast in compare(files, Path(folder)):
-            levels = [f"{level:.2f}/255" for one in differences for level in (one.mean(), one.max())]
-            table.add_row(str(steps), *levels, f"{contrast:.0%}")
-        copy, middle = _copies([files[len(files) // 2]], Path(folder) / "one", 0), slice(_MARGIN, -_MARGIN)
-        rows = []
-        for fuse, name in ((True, "fused: one warp"), (False, "step by step")):
-            images = [transform(copy, steps, fuse=fuse)[0][middle, middle] for steps in COUNTS]
-            captions = [(amount(steps, "step"),) for steps in COUNTS]
-            rows.append(SheetRow(tuple(map(Tile, images, captions)), name))
-    console = PlainConsole()
-    console.print(table)
-    save_figure(draw(lay_out(title, "", [SheetBlock("", "", tuple(rows))])), flags.out, DPI)
-    console.print(str(flags.out))
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit code."""
+    with readable_errors():
+        flags, rest = _parser().split(arguments)
+        if rest:
+            raise UserError(f"{' '.join(rest)}: not allowed here. Allowed: flags only, see --help.")
+        from augment.drawing.style import save_figure  # Matplotlib takes a while to import
+
+        files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)
+        title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"
+        table = Table(title=title, title_justify="left")
+        for head in ("steps", "smooth: mean", "largest", "sharp: mean", "largest", "detail left"):
+            table.add_column(head, justify="right")
+        with tempfile.TemporaryDirectory() as folder:
+            for steps, differences, contrast in compare(files, Path(folder)):
+                levels = [f"{level:.2f}/255" for one in differences for level in (one.mean(), one.max())]
+                table.add_row(str(steps), *levels, f"{contrast:.0%}")
+            copy, middle = _copies([files[len(files) // 2]], Path(folder) / "one", 0), slice(_MARGIN, -_MARGIN)
+            rows = []
+            for fuse, name in ((True, "fused: one warp"), (False, "step by step")):
+                images = [transform(copy, steps, fuse=fuse)[0][middle, middle] for steps in COUNTS]
+                captions = [(amount(steps, "step"),) for steps in COUNTS]
+                rows.append(SheetRow(tuple(map(Tile, images, captions)), name))
+        console = PlainConsole()
+        console.print(table)
+        with writing(f"--out {flags.out}"):
+            save_figure(draw(lay_out(title, "", [SheetBlock("", "", tuple(rows))])), flags.out, DPI)
+        console.print(str(flags.out))
+    return 0
 
 
-if __name__ == "__main__":
-    main()
+def _parser() -> Parser:
+    parser = Parser("augment fusion", __doc__, _EXAMPLES, arguments="")
+    parser.add_argument(
+        "--photos", type=Path, metavar="DIR", help="use the images in this folder, at any depth, instead of the sample"
+    )
+    parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"the figure (default: {OUT})")
+    return parser

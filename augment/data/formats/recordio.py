@@ -1,0 +1,87 @@
+"""MXNet's RecordIO.
+
+A file is a sequence of parts that begin at a multiple of 4: a magic number, a word with 3 bits of kind and 29 bits of
+length, and the bytes. A record is one part, or several if the magic number occurs in it at a multiple of 4: the record
+is split there, and the number left out. A record contains a flag (uint32), a label (float32), two ids (uint64), as many
+float32 labels as the flag says, and the encoded image; all little endian. Source: dmlc-core/include/dmlc/recordio.h and
+mxnet/recordio.py, IRHeader.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from augment.data.formats.index import Record
+from augment.data.formats.spans import RecordFile, mapped
+from augment.support.errors import UserError
+
+_MAGIC = 0xCED7230A
+_MAGIC_BYTES = struct.pack("<I", _MAGIC)
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_PART = struct.Struct("<II")
+_HEADER = struct.Struct("<IfQQ")
+_MAX_LENGTH = 2**29 - 1
+PADDING = -1  # fills up label arrays, which must have one length for the library's readers
+
+
+def read_records(file: RecordFile, *, padded: bool = False) -> Iterator[Record]:
+    """Yield the records of a file; each span is that of the whole record, see `unpack`.
+
+    If it is `padded`, `PADDING` among the labels is none of them.
+
+    Raises:
+        UserError: no RecordIO file, or one that is cut short or damaged.
+    """
+    with mapped(file) as buffer:
+        for number, (start, stop) in enumerate(_records(buffer)):
+            try:
+                labels = _labels(_join(bytes(buffer[start:stop])))
+            except struct.error:
+                raise UserError(f"record {number}, at byte {start:,}, is too short for a label.") from None
+            yield Record(start, stop - start, [label for label in labels if not (padded and label == PADDING)])
+
+
+def unpack(extent: bytes) -> bytes:
+    """Return the encoded image of a record, of the bytes that it takes in the file."""
+    record = _join(extent)
+    return record[_HEADER.size + 4 * _HEADER.unpack_from(record)[0] :]
+
+
+def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield where each record begins, and where it ends without padding."""
+    offset = begin = count = 0
+    expected: tuple[int, ...] = (_WHOLE, _FIRST)
+    while offset < len(buffer) or expected != (_WHOLE, _FIRST):
+        whole = offset + _PART.size <= len(buffer)
+        magic, word = _PART.unpack_from(buffer, offset) if whole else (_MAGIC, expected[0] << 29)
+        kind, stop = word >> 29, offset + _PART.size + (word & _MAX_LENGTH)
+        if magic != _MAGIC or kind not in expected:
+            where = f"damaged after record {count - 1}, at byte {offset:,}" if offset else "not a RecordIO file"
+            raise UserError(f"is {where}.")
+        if stop + -stop % 4 > len(buffer):
+            raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
+        if kind in (_WHOLE, _FIRST):
+            begin = offset
+        if kind in (_WHOLE, _LAST):
+            yield begin, stop
+            count += 1
+        expected = (_WHOLE, _FIRST) if kind in (_WHOLE, _LAST) else (_MIDDLE, _LAST)
+        offset = stop + -stop % 4
+
+
+def _join(extent: bytes) -> bytes:
+    """Return the content of a record."""
+    parts: list[bytes] = []
+    offset = 0
+    while offset + _PART.size <= len(extent):
+        length = _PART.unpack_from(extent, offset)[1] & _MAX_LENGTH
+        parts.append(extent[offset + _PART.size : offset + _PART.size + length])
+        offset += _PART.size + length + -length % 4
+    return _MAGIC_BYTES.join(parts)
+
+
+def _labels(record: bytes) -> tuple[int | float, ...]:
+    flag, label, _, _ = _HEADER.unpack_from(record)
+    labels = struct.unpack_from(f"<{flag}f", record, _HEADER.size) if flag else (label,)
+    # Whole numbers become integers, except for -0.0, which differs from 0 in regression, and numbers beyond int64.
+    whole = [value.is_integer() and abs(value) < 2**63 and str(value) != "-0.0" for value in labels]
+    return tuple(int(value) if is_whole else value for value, is_whole in zip(labels, whole, strict=True))

@@ -1,0 +1,24 @@
+"""The comparison of fused steps with steps run one by one."""
+
+import numpy as np
+from PIL import Image
+
+from augment.tools.fusion import compare, main
+
+
+def test_smooth_images_agree_and_sharp_ones_lose_detail(tmp_path):
+    # Noise, the sharpest image there is.
+    noise = np.random.default_rng(0).integers(0, 256, (128, 128, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    one, *_, eight = compare([tmp_path / "noise.png"], tmp_path)
+    assert one == (1, [0, 0], 1)
+    steps, (smooth, sharp), contrast = eight
+    assert steps == 8
+    assert 0 < smooth.mean() < sharp.mean()
+    assert contrast < 0.6
+
+
+def test_the_command_writes_the_figure(photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--photos", str(photos[0].parent)]) == 0
+    assert (tmp_path / "outputs" / "fusion.png").stat().st_size > 10_000
