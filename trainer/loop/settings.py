@@ -97,6 +97,9 @@ class LoopSettings:
             ),
         )
     )
+    sync_batchnorm: bool = setting(
+        Flag(default=False, doc="on several GPUs: compute the statistics of batch norms over all of them")
+    )
     graph: bool = setting(Flag(default=True, doc="on a GPU: record the work of a batch as CUDA graphs"))
     compile: bool = setting(Flag(default=False, doc="compile the model with torch.compile"))
 

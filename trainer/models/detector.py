@@ -2,19 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from urllib.request import Request, urlopen
 
 from augment.params import Choice, Flag, Size, setting
-from augment.support.errors import UserError, first_line
-from trainer.models.base import Pretrained, model
+from augment.support.errors import UserError
+from trainer.models.backbones import Backbone
+from trainer.models.base import model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-_TIMEOUT = 10  # seconds
-_BACKBONES = ("resnet50", "resnet101", "mobilenet_v3_large")  # which are in the names of the detectors
 
 # The small one, for two CPU cores, see `trainer.models.detecting.small_fcos`.
 _SMALL = "fcos_cnn"
@@ -34,7 +30,7 @@ _NO_BACKBONE = (_SMALL, "ssdlite320_mobilenet_v3_large")
 
 @model("detector")
 @dataclass(frozen=True, kw_only=True)
-class Detector(Pretrained):
+class Detector(Backbone):
     """A detector of torchvision, by its name there; images keep the size and the colors that the recipe gives them."""
 
     task: ClassVar[str] = "detect"
@@ -77,34 +73,6 @@ class Detector(Pretrained):
             weights=None, num_classes=classes, **(weights if self.loads else {"weights_backbone": None})
         )
         return DetectorNetwork(built, freeze_norms=self.freeze_norms)
-
-    def downloads(self) -> str:
-        """Return "pretrained" if the weights are asked for and not in PyTorch's cache."""
-        return "pretrained" if self._missing() else ""
-
-    def require_weights(self) -> None:
-        """Check that the weights are in the cache or can be downloaded, within seconds."""
-        if not (url := self._missing()):
-            return
-        try:
-            urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT).close()
-        except OSError as error:
-            raise UserError(
-                f"model.pretrained=true: the backbone's weights of {self.name} are not in the cache and cannot be "
-                f"downloaded ({first_line(error).rstrip('.')}). Allowed: model.weights=FILE; TORCH_HOME=DIR, a cache "
-                f"with {url}, downloaded elsewhere; or model.pretrained=false."
-            ) from error
-
-    def _missing(self) -> str:
-        """Return the URL of weights that would be downloaded; empty if none would."""
-        backbone = next((known for known in _BACKBONES if known in self.name), "")
-        if not self.loads or not backbone:
-            return ""
-        from torch.hub import get_dir
-        from torchvision.models import get_model_weights
-
-        url = str(get_model_weights(backbone)["DEFAULT"].url)
-        return "" if (Path(get_dir()) / "checkpoints" / url.rpartition("/")[2]).exists() else url
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
         """Return the tensors of torchvision's file by the names of the network."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from augment.params import Choice, Count, Flag, Number, OptionMap, Text, setting
+from augment.support.errors import UserError
 from trainer.optim.schedule import Schedule, constant, flat_cos, one_cycle, step
 
 
@@ -70,7 +71,7 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSettings(OptimizerSettings):
-    """How the learning rate, whose highest value is the optimizer's, changes during the run."""
+    """How learning rate and momentum, whose highest values are the optimizer's, change during the run."""
 
     schedule: str = setting(
         Choice(
@@ -86,6 +87,9 @@ class ScheduleSettings(OptimizerSettings):
     warmup: float = setting(Number(default=0.3, within=(0, 1), doc="one_cycle: share of the run in which lr rises"))
     flat: float = setting(Number(default=0.75, within=(0, 1), doc="flat_cos: share of the run before lr falls"))
     start_factor: float = setting(Number(default=0.04, within=(0, 1), doc="one_cycle: ratio of first to highest lr"))
+    momentum_low: float | None = setting(
+        Number(optional=True, within=(0, 0.9999), doc="one_cycle: momentum where lr is highest; null: constant")
+    )
     end_factor: float = setting(
         Number(default=0.0, within=(0, 1), doc="one_cycle, flat_cos: ratio of last to highest lr")
     )
@@ -115,5 +119,19 @@ class ScheduleSettings(OptimizerSettings):
         return constant(self.lr)
 
     def schedules(self) -> dict[str, Schedule]:
-        """Return the schedules by the names of what they change."""
-        return {"lr": self.lr_schedule()}
+        """Return the schedules by the names of what they change.
+
+        Raises:
+            UserError: the momentum cannot change as asked.
+        """
+        schedules = {"lr": self.lr_schedule()}
+        if (low := self.momentum_low) is not None:
+            high = self.momentum
+            if self.schedule != "one_cycle" or high is None or low > high:
+                raise UserError(
+                    f"fit.momentum_low={low:g}: not with fit.schedule={self.schedule} and fit.momentum="
+                    f"{'null' if high is None else format(high, 'g')}. Allowed: with fit.schedule=one_cycle, up to a "
+                    "fit.momentum that is set; or null."
+                )
+            schedules["momentum"] = one_cycle(low, start=high, end=high, warmup=self.warmup)
+        return schedules

@@ -149,6 +149,11 @@ def make_learner(
     loss, val_loss = task.make_losses(fit, network, device, weights)
     stages = fit.full_stages(config.aug.size)
     ranks, identity = current(), loaders.val.identity
+    if fit.sync_batchnorm and ranks.size > 1:
+        from timm.layers import convert_sync_batchnorm  # imports all of timm
+
+        network = convert_sync_batchnorm(network)  # also norms that have an activation of their own
+        fit = replace(fit, graph=False)  # a recorded exchange between ranks must not outlive them
     if getattr(model, "checkpointing", False):
         fit = replace(fit, graph=False)  # the state of random numbers, which is kept for the second time, has no graph
     learner = Learner(

@@ -22,7 +22,9 @@ def check_config(config: Config) -> None:
     Raises:
         UserError: names the key path, what was given and what is allowed.
     """
-    config.fit.torch_device()
+    device = config.fit.torch_device()
+    if config.fit.sync_batchnorm and (config.fit.gpus or 1) > 1 and device.type != "cuda":
+        raise UserError("fit.sync_batchnorm: true, but PyTorch synchronizes batch norms on GPUs only. Allowed: false.")
     if config.fit.resume is None:
         require_start(config.model)
     dataset = config.dataset
@@ -64,6 +66,7 @@ def check_config(config: Config) -> None:
     for make in config.callbacks:
         make().check(network)
     make_optimizer(config.fit, network)
+    config.fit.schedules()
 
 
 def _check_task(config: Config, task: Task[Any]) -> None:

@@ -45,9 +45,7 @@ LEFT_OUT_FILE = "left_out.json"
 # Settings of older versions: their defaults, and what there is in their place.
 REMOVED: Mapping[str, tuple[Any, str]] = {
     "fit.auto_batch_size": (False, "a smaller fit.batch_size, with fit.accumulate for steps of as many images"),
-    "fit.momentum_low": (None, "fit.momentum, which stays the same"),
     "fit.skip_nonfinite": (0, "a smaller fit.lr, or callbacks.grad_clip; a loss that is not finite ends the run"),
-    "fit.sync_batchnorm": (False, "a larger fit.batch_size, or a model without batch norms"),
     "hydra.sweeper.directions": ((), "hydra.sweeper.metrics alone; each score improves in its own way"),
     "hydra.sweeper.enqueue": (None, "a sweep over these values, as jobs of the same folder"),
     "hydra.sweeper.storage": (None, "the study in the sweep's folder, which hosts may share"),

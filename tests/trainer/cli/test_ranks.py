@@ -24,7 +24,7 @@ FITS: Mapping[str, Sequence[str]] = {
     "weights": [*WHOLE, "data.balance=weights", "fit.label_smoothing=0.1", "fit.optimizer=adamw"],
     "averaged": [*WHOLE, "++callbacks.ema={decay: 0.9, warmup: false}", "++callbacks.grad_clip.max_norm=0.5"],
     "accumulated": ["fit.batch_size=6", "fit.accumulate=4", *WHOLE[1:]],  # 6, 6 and 1 images make a step
-    "half": [*WHOLE, "fit.precision=fp16"],
+    "norm": [*WHOLE, "model.dropout=1"],
     "limited": [*PARTS, "fit.limit_batches=2", "fit.epochs=1"],
     "more": [*PARTS, "fit.limit_batches=2", "fit.resume=../1/limited", "++callbacks.trouble={}"],
     "wrong": ["fit.lrr=3"],
@@ -34,7 +34,7 @@ FITS: Mapping[str, Sequence[str]] = {
     "different": PARTS,
 }
 ALIKE = ("weights", "averaged", "accumulated")
-BY_ONE = (*ALIKE, "half", "limited")
+BY_ONE = (*ALIKE, "norm", "limited")
 # What rank 0 is given more in the fit "different", and what the others are.
 FIRST, OTHERS = ["run.name=a", "fit.resume=auto"], ["fit.lr=0.2", "aug.train.flip.p=0.25", "run.name=b"]
 
@@ -94,6 +94,14 @@ def test_ranks_train_as_one_process_does(fit: str, runs: dict[int, Path]) -> Non
         torch.testing.assert_close(three.model[name], value, rtol=1e-3, atol=1e-5)
     for mine, theirs in zip(rows_of(runs[1] / fit), rows_of(runs[3] / fit), strict=True):
         assert theirs == pytest.approx(mine, rel=1e-3, nan_ok=True)
+
+
+@pytest.mark.slow
+def test_running_statistics_are_those_of_all_samples(runs: dict[int, Path]) -> None:
+    one, three = (state_of(runs[size] / "norm").model for size in runs)
+    # In an epoch's first step, ten times the change of the moving average, and of its rounding.
+    torch.testing.assert_close(three["0.running_mean"], one["0.running_mean"], rtol=0, atol=1e-6)
+    assert three["0.num_batches_tracked"] == one["0.num_batches_tracked"] == 2
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from augment.params import Size
 from augment.support.errors import UserError
-from trainer.models import detector, timm_models
+from trainer.models import backbones, timm_models
 from trainer.models.detector import Detector
 from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
 
@@ -129,7 +129,7 @@ def test_weights_of_torchvision_are_announced_and_have_to_be_within_reach(
         raise URLError(f"no route to {request.host} in {timeout} s")
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr(detector, "urlopen", fail)
+    monkeypatch.setattr(backbones, "urlopen", fail)
     name = "fasterrcnn_resnet50_fpn"
     assert Detector(name=name).downloads() == Detector(name=name, pretrained=True, weights="file").downloads() == ""
     Detector(name=name).require_weights()

@@ -9,8 +9,8 @@ import torch
 from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.base import Model
-from trainer.models.pixels import Smp, Unet
-from trainer.models.registry import count_parameters
+from trainer.models.pixels import Smp, Torchvision, Unet
+from trainer.models.registry import check_model, count_parameters
 
 
 @pytest.mark.parametrize("model", [Unet(), Unet(name="test_resnet"), Unet(name="convnext_atto")])
@@ -27,11 +27,21 @@ def test_the_small_network_is_small() -> None:
     assert count_parameters(Unet().build(4, Size(32, 32))) == pytest.approx(0.5e6, rel=0.1)
 
 
+def test_a_model_of_torchvision_has_its_names_and_one_output() -> None:
+    network = check_model(Torchvision(name="lraspp_mobilenet_v3_large"), 5, Size(64, 64))
+    assert "backbone.0.0.weight" in network.state_dict()
+    assert "classifier.low_classifier.weight" in network.state_dict()
+    extra = {"aux_classifier.0.weight": torch.zeros(1), "classifier.low_classifier.weight": torch.zeros(1)}
+    assert list(Torchvision(name="").convert(extra, network)) == ["classifier.low_classifier.weight"]
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (Unet(name="resnet81"), "model.name: unknown model 'resnet81'. Did you mean 'resnet18'?"),
         (Unet(pretrained=True), "model.pretrained: true, but without a model.name. Allowed: false, or model.name="),
+        (Torchvision(name="fcn_resnet51"), "model.name: unknown model 'fcn_resnet51'. Did you mean 'fcn_resnet50'?"),
+        (Torchvision(name="resnet18"), "model.name: unknown model 'resnet18'."),
     ],
 )
 def test_mistakes_are_named(model: Model, message: str) -> None:

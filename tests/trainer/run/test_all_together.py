@@ -31,6 +31,7 @@ FIT: dict[str, Any] = {
     "device": "cpu",
     "optimizer": "muon",
     "momentum": 0.9,
+    "momentum_low": 0.8,
     "label_smoothing": 0.1,
     "tta": "flip",
     "stages": {"small": {"epochs": 2, "size": 8, "batch_size": 2}, "large": {}},

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from runs import draw_classes
+from torch import nn
 
 from augment.cli.compose import compose
 from augment.pipeline.graph import Placement
 from trainer.loop.ranks import Ranks
 from trainer.loop.settings import LoopSettings
 from trainer.run import build
-from trainer.run.build import make_loaders
+from trainer.run.build import make_learner, make_loaders
 from trainer.run.config import Config, parse_config
 
 
@@ -23,7 +24,23 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     draw_classes(tmp_path, count=2)
     monkeypatch.chdir(tmp_path)
     given = ["aug.size=16", "fit.batch_size=4", "fit.epochs=1", "fit.device=cpu", "fit.threads=1", "~callbacks"]
-    return parse_config(compose(["data=folder", f"data.root={tmp_path}", *given]))
+    return parse_config(compose(["data=folder", f"data.root={tmp_path}", "fit.sync_batchnorm=true", *given]))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_batch_norms_that_ranks_share_are_not_recorded(
+    size: int, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a group of processes waits for the graphs that hold one of its exchanges."""
+    ranks = Ranks()
+    ranks.size = size
+    monkeypatch.setattr(build, "current", lambda: ranks)
+    monkeypatch.setattr(ranks, "broadcast", lambda value: value)
+    loaders = make_loaders(config)
+    learner = make_learner(config, loaders, callbacks=())
+    loaders.close()
+    shared = [module for module in learner.model.modules() if isinstance(module, nn.SyncBatchNorm)]
+    assert (bool(shared), learner.settings.graph) == ((False, True) if size == 1 else (True, False))
 
 
 @pytest.mark.parametrize(

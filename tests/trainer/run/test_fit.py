@@ -28,6 +28,13 @@ def test_the_schedule(fit: dict[str, Any], expected: object) -> None:
     assert config_of(fit=fit).fit.lr_schedule() == expected
 
 
+def test_momentum_runs_against_the_learning_rate() -> None:
+    schedules = config_of(fit={"lr": 1, "momentum": 0.95, "momentum_low": 0.85, "warmup": 0.3}).fit.schedules()
+    assert [schedules["momentum"](x) for x in (0, 0.15, 0.3, 1)] == pytest.approx([0.95, 0.9, 0.85, 0.95])
+    assert schedules["lr"](0.3) == 1
+    assert set(config_of().fit.schedules()) == {"lr"}
+
+
 @pytest.mark.parametrize(
     ("device", "gpu", "expected"),
     [

@@ -62,6 +62,7 @@ def scheduled(learner: Learner) -> set[str]:
         ("fit.precision=fp16", lambda learner: learner.runner.scaler is None, False),
         ("fit.label_smoothing=0.2", lambda learner: learner.loss_function, CrossEntropy(0.2)),
         ("fit.label_smoothing=0.1", lambda learner: learner.val_loss_function, CrossEntropy(0.0)),
+        ("fit={momentum: 0.9, momentum_low: 0.8}", scheduled, {"lr", "momentum"}),
         ("fit.schedule=constant", scheduled, {"lr"}),
         ("fit.batch_size=5", lambda learner: learner.batches_in(0), 2),
         ("fit.optimizer=adamw", lambda learner: type(learner.optimizer), torch.optim.AdamW),
