@@ -83,7 +83,8 @@ class Smp(Pretrained):
     def build(self, classes: int, size: Size) -> "nn.Module":
         """Build it."""
         smp = _smp()
-        known = {cls.__name__.lower() for cls in smp.MODEL_ARCHITECTURES}
+        base = smp.base.SegmentationModel
+        known = [name.lower() for name, of in vars(smp).items() if isinstance(of, type) and issubclass(of, base)]
         if self.architecture.lower() not in known:
             raise UserError(f"model.architecture: unknown '{self.architecture}'.{suggest(self.architecture, known)}")
         weights = "imagenet" if self.loads else None

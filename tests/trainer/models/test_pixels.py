@@ -23,6 +23,11 @@ def test_outputs_have_the_size_of_the_images(model: Model, height: int, width: i
     assert all(p.grad is not None for p in network.parameters())
 
 
+@pytest.mark.parametrize("name", ["resnet18", "tu-mobilenetv3_small_050"])
+def test_models_of_smp_are_built(name: str) -> None:
+    assert Smp(architecture="fpn", name=name).build(5, Size(64, 96))(torch.randn(2, 3, 64, 96)).shape == (2, 5, 64, 96)
+
+
 def test_the_small_network_is_small() -> None:
     assert count_parameters(Unet().build(4, Size(32, 32))) == pytest.approx(0.5e6, rel=0.1)
 
@@ -39,6 +44,8 @@ def test_a_model_of_torchvision_has_its_names_and_one_output() -> None:
     ("model", "message"),
     [
         (Unet(name="resnet81"), "model.name: unknown model 'resnet81'. Did you mean 'resnet18'?"),
+        (Smp(architecture="fpm"), "model.architecture: unknown 'fpm'. Did you mean 'fpn'?"),
+        (Smp(name="resnet43"), "model.name: unknown encoder 'resnet43'. Did you mean 'resnet34'?"),
         (Unet(pretrained=True), "model.pretrained: true, but without a model.name. Allowed: false, or model.name="),
         (Torchvision(name="fcn_resnet51"), "model.name: unknown model 'fcn_resnet51'. Did you mean 'fcn_resnet50'?"),
         (Torchvision(name="resnet18"), "model.name: unknown model 'resnet18'."),
