@@ -101,7 +101,7 @@ def test_running_statistics_are_those_of_all_samples(runs: dict[int, Path]) -> N
     one, three = (state_of(runs[size] / "norm").model for size in runs)
     # In an epoch's first step, ten times the change of the moving average, and of its rounding.
     torch.testing.assert_close(three["0.running_mean"], one["0.running_mean"], rtol=0, atol=1e-6)
-    assert three["0.num_batches_tracked"] == one["0.num_batches_tracked"] == 2
+    assert three["0.num_batches_tracked"] == one["0.num_batches_tracked"]
 
 
 @pytest.mark.slow
