@@ -138,7 +138,7 @@ COMMANDS = [
     ("trainer predict run", "no images are given", "folders that hold images"),
     ("trainer predict run https://host/cat.jpg", "https://host/cat.jpg is a URL", "download it"),
     ("trainer predict run phtos", "phtos: there is no such file or folder", "Did you mean photos?"),
-    ("trainer export run", "--to: missing", "onnx, torch"),
+    ("trainer export run --to torch", "--to: unknown name 'torch'", "Allowed: onnx"),
     ("trainer compare run --metric val_acc", "--metric val_acc", "'val_accuracy'"),
     ("augment bench --rows foo", "--rows: unknown row 'foo'", "Allowed: cached"),
     ("trainer find_lr --from 1 --to 0.1", "--from 1 --to 0.1", "the second the larger"),
