@@ -94,7 +94,6 @@ COMMANDS = [
     ("trainer callbacks.grad_clip=1", "callbacks.grad_clip: 1", "max_norm"),
     # Data
     ("trainer data=photos", "data: unknown name 'photos'", "data=folder data.root=photos"),
-    ("trainer data.source=tfrecord", "data: tfrecord is no longer read", "data=webdataset"),
     ("trainer data=folder", "data.root: missing", "train/<class>/*"),
     ("trainer data=folder data.root=photo", "data.root=photo: there is no such folder", "photos"),
     ("trainer data=folder data.root=https://host/photos", "https://host/photos is a URL", "download it"),

@@ -73,10 +73,6 @@ def _explain_missing(where: str, what: str) -> str:
     # Our groups have one level, Hydra's own have two.
     group, _, name = what.rpartition("/") if what.startswith("hydra/") or "/" not in what else what.partition("/")
     parent, _, stem = where.rpartition("/")
-    if group == "data":
-        from augment.data.sources.registry import refuse_gone  # slow to import
-
-        refuse_gone(name)
     known = config_files(group)
     file = None if stem == "config" else config_files(parent).get(stem)
     prefix = f"{file}: defaults: " if file else ""

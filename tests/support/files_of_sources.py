@@ -12,6 +12,7 @@ from photos import draw_photo
 from PIL import Image
 from recordio_writer import write_records
 from stores import write_tar
+from tfrecord_writer import IMAGE, LABEL, TEXT, write_examples
 
 from augment.data.dataset import Dataset, Split
 from augment.data.sources import LOADED, load_dataset, parse_data
@@ -21,7 +22,7 @@ lmdb = pytest.importorskip("lmdb")
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
-ENDINGS = {"webdataset": "tar", "recordio": "rec", "lmdb": "lmdb", "parquet": "parquet",
+ENDINGS = {"webdataset": "tar", "tfrecord": "tfrecord", "recordio": "rec", "lmdb": "lmdb", "parquet": "parquet",
            "filelist": "txt", "numpy": "npy"}  # fmt: skip
 ALL = ("folder", *ENDINGS)
 
@@ -38,6 +39,10 @@ def write(source: str, folder: Path, name: str, samples: list[tuple[bytes, int, 
         members = {f"{number:02}.{ending}": content for number, (image, target, _) in enumerate(samples)
                    for ending, content in (("jpg", image), ("cls", b"%d" % target))}  # fmt: skip
         return write_tar(folder / f"{name}.tar", members)
+    if source == "tfrecord":
+        examples = [{IMAGE: [image], LABEL: [label], TEXT: [text.encode()]} for image, label, text in samples]
+        write_examples(folder / f"{name}.tfrecord", examples)
+        return folder / f"{name}.tfrecord"
     if source == "recordio":
         write_records(folder / f"{name}.rec", [(image, label) for image, label, _ in samples])
         return folder / f"{name}.rec"

@@ -1,6 +1,9 @@
 """Guess a file's real format, for error messages."""
 
+import struct
 from pathlib import Path
+
+from augment.data.formats.spans import masked_crc
 
 # Offset, the bytes found there, and a sentence about such a file.
 _MARKS = (
@@ -35,6 +38,8 @@ def describe_content(file: Path, asked: str) -> str:
             return "" if f"data={asked} " in sentence else f" {sentence}"
     if not head:
         return " It is empty (0 bytes)."
+    if len(head) >= 12 and masked_crc(head[:8]) == struct.unpack_from("<I", head, 8)[0]:
+        return " It is a TFRecord file: data=tfrecord reads it." if asked != "tfrecord" else ""
     if all(byte in b"\t\n\r" or byte >= 32 for byte in head):
         return " It is text, like lists and the indexes of other formats."
     return ""

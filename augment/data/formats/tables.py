@@ -1,4 +1,4 @@
-"""Read CSV files of points, a line an image."""
+"""Read CSV files of points, a line an image, and of boxes, a line an object."""
 
 import csv
 from collections.abc import Sequence
@@ -11,17 +11,20 @@ from augment.support.errors import UserError
 from augment.support.files import near_file, require_file
 from augment.support.text import list_some
 
+_BOX = ("left", "top", "right", "bottom", "class")
+
 Row = tuple[str, dict[str, str]]  # where it is, and the cell of each column
 
 
-def _read_table(key: str, file: Path) -> tuple[list[str], list[Row]]:
-    """Return the header of a CSV file, and its rows.
+def _read_table(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str], list[Row]]:
+    """Return the header of a CSV file of points, or with other columns, and its rows.
 
     Raises:
-        UserError: it cannot be read, has no column path or one twice, or a row has other cells.
+        UserError: it cannot be read, a column is missing or there twice, or a row has other cells.
     """
+    allowed = f"Allowed: a CSV with path, {', '.join(columns) or 'x_NAME, y_NAME'}."
     if not file.is_file():
-        raise UserError(f"{key}: there is no file {file}.{near_file(file)} Allowed: a CSV with path, x_NAME, y_NAME.")
+        raise UserError(f"{key}: there is no file {file}.{near_file(file)} {allowed}")
     try:
         reader = csv.reader(require_file(file).read_text("utf-8-sig").splitlines(), skipinitialspace=True)
         (_, header), *rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)] or [
@@ -29,8 +32,8 @@ def _read_table(key: str, file: Path) -> tuple[list[str], list[Row]]:
         ]
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{key}={file}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    if odd := [name for name in ("path", *header) if header.count(name) != 1]:
-        raise UserError(f"{key}={file}: the header {list_some(header)} has no single column '{odd[0]}'.")
+    if odd := [name for name in ("path", *columns, *header) if header.count(name) != 1]:
+        raise UserError(f"{key}={file}: the header {list_some(header)} has no single column '{odd[0]}'. {allowed}")
     for number, cells in rows:
         if len(cells) != len(header) and any(cells[1:]):  # a path alone is an image without labels
             what = f"has {len(cells)} cells, but the header {len(header)}"
@@ -88,3 +91,25 @@ def _point(cells: dict[str, str], name: str) -> tuple[float, float, float]:
             f"{name} is {x},{y},{visible}, where numbers are allowed, or empty cells; visibility is 0, 1 or 2"
         )
     return found
+
+
+def read_boxes(key: str, file: Path, root: Path | None) -> list[AnnotatedImage]:
+    """Return the images of a file of boxes, edges in pixels; the labels of the objects are 0.
+
+    Raises:
+        UserError: the file is wrong.
+    """
+    images: dict[Path, AnnotatedImage] = {}
+    for where, cells in _read_table(key, file, _BOX)[1]:
+        path = (file.parent if root is None else root) / cells["path"]
+        image = images.setdefault(path, AnnotatedImage(path, where, image_id=len(images) + 1))
+        words = [cells[name] for name in _BOX]
+        if not any(words):
+            continue  # an image without objects
+        try:
+            if not words[4]:
+                raise ValueError
+            image.objects.append(Annotated(where, [float(word) for word in words[:4]], 0, name=words[4]))
+        except ValueError:
+            image.blame(f"has a bad object, {where}: {','.join(words)}, where four numbers and a class are allowed")
+    return list(images.values())

@@ -1,4 +1,4 @@
-"""The sources that read files of records: tar shards, RecordIO, LMDB, Parquet."""
+"""The sources that read files of records: tar shards, TFRecord, RecordIO, LMDB, Parquet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.shards import find_shards, is_pattern
 from augment.data.formats.spans import RecordFile, Span
+from augment.data.formats.tfrecord import IMAGE, LABEL, read_examples
 from augment.data.formats.webdataset import read_shard
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
 from augment.data.targets.given import Label, LabeledSplit, pack
@@ -101,6 +102,23 @@ class WebDataset(Records):
 
     def _reader(self) -> Reader:
         return partial(read_shard, label=self.label, targets=self.targets, numbers=self.kind == NUMBERS)
+
+
+@source("tfrecord")
+@dataclass(frozen=True, kw_only=True)
+class TFRecord(Records):
+    """TFRecord files of tf.train.Example, with or without TensorFlow."""
+
+    image: str = setting(Text(default=IMAGE, doc="feature that holds the encoded image"))
+    label: str = setting(
+        Text(default=LABEL, doc="feature that holds the classes: numbers, or bytes for names; floats are predicted")
+    )
+    targets: tuple[str, ...] = setting(
+        Texts(default=(), doc="features to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
+    )
+
+    def _reader(self) -> Reader:
+        return partial(read_examples, image=self.image, label=self.label, targets=self.targets)
 
 
 @source("recordio")

@@ -163,12 +163,6 @@ _SOURCES: dict[str, type[Source]] = {}
 # Read-only view: name in the configuration -> source.
 SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
 
-# Formats that were read up to version 0.12, and what to do with files in them.
-_GONE = {
-    "tfrecord": "data=webdataset, which `python -m augment convert data=... --to webdataset` of version 0.12 writes",
-    "boxes": "data=coco",
-}
-
 VAL_MISSING = f"data.val: missing. Allowed: validation data; or {CUT}."
 
 
@@ -273,8 +267,6 @@ def parse_data(given: object, *, needs_train: bool = True) -> Source:
     Raises:
         UserError: an unknown source or setting, a missing one, or a value that is not allowed.
     """
-    if isinstance(given, Mapping):
-        refuse_gone(given.get("source"))
     alone = False
     if not needs_train and isinstance(given, Mapping):
         alone = [key for key in _SPLITS if given.get(key) is not None] == ["val"]
@@ -298,12 +290,6 @@ def parse_data(given: object, *, needs_train: bool = True) -> Source:
             f"null, which validates on them; or {without}, which leaves them aside."
         )
     return source
-
-
-def refuse_gone(name: object) -> None:
-    """Refuse a source that there was, and name what replaces it."""
-    if name in _GONE:
-        raise UserError(f"data: {name} is no longer read. Allowed: {_GONE[str(name)]}; or data=own with a Dataset.")
 
 
 def whole(source: Source) -> Source:

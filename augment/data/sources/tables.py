@@ -1,15 +1,18 @@
-"""The source of CSV files of points."""
+"""The sources of CSV files of points and of boxes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from augment.data.dataset import Dataset
-from augment.data.formats.objects import Wanted, make_objects, missing, named_pairs
-from augment.data.formats.tables import point_names, read_points
+from augment.data.formats.objects import Wanted, class_names, label, make_objects, missing, named_pairs
+from augment.data.formats.tables import point_names, read_boxes, read_points
 from augment.data.sources.registry import MAX_BAD, SKIP_BAD, ListedSource, source
+from augment.data.targets.names import read_names
 from augment.params import Param, Text, setting
 from augment.support.files import expanded
+
+_ROOT = Text(optional=True, doc="folder that paths are relative to; null: the folder of each file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +40,7 @@ class PointTable(ListedSource):
     train: str = setting(
         Text(required=True, doc="file of train, .csv; v_NAME may say 0 not labeled, 1 hidden, 2 visible")
     )
-    root: str | None = setting(
-        Text(optional=True, doc="folder that paths are relative to; null: the folder of each file")
-    )
+    root: str | None = setting(_ROOT)
     flip_pairs: tuple[tuple[str, str], ...] | None = setting(
         Pairs(
             optional=True, doc="points that change places in a mirrored image; null: by left and right in their names"
@@ -55,3 +56,25 @@ class PointTable(ListedSource):
         splits = [read_points(key, file, root or None, names) for key, file in files.items()]
         wanted = Wanted("keypoints", points=names, flip_pairs=named_pairs(self.flip_pairs, names))
         return make_objects(names, splits, wanted, problems=() if self.skip_bad else missing(self.given(), splits))
+
+
+@source("boxes")
+@dataclass(frozen=True, kw_only=True)
+class BoxTable(ListedSource):
+    """CSV of boxes, a line an object: path,left,top,right,bottom,class in pixels; only the path: no objects."""
+
+    task: ClassVar[str] = "detect"
+
+    train: str = setting(Text(required=True, doc="file of train, .csv"))
+    root: str | None = setting(_ROOT)
+    classes: str | None = setting(Text(optional=True, doc="file with one class name per line; null: those found"))
+    skip_bad: bool = setting(SKIP_BAD)
+    max_bad: int = setting(MAX_BAD)
+
+    def load(self) -> Dataset:
+        """Read the files; images that are missing are a problem, unless bad ones are left out."""
+        root = None if self.root is None else expanded(self.root)
+        splits = [read_boxes(key, expanded(file), root) for key, file in self.given().items()]
+        classes = read_names(self.classes) if self.classes else class_names(splits)
+        label(splits, classes)
+        return make_objects(classes, splits, Wanted(), problems=() if self.skip_bad else missing(self.given(), splits))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from recordio_writer import write_records
 from stores import write_tar
+from tfrecord_writer import IMAGE, write_examples
 
 from augment.data.dataset import Dataset
 from augment.data.sources import parse_data
@@ -24,7 +25,13 @@ def write_numbers(source: str, folder: Path, rows: Sequence[Sequence[float]]) ->
     """Write images with numbers named a and b; return the settings that read them so."""
     image_files = [b"\xff\xd8" + bytes([number]) for number in range(len(rows))]
     named = [dict(zip("ab", row, strict=True)) for row in rows]
-    if source == "recordio":
+    if source == "tfrecord":
+        examples = [
+            {IMAGE: [image]} | {name: [number] for name, number in numbers.items()}
+            for image, numbers in zip(image_files, named, strict=True)
+        ]
+        write_examples(folder / "it", examples)
+    elif source == "recordio":
         write_records(folder / "it", list(zip(image_files, rows, strict=True)))
     elif source == "webdataset":
         members = {f"{number}.jpg": image for number, image in enumerate(image_files)}
@@ -36,7 +43,7 @@ def write_numbers(source: str, folder: Path, rows: Sequence[Sequence[float]]) ->
     return {"source": source, "train": "it", "val": "it", "targets": ["a", "b"]}
 
 
-NUMBERED = ("recordio", "webdataset", "parquet")
+NUMBERED = ("tfrecord", "recordio", "webdataset", "parquet")
 
 
 @pytest.mark.parametrize("source", NUMBERED)
@@ -91,3 +98,17 @@ def test_padding_of_label_arrays_is_no_label(tmp_path: Path) -> None:
 
     assert read(multilabel=True).train.targets == ((1, 0, 1), (0, 1, 0), (0, 0, 0))
     assert read(task="regress").train.targets == ((0.0, 2.0), (1.0, -1.0), (-1.0, -1.0))
+
+
+def test_features_of_tensorflows_own_writing_are_numbers() -> None:
+    folder = Path(__file__).parents[3] / "written_by_others/tensorflow"
+
+    def read(name: str, **settings: Any) -> Dataset:
+        path = str(folder / name)
+        return parse_data({"source": "tfrecord", "train": path, "val": path, **settings}).load()
+
+    assert read("floats.tfrecord", image="image", label="label").train.targets == ((1.0,),)
+    both = read("tutorial.tfrecords", image="image_raw", targets=["weight", "depth"])
+    assert set(both.train.targets) == {(0.5, 3.0)}
+    boxes = read("train-0000*", label="image/object/bbox/xmin")
+    assert (boxes.task, boxes.train.targets[0]) == ("regress", (0.25, 0.5))

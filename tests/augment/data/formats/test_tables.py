@@ -1,4 +1,4 @@
-"""CSV files of points."""
+"""CSV files of points and of boxes."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from augment.support.errors import UserError
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 POINTS = "path,x_nose,y_nose,x_left_eye,y_left_eye,v_left_eye,x_Right_eye,y_Right_eye"
+BOXES = "path,left,top,right,bottom,class"
 
 
 def put(*lines: str) -> str:
@@ -66,3 +67,35 @@ def test_points_that_are_wrong_are_named(header: str, line: str, why: str) -> No
     train = put(header, line, last.replace(",1", ",,")[: len(last)] if header != POINTS else "1.jpg,1,1,1,1,1,1,1")
     with pytest.raises(UserError, match=why):
         load("points", train=train, val=train)
+
+
+def test_boxes_are_a_line_an_object() -> None:
+    train = put(BOXES, "0.jpg,1,2,3,4,dog", "1.jpg", "0.jpg,0,0,40,20,cat", "2.jpg,,,,,")
+    dataset = load("boxes", train=train, val=train)
+    assert dataset.classes == ("background", "cat", "dog")
+    assert [target.labels.tolist() for target in dataset.train.targets] == [[2, 1], [], []]
+    assert dataset.train.targets[0].boxes.tolist() == [[1, 2, 3, 4], [0, 0, 40, 20]]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("0.jpg,1,2,1,4,dog", "0.jpg has a bad object, line 2 of t.csv: the box .* has no area"),
+        ("0.jpg,1,2,x,4,dog", "0.jpg has a bad object, line 2 of t.csv: 1,2,x,4,dog, where four numbers and a class"),
+        ("0.jpg,1,2,3,4,", "0.jpg has a bad object, line 2 of t.csv: 1,2,3,4,, where four"),
+        ("9.jpg,1,2,3,4,dog", "data.train: there is no 9.jpg, line 2 of t.csv"),
+        ("0.jpg,1,2", "line 2 of t.csv has 3 cells, but the header 6"),
+    ],
+)
+def test_boxes_that_are_wrong_are_named(line: str, why: str) -> None:
+    train = put(BOXES, line, "1.jpg,1,2,3,4,dog")
+    with pytest.raises(UserError, match=why):
+        load("boxes", train=train, val=train)
+    if "bad object" in why:
+        assert load("boxes", train=train, val=train, skip_bad=True).classes == ("background", "dog")
+
+
+def test_the_columns_of_boxes_are_named() -> None:
+    train = put("path,left,top,right,class", "0.jpg,1,2,3,dog")
+    with pytest.raises(UserError, match=r"no single column 'bottom'\. Allowed: a CSV with path, left, .*, class\."):
+        load("boxes", train=train, val=train)

@@ -22,6 +22,17 @@ BY_CLASS = (0, 3, 1, 4, 2, 5)  # the order of a folder of each class
 
 CASES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...], tuple[str, ...]]] = {
     # name: (source, files, settings, the images that went in, classes)
+    "TensorFlow, ImageNet's features": (
+        "tfrecord", "tensorflow/train-*-of-00002", {"label_offset": 1}, MIXED, ("1", "2", "3")),
+    "TensorFlow, ImageNet's names": (
+        "tfrecord", "tensorflow/train-*-of-00002", {"label": "image/class/text"}, MIXED, NAMES),
+    "TensorFlow, classes of a file": (
+        "tfrecord", "tensorflow/train-{00000..00001}-of-00002", {"label_offset": 1, "classes": "names.txt"}, MIXED,
+        NAMES),
+    "TensorFlow, other features": (
+        "tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_raw", "label": "label"}, MIXED, NUMBERS),
+    "tfrecord": ("tfrecord", "tfrecord/train.tfrecord", {"image": "image", "label": "label"}, MIXED, NUMBERS),
+    "tfrecord, names": ("tfrecord", "tfrecord/train.tfrecord", {"image": "image", "label": "name"}, MIXED, NAMES),
     "MXNet, pack_img": ("recordio", "mxnet/images.rec", {}, PNG, NUMBERS),
     "MXNet, no index and the magic number in images": ("recordio", "mxnet/magic.rec", {}, PNG, NUMBERS),
     "MXNet, im2rec": ("recordio", "mxnet/im2rec.rec", {}, tuple(MIXED[i] for i in BY_CLASS), NUMBERS),
@@ -44,6 +55,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...], tuple[str, ...
 SEVERAL = ((0, 2), (1,), (2,), (0, 1, 2), (1,), (2,))
 WITH_NONE = ((0, 2), (1,), (), (0, 1, 2), (1,), (2,))
 SEVERAL_CASES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...], tuple[tuple[int, ...], ...]]] = {
+    "TensorFlow": ("tfrecord", "tensorflow/several.tfrecord", {"image": "image", "label": "labels"}, MIXED,
+                   ((0, 2), (1,), (), (0, 1, 2), (2,), (0,))),
     "MXNet": ("recordio", "mxnet/arrays.rec", {}, MIXED, SEVERAL),
     "MXNet, im2rec --pack-label": ("recordio", "mxnet/labels.rec", {}, tuple(MIXED[i] for i in BY_CLASS),
                                    ((0, 1), (0,), (1,), (1, 2), (2,), (0, 1, 2))),
@@ -123,6 +136,18 @@ def test_a_record_of_many_parts_is_one_in_the_file_that_is_read() -> None:
 @pytest.mark.parametrize(
     ("source", "files", "settings", "message"),
     [
+        ("tfrecord", "tensorflow/gzip.tfrecord", {}, "is not a TFRecord file. It is compressed (gzip): unpack it"),
+        ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_raw", "targets": ["weigth"]},
+         "no feature 'weigth' (data.targets). Did you mean 'weight'? Allowed: depth, image_raw, label, weight."),
+        ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_raw", "targets": ["image_raw"]},
+         "record 0: feature 'image_raw' (data.targets) holds bytes; allowed are numbers."),
+        ("tfrecord", "tensorflow/tutorial.tfrecords", {"image": "image_row"},
+         "no feature 'image_row' (data.image). Did you mean 'image_raw'? Allowed: depth, image_raw, label, weight."),
+        ("tfrecord", "tensorflow/train-00000-of-00002", {"label": "image/object/number"},
+         "train-00000-of-00002/0 has no label (4 images have none or several)."),
+        ("tfrecord", "mxnet/images.rec", {}, "is not a TFRecord file. It is RecordIO: data=recordio reads it."),
+        ("tfrecord", "parquet/hub.parquet", {}, "is not a TFRecord file. It is a parquet file: data=parquet reads it."),
+        ("recordio", "tfrecord/train.tfrecord", {}, "is not a RecordIO file. It is a TFRecord file: data=tfrecord"),
         ("recordio", "lmdb/raw/data.mdb", {}, "is not a RecordIO file. It is an LMDB database: data=lmdb reads it."),
         ("recordio", "mxnet/im2rec.lst", {}, "is not a RecordIO file. It is text, like lists and the indexes of other"),
         ("recordio", "originals/1.jpg", {}, "is not a RecordIO file. It is an image: data=folder or data=filelist"),

@@ -13,7 +13,7 @@ parquet = pytest.importorskip("pyarrow.parquet")
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
-SHARDS = ("webdataset", "recordio", "lmdb", "parquet")  # whose images lie in larger files
+SHARDS = ("webdataset", "tfrecord", "recordio", "lmdb", "parquet")  # whose images lie in larger files
 
 CUT = r"is cut short: it ends at byte [\d,]+, within record"
 DAMAGED = r"is damaged after record 5, at byte [\d,]+"
@@ -26,6 +26,14 @@ ALIKE: dict[str, Damage] = {
     "an image": (lambda _: jpeg(0), r"is not an? .*It is an image: data=folder or data=filelist reads"),
 }
 DAMAGES: dict[str, dict[str, Damage]] = {
+    "tfrecord": {
+        "in a header": (lambda data: data[:7], "is cut short: it ends at byte 7, within record 0"),
+        "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
+        "in the last record": (lambda data: data[:-1], f"{CUT} 5"),
+        "a checksum": (lambda data: flip(data, len(data) // 2 + 40), "record [23], at .*: its checksum is another"),
+        "a length": (lambda data: flip(data, 3), "is not a TFRecord file"),
+        "zeros": (lambda data: data + bytes(100), DAMAGED),
+    },
     "recordio": {
         "in a header": (lambda data: data[:6], "is cut short: it ends at byte 6, within record 0"),
         "in a record": (lambda data: data[: len(data) // 2 + 40], CUT),
@@ -46,6 +54,10 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "in a record": (lambda data: data[: len(data) // 2], "is not a parquet file that can be read: .*magic bytes"),
     },
 }  # fmt: skip
+
+
+def flip(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +143,9 @@ def test_a_class_that_train_lacks_is_refused(source: str, samples: list[Sample])
 @pytest.mark.parametrize(
     ("source", "setting", "message"),
     [
+        ("tfrecord", {"image": "image/encode"}, "record 0 has no feature 'image/encode' (data.image). Did you mean "
+         "'image/encoded'? Allowed: image/class/label, image/class/text, image/encoded."),
+        ("tfrecord", {"label": "image/class/lable"}, "has no feature 'image/class/lable' (data.label). Did you"),
         ("parquet", {"image": "imge"}, "there is no column 'imge' (data.image). Did you mean 'image'? Allowed: image"),
         ("parquet", {"label": "lable"}, "there is no column 'lable' (data.label). Did you mean 'label'?"),
         ("webdataset", {"label": "class"}, "there is no 00.class, only 00.cls. data.label names where labels are: cls, "

@@ -92,7 +92,7 @@ STORES: dict[str, Callable[[Path, Split], Settings]] = {
     "filelist": filelist,
     "webdataset": webdataset,
     "numpy": arrays,
-} | {source: records(source) for source in ("recordio", "lmdb", "parquet")}
+} | {source: records(source) for source in ("tfrecord", "recordio", "lmdb", "parquet")}
 
 
 @pytest.fixture(scope="module")
