@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from augment.data.dataset import ImageError, ImageRef
 from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
-from augment.data.paths import kinds_of
+from augment.data.paths import as_paths, kinds_of
 from augment.pipeline.failures import UnreadableError
 from augment.pipeline.reading import Reading
 from augment.support.errors import UserError
@@ -45,6 +45,8 @@ class ImageFeed:
         self._reading, self._shuffle = reading, shuffle
         self._images, self._batches, self._read = reading.files, reading.batches, reading.stood_in
         self._raw, self.by_path = are_decoded(reading.files), are_paths(reading.files)
+        paths = as_paths(reading.files) if self.by_path else None
+        self._names = None if paths is None else paths.names
         # The form in which DALI receives an image: bytes or pixels.
         self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
         kinds = kinds_of(reading.files)
@@ -99,8 +101,8 @@ class ImageFeed:
             raise UnreadableError(image, error) from error
 
     def _load_all(self, iteration: int, indices: list[int]) -> list[NDArray[np.uint8]]:
-        if self.by_path:
-            return [np.frombuffer(str(self._images[index]).encode(), np.uint8) for index in indices]
+        if self._names is not None:
+            return [np.frombuffer(self._names[index], np.uint8) for index in indices]
         if self._begin:
             found = self._wait(iteration, self._begin)
             return [found[index] for index in indices]
