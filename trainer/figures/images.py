@@ -13,7 +13,6 @@ from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image, orientation_of
-from augment.drawing.style import IMAGES
 from augment.support.background import in_threads
 from augment.support.reading import UnreadableError, regular
 from trainer.tasks.display import WrongSample
@@ -84,6 +83,8 @@ def without_background(figure: Image.Image) -> Image.Image:
 
     Such letters can be read on light and on dark pages.
     """
+    from augment.drawing.style import IMAGES  # imports Matplotlib
+
     mask = Image.new("L", figure.size, 0)
     try:
         width, height, *corners = json.loads(str(figure.info[IMAGES]))

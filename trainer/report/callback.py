@@ -19,7 +19,6 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
 from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord, write_mistakes
-from trainer.run.maps import maps_of
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import RUNNING, Summary, summarize
 
@@ -65,6 +64,8 @@ class Report(Callback):
             ending = summarize(learner, learner.folder, monotonic() - learner.run.began)
             record = _record(learner, ending)
             record.add_best(partial(best_model, learner))
+            from trainer.run.maps import maps_of  # imports PyTorch
+
             record.add_mistakes(learner.run.val_files, self.mistakes, partial(maps_of, learner))
             if record.mistakes is not None:
                 write_mistakes(record)

@@ -18,6 +18,7 @@ from trainer.callbacks.registry import known_callbacks, parse_callbacks
 from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.tracker import Tracker
 from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, in_order
+from trainer.run.maps import MapWriter
 from trainer.run.masks import MaskWriter
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.study import Prune, Search
@@ -34,7 +35,7 @@ def public_callbacks() -> list[type[Callback]]:
         for value in vars(importlib.import_module(name)).values()
         if inspect.isclass(value) and issubclass(value, Callback) and value.__module__ == name
     ]
-    others = (Callback, MaskWriter)  # which writes the masks of a pass, and of no other task
+    others = (Callback, MapWriter, MaskWriter)  # the last two write what predict asks for
     return [cls for cls in found if cls not in others and not cls.__name__.startswith("_")]
 
 

@@ -12,7 +12,6 @@ from trainer.callbacks.steps import GradClip
 from trainer.cli import main as cli
 from trainer.run import build
 from trainer.run import train as run
-from trainer.run.folder import LOCK_FILE
 from trainer.run.summary import read_summary
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -71,15 +70,13 @@ def test_a_second_signal_after_the_last_epoch_leaves_a_finished_run(photo_root: 
     assert summary.best == summary.last == read_metrics(tmp_path / "run")[0]
 
 
-@pytest.mark.parametrize("folder", ["run", "old"])
-def test_a_run_removes_what_a_killed_one_left_in_its_folder_and_in_the_one_that_it_resumes(
-    folder: str, photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_removes_what_a_killed_one_left_in_its_folder(
+    photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "place", stop)
-    left = tmp_path / folder / f".{'a1' * 16}.part"
+    left = tmp_path / "run" / f".{'a1' * 16}.part"
     left.parent.mkdir()
     left.touch()
-    (left.parent / LOCK_FILE).touch()
     with pytest.raises(KeyboardInterrupt):
-        run.train(small_config(photo_root, "fit.resume=old"), tmp_path / "run", console=QUIET)
+        run.train(small_config(photo_root), tmp_path / "run", console=QUIET)
     assert not left.exists()
