@@ -24,7 +24,6 @@ from augment.support.text import amount, printable, table_cell
 from trainer.figures.attention import require_captum
 from trainer.loop.callback import Callback
 from trainer.run.config import run_first
-from trainer.run.maps import MapWriter
 from trainer.run.masks import MaskWriter, mask_files
 from trainer.run.objects import Objects, as_coco, as_rows
 from trainer.run.trained import KeptOutputs, Trained, load_trained
@@ -126,6 +125,8 @@ def predict(
         )
         raise UserError(f"{none}: {name_of(file)} {reason}")
     if masks is None:
+        from trainer.run.maps import MapWriter  # imports PyTorch
+
         writers = [MapWriter([maps[file] for file in good])] if maps else []
         predicted = iter(_predict(trained, good, top, threshold, *writers))
     else:
