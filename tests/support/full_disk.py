@@ -60,11 +60,12 @@ class FullDisk:
         real_open, real_os_open, pwrite, fsync = io.open, os.open, os.pwrite, os.fsync
 
         def open_file(file: Any, mode: str = "r", buffering: int = -1, *more: Any, **named: Any) -> Any:
-            if not set(mode) & set("wax+") or not self.holds(file):
+            path = _path_of(file) if isinstance(file, int) else file
+            if not set(mode) & set("wax+") or not self.holds(path):
                 return real_open(file, mode, buffering, *more, **named)
-            if not os.path.exists(file):
-                self.use(CREATE, file)
-            raw = _File(file, mode.replace("b", "").replace("t", ""), self)
+            if not os.path.exists(path):
+                self.use(CREATE, path)
+            raw = _File(file, mode.replace("b", "").replace("t", ""), path, self)
             binary = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
             return binary if "b" in mode else io.TextIOWrapper(binary, *more, **named)
 
@@ -108,15 +109,15 @@ def operations(trace: Path, below: Path) -> list[tuple[str, str]]:
 
 
 class _File(io.FileIO):
-    def __init__(self, file: Any, mode: str, disk: FullDisk) -> None:
+    def __init__(self, file: Any, mode: str, path: Any, disk: FullDisk) -> None:
         super().__init__(file, mode)
-        self._disk = disk
+        self._path, self._disk = path, disk
         self._cut = False
 
     def write(self, data: Any) -> int:
         size = memoryview(data).nbytes
         end = os.fstat(self.fileno()).st_size if "a" in self.mode else self.tell()
-        if end + size <= os.fstat(self.fileno()).st_size or self._cut or not self._disk.is_full(WRITE, self.name):
+        if end + size <= os.fstat(self.fileno()).st_size or self._cut or not self._disk.is_full(WRITE, self._path):
             if not self._cut:
                 return super().write(data)
         elif size > 1:

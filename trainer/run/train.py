@@ -107,6 +107,7 @@ def train(
             signals.hold()  # the fit handles them; the work after it is short and should complete
             learner.fit(start)
             summary = summarize(learner, folder, monotonic() - begun)
+            summary.write()
         except BaseException as error:
             signals.hold()
             # If the disk is full, callbacks fail in after_fit, too: report the error that ended the fit.
@@ -138,8 +139,6 @@ def train(
                 exc_info=cause if isinstance(failure, OwnCodeError | UnreadableError) else None,
             )
             raise failure from cause
-        else:
-            summary.write()
         finally:
             opened.close()
             learner = None  # so that its memory is released, too
