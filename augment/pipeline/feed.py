@@ -1,8 +1,8 @@
 """Feed what the sampler draws to DALI's external_source, batch by batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from augment.recipe.stage import Draws, Stage
 from augment.support.background import Background
 from augment.support.errors import UserError
 
+T = TypeVar("T")
 Values = NDArray[Any]
 _Block = tuple[int, int]  # epoch, and number of the block in it
 
@@ -75,6 +76,28 @@ class Feed:
     def _stage_values(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:
         plan, draws = self._sampler.plan, self._sampler.draw(*where)
         return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
+
+
+class Ahead(Generic[T]):
+    """What is drawn for the samples of a batch, which for `together` samples at once takes little longer.
+
+    Args:
+        draw: takes an epoch, the position of the first sample in it, and the number of samples.
+        together: draw for at least so many samples, of batches one after the other.
+    """
+
+    def __init__(self, draw: Callable[[tuple[int, int, int]], T], together: int) -> None:
+        self._draw, self._together = draw, together
+        self._where = -1, 0, 0
+        self._drawn: T | None = None
+
+    def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
+        """Return what is drawn, and the rows of it that are for samples from a position of an epoch on."""
+        drawn, first, size = self._where
+        if self._drawn is None or drawn != epoch or start < first or start + count > first + size:
+            self._where = _, first, size = epoch, start, max(count, self._together)
+            self._drawn = self._draw((epoch, first, size))
+        return self._drawn, slice(start - first, start - first + count)
 
 
 def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutral: bool) -> dict[str, Values]:

@@ -87,9 +87,9 @@ class GraphImage:
         frames: whether to find out which window of the image the result shows.
 
     Attributes:
-        window: with `frames`: height and width of the upright image, and at the end the top, left, bottom and right
-            edges of the window that became the output, in pixels from the image's top left corner, (6,) or (7,)
-            numbers; None if the op resized something else than an image that `decode` returned.
+        window: with `frames`: height and width of the upright image, and the top, left, bottom and right edges of the
+            window that became the output, in pixels from the image's top left corner, (6,) int32 or float32; None if
+            the op resized something else than an image that `decode` returned.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class GraphImage:
         if self._frames:
             shape = fn.peek_image_shape(self._stored) if whole is None else whole.shape()
             anchor, sides = fn.random_crop_generator(shape, **drawn)
-            self.window = fn.cat(fn.cast(shape, dtype=types.INT32), anchor, anchor + sides)
+            self.window = fn.cat(fn.cast(shape, dtype=types.INT32)[:2], anchor, anchor + sides)
             if whole is not None:
                 start, end = (fn.cast(edge, dtype=types.FLOAT) for edge in (anchor, anchor + sides))
                 return self._resized(whole, size, roi_start=start, roi_end=end)

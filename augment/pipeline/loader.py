@@ -88,11 +88,11 @@ class Loader:
         self._one_pass = (plan.split == "val" and plan.draws_in_dali) or not plan.checkpoints
         self._built_at = 0  # the epoch in which the pipeline was built
         self._per_epoch = self._reading.batches
-        mixer = None
+        seed, rank, mixer = order.seed, order.shard.rank, None
         if plan.batch_stages and not self._form.raw:
-            mixer = Mixer(plan, split.kind, seed=order.seed, rank=order.shard.rank, classes=len(classes))
-        follows: dict[str, Any] = {"mixer": mixer, "frames": self._form.frames, "together": BLOCK}
-        self._maker = BatchMaker(plan, split.kind, order.seed, order.shard.rank, **follows)
+            mixer = Mixer(plan, split.kind, seed=seed, rank=rank, classes=len(classes))
+        frames = self._form.frames
+        self._maker = BatchMaker(plan, split.kind, seed, rank, frames=frames, mixer=mixer, together=BLOCK)
         self._orientations = Orientations(split.files)
         self._pipeline: BuiltPipeline | None = None
         self._primed = False  # whether the next batch has been asked for already

@@ -5,7 +5,7 @@ copied for many batches at once, and one kernel runs mixup and cutmix, one after
 ops of your own, PyTorch's operators run; samples that a stage skips get its op's neutral values, if it has some.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -14,11 +14,12 @@ from torch import Tensor
 from augment.data.targets.kind import Kind
 from augment.data.targets.spatial import SpatialKind
 from augment.params import Size
-from augment.pipeline.feed import BLOCK, Values, compact, stage_values
+from augment.pipeline.feed import BLOCK, Ahead, Values, compact, stage_values
 from augment.pipeline.program import runs
-from augment.recipe.kinds import Array, BatchOp
+from augment.recipe.kinds import BatchOp
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
+from augment.support.device import to_device
 from augment.support.errors import UserError
 
 _Values = dict[str, Tensor]
@@ -39,8 +40,8 @@ class Mixer:
             _refuse(plan, self._pasted)
         self._together = together
         self._known = all(stage.steps[0].op.name in _KERNEL_OPS for stage in plan.batch_stages)
-        # For each size of images, by the kernel or not: epoch, first and last sample, and the values of batch stages.
-        self._drawn: dict[tuple[Size, bool], tuple[int, int, int, list[_Values]]] = {}
+        # The values of batch stages, for each size of images, by the kernel or not.
+        self._values: dict[tuple[Size, bool], Ahead[list[_Values]]] = {}
 
     def mix(self, images: Tensor, targets: Tensor, *, epoch: int, start: int) -> tuple[Tensor, Tensor]:
         """Mix a batch, or one view of it, whose first sample is at `start` of an epoch.
@@ -52,7 +53,11 @@ class Mixer:
         stages = self._sampler.plan.batch_stages
         in_order = images.permute(0, 2, 3, 1).is_contiguous()
         by_kernel = self._known and self._pasted is None and in_order and kernel_runs(images.device)
-        given = self._values((Size(*images.shape[2:]), by_kernel), epoch, start, len(images), images.device)
+        kind = Size(*images.shape[2:]), by_kernel
+        if kind not in self._values:
+            self._values[kind] = Ahead(partial(self._draw, kind, images.device), self._together)
+        drawn, rows = self._values[kind].take(epoch, start, len(images))
+        given = [{name: value[rows] for name, value in stage.items()} for stage in drawn]
         if by_kernel:
             from augment.pipeline.kernel_mix import mix
 
@@ -83,24 +88,16 @@ class Mixer:
             images, own = mixed, others.lerp(own, share[:, None]) if self._pasted is None else own
         return images.contiguous(memory_format=torch.channels_last), own
 
-    def _values(
-        self, kind: tuple[Size, bool], epoch: int, start: int, count: int, device: torch.device
-    ) -> list[_Values]:
+    def _draw(self, kind: tuple[Size, bool], device: torch.device, where: tuple[int, int, int]) -> list[_Values]:
         """Return what each batch stage is fed, with a mask `applied` if its op has no neutral values.
 
         Of `kind`, the size of images, and whether a kernel mixes them: it takes `records` of all stages.
         """
-        drawn, first, end, values = self._drawn.get(kind, (-1, 0, 0, []))
-        if epoch != drawn or start < first or start + count > end:
-            first, end = start, start + max(count, self._together)
-            draws, (size, by_kernel) = self._sampler.draw(epoch, first, end - first), kind
-            fed = [stage_values(stage, draws, size, neutral=True) for stage in self._sampler.plan.batch_stages]
-            if by_kernel:
-                fed = [{"records": np.stack([_records(values, size) for values in fed], axis=1)}]
-            values = [{name: to_device(value, device) for name, value in one.items()} for one in fed]
-            self._drawn[kind] = epoch, first, end, values
-        rows = slice(start - first, start - first + count)
-        return [{name: value[rows] for name, value in stage.items()} for stage in values]
+        draws, (size, by_kernel) = self._sampler.draw(*where), kind
+        fed = [stage_values(stage, draws, size, neutral=True) for stage in self._sampler.plan.batch_stages]
+        if by_kernel:
+            fed = [{"records": np.stack([_records(values, size) for values in fed], axis=1)}]
+        return [to_device({name: compact(value) for name, value in stage.items()}, device) for stage in fed]
 
 
 def _refuse(plan: Plan, kind: SpatialKind) -> None:
@@ -141,13 +138,3 @@ def kernel_runs(device: torch.device) -> bool:
         mix(images, torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(2, 1, 6, device=device), 2)
 
     return device.type == "cuda" and runs(trial, "samples are mixed by PyTorch's operators")
-
-
-def to_device(values: Array, device: torch.device) -> Tensor:
-    """Copy values to the device asynchronously."""
-    tensor = torch.from_numpy(compact(values))
-    if device.type == "cpu":
-        return tensor
-    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
-    pinned.numpy()[...] = values  # `pin_memory` copies with as many threads as there are cores
-    return pinned.to(device, non_blocking=True)

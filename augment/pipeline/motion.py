@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from augment.data.targets.masks import to_device
 from augment.params import Size
-from augment.pipeline.feed import about_middle
+from augment.pipeline.feed import Ahead, about_middle
 from augment.pipeline.frames import resizes, turns
 from augment.recipe.kinds import Array, LocalOp
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws, Stage
+from augment.support.device import to_device
 from augment.support.errors import UserError
 
 _ITERATIONS = 20  # of the search for a point that a field moves; each is closer by the field's slope, well below 1
@@ -221,9 +221,7 @@ class Motions:
                     )
         fields = [own if targets else own.only("geometry") for own in moving]
         self._samplers = [Sampler(own, seed, rank, view) for view, own in enumerate(fields)]
-        self._together = together
-        # The epoch and the positions in it of the samples whose steps are kept, those of each view.
-        self._drawn, self._steps = (-1, 0, 0), list[list[_Matrix | _Field]]()
+        self._steps = Ahead(self._draw, together)
 
     def of(
         self,
@@ -234,20 +232,17 @@ class Motions:
         device: torch.device,
     ) -> list[BatchMotion]:
         """Return the motion of each view of a batch that starts at a position of an epoch."""
-        count, (drawn, first, past) = len(orientations), self._drawn
-        if drawn != epoch or start < first or start + count > past:
-            first, past = start, start + max(count, self._together)
-            self._drawn, self._steps = (epoch, first, past), []
-            for own in self._samplers:
-                draws = own.draw(epoch, first, past - first)
-                self._steps.append([_step(stage, draws, own.plan.size) for stage in own.plan.stages])
-        rows = slice(start - first, start - first + count)
+        drawn, rows = self._steps.take(epoch, start, len(orientations))
         motions = []
-        for own, steps, shown in zip(self._samplers, self._steps, windows, strict=True):
-            # Of int32 with three sides, or of float32 with two.
-            window = shown.numpy()[:, [0, 1, -4, -3, -2, -1]].astype(np.float64)
-            motions.append(BatchMotion(own.plan, [step.of(rows) for step in steps], window, orientations, device))
+        for own, steps, shown in zip(self._samplers, drawn, windows, strict=True):
+            window, taken = shown.double().numpy(), [step.of(rows) for step in steps]
+            motions.append(BatchMotion(own.plan, taken, window, orientations, device))
         return motions
+
+    def _draw(self, where: tuple[int, int, int]) -> list[list[_Matrix | _Field]]:
+        """Return the steps of each view for some samples."""
+        drawn = ((own.plan, own.draw(*where)) for own in self._samplers)
+        return [[_step(stage, draws, plan.size) for stage in plan.stages] for plan, draws in drawn]
 
 
 def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix | _Field:

@@ -22,7 +22,7 @@ from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.graph import Form, GraphImage, Node, Placement
 from augment.pipeline.images import Images, check_encoded, kind_of, plain_kind, read_images, read_targets
 from augment.pipeline.making import BatchMaker, Shown
-from augment.pipeline.mixing import Mixer, to_device
+from augment.pipeline.mixing import Mixer
 from augment.pipeline.operators import RANDOM_STATE, Dali, GraphSource, add_views
 from augment.pipeline.program import program_of
 from augment.pipeline.windows import COLUMNS, random_windows
@@ -31,6 +31,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
 from augment.recipe.steps import SplitName
+from augment.support.device import to_device
 from augment.support.errors import UserError
 from augment.support.own_code import OwnCodeError, describe_in_op
 from augment.support.process import cores
@@ -255,7 +256,7 @@ class _Graph(GraphSource):
         outputs = [from_dlpack(output.as_tensor()) for output in self._pipeline.outputs(stream)]
         made, windows = outputs[: len(self._samplers)], outputs[len(self._samplers) :]
         if self.program is not None:
-            programs = [to_device(values, device) for values in drawn[1]]
+            programs = to_device({str(view): values for view, values in enumerate(drawn[1])}, device).values()
             made = [self.program.run(*pair, self._form) for pair in zip(made, programs, strict=True)]
         return [image.permute(0, 3, 1, 2) for image in made], [windows[n] for n in self._shown] if windows else []
 

@@ -91,8 +91,10 @@ class Smp(Pretrained):
         try:
             network: nn.Module = smp.create_model(self.architecture, self.name, weights, 3, classes)
         except KeyError as error:
+            near = suggest(self.name, smp.encoders.encoders).split(" Allowed:")[0]
             raise UserError(
-                f"model.name: unknown encoder '{self.name}'.{suggest(self.name, smp.encoders.encoders)}"
+                f"model.name: unknown encoder '{self.name}'.{near} Allowed: one of the {len(smp.encoders.encoders)} of "
+                "segmentation-models-pytorch, or tu- and a model of timm, such as tu-convnext_tiny."
             ) from error
         except (RuntimeError, OSError, ValueError) as error:
             raise UserError(f"model.name={self.name}: {first_line(error)}") from error

@@ -73,7 +73,6 @@ class Meter:
         targets: Tensor,
         indices: Tensor | None = None,
         *,
-        valid: Tensor | None = None,
         frames: Tensor | None = None,
     ) -> None:
         """Add a batch; keep nothing of it but copies.
@@ -83,10 +82,9 @@ class Meter:
             outputs: (N, ...), output of the model.
             targets: (N, ...), targets of the batch, see `Task.targets_of`.
             indices: (N,) indices into the split's files.
-            valid: () bool, on the device: whether the sums count the batch; None: they do.
             frames: (N, 3, 3), see `Task.frames_of`.
         """
-        count, before = len(targets), self._sums if valid is None else self._sums.clone()
+        count = len(targets)
         outputs, targets = outputs.detach().float(), self._task.unmixed(targets)
         self._counted.add_(count)
         self._loss.add_(loss.detach(), alpha=count)
@@ -99,8 +97,6 @@ class Meter:
             kept |= {} if frames is None else {"frame": frames}
             self._kept.append({name: value.clone() for name, value in kept.items()})
         self.samples += count
-        if valid is not None:
-            self._sums.copy_(self._sums.where(valid, before))
 
     def compute(self) -> dict[str, float]:
         """Return the means so far, NaN before the first batch: one transfer, which waits."""

@@ -82,7 +82,8 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
     order = np.random.default_rng(_SEED).permutation(len(dataset.train))
     with atomic_path(out) as part:
         part.mkdir()
-        (part / CLASSES_FILE).write_text("".join(f"{name}\n" for name in dataset.classes), encoding="utf-8")
+        if dataset.task != "regress":
+            (part / CLASSES_FILE).write_text("".join(f"{name}\n" for name in dataset.classes), encoding="utf-8")
         splits = {"train": take(dataset.train, order), "val": dataset.val}
         written = {name: _write(part / name, split, dataset, options, jobs) for name, split in splits.items()}
         index = {"dir": str(part / ".index")} if options.to == "webdataset" else {}

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from augment.data.targets.keypoints import move_points
 from augment.data.targets.kind import Target, register
-from augment.data.targets.masks import Runs, look_up, to_device
+from augment.data.targets.masks import MaskRuns, look_up
 from augment.data.targets.spatial import IGNORE, Digested, Motion, Rules, SpatialKind, StoredMask, check_array
+from augment.support.device import to_device
 from augment.support.errors import UserError, unknown_key
 
 if TYPE_CHECKING:
@@ -106,10 +107,10 @@ class Boxes(SpatialKind):
         mask: StoredMask | None = target.instances
         return mask
 
-    def load(self, target: Target) -> tuple[Objects, Runs | None]:
+    def load(self, target: Target) -> tuple[Objects, MaskRuns | None]:
         """Return the objects, and the mask of them."""
         mask = target.instances
-        return target, None if mask is None else Runs.of(mask.read(), mask.name)
+        return target, None if mask is None else MaskRuns.of(mask.read(), mask.name)
 
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> list[dict[str, Tensor]]:
         """Return the objects that are left in each image, on the device of the images.
@@ -142,7 +143,7 @@ class Boxes(SpatialKind):
         if any(mask is not None for mask in masks) and all(
             mask is not None or not n for mask, n in zip(masks, counts, strict=True)
         ):
-            shown = look_up([mask or Runs.of(np.zeros((1, 1), np.uint8), "") for mask in masks], motion, 0)
+            shown = look_up([mask or MaskRuns.of(np.zeros((1, 1), np.uint8), "") for mask in masks], motion, 0)
             seen = torch.zeros(len(masks), IGNORE + 1, dtype=torch.bool, device=shown.device)
             seen.scatter_(1, shown.flatten(1).long(), value=True)
             keep &= seen.cpu().numpy()[owners, fields["number"]]
@@ -228,7 +229,7 @@ def joined_masks(masks: Any, what: str, count: int | None = None) -> NDArray[np.
     return labels
 
 
-def _given(target: Any, what: str) -> tuple[Objects, Runs | None]:
+def _given(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
     """Return the objects of an image in memory, and the mask of them, as `Boxes.load` does."""
     allowed = (*_PARTS, "image_id")
     if isinstance(target, dict) and (unknown := [key for key in target if key not in allowed]):
@@ -256,7 +257,7 @@ def _given(target: Any, what: str) -> tuple[Objects, Runs | None]:
     except UserError as error:
         raise UserError(f"{what}: {error}") from None
     name = f"{what}: masks"
-    return objects, Runs.of(joined_masks(target["masks"], name, count), name) if "masks" in target else None
+    return objects, MaskRuns.of(joined_masks(target["masks"], name, count), name) if "masks" in target else None
 
 
 def fault_of_boxes(boxes: NDArray[Any]) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.targets.kind import Target, register
-from augment.data.targets.masks import to_device
 from augment.data.targets.spatial import Motion, Rules, SpatialKind, check_array
+from augment.support.device import to_device
 from augment.support.errors import UserError
 
 if TYPE_CHECKING:

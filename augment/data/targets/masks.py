@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +17,7 @@ from augment.data.faults import DECODER_ERRORS
 from augment.data.images import turn_back
 from augment.data.targets.kind import Target, register
 from augment.data.targets.spatial import IGNORE, Motion, Rules, SpatialKind, StoredMask, check_array
+from augment.support.device import to_device
 from augment.support.errors import UserError, first_line
 from augment.support.text import list_some
 
@@ -86,7 +87,7 @@ class MaskFile:
 
 
 @dataclass(frozen=True)
-class Runs:
+class MaskRuns:
     """A mask in memory: runs of pixels of one label, row by row, which is a hundredth of its size, or less.
 
     Attributes:
@@ -102,7 +103,7 @@ class Runs:
     name: str
 
     @classmethod
-    def of(cls, labels: NDArray[np.uint8], name: str) -> Runs:
+    def of(cls, labels: NDArray[np.uint8], name: str) -> MaskRuns:
         """Return the runs of labels, (height, width)."""
         flat = labels.ravel()
         starts = np.append(0, np.flatnonzero(flat[1:] != flat[:-1]) + 1).astype(np.int32)
@@ -130,9 +131,9 @@ class Masks(SpatialKind):
         mask: StoredMask = target
         return mask
 
-    def load(self, target: Target) -> Runs:
+    def load(self, target: Target) -> MaskRuns:
         """Return the labels."""
-        return Runs.of(target.read(), target.name)
+        return MaskRuns.of(target.read(), target.name)
 
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Tensor:
         """Return (N, height, width) int64: the label of the stored pixel that each output pixel shows."""
@@ -161,7 +162,7 @@ class Masks(SpatialKind):
             labels = check_array(mask, (None, None), what, "a mask (height, width) of labels 0 to 255")
             if labels.dtype.kind == "f" or labels.min(initial=0) < 0 or labels.max(initial=0) > IGNORE:
                 raise UserError(f"{what}: {labels.dtype} up to {labels.max()}. Allowed: labels 0 to {IGNORE}.")
-            found.append(Runs.of(labels.astype(np.uint8), what))
+            found.append(MaskRuns.of(labels.astype(np.uint8), what))
         return found
 
     def fault(self, targets: Sequence[object], names: int) -> str:
@@ -201,7 +202,7 @@ class _NoMask:
 NO_MASK = _NoMask()
 
 
-def look_up(loaded: Sequence[Runs], motion: Motion, fill: int) -> Tensor:
+def look_up(loaded: Sequence[MaskRuns], motion: Motion, fill: int) -> Tensor:
     """Return the label of the stored pixel that each output pixel shows, (N, height, width) uint8 on the device.
 
     Args:
@@ -243,25 +244,6 @@ def look_up(loaded: Sequence[Runs], motion: Motion, fill: int) -> Tensor:
     first, widths, last = sent["pixels"]
     pixel = (row * widths + column + first).minimum(last)
     return torch.where(inside, sent["labels"][torch.searchsorted(sent["starts"], pixel, right=True) - 1], fill)
-
-
-def to_device(arrays: Mapping[str, NDArray[Any]], device: Any) -> dict[str, Tensor]:
-    """Copy arrays to a device, all at once, as each copy takes a fifth of a millisecond; nothing waits for it."""
-    import torch
-
-    if device.type == "cpu":
-        return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-    sizes = [-(-array.nbytes // 16) * 16 for array in arrays.values()]
-    pinned, end, moved = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True), 0, {}
-    for array, size in zip(arrays.values(), sizes, strict=True):
-        pinned.numpy()[end : end + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        end += size
-    there, end = pinned.to(device, non_blocking=True), 0
-    for (name, array), size in zip(arrays.items(), sizes, strict=True):
-        dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
-        moved[name] = there[end : end + array.nbytes].view(dtype).view(array.shape)
-        end += size
-    return moved
 
 
 def _of_colors(pixels: NDArray[np.uint8], colors: Sequence[tuple[int, int, int]], name: str) -> NDArray[np.uint8]:

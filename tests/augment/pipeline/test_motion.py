@@ -13,7 +13,7 @@ from PIL import Image
 
 from augment import Transform, UserError, load_recipe
 from augment.data.images import points_back
-from augment.data.targets.masks import Runs
+from augment.data.targets.masks import MaskRuns
 from augment.data.targets.spatial import IGNORE
 from augment.params import Number
 from augment.pipeline.motion import Motions
@@ -214,7 +214,7 @@ def test_steps_drawn_for_several_batches_are_those_of_each() -> None:
 @pytest.mark.parametrize("labels", [1, 2, 200])
 def test_runs_of_a_mask_are_the_mask(labels: int) -> None:
     mask = np.random.default_rng(0).integers(0, labels, (13, 7), np.uint8)
-    runs = Runs.of(mask, "")
+    runs = MaskRuns.of(mask, "")
     np.testing.assert_array_equal(runs.whole.reshape(runs.size), mask)
 
 
