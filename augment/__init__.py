@@ -80,6 +80,10 @@ __all__ = [
 # it with DALI alone. It must be set before DALI is used.
 os.environ.setdefault("DALI_RESTRICT_PINNED_MEM", "1")
 
+# The decoder has more streams than the GPU has queues by default, 8: those that share one with the model's stream would
+# wait for its kernels, and decoding would stop while the model trains. It must be set before CUDA is used.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
 # Where each name is declared, for `__getattr__`.
 _MODULES = {
     "augment.cli.compose": "Recipe",
