@@ -24,7 +24,7 @@ from augment.pipeline.graph import Placement
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 
-AT_ONCE = 12
+AT_ONCE = 6
 SAMPLES, BATCH, EPOCHS, CALLS = 96, 16, 2, 4
 
 # Each process has one of them. All end with images of this side; the second brings kernels of some samples to the GPU.
