@@ -21,7 +21,7 @@ import torch
 from common import make_parser, make_setup, measure
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
@@ -39,7 +39,7 @@ try:
 except ImportError:
     kornia = None
 
-PASS = 20  # batches of an epoch at least: those of rivals end when one begins
+PASS = 20  # batches of an epoch at least
 BOXES, POINTS, LABELS = 5, 14, 6
 AREA, ASPECT, ANGLES, JITTER = (0.35, 1.0), (0.75, 4 / 3), (-10, 10), (0.2, 0.2, 0.2, 0.05)
 
@@ -154,14 +154,13 @@ def main() -> None:
             yield from loader
 
     def workers(transform: Callable[..., Any], folder: Path) -> Iterator[Any]:
+        data = Masked(folder, transform)
         loader = DataLoader(
-            Masked(folder, transform), setup.batch_size, shuffle=True, num_workers=flags.workers, drop_last=True,
-            pin_memory=setup.device.type == "cuda", persistent_workers=True,
-            multiprocessing_context="forkserver",
+            data, setup.batch_size, sampler=RandomSampler(data, replacement=True, num_samples=10**9),
+            num_workers=flags.workers, pin_memory=setup.device.type == "cuda", multiprocessing_context="forkserver",
         )  # fmt: skip
-        while True:
-            for images, masks in loader:
-                yield images.to(setup.device, non_blocking=True), masks.to(setup.device, non_blocking=True)
+        for images, masks in loader:  # one pass without an end, so that workers never wait for it
+            yield images.to(setup.device, non_blocking=True), masks.to(setup.device, non_blocking=True)
 
     def on_device(folder: Path) -> Iterator[Any]:
         steps = by_kornia(setup.device, size, mean, std)
@@ -182,10 +181,12 @@ def main() -> None:
             "albumentations": ("albumentations, mask", lambda: workers(ByAlbumentations(size, mean, std), folder)),
             "kornia": ("kornia, mask", lambda: on_device(folder)),
         }
+        own = ("image", "masks", "boxes", "points")
         rows = [
-            Row(key, title, lambda make=make: consumer(sized(make(), setup.batch_size)), ours=key == "image")
+            Row(key, title, lambda make=make: consumer(sized(make(), setup.batch_size)), ours=key in own,
+                **({} if key in own else {"ahead": 2 * flags.workers + 1, "stride": max(1, flags.workers)}))
             for key, (title, make) in ways.items()
-        ]
+        ]  # fmt: skip
         measure(setup, "targets", rows, ["image"])
 
 

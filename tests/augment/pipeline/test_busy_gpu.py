@@ -25,3 +25,11 @@ def test_dali_pins_no_buffer_that_it_frees_too_early():
     code = "import augment; from nvidia.dali import backend; print(backend.RestrictPinnedMemUsage())"
     done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+def test_the_decoder_has_queues_of_its_own_on_the_gpu_unless_a_number_is_set():
+    own = {name: value for name, value in os.environ.items() if name != "CUDA_DEVICE_MAX_CONNECTIONS"}
+    code = "import augment, os; print(os.environ['CUDA_DEVICE_MAX_CONNECTIONS'])"
+    for given, wanted in (({}, "32"), ({"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, "1")):
+        done = subprocess.run([sys.executable, "-c", code], env=own | given, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{wanted}\n"
