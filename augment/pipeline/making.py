@@ -77,12 +77,16 @@ class BatchMaker:
         if self._motions is not None:
             device = shown.indices.device
             motions = self._motions.of(shown.windows, shown.orientations(), epoch, start, device)
+        if self._mixer is not None and motions:
+            parts = self._mixer.parts(motions[0].size, len(shown.indices), epoch=epoch, start=start)
+            motions = [motion.mixed(parts) for motion in motions]
         if self._follow is not None:
+            targets = [targets[sample] for sample in motions[0].parts.samples]
             followed = [self._follow.follow(targets, motion, self._rules) for motion in motions]
         if self._mixer is not None:
             mixed = [self._mixer.mix(*pair, epoch=epoch, start=start) for pair in zip(views, followed, strict=True)]
             views, followed = [view for view, _ in mixed], [own for _, own in mixed]
-        frames = tuple(torch.from_numpy(motion.frame) for motion in motions)
+        frames = tuple(torch.from_numpy(motion.frame[motion.parts.own]) for motion in motions)
         of_views = tuple(followed) if self._follow is not None else ()
         first = frames[0] if frames else None
         return Batch(views[0], followed[0], shown.indices, tuple(views), share, first, frames, of_views)

@@ -2,16 +2,18 @@
 
 On a GPU, all threads wait for each other where they launch work, so little is launched for a batch: what is drawn is
 copied for many batches at once, and one kernel runs mixup and cutmix, one after the other, and mixes the targets. With
-ops of your own, PyTorch's operators run; samples that a stage skips get its op's neutral values, if it has some.
+other ops, PyTorch's operators run; samples that a stage skips get its op's neutral values, if it has some.
 """
 
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from augment.data.targets.kind import Kind
+from augment.data.targets.parts import Parts
 from augment.data.targets.spatial import SpatialKind
 from augment.params import Size
 from augment.pipeline.feed import BLOCK, Ahead, Values, compact, stage_values
@@ -19,40 +21,63 @@ from augment.pipeline.program import runs
 from augment.recipe.kinds import BatchOp
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
+from augment.recipe.stage import Stage
 from augment.support.device import to_device
 from augment.support.errors import UserError
 
 _Values = dict[str, Tensor]
+_Made = tuple[Values, bool]  # the parts that an op makes, see `Parts.mixed`, and whether it blends
 _KERNEL_OPS = {"mixup", "cutmix"}
 
 
 class Mixer:
-    """Mixes each sample of a batch with the next one, as the batch stages of a plan say.
+    """Mixes each sample of a batch with those that follow it, as the batch stages of a plan say.
 
     The values of `together` samples are drawn at once.
     """
 
     def __init__(self, plan: Plan, kind: Kind, *, seed: int, rank: int, classes: int, together: int = BLOCK) -> None:
         self._sampler = Sampler(plan.only("batch"), seed, rank)
-        self._kind, self._classes = kind, classes
-        self._pasted = kind if isinstance(kind, SpatialKind) else None
-        if self._pasted is not None:
-            _refuse(plan, self._pasted)
+        self._stages, self._kind, self._classes = plan.batch_stages, kind, classes
+        if isinstance(kind, SpatialKind):
+            _refuse(plan, kind)
         self._together = together
         self._known = all(stage.steps[0].op.name in _KERNEL_OPS for stage in plan.batch_stages)
-        # The values of batch stages, for each size of images, by the kernel or not.
+        # The values of batch stages, for each size of images, by the kernel or not; and what their parts are.
         self._values: dict[tuple[Size, bool], Ahead[list[_Values]]] = {}
+        self._made: dict[Size, Ahead[list[_Made]]] = {}
 
-    def mix(self, images: Tensor, targets: Tensor, *, epoch: int, start: int) -> tuple[Tensor, Tensor]:
+    def mix(self, images: Tensor, targets: Any, *, epoch: int, start: int) -> tuple[Tensor, Any]:
         """Mix a batch, or one view of it, whose first sample is at `start` of an epoch.
 
         Images are (N, 3, height, width), before and after, then in channels_last memory; targets, as the kind collates
         them, become the share of each class, (N, classes) float32. Labels and numbers are mixed in the same shares,
-        (N, K), and masks pasted as images are.
+        (N, K). Those in the image stay as they are: they follow `parts`.
         """
-        stages = self._sampler.plan.batch_stages
+        if isinstance(self._kind, SpatialKind):
+            return self._mix(images, images.new_zeros((len(images), 1), dtype=torch.float32), epoch, start)[0], targets
+        return self._mix(images, targets, epoch, start)
+
+    def parts(self, size: Size, count: int, *, epoch: int, start: int) -> Parts:
+        """Return which parts of the samples of a batch mixed images show, as far as ops say so."""
+        if size not in self._made:
+            self._made[size] = Ahead(partial(self._draw_parts, size), self._together)
+        (drawn, rows), parts = self._made[size].take(epoch, start, count), Parts.whole(count, size)
+        for made, blends in drawn:
+            parts = parts.mixed(made[rows], blends=blends)
+        return parts
+
+    def _draw_parts(self, size: Size, where: tuple[int, int, int]) -> list[_Made]:
+        draws = self._sampler.draw(*where)
+        return [
+            (op.parts(size=size, **stage_values(stage, draws, size, neutral=True)), op.blends)
+            for op, stage in ((_op(stage), stage) for stage in self._stages)
+            if op.parts
+        ]
+
+    def _mix(self, images: Tensor, targets: Tensor, epoch: int, start: int) -> tuple[Tensor, Tensor]:
         in_order = images.permute(0, 2, 3, 1).is_contiguous()
-        by_kernel = self._known and self._pasted is None and in_order and kernel_runs(images.device)
+        by_kernel = self._known and in_order and kernel_runs(images.device)
         kind = Size(*images.shape[2:]), by_kernel
         if kind not in self._values:
             self._values[kind] = Ahead(partial(self._draw, kind, images.device), self._together)
@@ -62,30 +87,29 @@ class Mixer:
             from augment.pipeline.kernel_mix import mix
 
             return mix(images, targets, given[0]["records"], self._classes)
-        own = targets if self._pasted is not None else self._kind.shares(targets, self._classes)
+        own = targets if isinstance(self._kind, SpatialKind) else self._kind.shares(targets, self._classes)
         # Rolled in the order of memory: CUDA returns rolled images plane by plane.
         partners = images.permute(0, 2, 3, 1).roll(-1, 0).permute(0, 3, 1, 2)
-        others = own.roll(-1, 0)
-        for stage, values in zip(stages, given, strict=True):
-            applied, step = values.pop("applied", None), stage.steps[0]
-            both = images, partners
-            assert isinstance(step.op, BatchOp)
-            if step.op.writes:  # what it is given is needed again
+        whole, count = own, len(own)
+        for stage, values in zip(self._stages, given, strict=True):
+            applied, op, both = values.pop("applied", None), _op(stage), (images, partners)
+            if op.writes:  # what it is given is needed again
                 both, values = (images.clone(), partners.clone()), {n: value.clone() for n, value in values.items()}
-            made = step.op.function(*both, **step.op.fixed(step.params), **values)
+            made = op.function(*both, **op.fixed(stage.steps[0].params), **values)
             shapes = [tuple(np.shape(one)) for one in made] if isinstance(made, tuple) else type(made).__name__
-            if shapes != (allowed := [tuple(images.shape), (len(own),)]):
-                raise UserError(f"op '{step.op.name}' made {shapes}. Allowed: images and share, {allowed}.")
+            allowed = [tuple(images.shape), (count,)]
+            if shapes != allowed and shapes != [allowed[0], (count, *shapes[-1][1:2])]:
+                raise UserError(f"op '{op.name}' made {shapes}. Allowed: images and share, {allowed}.")
             mixed, share = made
-            if self._pasted is not None:
-                assert step.op.pastes
-                where = step.op.pastes(**values)
-                where = where if applied is None else where & applied[:, None, None]
-                own = self._pasted.paste(own, others, where)
+            if share.ndim == 1:
+                shared = whole.roll(-1, 0).lerp(own, share[:, None])
+            else:
+                every = [own, *(whole.roll(-k, 0) for k in range(1, share.shape[1]))]
+                shared = (torch.stack(every, dim=1) * share[..., None]).sum(dim=1)
             if applied is not None:
                 mixed = torch.where(applied[:, None, None, None], mixed, images)
-                share = torch.where(applied, share, 1.0)
-            images, own = mixed, others.lerp(own, share[:, None]) if self._pasted is None else own
+                shared = torch.where(applied[:, None], shared, own)
+            images, own = mixed, shared
         return images.contiguous(memory_format=torch.channels_last), own
 
     def _draw(self, kind: tuple[Size, bool], device: torch.device, where: tuple[int, int, int]) -> list[_Values]:
@@ -94,37 +118,36 @@ class Mixer:
         Of `kind`, the size of images, and whether a kernel mixes them: it takes `records` of all stages.
         """
         draws, (size, by_kernel) = self._sampler.draw(*where), kind
-        fed = [stage_values(stage, draws, size, neutral=True) for stage in self._sampler.plan.batch_stages]
+        fed = [stage_values(stage, draws, size, neutral=True) for stage in self._stages]
         if by_kernel:
-            fed = [{"records": np.stack([_records(values, size) for values in fed], axis=1)}]
+            made = self._draw_parts(size, where)
+            records = [_records(*one, values["share"]) for one, values in zip(made, fed, strict=True)]
+            fed = [{"records": np.stack(records, axis=1)}]
         return [to_device({name: compact(value) for name, value in stage.items()}, device) for stage in fed]
 
 
 def _refuse(plan: Plan, kind: SpatialKind) -> None:
     """Refuse steps that mix what targets in the image cannot follow."""
     for stage in plan.batch_stages:
-        step = stage.steps[0]
-        assert isinstance(step.op, BatchOp)
-        if not (kind.pastes and step.op.pastes):
+        op = _op(stage)
+        if not (kind.pastes and op.parts) or (op.blends and not kind.blends):
+            several = "ops that paste, as cutmix and mosaic do" if not kind.blends else "ops with parts=..., as mixup"
             raise UserError(
-                f"{plan.path}.{step.key}: '{step.op.name}' mixes samples, which {kind.units} cannot follow. Allowed: "
-                f"{'ops that paste, as cutmix does' if kind.pastes else 'a recipe without it'}."
+                f"{plan.path}.{stage.steps[0].key}: '{op.name}' mixes samples, which {kind.units} cannot follow. "
+                f"Allowed: {several if kind.pastes else 'a recipe without it'}."
             )
 
 
-def _records(fed: dict[str, Values], size: Size) -> Values:
+def _op(stage: Stage) -> BatchOp:
+    op = stage.steps[0].op
+    assert isinstance(op, BatchOp)
+    return op
+
+
+def _records(made: Values, blends: bool, share: Values) -> Values:
     """Return what the kernel takes of mixup or cutmix, (N, 6) float32, see `kernel_mix`; both have neutral values."""
-    share = fed["share"]
-    records = np.zeros((len(share), 6), np.float32)
-    records[:, 5] = share
-    if "across" in fed:  # a rectangle of the partner
-        for column, mask in ((0, fed["across"]), (2, fed["down"])):
-            records[:, column] = mask.argmax(axis=1)
-            records[:, column + 1] = records[:, column] + mask.sum(axis=1)
-    else:
-        records[:, 1], records[:, 3] = size.width, size.height
-        records[:, 4] = share
-    return records
+    left, top, right, bottom = made[:, 1, :4].T
+    return np.stack([left, right, top, bottom, share * blends, share], axis=1).astype(np.float32)
 
 
 @cache

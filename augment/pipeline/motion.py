@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
+from augment.data.targets.parts import Parts
 from augment.params import Size
 from augment.pipeline.feed import Ahead, about_middle
 from augment.pipeline.frames import resizes, turns
@@ -25,6 +26,8 @@ from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws, Stage
 from augment.support.device import to_device
 from augment.support.errors import UserError
+
+_Rows = slice | NDArray[np.int64]
 
 _ITERATIONS = 20  # of the search for a point that a field moves; each is closer by the field's slope, well below 1
 
@@ -40,7 +43,7 @@ class _Matrix:
     border: str
     moved: NDArray[np.bool_]
 
-    def of(self, rows: slice) -> "_Matrix":
+    def of(self, rows: _Rows) -> "_Matrix":
         """Return the stage for some samples."""
         return _Matrix(self.matrix[rows], self.border, self.moved[rows])
 
@@ -58,7 +61,7 @@ class _Field:
     moved: NDArray[np.bool_]
     border: str = "reflect_101"
 
-    def of(self, rows: slice) -> "_Field":
+    def of(self, rows: _Rows) -> "_Field":
         """Return the stage for some samples."""
         return _Field(self.displacement, {n: value[rows] for n, value in self.values.items()}, self.moved[rows])
 
@@ -84,6 +87,7 @@ class BatchMotion:
         window: of each sample, (N, 6), see `GraphImage`.
         orientations: those of EXIF, (N,).
         device: where the outputs are.
+        parts: the parts that the outputs show, of which all of the above are; None: each all of its own sample.
     """
 
     def __init__(
@@ -93,12 +97,21 @@ class BatchMotion:
         window: Array,
         orientations: NDArray[np.int64],
         device: torch.device,
+        parts: Parts | None = None,
     ) -> None:
         self.size = plan.size
         self.device = device
-        self._crop, self._window, self._orientations = plan.crop, window, orientations
-        self._steps = steps
+        self.parts = Parts.whole(len(window), plan.size) if parts is None else parts
+        self._plan, self._window, self._orientations = plan, window, orientations
+        self._steps, self._mixed = steps, parts is not None
         self._first = resizes(window, plan.size) @ turns(orientations, window[:, :2])
+
+    def mixed(self, parts: Parts) -> "BatchMotion":
+        """Return the motion of parts of the samples."""
+        rows, matrix = parts.samples, parts.matrices
+        last = _Matrix(matrix, "replicate", (matrix != np.eye(3)).any(axis=(1, 2)))
+        steps = [*(step.of(rows) for step in self._steps), last]
+        return BatchMotion(self._plan, steps, self._window[rows], self._orientations[rows], self.device, parts)
 
     @property
     def stored_sizes(self) -> NDArray[np.int64]:
@@ -128,12 +141,16 @@ class BatchMotion:
         return moved
 
     def back(self, rows: slice) -> tuple[Any, Any, Any]:
-        """Return row and column of the stored pixel that each output pixel of some samples shows, and whether any."""
+        """Return row and column of the stored pixel that output pixels of some samples show, and whether they do."""
         (height, width), xp = self.size, self._xp
         given = self._back_arrays(rows)
         here: Mapping[str, Any] = given if xp is np else to_device(given, self.device)
         x, y = (xp.broadcast_to(here[axis], (len(given["last"]), height, width)) for axis in "xy")
         inside = xp.ones_like(x, dtype=xp.bool_ if xp is np else xp.bool)
+        if self._mixed:
+            left, top, right, bottom = here["rectangles"]
+            shown = (x[:, None] >= left) & (x[:, None] < right) & (y[:, None] >= top) & (y[:, None] < bottom)
+            inside = shown[:, 0] & ~shown[:, 1:].any(1)
         for number in reversed(range(len(self._steps))):
             step, moved = self._steps[number], given[f"moved {number}"]
             if not moved.any():
@@ -167,7 +184,7 @@ class BatchMotion:
     @property
     def _beyond(self) -> str:
         """The border of the crop, if it may show what is beyond the image."""
-        params = self._crop.params
+        params = self._plan.crop.params
         return str(params.get("border", "constant" if params.get("side") == "long" else ""))
 
     def _back_arrays(self, rows: slice) -> dict[str, NDArray[Any]]:
@@ -187,6 +204,8 @@ class BatchMotion:
             given[f"moved {number}"] = step.moved[rows][:, None, None]
             if isinstance(step, _Matrix):
                 given[f"matrix {number}"] = _inverse(step.matrix[rows])[..., None, None]
+        if self._mixed:
+            given["rectangles"] = np.moveaxis(self.parts.rectangles[rows] - 0.5, -1, 0)[..., None, None]
         if (orientations != 1).any():
             given["turn"] = _inverse(turns(orientations, sides))[..., None, None]
         y, x = (np.arange(n, dtype=np.float64) for n in self.size)

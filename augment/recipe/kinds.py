@@ -161,7 +161,8 @@ class BatchOp(PreparedOp):
     """Mixes samples and their targets."""
 
     writes: bool = True
-    pastes: Function | None = None
+    parts: Function | None = None
+    blends: bool = False
 
     kind = "batch"
 

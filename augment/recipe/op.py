@@ -192,25 +192,35 @@ def batch(
     prepare: Function | None = None,
     neutral: Mapping[str, Any] = MappingProxyType({}),
     writes: bool = True,
-    pastes: Function | None = None,
+    parts: Function | None = None,
+    blends: bool = False,
     **params: Param[Any],
 ) -> Decorator:
     """Declare an op that mixes samples: `function(images, partners, **values) -> images, share`.
 
-    Images and their partners are (N, 3, height, width) float tensors, normalized; `share`, (N,), is each sample's own
-    share of the mixed target. Drawn values are (N,) tensors. It may write to all of these.
+    Images and their partners are (N, 3, height, width) float tensors, normalized; the partner of a sample is the next
+    one of its batch, and the first one that of the last. `share`, (N,), is each sample's own share of the mixed target;
+    or, (N, 1 + K), its own share and those of the K samples that follow it. Drawn values are (N,) tensors. It may write
+    to all of these.
 
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: see `local`.
         neutral: drawn or prepared values with which the op changes no bit, and each share is 1.
         writes: false promises that the op writes to nothing that it is given, and saves a copy of it.
-        pastes: function `(**values) -> (N, height, width) bool`: which pixels are the partner's, for an op that blends
-            none; masks follow. Without it the op is refused where there are masks.
+        parts: NumPy function `(size, **values) -> (N, 1 + K, 7)`, of the values that `function` takes: what the image
+            shows of each sample and of the K that follow it. These are a rectangle (left, top, right and bottom edge in
+            pixels; none if it has no area), a scale s, and shifts x and y: what is at (u, v) from the top left corner
+            of the sample is at (s u + x, s v + y). A sample's own rectangle shows it where the others do not. Masks and
+            boxes follow; without it the op is refused where there are some. It needs `neutral`.
+        blends: whether several samples are seen in one place, which masks cannot follow.
         params: the op's parameters by name; p is added.
     """
     prepared: dict[str, Any] = {"uniforms": uniforms, "prepare": prepare, "neutral": neutral}
-    return _register(BatchOp, ("images", "partners"), params, **prepared, writes=writes, pastes=pastes)
+    if parts and not neutral:
+        raise ValueError("parts: needs neutral values, for samples that skip the op.")
+    prepared |= {"writes": writes, "parts": parts, "blends": blends}
+    return _register(BatchOp, ("images", "partners"), params, **prepared)
 
 
 def policy(**params: Param[Any]) -> Decorator:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from augment.data.targets.keypoints import move_points
 from augment.data.targets.kind import Target, register
 from augment.data.targets.masks import MaskRuns, look_up
+from augment.data.targets.parts import areas
 from augment.data.targets.spatial import IGNORE, Digested, Motion, Rules, SpatialKind, StoredMask, check_array
 from augment.support.device import to_device
 from augment.support.errors import UserError, unknown_key
@@ -92,6 +93,7 @@ class Boxes(SpatialKind):
     """
 
     noun, units, task, many_groups = "class", "boxes", "detect", True
+    pastes, blends = True, True
 
     point_names: tuple[str, ...] = field(default=(), compare=False)
     flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
@@ -118,7 +120,8 @@ class Boxes(SpatialKind):
         They are boxes (K, 4) float32, the hulls of the moved corners, clipped once, at the end; labels (K,) int64;
         iscrowd and difficult (K,) bool; area (K,) float32 of the clipped boxes; image_id (1,) int64; with them, masks
         (K, height, width) uint8, and keypoints (K, P, 3) float32 with visibility 0 outside of the image. Objects whose
-        masks are empty are dropped, for which a GPU is waited for.
+        masks are empty are dropped, for which a GPU is waited for. Images that show parts of several samples have the
+        objects of all of these, clipped to their parts, and the number of their own.
         """
         import torch
 
@@ -131,7 +134,7 @@ class Boxes(SpatialKind):
             fields[name] = np.concatenate([getattr(found, key) for found in objects])
         if self.learned_only:
             keep &= ~(fields["iscrowd"] | fields["difficult"])
-        fields["area"] = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).astype(np.float32)
+        fields["area"] = areas(boxes).astype(np.float32)
         points = [found.points for found in objects if found.points is not None]
         if points and all(found.points is not None or not len(found) for found in objects):
             most = max(of.shape[1] for of in points)
@@ -147,17 +150,16 @@ class Boxes(SpatialKind):
             seen = torch.zeros(len(masks), IGNORE + 1, dtype=torch.bool, device=shown.device)
             seen.scatter_(1, shown.flatten(1).long(), value=True)
             keep &= seen.cpu().numpy()[owners, fields["number"]]
-        left = np.bincount(owners[keep], minlength=len(objects)).tolist()
-        fields = {name: array[keep] for name, array in fields.items()}
-        ids = np.array([found.image_id for found in objects], np.int64)[:, None]
-        moved = to_device({**fields, "image_id": ids}, motion.device)
-        parts = {name: torch.split(moved[name], left) for name in fields} | {"image_id": moved["image_id"].unbind()}
-        numbers = parts.pop("number")
-        batch = [dict(zip(parts, own, strict=True)) for own in zip(*parts.values(), strict=True)]
+        own = motion.parts.own
+        left = np.bincount(motion.parts.images[owners[keep]], minlength=len(own)).tolist()
+        numbers = np.array([objects[part].image_id for part in own], np.int64)[:, None]
+        kept = {name: array[keep] for name, array in {**fields, "owner": owners}.items()}
+        moved = to_device({**kept, "image_id": numbers}, motion.device)
+        ids, number, owner = (moved.pop(name) for name in ("image_id", "number", "owner"))
         if shown is not None:
-            for target, wanted, mask in zip(batch, numbers, shown, strict=True):
-                target["masks"] = (mask == wanted[:, None, None]).to(torch.uint8)
-        return batch
+            moved["masks"] = (shown[owner] == number[:, None, None]).to(torch.uint8)
+        columns = {name: torch.split(values, left) for name, values in moved.items()} | {"image_id": ids.unbind()}
+        return [dict(zip(columns, of, strict=True)) for of in zip(*columns.values(), strict=True)]
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         """Draw the boxes with their classes, and masks and points of the objects."""
@@ -279,17 +281,13 @@ def _fault_of_points(images: Sequence[Objects]) -> str:
 def _move_boxes(
     boxes: NDArray[np.float32], owners: NDArray[np.int64], motion: Motion, rules: Rules
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the hulls of moved boxes, (M, 4), clipped to the output, and which are kept."""
+    """Return the hulls of moved boxes, (M, 4), clipped to what is shown, and which are kept."""
     corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]].astype(np.float64) - 0.5
     moved = motion.forward(corners.reshape(-1, 2), np.repeat(owners, 4)).reshape(-1, 4, 2) + 0.5
-    height, width = motion.size
     with np.errstate(invalid="ignore"):
-        low, high = moved.min(axis=1), moved.max(axis=1)
-        limits = np.array([width, height])
-        clipped = np.concatenate([low.clip(0, limits), high.clip(0, limits)], axis=1)
-        area = (clipped[:, 2] - clipped[:, 0]) * (clipped[:, 3] - clipped[:, 1])
-        whole = np.prod(high - low, axis=1)
-        keep = (area >= rules.min_area) & (area > 0) & (area >= rules.min_visible * whole)
+        hulls = np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
+        clipped, area = motion.parts.clip(hulls, owners)
+        keep = (area >= rules.min_area) & (area > 0) & (area >= rules.min_visible * areas(hulls))
     return clipped, keep
 
 

@@ -137,11 +137,12 @@ class Masks(SpatialKind):
 
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Tensor:
         """Return (N, height, width) int64: the label of the stored pixel that each output pixel shows."""
-        return look_up(loaded, motion, rules.fill_label).long()
-
-    def paste(self, targets: Tensor, partners: Tensor, where: Tensor) -> Tensor:
-        """Return the labels of partners at some pixels."""
-        return partners.where(where, targets)
+        labels, images = look_up(loaded, motion, rules.fill_label).long(), motion.parts.images
+        if images[-1] == len(images) - 1:
+            return labels
+        joined = labels.new_full((int(images[-1]) + 1, *motion.size), rules.fill_label)
+        # A pixel shows one of the parts; the others have the label of none there.
+        return joined.index_add_(0, to_device({"": images}, motion.device)[""], labels - rules.fill_label)
 
     @property
     def unrepeated(self) -> str:

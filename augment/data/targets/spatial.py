@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from augment.data.targets.parts import Parts
     from augment.drawing.targets import Drawing
 
 # The label of pixels that no loss and no metric looks at.
@@ -46,7 +47,10 @@ class Rules:
 
 
 class Motion(Protocol):
-    """How the pixels of a batch of N images moved, from stored images to outputs."""
+    """How the pixels of a batch of N images moved, from stored images to outputs, where parts of them are shown.
+
+    Without mixing these are all of each; with it, N is the number of parts.
+    """
 
     @property
     def size(self) -> tuple[int, int]:
@@ -55,6 +59,10 @@ class Motion(Protocol):
     @property
     def device(self) -> torch.device:
         """Where the outputs are."""
+
+    @property
+    def parts(self) -> Parts:
+        """Which parts the outputs show."""
 
     @property
     def stored_sizes(self) -> NDArray[np.int64]:
@@ -71,7 +79,7 @@ class Motion(Protocol):
         """
 
     def back(self, rows: slice) -> tuple[Any, Any, Any]:
-        """Return the row and column of the stored pixel that each output pixel shows, and whether it shows any.
+        """Return the row and column of the stored pixel that each output pixel shows, and whether it does.
 
         Each is (N, height, width), of int64 or bool, for the images of some rows of the batch: arrays of NumPy on the
         CPU, tensors on a GPU.
@@ -124,11 +132,13 @@ class SpatialKind(Kind):
     """A kind of target that follows the pixels of its image.
 
     Attributes:
-        pastes: whether a part of another image's targets may take the place of its own, as in cutmix.
+        pastes: whether an image may show parts of several samples, as cutmix makes them.
+        blends: whether it may show several in one place, as mixup does.
     """
 
     follows = True
     pastes: ClassVar[bool] = False
+    blends: ClassVar[bool] = False
 
     def read(
         self, splits: Sequence[LabeledSplit], options: TargetOptions
@@ -156,7 +166,7 @@ class SpatialKind(Kind):
 
     @abstractmethod
     def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Any:
-        """Return the targets of a batch, (N,) of what `load` returns, as they are in the outputs."""
+        """Return the targets of a batch, of (N,) of what `load` returns, as they are in the outputs."""
 
     @property
     def unrepeated(self) -> str:
@@ -175,16 +185,12 @@ class SpatialKind(Kind):
             UserError: they are of another form.
         """
 
-    def paste(self, targets: Any, partners: Any, where: Tensor) -> Any:
-        """Return the targets of a batch with those of partners at some pixels, (N, height, width) bool, if `pastes`."""
-        raise NotImplementedError
-
     def collate(self, targets: Sequence[Target]) -> NoReturn:
         """Do not collate: `follow` does."""
         raise NotImplementedError
 
     def shares(self, targets: Tensor, names: int) -> NoReturn:
-        """Have no shares: `Mixer` pastes, or refuses."""
+        """Have no shares: they follow the motion of parts, or are refused."""
         raise NotImplementedError
 
 

@@ -1,10 +1,10 @@
-"""Batch ops: mix each sample with another one of its batch, and their targets in the same shares."""
+"""Batch ops: mix each sample with others of its batch, and their targets in the same shares."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from augment.params import Number, Size
+from augment.params import Number, Range, Size
 from augment.recipe.kinds import Array, Mask
 from augment.recipe.op import batch
 
@@ -19,12 +19,23 @@ def _beta(uniform: Array, alpha: float) -> Array:
     return np.asarray(betaincinv(alpha, alpha, uniform), np.float64)
 
 
+def _whole(size: Size, count: int, samples: int) -> Array:
+    """Return `parts` of images that show all of so many samples."""
+    return np.tile([0.0, 0, size.width, size.height, 1, 0, 0], (count, samples, 1))
+
+
 def _shares(size: Size, uniform: Array, alpha: float) -> dict[str, Array]:
     return {"share": _beta(uniform, alpha).astype(np.float32)}
 
 
+def _both(size: Size, share: Array) -> Array:
+    return _whole(size, len(share), 2) * np.stack([share <= 1, share < 1], axis=1)[..., None]
+
+
 @batch(
     prepare=_shares,
+    parts=_both,
+    blends=True,
     neutral={"uniform": 1.0},
     uniforms=("uniform",),
     writes=False,
@@ -54,14 +65,16 @@ def _boxes(size: Size, uniform: Array, x: Array, y: Array, alpha: float) -> dict
     return {"across": across, "down": down, "share": share.astype(np.float32)}
 
 
-def _inside(across: "Tensor", down: "Tensor", **others: object) -> "Tensor":
-    """Return which pixels are in the rectangle, (N, height, width)."""
-    return across[:, None, :] & down[:, :, None]
+def _pasted(size: Size, across: Mask, down: Mask, share: Array) -> Array:
+    parts = _whole(size, len(share), 2)
+    starts, sides = (np.stack([of(across, axis=1), of(down, axis=1)], axis=1) for of in (np.argmax, np.sum))
+    parts[:, 1, :4] = np.concatenate([starts, starts + sides], axis=1)
+    return parts
 
 
 @batch(
     prepare=_boxes,
-    pastes=_inside,
+    parts=_pasted,
     neutral={"uniform": 1.0},
     uniforms=("uniform", "x", "y"),
     writes=False,
@@ -76,3 +89,51 @@ def cutmix(
     import torch
 
     return torch.where(across[:, None, None, :] & down[:, None, :, None], partners, images), share
+
+
+def _tiles(size: Size, x: Array, y: Array) -> dict[str, Array]:
+    """Return the tiles as `parts`, (N, 4, 7), and their shares of the image, (N, 4)."""
+    (height, width), tiles = size, _whole(size, len(x), 4)
+    column, row = (np.clip(np.rint(side * at), 1, side) for side, at in ((width, x), (height, y)))
+    tiles[:, ::2, 2] = tiles[:, 1::2, 0] = column[:, None]
+    tiles[:, :2, 3] = tiles[:, 2:, 1] = row[:, None]
+    sides = tiles[..., 2:4] - tiles[..., :2]
+    tiles[..., 4] = (sides / (width, height)).max(axis=-1)
+    tiles[..., 5:] = (tiles[..., :2] + tiles[..., 2:4] - tiles[..., 4:5] * (width, height)) / 2
+    return {"tiles": tiles, "share": (sides.prod(axis=-1) / (height * width)).astype(np.float32)}
+
+
+@batch(
+    prepare=_tiles,
+    parts=lambda size, tiles, share: tiles,
+    neutral={"x": 1.0, "y": 1.0},
+    writes=False,
+    center_range=Range(
+        default=(0.3, 0.7), within=(0, 1), draws=("x", "y"), doc="where tiles meet, as shares of the width and height"
+    ),
+)
+def mosaic(images: "Tensor", partners: "Tensor", tiles: "Tensor", share: "Tensor") -> tuple["Tensor", "Tensor"]:
+    """Show four images of the batch, each scaled to cover a tile, and mix targets by area (Bochkovskiy et al. 2020).
+
+    The tiles are the image itself, top left, and the three that follow it in the batch. What does not fit into a tile
+    is cut off, as much on either side.
+    """
+    import torch
+
+    (count, _, height, width), device = images.shape, images.device
+    x, y = torch.arange(width, device=device), torch.arange(height, device=device)
+    right, below = x >= tiles[:, :1, 2], y >= tiles[:, :1, 3]
+    tile = right[:, None, :] + 2 * below[:, :, None]
+    own = torch.arange(count, device=device)[:, None, None]
+    scale, left, top = (tiles[own, tile, column] for column in (4, 5, 6))
+    u = ((x + 0.5 - left) / scale - 0.5).clamp(0, width - 1)
+    v = ((y[:, None] + 0.5 - top) / scale - 0.5).clamp(0, height - 1)
+    column, row = u.long(), v.long()
+    # Rows of channels: first those of the images, then those of their partners, of which each has two others after it.
+    pixels = torch.cat([part.permute(0, 2, 3, 1).reshape(-1, 3) for part in (images, partners)])
+    first = torch.where(tile == 0, own, count + (own + tile - 1) % count) * (height * width)
+    after = (column + 1).clamp(max=width - 1)
+    across, down = ((at - low)[..., None].to(images.dtype) for at, low in ((u, column), (v, row)))
+    rows = (first + width * at for at in (row, (row + 1).clamp(max=height - 1)))
+    upper, lower = (pixels[at + column].lerp(pixels[at + after], across) for at in rows)
+    return upper.lerp(lower, down).permute(0, 3, 1, 2), share

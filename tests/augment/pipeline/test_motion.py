@@ -270,29 +270,6 @@ def test_a_mask_of_another_size_is_named() -> None:
         transform([np.zeros((8, 8, 3), np.uint8)] * 2, [np.zeros((8, 8), np.uint8), np.zeros((9, 8), np.uint8)])
 
 
-def test_cutmix_pastes_the_mask_of_the_partner_where_it_pastes_its_pixels() -> None:
-    pictures = [np.full((SIZE, SIZE, 3), 60 * number, np.uint8) for number in range(4)]
-    masks = [np.full((SIZE, SIZE), number, np.uint8) for number in range(4)]
-    batch = Transform(load_recipe({"size": SIZE, "train": {"cutmix": {}}}), device="cpu", classes=4)(pictures, masks)
-    mean, std = (torch.tensor(of)[:, None, None] for of in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-    assert torch.equal(((batch.images * std + mean) * 255 / 60).round()[:, 0].long(), batch.targets)
-    assert all(len(mask.unique()) == 2 for mask in batch.targets)
-
-
-@pytest.mark.parametrize(
-    ("op", "targets", "units"),
-    [
-        ("mixup", [np.zeros((8, 8), np.uint8)], "masks"),
-        ("cutmix", [{"boxes": np.zeros((0, 4)), "labels": []}], "boxes"),
-        ("cutmix", np.zeros((1, 2, 2)), "keypoints"),
-    ],
-)
-def test_what_cannot_be_mixed_is_refused(op: str, targets: Any, units: str) -> None:
-    transform = Transform(load_recipe({"size": SIZE, "train": {op: {}}}), device="cpu", classes=4)
-    with pytest.raises(UserError, match=rf"aug\.train\.{op}: '{op}' mixes samples, which {units} cannot follow"):
-        transform([np.zeros((8, 8, 3), np.uint8)], targets)
-
-
 def test_kinds_beside_each_other_move_together() -> None:
     """A mask, a box and a point that mark the same pixel, and a class and labels that stay."""
     mask = np.zeros((40, 30), np.uint8)

@@ -1,0 +1,107 @@
+"""The parts of samples that the images of a batch show: targets in the image are clipped to them, and joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """P parts of the N samples of a batch. Rectangles are left, top, right and bottom edges in an image.
+
+    Attributes:
+        images: the image that shows each part, (P,), ascending; its first part is of its own sample.
+        samples: the sample that each is a part of, (P,).
+        moves: s, x and y, (P, 3): what is at (u, v) of the sample is at (s u + x, s v + y) of the image.
+        rectangles: (P, 1 + C, 4): where it is shown, and where others are shown instead.
+    """
+
+    images: Indices
+    samples: Indices
+    moves: Array
+    rectangles: Array
+
+    @classmethod
+    def whole(cls, count: int, size: tuple[int, int]) -> Parts:
+        """Return the parts where each image, of a height and width, shows all of its own sample."""
+        own, whole = np.arange(count), np.array([0.0, 0, size[1], size[0]])
+        return cls(own, own, np.tile([1.0, 0, 0], (count, 1)), np.tile(whole, (count, 1, 1)))
+
+    def mixed(self, made: Array, *, blends: bool) -> Parts:
+        """Return the parts after a batch op.
+
+        Args:
+            made: (N, 1 + K, 7), the rectangle and s, x and y of what each image showed before, and of the K samples
+                that follow its own.
+            blends: whether these are seen together; otherwise the K samples cover what was there.
+        """
+        count, others, own = len(made), made[:, 1:], made[self.images, 0]
+        scale, shift = own[:, 4:5], own[:, 5:]
+        rectangles = self.rectangles * scale[:, None] + np.tile(shift, 2)[:, None]
+        rectangles[:, 0] = overlap(rectangles[:, 0], own)
+        if not blends:
+            rectangles = np.concatenate([rectangles, others[self.images, :, :4]], axis=1)
+        partners = np.add.outer(np.arange(count), np.arange(others.shape[1]) + 1)
+        fresh = np.pad(others.reshape(-1, 1, 7)[..., :4], ((0, 0), (0, rectangles.shape[1] - 1), (0, 0)))
+        moves = self.moves * scale + np.pad(shift, ((0, 0), (1, 0))), others.reshape(-1, 7)[:, 4:]
+        images = np.concatenate([self.images, np.repeat(np.arange(count), others.shape[1])])
+        shown = np.concatenate([areas(rectangles[:, 0]), areas(fresh[:, 0])]) > 0
+        shown[self.own] = True
+        kept = np.argsort(images, kind="stable")
+        kept = kept[shown[kept]]
+        found = np.concatenate([rectangles, fresh])[kept]
+        hides = (areas(overlap(found[:, :1], found)) > 0).any(axis=0)
+        samples = np.concatenate([self.samples, partners.ravel() % count])
+        return Parts(images[kept], samples[kept], np.concatenate(moves)[kept], found[:, hides])
+
+    @property
+    def own(self) -> Indices:
+        """The first part of each image, (N,), which is of its own sample."""
+        return np.flatnonzero(np.diff(self.images, prepend=-1))
+
+    @property
+    def matrices(self) -> Array:
+        """The matrices from pixels of samples to those of images, (P, 3, 3)."""
+        matrices = np.tile(np.eye(3), (len(self.moves), 1, 1))
+        matrices[:, [0, 1], [0, 1]] = scale = self.moves[:, :1]
+        matrices[:, :2, 2] = self.moves[:, 1:] + (scale - 1) / 2
+        return matrices
+
+    def clip(self, boxes: Array, parts: Indices) -> tuple[Array, Array]:
+        """Return boxes of parts, (M, 4), clipped to what is shown, and how much of their area is shown, (M,)."""
+        low, high = np.split(self.rectangles[parts, 0], 2, axis=1)
+        clipped = np.concatenate([side.clip(low, high) for side in np.split(boxes, 2, axis=1)], axis=1)
+        area = areas(clipped)
+        for cover in self.rectangles[parts, 1:].swapaxes(0, 1):
+            hidden = overlap(clipped, cover)
+            area, same = area - areas(hidden), hidden == clipped
+            # A side is cut off if a rectangle reaches over all of it, but not over the other one.
+            for side in range(4):
+                ends, other = same[:, 1 - side % 2 :: 2].all(axis=1), (side + 2) % 4
+                cut = ends & same[:, side] & ~same[:, other] & (areas(hidden) > 0)
+                clipped[cut, side] = hidden[cut, other]
+        return clipped, area
+
+    def shows(self, points: Array, parts: Indices) -> NDArray[np.bool_]:
+        """Return whether images show points of parts, (M, P, 2) in pixels, (M, P)."""
+        low, high = np.split(self.rectangles[parts][:, :, None] - 0.5, 2, axis=-1)
+        inside = ((points >= low[:, 0]) & (points <= high[:, 0])).all(axis=-1)
+        hidden = ((points[:, None] > low[:, 1:]) & (points[:, None] < high[:, 1:])).all(axis=-1)
+        return np.asarray(inside & ~np.any(hidden, axis=1))
+
+
+def overlap(boxes: Array, others: Array) -> Array:
+    """Return what boxes have in common with others, (..., 4); no area if nothing."""
+    low, high = np.maximum(boxes[..., :2], others[..., :2]), np.minimum(boxes[..., 2:4], others[..., 2:4])
+    return np.concatenate([low, np.maximum(low, high)], axis=-1)
+
+
+def areas(boxes: Array) -> Array:
+    """Return the areas of boxes, (..., 4)."""
+    return np.asarray((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))
