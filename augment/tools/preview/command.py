@@ -51,8 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         from augment.tools.preview.gallery import Photos, ops_blocks, recipe_blocks
         from augment.tools.preview.sheet import draw, lay_out
 
-        # Mixing takes two photos.
-        most = 2 if names else options.count
+        # A mosaic takes four photos.
+        most = 4 if names else options.count
         dataset = None if options.photos else load_dataset(recipe.source())
         files = find_photos(options.photos, lambda: getattr(dataset, split).files, most)
         photos = (

@@ -219,7 +219,7 @@ def _view_names(plan: Plan) -> list[str]:
 
 
 def ops_blocks(aug: Aug, names: Sequence[str], photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:
-    """Show ops with their default parameters on the first photo, a block for each kind; mixing takes two photos."""
+    """Show ops with their default parameters on the first photo, a block for each kind; a mosaic takes four."""
     studio = Studio(aug, photos, seed)
     kinds: dict[str, list[SheetRow]] = {kind: [] for kind in get_args(Kind)}
     for name in progress.track(names, description="Drawing"):

@@ -39,6 +39,7 @@ MIXES: Mapping[str, Mapping[str, Any]] = {
     "mixup": {"mixup": {"p": 0.5, "alpha": 32}},
     "mosaic, mixup": {"mosaic": {"p": 0.7}, "mixup": {"p": 0.5}},
     "cutmix, mosaic, cutmix": {"paste": {"op": "cutmix"}, "mosaic": {}, "cutmix": {"p": 0.5}},
+    "mosaic, mosaic": {"first": {"op": "mosaic", "center_range": [0.1, 0.1]}, "mosaic": {"center_range": [0.1, 0.9]}},
     "one_of": {"one_of": {"steps": {"mosaic": {}, "cutmix": {}, "mixup": {}}}},
 }
 PASTED = [name for name in MIXES if "mixup" not in name and name != "one_of"]
