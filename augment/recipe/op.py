@@ -208,8 +208,8 @@ def batch(
         prepare: see `local`.
         neutral: drawn or prepared values with which the op changes no bit, and each share is 1.
         writes: false promises that the op writes to nothing that it is given, and saves a copy of it.
-        parts: NumPy function `(size, **values) -> (N, 1 + K, 7)`, of the values that `function` takes: what the image
-            shows of each sample and of the K that follow it. These are a rectangle (left, top, right and bottom edge in
+        parts: NumPy function `(size, **values) -> (N, 1 + K, 7)`, of the drawn or prepared values: what the image shows
+            of each sample and of the K that follow it. These are a rectangle (left, top, right and bottom edge in
             pixels; none if it has no area), a scale s, and shifts x and y: what is at (u, v) from the top left corner
             of the sample is at (s u + x, s v + y). A sample's own rectangle shows it where the others do not. Masks and
             boxes follow; without it the op is refused where there are some. It needs `neutral`.
