@@ -129,21 +129,19 @@ def make_objects(
     return dataset.noting(notice if boxes else "")
 
 
-def class_names(splits: Sequence[Sequence[AnnotatedImage]]) -> tuple[str, ...]:
-    """Return the names of the classes of all splits, sorted."""
-    return tuple(sorted({found.name for image in chain.from_iterable(splits) for found in image.objects}))
+def label(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ()) -> tuple[str, ...]:
+    """Set the labels of the objects by the names of their classes, and return these: those given, or those found.
 
-
-def label(splits: Sequence[Sequence[AnnotatedImage]], names: Sequence[str]) -> None:
-    """Set the labels of the objects by the names of their classes; a class that is not in `names` is a fault."""
+    A class that is not among those given is a fault.
+    """
+    objects = [(image, found) for image in chain.from_iterable(splits) for found in image.objects]
+    names = tuple(given or sorted({found.name for _, found in objects}))
     numbers = {name: number for number, name in enumerate(names, 1)}
-    for image in chain.from_iterable(splits):
-        for found in image.objects:
-            found.label = numbers.get(found.name, 0)
-            if not found.label:
-                image.blame(
-                    f"has a bad object, {found.where}: the class {found.name}, which data.classes does not name"
-                )
+    for image, found in objects:
+        found.label = numbers.get(found.name, 0)
+        if not found.label:
+            image.blame(f"has a bad object, {found.where}: the class {found.name}, which data.classes does not name")
+    return names
 
 
 def missing(keys: Iterable[str], splits: Iterable[Sequence[AnnotatedImage]]) -> tuple[str, ...]:

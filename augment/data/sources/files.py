@@ -10,7 +10,7 @@ from augment.data.drawn.sample import make_sample
 from augment.data.drawn.scenes import make_scenes
 from augment.data.formats.filelist import SEPARATORS, Line, Lines, read_list
 from augment.data.formats.folder import EXTENSIONS, has_only, scan_flat, scan_folder
-from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, Source, source
+from augment.data.sources.registry import CheckedSource, LabeledSource, Source, source
 from augment.data.targets.lists import make_list_dataset
 from augment.params import WRITES, Text, Texts, setting
 from augment.support.errors import UserError
@@ -45,7 +45,7 @@ class SampleMultilabel(Source):
 
 @source("folder")
 @dataclass(frozen=True, kw_only=True)
-class Folder(Source):
+class Folder(CheckedSource):
     """Your own images: DIR/train/<class>/* and DIR/val/<class>/*, or DIR/<class>/* with val_fraction or folds."""
 
     root: str = setting(
@@ -57,8 +57,6 @@ class Folder(Source):
     )
     train_dir: str | None = setting(Text(optional=True, doc="folder in root, such as training_set; null: train"))
     val_dir: str | None = setting(Text(optional=True, doc="folder of the validation images, likewise; null: val"))
-    skip_bad: bool = setting(SKIP_BAD)
-    max_bad: int = setting(MAX_BAD)
 
     def load(self, *, with_foreign: bool = False) -> Dataset:
         """List the folder, and images of other formats if asked."""
@@ -98,7 +96,7 @@ class Folder(Source):
 
 @source("filelist")
 @dataclass(frozen=True, kw_only=True)
-class FileList(LabeledSource):
+class FileList(CheckedSource, LabeledSource):
     """Lists of your own images: lines `path label [label ...]`, or CSV with a header; classes, labels or numbers."""
 
     root: str | None = setting(
@@ -111,8 +109,6 @@ class FileList(LabeledSource):
     targets: tuple[str, ...] = setting(
         Texts(default=(), doc="CSV: columns of numbers to predict, or of 0 and 1 with data.multilabel=true")
     )
-    skip_bad: bool = setting(SKIP_BAD)
-    max_bad: int = setting(MAX_BAD)
 
     def load(self) -> Dataset:
         """Read both lists; that an image is missing is a problem, unless bad ones are left out."""

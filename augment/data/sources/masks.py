@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from augment.data.dataset import Dataset
 from augment.data.formats.masks import Pixels, find_pairs, ignoring, read_masks, read_palette
-from augment.data.sources.registry import MAX_BAD, SKIP_BAD, Source, source
+from augment.data.sources.registry import CheckedSource, source
 from augment.data.targets.names import read_names
 from augment.params import Count, Text, setting
 from augment.support.errors import UserError
@@ -15,7 +15,7 @@ from augment.support.files import expanded, near_file
 
 @source("masks")
 @dataclass(frozen=True, kw_only=True)
-class MaskPairs(Source):
+class MaskPairs(CheckedSource):
     """Images with a mask file each: DIR/train/images/* and DIR/train/masks/*, or DIR/images/train/* and so on."""
 
     task: ClassVar[str] = "segment"
@@ -42,8 +42,6 @@ class MaskPairs(Source):
         )
     )
     ignore_index: int = setting(Count(default=255, within=(0, 255), doc="value of pixels that do not count"))
-    skip_bad: bool = setting(SKIP_BAD)
-    max_bad: int = setting(MAX_BAD)
 
     def load(self) -> Dataset:
         """List the folders, and read masks that were not read before, for their sizes and labels."""

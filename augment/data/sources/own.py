@@ -9,7 +9,7 @@ from typing import Any
 
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.own.factory import ObjectName, SequenceFactory, object_name
-from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
+from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.targets.kind import known_kinds
 from augment.params import IMPORTS, Choice, Count, Flag, OptionMap, Text, setting
 from augment.support.errors import UserError
@@ -25,7 +25,7 @@ class Code(Text):
 
 @source("own")
 @dataclass(frozen=True, kw_only=True)
-class Own(LabeledSource):
+class Own(CheckedSource, LabeledSource):
     """Your own code: a function that returns pairs of an image and its target, or a map-style torch Dataset."""
 
     train: str = setting(
@@ -46,8 +46,6 @@ class Own(LabeledSource):
     workers: int = setting(
         Count(default=0, within=(0, 1024), doc="processes with a Dataset each that read items of a split; 0: a thread")
     )
-    skip_bad: bool = setting(SKIP_BAD)
-    max_bad: int = setting(MAX_BAD)
 
     def load(self) -> Dataset:
         """Make both sequences and determine their targets, if necessary by reading every item once."""

@@ -15,7 +15,7 @@ from augment.data.formats.shards import find_shards, is_pattern
 from augment.data.formats.spans import RecordFile, Span
 from augment.data.formats.tfrecord import IMAGE, LABEL, read_examples
 from augment.data.formats.webdataset import read_shard
-from augment.data.sources.registry import MAX_BAD, SKIP_BAD, LabeledSource, source
+from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.targets.given import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import LABELS
@@ -26,14 +26,12 @@ from augment.support.files import digest, expanded, near_file
 
 
 @dataclass(frozen=True, kw_only=True)
-class Records(LabeledSource):
+class Records(CheckedSource, LabeledSource):
     """Base of the sources that read files of records."""
 
     typed: ClassVar[bool] = True  # whether the files distinguish floats from whole numbers
 
     train: str = setting(Text(required=True, doc="the training files, such as DIR/train-* or DIR/train-{000..009}"))
-    skip_bad: bool = setting(SKIP_BAD)
-    max_bad: int = setting(MAX_BAD)
     dir: str = setting(Text(default=DATA_DIR, doc="folder for indexes and for images that are unpacked", reach=WRITES))
 
     def load(self) -> Dataset:

@@ -16,12 +16,6 @@ from augment.data.targets.names import read_names
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
 
-# Settings of the sources whose images are checked.
-SKIP_BAD = Flag(default=False, doc="leave out images that cannot be decoded, instead of an error")
-MAX_BAD = Count(
-    default=100, within=(0, 10**9), doc="with skip_bad: how many that turn bad during training others may stand in for"
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -156,6 +150,20 @@ class Source:
         parts = [f"fold {self.fold} of {self.folds}"] if self.folds else []
         parts += [f"val_fraction {self.val_fraction:g}"] if self.val_fraction else []
         return ", ".join([*parts, *([f"fraction {self.fraction:g}"] if self.fraction < 1 else [])])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedSource(Source):
+    """Base of the sources whose images are checked."""
+
+    skip_bad: bool = setting(Flag(default=False, doc="leave out images that cannot be decoded, instead of an error"))
+    max_bad: int = setting(
+        Count(
+            default=100,
+            within=(0, 10**9),
+            doc="with skip_bad: how many that turn bad during training others may stand in for",
+        )
+    )
 
 
 _SOURCES: dict[str, type[Source]] = {}

@@ -1,0 +1,190 @@
+"""The sources of objects in images: COCO, YOLO and Pascal VOC, and CSV files of boxes or points."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from augment.data.dataset import Dataset
+from augment.data.formats import coco, voc, yolo
+from augment.data.formats.masks import Pixels, read_masks
+from augment.data.formats.objects import (
+    AnnotatedImage,
+    Wanted,
+    flip_pairs_of,
+    label,
+    make_objects,
+    missing,
+    named_pairs,
+)
+from augment.data.formats.tables import point_names, read_boxes, read_points
+from augment.data.sources.registry import CheckedSource, ListedSource, source
+from augment.data.targets.boxes import BACKGROUND
+from augment.data.targets.names import read_names
+from augment.params import Choice, Flag, Param, Text, setting
+from augment.support.files import expanded
+
+_TASK = Choice(
+    default="detect", options=("detect", "segment"), doc="boxes, or masks of classes drawn from the outlines of objects"
+)
+_INSTANCES = Flag(default=False, doc="with boxes, the mask of each object, drawn from its outline")
+_ROOT = Text(optional=True, doc="folder that paths are relative to; null: the folder of each file")
+
+
+class _Annotations(CheckedSource, ListedSource):
+    """Base of the sources with a file of annotations for each split."""
+
+    def _dataset(self, names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) -> Dataset:
+        """Return the data set; images that are missing are a problem, unless bad ones are left out."""
+        return make_objects(names, splits, wanted, problems=() if self.skip_bad else missing(self.given(), splits))
+
+
+@source("coco")
+@dataclass(frozen=True, kw_only=True)
+class Coco(_Annotations):
+    """COCO's JSON: boxes, with them masks of instances or keypoints if asked; or masks of classes."""
+
+    train: str = setting(Text(required=True, doc="file of annotations, .json"))
+    images: str | None = setting(Text(optional=True, doc="folder of the images; null: that of each .json"))
+    train_images: str | None = setting(Text(optional=True, doc="folder of the images of train; null: data.images"))
+    val_images: str | None = setting(Text(optional=True, doc="folder of the images of val; null: data.images"))
+    task: str = setting(_TASK)
+    instances: bool = setting(_INSTANCES)
+    keypoints: bool = setting(Flag(default=False, doc="with boxes, the points of each object"))
+
+    def load(self) -> Dataset:
+        """Read the files."""
+        files = [coco.read_coco(key, expanded(file)) for key, file in self.given().items()]
+        if self.keypoints and not files[0].points:
+            raise files[0].error("no category has keypoints. Allowed: data.keypoints=false.")
+        points = files[0].points if self.keypoints else ()
+        wanted = Wanted(self.task, self.instances, points, flip_pairs_of(points))
+        splits, notices = zip(*(coco.images_of(file, self._folder(file), wanted) for file in files), strict=True)
+        return self._dataset(coco.same_categories(files), splits, wanted).noting(*notices)
+
+    def _folder(self, file: coco.CocoFile) -> Path:
+        folder = (self.val_images if file.key == "data.val" else self.train_images) or self.images
+        return file.file.parent if folder is None else expanded(folder)
+
+
+@source("yolo")
+@dataclass(frozen=True, kw_only=True)
+class Yolo(CheckedSource):
+    """YOLO's data.yaml with .txt labels: boxes, with them masks of instances if asked; or masks of classes."""
+
+    root: str = setting(Text(aliases=("path",), required=True, doc="data.yaml, or the folder that it is in"))
+    task: str = setting(_TASK)
+    instances: bool = setting(_INSTANCES)
+
+    def load(self) -> Dataset:
+        """Read the labels of all images."""
+        root = expanded(self.root)
+        file = yolo.read_yolo(root / "data.yaml" if root.is_dir() else root)
+        has_val = not self.cuts_val and bool(file.content.get("val") or file.content.get("valid"))
+        names = ["val"] if self.only_val else ["train", "val"] if has_val else ["train"]
+        splits, notices = zip(*(yolo.images_of(file, name) for name in names), strict=True)
+        return make_objects(tuple(file.names.values()), splits, Wanted(self.task, self.instances)).noting(*notices)
+
+
+@source("voc")
+@dataclass(frozen=True, kw_only=True)
+class Voc(CheckedSource):
+    """Pascal VOC's folders: boxes of Annotations/*.xml, or masks of SegmentationClass/*.png."""
+
+    root: str = setting(Text(aliases=("path",), required=True, doc="folder with Annotations, ImageSets and JPEGImages"))
+    train: str | None = setting(
+        Text(
+            default="train", optional=True, doc="list of train in ImageSets/Main or Segmentation; null: all annotations"
+        )
+    )
+    val: str | None = setting(
+        Text(default="val", optional=True, doc="list of val, likewise; null: with val_fraction or folds")
+    )
+    task: str = setting(Choice(default="detect", options=("detect", "segment"), doc="boxes, or masks of classes"))
+    classes: str | None = setting(
+        Text(optional=True, doc="file with one class name per line; null: of boxes, those found; of masks, VOC's own")
+    )
+    images: str = setting(Text(default="JPEGImages", doc="folder of the images in root"))
+    annotations: str = setting(Text(default="Annotations", doc="folder of the .xml in root"))
+
+    def load(self) -> Dataset:
+        """Read the lists, and annotations or masks."""
+        folders = voc.VocFolders(expanded(self.root), self.images, self.annotations)
+        splits = [self.train] if self.val is None or self.cuts_val or self.only_val else [self.train, self.val]
+        names = [voc.list_names(folders, self._kind, split) for split in splits]
+        given = read_names(self.classes) if self.classes else ()
+        if self.task == "segment":
+            pixels = Pixels(given or (BACKGROUND, *voc.CLASSES))
+            return read_masks([voc.find_masks(folders, of_split) for of_split in names], pixels)
+        read = [voc.read_annotations(folders, of_split) for of_split in names]
+        return make_objects(label(read, given), read, Wanted())
+
+    @property
+    def given_val(self) -> tuple[str, str] | None:
+        """The list of val, if it is there beside that of train."""
+        files = [expanded(self.root) / "ImageSets" / self._kind / f"{split}.txt" for split in (self.train, self.val)]
+        return (f"data.val={self.val}", "data.val=null") if self.val and all(file.exists() for file in files) else None
+
+    @property
+    def _kind(self) -> str:
+        return "Segmentation" if self.task == "segment" else "Main"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Param[tuple[tuple[str, str], ...]]):
+    """A list of pairs of names."""
+
+    def _convert(self, value: object) -> tuple[tuple[str, str], ...] | None:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            return None
+        pairs = [tuple(pair) for pair in value if isinstance(pair, Sequence) and not isinstance(pair, str)]
+        found = tuple((str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2)
+        return found if len(found) == len(value) else None
+
+    def _allowed(self) -> str:
+        return "a list of pairs, such as [[left_eye,right_eye]]"
+
+
+@source("points")
+@dataclass(frozen=True, kw_only=True)
+class PointTable(_Annotations):
+    """CSV of a fixed number of points in each image: path,x_NAME,y_NAME,... in pixels; empty cells: not labeled."""
+
+    task: ClassVar[str] = "keypoints"
+
+    train: str = setting(
+        Text(required=True, doc="file of train, .csv; v_NAME may say 0 not labeled, 1 hidden, 2 visible")
+    )
+    root: str | None = setting(_ROOT)
+    flip_pairs: tuple[tuple[str, str], ...] | None = setting(
+        Pairs(
+            optional=True, doc="points that change places in a mirrored image; null: by left and right in their names"
+        )
+    )
+
+    def load(self) -> Dataset:
+        """Read the files."""
+        files, root = {key: expanded(file) for key, file in self.given().items()}, self.root and expanded(self.root)
+        names = point_names(*next(iter(files.items())))
+        splits = [read_points(key, file, root or None, names) for key, file in files.items()]
+        wanted = Wanted("keypoints", points=names, flip_pairs=named_pairs(self.flip_pairs, names))
+        return self._dataset(names, splits, wanted)
+
+
+@source("boxes")
+@dataclass(frozen=True, kw_only=True)
+class BoxTable(_Annotations):
+    """CSV of boxes, a line an object: path,left,top,right,bottom,class in pixels; only the path: no objects."""
+
+    task: ClassVar[str] = "detect"
+
+    train: str = setting(Text(required=True, doc="file of train, .csv"))
+    root: str | None = setting(_ROOT)
+    classes: str | None = setting(Text(optional=True, doc="file with one class name per line; null: those found"))
+
+    def load(self) -> Dataset:
+        """Read the files."""
+        root = None if self.root is None else expanded(self.root)
+        splits = [read_boxes(key, expanded(file), root) for key, file in self.given().items()]
+        names = label(splits, read_names(self.classes) if self.classes else ())
+        return self._dataset(names, splits, Wanted())
