@@ -23,7 +23,6 @@ from augment.pipeline.state import check_state, digest_of, restored
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
-from augment.support.signals import outside_python
 from augment.support.text import amount
 
 T = TypeVar("T")
@@ -330,12 +329,11 @@ class Loader:
     def _run(self, pipeline: BuiltPipeline) -> Outputs:
         # On the GPU, the batch is handed over on PyTorch's stream: nothing waits for it here.
         stream = torch.cuda.current_stream(self.placement.gpu) if self.placement.device == "gpu" else None
-        with outside_python():
-            if self._primed:
-                self._primed = False
-            else:
-                pipeline.schedule_run()
-            outputs = pipeline.hand_out(stream)
+        if self._primed:
+            self._primed = False
+        else:
+            pipeline.schedule_run()
+        outputs = pipeline.hand_out(stream)
         if self._reader is None:
             return outputs
         return replace(outputs, loaded=self._reader.take(outputs.cpu_index.flatten().tolist()))

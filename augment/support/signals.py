@@ -1,7 +1,6 @@
 """Signals that ask a program to stop: Ctrl-C, and those of schedulers, containers and closed terminals."""
 
 import os
-import select
 import signal
 import stat
 import sys
@@ -9,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
-from time import monotonic, sleep
+from time import monotonic
 from types import FrameType
 from typing import Any
 
@@ -23,52 +22,6 @@ _HANGUP_SECONDS = 1.0
 
 # One of several processes that train together gets a signal twice: itself, and from the process that started it.
 _RELAYED_SECONDS = 5.0
-
-# Seconds that a wait outside Python goes on after a signal that asks to stop, and after the next one.
-_PATIENCE, _IMPATIENCE = 10.0, 0.5
-
-_wait: object | None = None  # the one outside Python, where the main thread handles no signals
-
-
-@contextmanager
-def outside_python() -> Iterator[None]:
-    """Wait inside for what may never come, such as an image that has become a pipe; see `ending_waits`."""
-    global _wait
-    _wait = object()
-    try:
-        yield
-    finally:
-        _wait = None
-
-
-@contextmanager
-def ending_waits(code: int, message: str) -> Iterator[None]:
-    """Inside, end the process 10 s after a signal if a wait `outside_python` goes on; at once after a second one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    reading, writing = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(writing, False)
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-
-    def watch() -> None:
-        while number := os.read(reading, 1):
-            if (wait := _wait) is not None and number[0] in STOP_SIGNALS:
-                if select.select([reading], [], [], _PATIENCE)[0]:
-                    sleep(_RELAYED_SECONDS if launched() > 1 else _IMPATIENCE)
-                if _wait is wait:
-                    os.write(1, message.encode())
-                    os._exit(code)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-        os.close(writing)
-        thread.join()
-        os.close(reading)
 
 
 class StopSignals:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from augment.data.formats.messages import Example
-from augment.data.formats.spans import masked_crc
+from augment.data.formats.tfrecord import masked_crc
 from augment.data.formats.tfrecord import IMAGE, LABEL
 
 __all__ = ["IMAGE", "LABEL", "TEXT", "write_examples"]

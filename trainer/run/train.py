@@ -9,7 +9,6 @@ from time import monotonic
 
 from rich.console import Console
 
-from augment.cli.parser import INTERRUPTED
 from augment.data.balance import describe_balance
 from augment.data.sources.notices import log_notices
 from augment.recipe.doubts import border_doubts, doubts
@@ -21,7 +20,7 @@ from augment.support.files import json_line, remove_parts, shown, write_atomical
 from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.process import keep_freed_memory
 from augment.support.reading import UnreadableError, contents
-from augment.support.signals import StopSignals, ending_waits
+from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
@@ -82,7 +81,6 @@ def train(
         try:
             signals.check()
             opened.enter_context(prompt_turns())
-            opened.enter_context(ending_waits(INTERRUPTED, "stopped while waiting for a batch that did not come\n"))
             device = config.fit.torch_device()
             opened.enter_context(using(device))
             opened.enter_context(deterministic(config.fit.deterministic))

@@ -11,7 +11,6 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.formats.detection import describe_content
 from augment.data.formats.spans import RecordFile
 from augment.data.targets.given import Label, Labels, pack
 from augment.support.console import progress_bar
@@ -73,7 +72,7 @@ def load_indexes(
                 try:
                     index = build(file, read)
                 except UserError as error:
-                    raise UserError(f"{path}: {error}{describe_content(path, kind.split()[0].lower())}") from None
+                    raise UserError(f"{path}: {error}") from None
                 _write(entry, _stamp(file, companion(file)), index)
             yield file, index
 

@@ -55,8 +55,12 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
         magic, word = _PART.unpack_from(buffer, offset) if whole else (_MAGIC, expected[0] << 29)
         kind, stop = word >> 29, offset + _PART.size + (word & _MAX_LENGTH)
         if magic != _MAGIC or kind not in expected:
-            where = f"damaged after record {count - 1}, at byte {offset:,}" if offset else "not a RecordIO file"
-            raise UserError(f"is {where}.")
+            where = (
+                f"damaged after record {count - 1}, at byte {offset:,}"
+                if offset
+                else "not a RecordIO file, or compressed"
+            )
+            raise UserError(f"is {where or 'not a RecordIO file, or compressed'}.")
         if stop + -stop % 4 > len(buffer):
             raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
         if kind in (_WHOLE, _FIRST):

@@ -121,11 +121,3 @@ def mapped(file: RecordFile) -> Iterator[memoryview]:
         memoryview(pages) as view,
     ):
         yield view
-
-
-def masked_crc(content: bytes) -> int:
-    """Return the checksum of TFRecord: CRC-32C, rotated right by 15 bits, plus a constant."""
-    from google_crc32c import value  # only TFRecord files need it
-
-    crc: int = value(content)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

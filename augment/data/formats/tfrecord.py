@@ -8,9 +8,11 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from google_crc32c import value as checksum
+
 from augment.data.formats.index import Record
 from augment.data.formats.messages import DecodeError, Example
-from augment.data.formats.spans import RecordFile, mapped, masked_crc
+from augment.data.formats.spans import RecordFile, mapped
 from augment.data.targets.given import Label
 from augment.support.errors import UserError, suggest
 
@@ -75,14 +77,24 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
         if start <= len(buffer):
             head = bytes(buffer[offset:start])
             if masked_crc(head[: _LENGTH.size]) != _CHECKSUM.unpack_from(head, _LENGTH.size)[0]:
-                where = f"damaged after record {count - 1}, at byte {offset:,}" if offset else "not a TFRecord file"
-                raise UserError(f"is {where}.")
+                where = (
+                    f"damaged after record {count - 1}, at byte {offset:,}"
+                    if offset
+                    else "not a TFRecord file, or compressed"
+                )
+                raise UserError(f"is {where or 'not a TFRecord file, or compressed'}.")
             stop = start + _LENGTH.unpack_from(head)[0]
         offset = stop + _CHECKSUM.size
         if offset > len(buffer):
             raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
         yield start, stop
         count += 1
+
+
+def masked_crc(content: bytes) -> int:
+    """Return the checksum of a record: CRC-32C, rotated right by 15 bits, plus a constant."""
+    crc: int = checksum(content)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _image(feature: Any, name: str) -> bytes:

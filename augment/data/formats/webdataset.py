@@ -82,7 +82,7 @@ def _samples(file: RecordFile) -> dict[str, Members]:
                     endings[ending.lower()] = member
                     last = member.name
         except tarfile.TarError as error:
-            why = f"is not a tar file ({first_line(error)})"
+            why = f"is not a tar file, or compressed ({first_line(error)})"
             if "unexpected end" in str(error):
                 why = "is cut short: a file in it is longer than the rest of it"
             elif file.size < _BLOCK:

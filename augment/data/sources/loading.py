@@ -1,7 +1,6 @@
 """Load the data set of a source: list its images, check them once, select a part, and report what is noticed."""
 
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from augment.data.balance import balanced
@@ -25,44 +24,31 @@ from augment.support.files import digest, expanded
 LeftOut = tuple[frozenset[str], frozenset[str]]
 
 
-@dataclass
-class _Loaded:
-    """All images of a source, the state of its files when they were listed, and the parts that were selected."""
-
-    dataset: Dataset
-    state: object
-    parts: dict[tuple[Source, LeftOut | None], Dataset] = field(default_factory=dict)
-
-
 class LoadedData:
-    """The data sets that this process has loaded: once for all jobs of a sweep, or for both loaders of a notebook."""
+    """The data sets that this process has loaded, once for all jobs of a sweep, and the parts that were selected."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Source, Path, bool], _Loaded] = {}
+        self._whole: dict[tuple[Source, Path, bool], Dataset] = {}
+        self._parts: dict[tuple[Source, Path, bool, LeftOut | None], Dataset] = {}
 
     def get(self, source: Source, left_out: LeftOut | None, *, needs_val: bool) -> Dataset:
         """Return a data set, see `load_dataset`; what is noticed is logged the first time."""
-        all_images, folder = whole(source), Path.cwd()
-        if (all_images, folder, needs_val) not in self._known:
-            dataset = _logged(_load(all_images, needs_val=needs_val))
-            self._known[all_images, folder, needs_val] = _Loaded(dataset, _state(all_images, folder))
-        loaded = self._known[all_images, folder, needs_val]
-        splits = (loaded.dataset.train, loaded.dataset.val)
-        if left_out == tuple(frozenset(portable_name(image.file) for image in split.left_out) for split in splits):
+        folder = Path.cwd()
+        if (key := (whole(source), folder, needs_val)) not in self._whole:
+            self._whole[key] = _logged(_load(key[0], needs_val=needs_val))
+        every = self._whole[key]
+        if left_out == tuple(
+            frozenset(portable_name(image.file) for image in split.left_out) for split in (every.train, every.val)
+        ):
             left_out = None
-        if (source, left_out) not in loaded.parts:
-            loaded.parts[source, left_out] = _logged(_choose(source, loaded.dataset, left_out), loaded.dataset)
-        return loaded.parts[source, left_out]
+        if (part := (source, folder, needs_val, left_out)) not in self._parts:
+            self._parts[part] = _logged(_choose(source, every, left_out), every)
+        return self._parts[part]
 
-    def forget(self, but: Source | None = None) -> None:
-        """Forget all data sets but that of one source, if its files are as they were: a notebook lives long.
-
-        Files in a folder that come or go are noticed; those that are overwritten are not, but are read again anyway.
-        """
-        kept = but and whole(but)
-        for (source, folder, needs_val), loaded in list(self._known.items()):
-            if source != kept or source.names_code or _state(source, folder) != loaded.state:
-                del self._known[source, folder, needs_val]
+    def forget(self) -> None:
+        """Forget them: a notebook lives long, and files and code change."""
+        self._whole.clear()
+        self._parts.clear()
 
 
 LOADED = LoadedData()
@@ -139,15 +125,3 @@ def _logged(dataset: Dataset, before: Dataset | None = None) -> Dataset:
     """Log what was noticed of a data set, except for what it has from another one."""
     log_notices(dataset.notices[len(before.notices) if before else 0 :])
     return dataset
-
-
-def _state(source: Source, folder: Path) -> list[tuple[str, int, int]]:
-    """Return name, size and time of change of the files and folders that settings name, and of folders below these."""
-    found = []
-    for value in vars(source).values():
-        with suppress(OSError, ValueError, TypeError):  # not a path, or one that is gone
-            named = folder / expanded(value)
-            for path in (named, *named.glob("*/"), *named.glob("*/*/")):  # the folders of classes, in those of splits
-                stat = path.stat()
-                found.append((str(path), stat.st_size, stat.st_mtime_ns))
-    return sorted(found)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.dataset import Dataset
-from augment.data.formats.detection import describe_content
 from augment.data.formats.spans import RecordFile
 from augment.data.images import as_ppm
 from augment.data.sources.registry import LabeledSource, source
@@ -122,4 +121,4 @@ def _open(file: Path, what: str) -> NDArray[Any]:
         raise UserError(f"{what}: cannot be read: {error.strerror or error}.") from None
     except (ValueError, OverflowError) as error:
         why = f"is not a .npy file of numbers that can be read ({first_line(error).rstrip('.')})"
-        raise UserError(f"{what}: {why}.{describe_content(file, 'numpy')}") from None
+        raise UserError(f"{what}: {why}.") from None

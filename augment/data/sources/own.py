@@ -82,11 +82,6 @@ class Own(CheckedSource, LabeledSource):
 
         return [name for name in ("train", "val") if is_due(getattr(dataset, name).files)]
 
-    @property
-    def names_code(self) -> bool:
-        """Whether what is named may be another object now: a cell may have been run again, or a module reloaded."""
-        return not all(isinstance(name, ObjectName) for name in self.given().values())
-
     # Distinguish 1 and True, which are equal but different arguments; and objects of the same name.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Own) and repr(self) == repr(other)

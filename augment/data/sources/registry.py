@@ -120,11 +120,6 @@ class Source:
         return ("train", "val") if hasattr(self, "skip_bad") else ()
 
     @property
-    def names_code(self) -> bool:
-        """Whether loading again may give another data set although no file has changed."""
-        return False
-
-    @property
     def known_task(self) -> str:
         """The task, if the settings say it; else empty."""
         return getattr(self, "task", None) or ""

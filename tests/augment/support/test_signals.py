@@ -179,38 +179,3 @@ def test_a_signal_that_reaches_a_rank_twice_counts_once(monkeypatch: pytest.Monk
         signals._last -= 60
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
-
-
-WAITING = """
-import ctypes, os, signal, sys, threading, time
-from augment.support import signals
-
-signals._PATIENCE = float(sys.argv[1])
-lock, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
-libc.pthread_mutex_lock(lock)
-
-
-def send():
-    for _ in range(2):
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-with signals.StopSignals() as stop, signals.ending_waits(130, "did not come\\n"):
-    stop.hold()
-    with signals.outside_python():
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.asked, "this one is handled"
-    threading.Thread(target=send, daemon=True).start()
-    with signals.outside_python():
-        libc.pthread_mutex_lock(lock)
-"""
-
-
-@pytest.mark.parametrize("patience", ["0.1", "60"])
-def test_a_wait_that_never_ends_is_ended(patience: str) -> None:
-    """By the first signal after a while, by the second one at once: Python handles none meanwhile."""
-    command = [sys.executable, "-c", WAITING, patience]
-    ended = subprocess.run(command, env=WITH_US, capture_output=True, text=True, timeout=50)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "did not come\n", "")

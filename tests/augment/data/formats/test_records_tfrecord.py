@@ -11,8 +11,8 @@ from nvidia.dali import fn, pipeline_def, tfrecord
 from tfrecord_writer import IMAGE, LABEL, TEXT, write_examples
 
 from augment.data.formats.index import Index, build
-from augment.data.formats.spans import RecordFile, Span, masked_crc
-from augment.data.formats.tfrecord import read_examples
+from augment.data.formats.spans import RecordFile, Span
+from augment.data.formats.tfrecord import masked_crc, read_examples
 from augment.support.errors import UserError
 
 IMAGES = [b"first", b"", b"x" * 300]  # of one and of two bytes of length

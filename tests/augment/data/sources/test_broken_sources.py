@@ -21,9 +21,8 @@ DAMAGED = r"is damaged after record 5, at byte [\d,]+"
 # The whole file -> a damaged one, and what is said of it, by source.
 Damage = tuple[Callable[[bytes], bytes], str]
 ALIKE: dict[str, Damage] = {
-    "empty": (lambda _: b"", r"(is empty \(0|file size is 0) bytes"),
-    "text": (lambda _: b"no such file\n" * 100, "is not an? .*It is text, like lists and the indexes of other formats"),
-    "an image": (lambda _: jpeg(0), r"is not an? .*It is an image: data=folder or data=filelist reads"),
+    "empty": (lambda _: b"", r"((is empty \(0|file size is 0) bytes|is not an LMDB database)"),
+    "text": (lambda _: b"no such file\n" * 100, "is not an? .*(, or compressed|that can be read)"),
 }
 DAMAGES: dict[str, dict[str, Damage]] = {
     "tfrecord": {
