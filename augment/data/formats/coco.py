@@ -13,8 +13,8 @@ import numpy as np
 
 from augment.data.formats.objects import Annotated, AnnotatedImage, Wanted
 from augment.data.formats.regions import FAR, Shape, read_polygons, read_runs
+from augment.data.formats.texts import read_text
 from augment.support.errors import UserError, suggest
-from augment.support.files import near_file, require_file
 from augment.support.text import amount
 
 _LISTS = ("images", "annotations", "categories")
@@ -49,12 +49,10 @@ def read_coco(key: str, file: Path) -> CocoFile:
     Raises:
         UserError: it is not such a file, or a category is not as it should be.
     """
-    if not file.is_file():
-        raise UserError(f"{key}: there is no file {file}.{near_file(file)} Allowed: a COCO file, .json.")
     try:
-        content = json.loads(require_file(file).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{key}={file}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+        content = json.loads(read_text(key, file, "a COCO file, .json"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{key}={file}: cannot be read: {error}.") from None
     found = CocoFile(key, file, {}, (), content if isinstance(content, dict) else {})
     for name in _LISTS:
         if not isinstance(found.content.get(name), list):

@@ -3,24 +3,24 @@
 `read_list` returns rows of words with their line numbers; `augment.data.targets.lists` turns the words into targets.
 """
 
-import csv
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from augment.data.formats.folder import EXTENSIONS
+from augment.data.formats.texts import read_table, read_text
 from augment.support.errors import UserError, suggest
-from augment.support.files import near_file, require_file
-from augment.support.text import amount, from_table_cell, list_some
+from augment.support.text import from_table_cell, list_some
 
 # Endings of CSV lists, which have a header, and their separators; all other lists are lines of words.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 # Between several labels in one cell of a CSV.
 LABELS_SEPARATOR = ";"
+
+_ALLOWED = "a list of images, as text or CSV"
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,6 @@ def read_list(
     Raises:
         UserError: there is no such file, or it is empty or malformed.
     """
-    try:
-        if file.is_dir() or not file.exists():
-            what = f"{file} is a folder." if file.is_dir() else f"there is no file {file}.{near_file(file)}"
-            raise UserError(f"{key}: {what} Allowed: a list of images, as text or CSV.")
-        text = require_file(file).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{key}: {file} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{key}: {file} is not text in UTF-8 (byte {error.start}). Save it as such.") from None
-    if "\0" in text:
-        number = text.count("\n", 0, text.index("\0")) + 1
-        raise UserError(f"{key}: line {number} of {file} has a NUL character in it. Allowed: text.")
     columns = tuple(targets)
     if twice := [name for name in columns if columns.count(name) > 1]:
         raise UserError(f"data.targets: '{twice[0]}' is given twice. Allowed: each column once.")
@@ -88,9 +76,9 @@ def read_list(
                 f"{key}: {file} has no columns to choose. Allowed with data.image, data.label or data.targets: "
                 f"files that end in {' or '.join(SEPARATORS)}."
             )
-        found = Lines(key, file, tuple(_text_lines(key, file, text)))
+        found = Lines(key, file, tuple(_text_lines(key, file, read_text(key, file, _ALLOWED))))
     else:
-        found = _read_csv(key, file, text, separator, (image, label, columns, label_key))
+        found = _read_csv(key, file, separator, (image, label, columns, label_key))
     if not found.lines:
         raise UserError(f"{key}: {file} lists no images.")
     return found
@@ -112,11 +100,11 @@ def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
 
 
 def _read_csv(
-    key: str, file: Path, text: str, separator: str, wanted: tuple[str | None, str | None, tuple[str, ...], str]
+    key: str, file: Path, separator: str, wanted: tuple[str | None, str | None, tuple[str, ...], str]
 ) -> Lines:
     image, label, targets, label_key = wanted
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator, skipinitialspace=True)
-    header = [from_table_cell(name.strip()) for name in next(_rows(key, file, reader), [])]
+    header, rows = read_table(key, file, _ALLOWED, separator)
+    header = list(map(from_table_cell, header))
     if len(header) < 2:
         other = next((c for c in (";", "\t", ",", "|") if c in "".join(header)), None)
         hint = f" Its first line has {other!r} in it, but columns are separated by {separator!r}." if other else ""
@@ -139,26 +127,13 @@ def _read_csv(
             "data.targets=[NAME,...] for numbers, or with data.multilabel=true for 0 and 1."
         )
     lines = []
-    for row in _rows(key, file, reader):
-        if not any(cell.strip() for cell in row):
-            continue
-        if len(row) != len(header):
-            raise UserError(
-                f"{key}: line {reader.line_num} of {file}: {amount(len(row), 'cell')}, but the header has "
-                f"{len(header)}; a cell with a comma in it is put in double quotes."
-            )
-        cells = [from_table_cell(row[i].strip()) for i in columns]
+    for number, row in rows:
+        cells = [from_table_cell(row[i]) for i in columns]
         words = cells if targets else [word.strip() for word in cells[0].split(LABELS_SEPARATOR)]
-        path = from_table_cell(row[path_column].strip())
-        lines.append(Line(reader.line_num, path, tuple(words if targets else filter(None, words))))
+        lines.append(
+            Line(number, from_table_cell(row[path_column]), tuple(filter(None, words)) if not targets else tuple(words))
+        )
     return Lines(key, file, tuple(lines), targets, "" if targets else header[columns[0]], guessed)
-
-
-def _rows(key: str, file: Path, reader: Any) -> Iterator[list[str]]:
-    try:
-        yield from reader
-    except csv.Error as error:
-        raise UserError(f"{key}: line {reader.line_num} of {file}: {error}.") from None
 
 
 def _column(key: str, file: Path, header: list[str], setting: str, name: str | None, usual: str, default: int) -> int:

@@ -1,6 +1,5 @@
 """Find the mask of each image in folders, and read what their pixels mean."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,10 +8,11 @@ from augment.data.cache import remember
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.formats.folder import find_images
 from augment.data.formats.headers import cache_file, read_headers
+from augment.data.formats.texts import read_rows
 from augment.data.targets.masks import MASKS, NO_MASK, MaskFile
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
-from augment.support.files import near_file, require_file, shown
+from augment.support.files import near_file, shown
 from augment.support.text import amount
 
 _MOST = IGNORE - 1  # classes
@@ -60,23 +60,16 @@ def read_palette(file: Path) -> Pixels:
         UserError: it cannot be read, or a line is of another form.
     """
     key, allowed = f"data.palette={file}", "lines name,red,green,blue or name,value of 0 to 255, no value twice"
-    try:
-        rows = list(csv.reader(require_file(file).read_text("utf-8-sig").splitlines(), skipinitialspace=True))
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(
-            f"{key}: cannot be read: {getattr(error, 'strerror', None) or error}. Allowed: {allowed}."
-        ) from None
     names: dict[str, int] = {}
     labels: dict[tuple[int, ...], int] = {}
-    for number, (name, *cells) in ((number, row) for number, row in enumerate(rows, 1) if any(row)):
-        words = [cell.strip() for cell in cells]
+    for number, (name, *words) in read_rows("data.palette", file, allowed):
         if number == 1 and not any(word.isdecimal() for word in words):
             continue  # a header
         values = tuple(int(word) for word in words if word.isdecimal() and int(word) <= IGNORE)
         width = len(next(iter(labels), values))
         if len(values) != len(words) or len(values) not in (1, 3) or len(values) != width or values in labels:
-            raise UserError(f"{key}: line {number} is {','.join((name, *cells))}. Allowed: {allowed}.")
-        labels[values] = names.setdefault(name.strip(), len(names)) if name.strip() else IGNORE
+            raise UserError(f"{key}: line {number} is {','.join((name, *words))}. Allowed: {allowed}.")
+        labels[values] = names.setdefault(name, len(names)) if name else IGNORE
     if not names or len(names) > _MOST:
         raise UserError(f"{key}: names {amount(len(names), 'class')}. Allowed: 1 to {_MOST}.")
     colors = tuple((color[0], color[1], color[2]) for color in labels if len(color) == 3)

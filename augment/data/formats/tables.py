@@ -1,45 +1,30 @@
 """Read CSV files of points, a line an image, and of boxes, a line an object."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from augment.data.formats.objects import Annotated, AnnotatedImage
+from augment.data.formats.texts import read_table
 from augment.support.errors import UserError
-from augment.support.files import near_file, require_file
 from augment.support.text import list_some
 
 _BOX = ("left", "top", "right", "bottom", "class")
 
-Row = tuple[str, dict[str, str]]  # where it is, and the cell of each column
 
-
-def _read_table(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str], list[Row]]:
-    """Return the header of a CSV file of points, or with other columns, and its rows.
+def _read(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
+    """Return the header of a CSV file of points, or with other columns, and its rows: where each is, and its cells.
 
     Raises:
-        UserError: it cannot be read, a column is missing or there twice, or a row has other cells.
+        UserError: it cannot be read, or a column is missing or there twice.
     """
-    allowed = f"Allowed: a CSV with path, {', '.join(columns) or 'x_NAME, y_NAME'}."
-    if not file.is_file():
-        raise UserError(f"{key}: there is no file {file}.{near_file(file)} {allowed}")
-    try:
-        reader = csv.reader(require_file(file).read_text("utf-8-sig").splitlines(), skipinitialspace=True)
-        (_, header), *rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)] or [
-            (1, [])
-        ]
-    except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{key}={file}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    allowed = f"a CSV with path, {', '.join(columns) or 'x_NAME, y_NAME'}"
+    header, rows = read_table(key, file, allowed)
     if odd := [name for name in ("path", *columns, *header) if header.count(name) != 1]:
-        raise UserError(f"{key}={file}: the header {list_some(header)} has no single column '{odd[0]}'. {allowed}")
-    for number, cells in rows:
-        if len(cells) != len(header) and any(cells[1:]):  # a path alone is an image without labels
-            what = f"has {len(cells)} cells, but the header {len(header)}"
-            raise UserError(f"{key}: line {number} of {file} {what}. Allowed: as many.")
-    empty = dict.fromkeys(header, "")
-    return header, [(f"line {n} of {file}", empty | dict(zip(header, cells, strict=False))) for n, cells in rows]
+        what = f"the header {list_some(header)} has no single column '{odd[0]}'"
+        raise UserError(f"{key}={file}: {what}. Allowed: {allowed}.")
+    return header, [(f"line {number} of {file}", dict(zip(header, cells, strict=False))) for number, cells in rows]
 
 
 def point_names(key: str, file: Path) -> tuple[str, ...]:
@@ -48,7 +33,7 @@ def point_names(key: str, file: Path) -> tuple[str, ...]:
     Raises:
         UserError: it has no point, or other columns.
     """
-    header, _ = _read_table(key, file)
+    header, _ = _read(key, file)
     names = tuple(name[2:] for name in header if name.startswith("x_"))
     expected = {f"{axis}_{name}" for name in names for axis in "xyv"} | {"path"}
     odd = [name for name in header if name not in expected] + [n for n in names if f"y_{n}" not in header]
@@ -67,7 +52,7 @@ def read_points(key: str, file: Path, root: Path | None, names: Sequence[str]) -
     if set(found := point_names(key, file)) != set(names):
         raise UserError(f"{key}={file}: has the points {list_some(found)}. Allowed: {list_some(names)}.")
     images = []
-    for where, cells in _read_table(key, file)[1]:
+    for where, cells in _read(key, file)[1]:
         image = AnnotatedImage((file.parent if root is None else root) / cells["path"], where)
         try:
             points = np.array([_point(cells, name) for name in names])
@@ -100,7 +85,7 @@ def read_boxes(key: str, file: Path, root: Path | None) -> list[AnnotatedImage]:
         UserError: the file is wrong.
     """
     images: dict[Path, AnnotatedImage] = {}
-    for where, cells in _read_table(key, file, _BOX)[1]:
+    for where, cells in _read(key, file, _BOX)[1]:
         path = (file.parent if root is None else root) / cells["path"]
         image = images.setdefault(path, AnnotatedImage(path, where, image_id=len(images) + 1))
         words = [cells[name] for name in _BOX]

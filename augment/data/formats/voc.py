@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.masks import Pairs
 from augment.data.formats.objects import Annotated, AnnotatedImage
+from augment.data.formats.texts import read_text
 from augment.support.errors import UserError
-from augment.support.files import near_file, require_file
+from augment.support.files import require_file
 
 # The classes of Pascal VOC, in the order of the labels of its masks, from 1.
 CLASSES = (
@@ -46,11 +47,7 @@ def list_names(folders: VocFolders, kind: str, split: str | None) -> list[str]:
         names = sorted(found.stem for found in file.glob("*.xml"))
     else:
         file = folders.root / "ImageSets" / kind / f"{split}.txt"
-        try:
-            lines = require_file(file).read_text("utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise UserError(f"data.root: {file} cannot be read: {why}.{near_file(file)}") from None
+        lines = read_text("data.root", file, "a name of an image per line").splitlines()
         names = [line.split()[0] for line in lines if line.strip()]  # some lists have 1 or -1 after the name
     if not names:
         raise UserError(f"data.root: {file} lists no images.")

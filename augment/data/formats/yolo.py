@@ -16,8 +16,9 @@ from augment.data.formats.folder import find_images
 from augment.data.formats.headers import Header, read_headers
 from augment.data.formats.objects import Annotated, AnnotatedImage
 from augment.data.formats.regions import read_polygons
+from augment.data.formats.texts import read_text
 from augment.support.errors import UserError, suggest
-from augment.support.files import near_file, require_file
+from augment.support.files import near_file
 from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
 
@@ -101,7 +102,7 @@ def _list_images(yolo: YoloFile, split: str) -> list[Path]:
         if found.is_dir():
             files += find_images(found)
         elif found.suffix == ".txt" and found.is_file():
-            lines = require_file(found).read_text("utf-8").splitlines()
+            lines = read_text("data.root", found, "a path of an image per line").splitlines()
             files += [found.parent / line.strip() for line in lines if line.strip()]
         else:
             raise yolo.error(

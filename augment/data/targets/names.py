@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.formats.texts import read_text
 from augment.data.targets.given import LabeledSplit, Labels, all_rows, mixed
 from augment.data.targets.kind import TargetOptions
 from augment.support.errors import UserError, nearest, suggest
-from augment.support.files import expanded, require_file
+from augment.support.files import expanded
 from augment.support.text import amount, list_some
 
 _LISTED = 30  # classes that fit into a message
@@ -97,16 +98,11 @@ def read_names(file: str) -> tuple[str, ...]:
     Raises:
         UserError: the file cannot be read, is empty, or has a name twice.
     """
-    try:
-        names = [line.strip() for line in require_file(expanded(file)).read_text("utf-8").rstrip().splitlines()]
-    except OSError as error:
-        raise UserError(f"data.classes={file}: cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise UserError(f"data.classes={file}: is not text. Allowed: a class name per line.") from None
-    odd = next((number for number, name in enumerate(names, 1) if not name or "\0" in name), 0)
-    if odd or not names:
-        what = f"line {odd} is empty or not text" if odd else "is empty"
-        raise UserError(f"data.classes={file}: {what}. Allowed: a class name per line.")
+    allowed = "a class name per line"
+    names = [line.strip() for line in read_text("data.classes", expanded(file), allowed).rstrip().splitlines()]
+    if not all(names) or not names:
+        what = f"line {names.index('') + 1} is empty" if names else "is empty"
+        raise UserError(f"data.classes={file}: {what}. Allowed: {allowed}.")
     if len(set(names)) < len(names):
         raise UserError(f"data.classes={file}: has '{Counter(names).most_common(1)[0][0]}' twice. Allowed: once.")
     return tuple(names)

@@ -121,7 +121,7 @@ def whole(message: str, folder: Path, ending: str) -> str:
         ("a.png 1.5\nb.png tall\n", "b.png 1\n", {"task": "regress"}, "train:2: 'tall' is not a number."),
         ("a.png 1.5\n", "b.png\n", {"task": "regress"}, "val:1: b.png has no number."),
         ("a.png x\n", "b.png x\n", {"label": "kind"}, "data.train: {}/train.txt has no columns to choose."),
-        ("a.png x\n", "b.png x\n", {"classes": "none.txt"}, "data.classes=none.txt: cannot be read: No such file"),
+        ("a.png x\n", "b.png x\n", {"classes": "none.txt"}, "data.classes: there is no file none.txt."),
     ],
 )  # fmt: skip
 def test_malformed_lists_are_refused(

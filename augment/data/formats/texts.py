@@ -1,0 +1,60 @@
+"""Read the texts and tables that settings name."""
+
+import csv
+from pathlib import Path
+
+from augment.support.errors import UserError
+from augment.support.files import near_file, require_file
+from augment.support.text import amount
+
+# A row of a table: the number of its line, from 1, and its cells.
+Row = tuple[int, list[str]]
+
+
+def read_text(key: str, file: Path, allowed: str) -> str:
+    """Return the text of a file; `key` is the setting that names it, `allowed` what it should be, for messages.
+
+    Raises:
+        UserError: there is no such file, or it is not text in UTF-8.
+    """
+    try:
+        text = require_file(file).read_text(encoding="utf-8-sig")
+        if "\0" not in text:
+            return text
+        why = f"has a NUL character in line {text.count(chr(10), 0, text.index(chr(0))) + 1}"
+    except FileNotFoundError:
+        raise UserError(f"{key}: there is no file {file}.{near_file(file)} Allowed: {allowed}.") from None
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError as error:
+        why = f"is not text in UTF-8 (byte {error.start})"
+    raise UserError(f"{key}: {file} {why}. Allowed: {allowed}.")
+
+
+def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[Row]:
+    """Return the rows of a CSV file, without those that are empty; see `read_text`."""
+    reader = csv.reader(
+        read_text(key, file, allowed).splitlines(keepends=True), delimiter=separator, skipinitialspace=True
+    )
+    try:
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+    except csv.Error as error:
+        raise UserError(f"{key}: line {reader.line_num} of {file}: {error}.") from None
+    return [row for row in rows if any(row[1])]
+
+
+def read_table(key: str, file: Path, allowed: str, separator: str = ",") -> tuple[list[str], list[Row]]:
+    """Return the header of a CSV file and its rows, all as long; of one with its first cell alone, others are empty.
+
+    Raises:
+        UserError: see `read_text`; or a row has another number of cells.
+    """
+    (_, header), *rows = read_rows(key, file, allowed, separator) or [(1, [])]
+    for number, cells in rows:
+        if len(cells) != len(header) and any(cells[1:]):
+            raise UserError(
+                f"{key}: line {number} of {file}: {amount(len(cells), 'cell')}, but the header has {len(header)}; a "
+                f"cell with a {separator!r} in it is put in double quotes."
+            )
+        cells[len(cells) :] = [""] * (len(header) - len(cells))
+    return header, rows
