@@ -162,7 +162,7 @@ def test_type_checking_blocks_are_skipped() -> None:
 def test_dali_stays_in_its_rooms() -> None:
     """Tools compare with pipelines of their own; `data` asks the decoder for verdicts in one module."""
     found = {name for name, source in sources(ROOT).items() if any(i.startswith("nvidia.") for i in imports(source))}
-    known = ("augment.pipeline", "augment.tools", "augment.data.decoding", "augment.support.dali", "trainer.run.build")
+    known = ("augment.pipeline", "augment.tools", "augment.data.check", "augment.support.dali", "trainer.run.build")
     assert {name for name in found if not name.startswith(known)} == set()
 
 

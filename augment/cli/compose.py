@@ -18,8 +18,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 from augment.cli.conf import CONF, EXPERIMENT, config_files, default_groups, register_folders
-from augment.cli.explanation import explained
-from augment.cli.overrides import key_of, normalize, parse, refuse_sweeps, refuse_words
+from augment.cli.overrides import explained, key_of, normalize, parse, refuse_sweeps, refuse_words
 from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_params, settings
 from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan

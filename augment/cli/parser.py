@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from augment.cli.conf import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, set_config_dir
-from augment.cli.explanation import explain
+from augment.cli.overrides import explain
 from augment.params import Choice, Count, Number, Param
 from augment.support.errors import UserError, nearest
 from augment.support.own_code import OwnCodeError, describe_own

@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from augment.cli.compose import TOP, Composed, compose_run, plain_values
-from augment.cli.explanation import explained
+from augment.cli.overrides import explained
 from augment.cli.parser import TRUST_FLAG
 from augment.params import DOWNLOADS, SENDS, Param, parse_named, settings
 from augment.recipe.steps import Aug

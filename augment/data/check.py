@@ -3,28 +3,69 @@
 DALI has no option to skip a bad file: its CPU decoder raises and loses the batch, often without naming the file, while
 the GPU decoder silently turns a truncated JPEG or a header that claims gigapixels into pixels. So each file is judged
 twice: by its header, which is cheap, gives the better reasons and keeps memory bombs away from DALI; then by DALI's CPU
-decoder, on every machine. The verdicts are cached.
+decoder, the strictest one, on every machine. The verdicts are cached.
+
+Images are decoded by nvImageCodec, the library behind `fn.decoders.image`, one by one: a pipeline can crash if several
+JPEGs of a batch are damaged. Outside `augment.pipeline`, only this module imports a part of DALI, and only when an
+image has to be judged.
 """
 
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha1
+from io import BytesIO
 from pathlib import Path
+from threading import Lock, local
 
 import numpy as np
 
 from augment.data.cache import remember
 from augment.data.dataset import BadImage, ImageRef, Split
-from augment.data.decoding import Decoder
-from augment.data.faults import CONVERT, NOT_DECODED, find_fault_of_header
+from augment.data.faults import CONVERT, NOT_DECODED, describe_damage, find_fault_of_header
 from augment.data.images import is_decoded, name_of
 from augment.data.paths import known_of
 from augment.data.selection import take
 from augment.support.errors import UserError
 from augment.support.files import special_kind
 from augment.support.text import amount, plural
+
+_LARGE = 2**25  # pixels, 0.1 GB as RGB, of which only one thread decodes more at a time
+
+
+class Decoder:
+    """Finds the images that DALI refuses; each thread that calls it gets a decoder of its own."""
+
+    def __init__(self) -> None:
+        self._own = local()
+        self._large = Lock()
+
+    def find_fault(self, image: bytes | memoryview, pixels: int) -> str | None:
+        """Return why an image cannot be decoded, None if it can be.
+
+        Args:
+            image: an encoded image with a good header.
+            pixels: number of its pixels; if there are many, the call waits for another one that has many.
+        """
+        with self._large if pixels > _LARGE else nullcontext():
+            return None if self._decodes(image) else describe_damage(BytesIO(image))
+
+    def _decodes(self, image: bytes | memoryview) -> bool:
+        os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "1")  # no warning for each bad image
+        from nvidia import nvimgcodec as codec
+
+        if not hasattr(self._own, "decoder"):
+            backends = [codec.Backend(codec.CPU_ONLY)]
+            self._own.decoder = codec.Decoder(codec.NVIMGCODEC_DEVICE_CPU_ONLY, 1, backends)
+            # The parameters that `fn.decoders.image` uses.
+            self._own.params = codec.DecodeParams(color_spec=codec.ColorSpec.SRGB, apply_exif_orientation=True)
+        with suppress(RuntimeError):  # its header cannot be read
+            (pixels,) = self._own.decoder.decode([codec.CodeStream(image)], params=self._own.params)
+            return pixels is not None
+        return False
+
 
 _SHOWN = 50  # bad files in a message
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from augment.data.decoding import Decoder
+from augment.data.check import Decoder
 from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header
 from augment.data.images import SIDEWAYS, orientation_of, to_rgb
 from augment.data.targets.boxes import Boxes

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number, writing
-from augment.data.convert.conversion import FORMATS, Options, convert, settings_of
+from augment.data.conversion import FORMATS, Options, convert, settings_of
 from augment.support.errors import UserError
 from augment.support.process import cores
 from augment.support.text import amount
@@ -35,9 +35,8 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError("--out: missing. Allowed: a folder, which is created if it is missing.")
         # Slow imports, after the flags have been validated.
         from augment.cli.compose import compose_recipe
-        from augment.data.convert.foreign import take_foreign
-        from augment.data.sources.loading import select
-        from augment.data.sources.notices import log_notices
+        from augment.data.conversion import take_foreign
+        from augment.data.sources.loading import log_notices, select
         from augment.data.sources.registry import VAL_MISSING
 
         if not any(override.lstrip("+").startswith("data=") for override in overrides):

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from augment.data.formats.messages import Example
-from augment.data.formats.tfrecord import masked_crc
-from augment.data.formats.tfrecord import IMAGE, LABEL
+from augment.data.formats.tfrecord import IMAGE, LABEL, masked_crc
 
 __all__ = ["IMAGE", "LABEL", "TEXT", "write_examples"]
 

@@ -9,8 +9,8 @@ from time import monotonic
 
 from rich.console import Console
 
-from augment.data.balance import describe_balance
-from augment.data.sources.notices import log_notices
+from augment.data.selection import describe_balance
+from augment.data.sources.loading import log_notices
 from augment.recipe.doubts import border_doubts, doubts
 from augment.recipe.plan import build_plan
 from augment.support.background import prompt_turns

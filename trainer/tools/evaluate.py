@@ -16,7 +16,7 @@ from augment.data.check import check_files, leave_out
 from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
 from augment.data.sources import load_dataset
-from augment.data.sources.notices import describe_foreign, log_notices
+from augment.data.sources.loading import describe_foreign, log_notices
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_json
 from augment.support.secrets import masked

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from augment.data.formats.index import Record
 from augment.data.formats.messages import Datum, DecodeError
-from augment.data.formats.spans import OPEN_FILES, RecordFile
+from augment.data.formats.records import OPEN_FILES, Record, RecordFile
 from augment.data.images import as_ppm
 from augment.support.errors import UserError, first_line
 

@@ -1,6 +1,6 @@
 """Read lists of images with a class, several labels or numbers each, as text or CSV.
 
-`read_list` returns rows of words with their line numbers; `augment.data.targets.lists` turns the words into targets.
+`augment.data.targets.interpretation` turns the words into targets.
 """
 
 import shlex

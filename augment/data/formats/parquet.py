@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from augment.data.formats.index import Record
-from augment.data.formats.spans import RecordFile
-from augment.data.targets.given import Label
+from augment.data.formats.records import Record, RecordFile
+from augment.data.targets.names import Label
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.files import atomic_path
 

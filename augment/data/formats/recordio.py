@@ -10,8 +10,7 @@ mxnet/recordio.py, IRHeader.
 import struct
 from collections.abc import Iterator
 
-from augment.data.formats.index import Record
-from augment.data.formats.spans import RecordFile, mapped
+from augment.data.formats.records import Record, RecordFile, mapped
 from augment.support.errors import UserError
 
 _MAGIC = 0xCED7230A

@@ -10,10 +10,9 @@ from typing import Any
 
 from google_crc32c import value as checksum
 
-from augment.data.formats.index import Record
 from augment.data.formats.messages import DecodeError, Example
-from augment.data.formats.spans import RecordFile, mapped
-from augment.data.targets.given import Label
+from augment.data.formats.records import Record, RecordFile, mapped
+from augment.data.targets.names import Label
 from augment.support.errors import UserError, suggest
 
 IMAGE, LABEL = "image/encoded", "image/class/label"

@@ -10,9 +10,8 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from augment.data.formats.folder import EXTENSIONS
-from augment.data.formats.index import Record
-from augment.data.formats.spans import RecordFile
-from augment.data.targets.given import Label
+from augment.data.formats.records import Record, RecordFile
+from augment.data.targets.names import Label
 from augment.support.errors import UserError, first_line, nearest
 
 _BLOCK = 512  # bytes, of which tar is made

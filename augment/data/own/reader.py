@@ -14,9 +14,8 @@ from torch.utils.data import Subset
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.own.factory import SequenceFactory, copied, describe
 from augment.data.own.items import DecodedItem, ItemImage, Items, as_path
-from augment.data.targets.given import Label, LabeledSplit, Labels, pack
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.kind import TargetOptions
+from augment.data.targets.names import Label, LabeledSplit, Labels, TargetOptions, pack
 from augment.data.targets.numbers import NUMBERS
 from augment.support.console import progress_bar
 from augment.support.errors import UserError

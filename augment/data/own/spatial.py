@@ -16,8 +16,9 @@ from augment.data.own.items import DecodedItem, ItemImage, Items, as_path
 from augment.data.own.reader import class_names
 from augment.data.targets.boxes import BACKGROUND, BOXES, Boxes, joined_masks
 from augment.data.targets.keypoints import KEYPOINTS, Keypoints
-from augment.data.targets.kind import Kind, TargetOptions
+from augment.data.targets.kind import Kind
 from augment.data.targets.masks import MASKS, MaskFile
+from augment.data.targets.names import TargetOptions
 from augment.data.targets.spatial import IGNORE
 from augment.support.console import progress_bar
 from augment.support.errors import UserError

@@ -11,7 +11,7 @@ from augment.data.drawn.scenes import make_scenes
 from augment.data.formats.filelist import SEPARATORS, Line, Lines, read_list
 from augment.data.formats.folder import EXTENSIONS, has_only, scan_flat, scan_folder
 from augment.data.sources.registry import CheckedSource, LabeledSource, Source, source
-from augment.data.targets.lists import make_list_dataset
+from augment.data.targets.interpretation import make_list_dataset
 from augment.params import WRITES, Text, Texts, setting
 from augment.support.errors import UserError
 from augment.support.files import expanded, near_file

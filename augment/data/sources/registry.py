@@ -9,10 +9,9 @@ from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.folder import CUT
 from augment.data.grouping import groups_by_name, is_pattern
 from augment.data.images import name_of
-from augment.data.targets.given import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.kind import Kind, TargetOptions, known_kinds
-from augment.data.targets.names import read_names
+from augment.data.targets.kind import Kind, known_kinds
+from augment.data.targets.names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.given import LabeledSplit
-from augment.data.targets.kind import Kind, Target, TargetOptions, register
-from augment.data.targets.names import as_lists, find_names
+from augment.data.targets.kind import Kind, Target, register
+from augment.data.targets.names import LabeledSplit, TargetOptions, as_lists, find_names
 from augment.support.errors import UserError
 
 if TYPE_CHECKING:

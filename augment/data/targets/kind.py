@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.given import Label, LabeledSplit
+from augment.data.targets.names import Label, LabeledSplit, TargetOptions
 from augment.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,23 +22,6 @@ if TYPE_CHECKING:
 
 # The target of an image, as its kind has it; hashable.
 Target = Any
-
-
-@dataclass(frozen=True)
-class TargetOptions:
-    """The settings of the configuration about targets.
-
-    Attributes:
-        kind: the kind of targets; None: inferred from the labels.
-        classes: names of classes or labels, by number; None: those that the images come with, else the labels.
-        offset: number of the first class, where labels are numbers.
-        names: names of the columns of numbers, or of 0 and 1 for labels.
-    """
-
-    kind: Kind | None = None
-    classes: tuple[str, ...] | None = None
-    offset: int = 0
-    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

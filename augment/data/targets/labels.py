@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.given import LabeledSplit, Labels
-from augment.data.targets.kind import Target, TargetOptions, register
-from augment.data.targets.names import as_lists, find_names
+from augment.data.targets.kind import Target, register
+from augment.data.targets.names import LabeledSplit, Labels, TargetOptions, as_lists, find_names
 from augment.data.targets.numbers import Rows
 from augment.support.errors import UserError
 

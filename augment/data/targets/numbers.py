@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.data.targets.given import Label, LabeledSplit
-from augment.data.targets.kind import Kind, Target, TargetOptions, register
-from augment.data.targets.names import column_names
+from augment.data.targets.kind import Kind, Target, register
+from augment.data.targets.names import Label, LabeledSplit, TargetOptions, column_names
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.given import LabeledSplit
-from augment.data.targets.kind import Kind, Target, TargetOptions
+from augment.data.targets.kind import Kind, Target
+from augment.data.targets.names import LabeledSplit, TargetOptions
 from augment.support.errors import UserError
 
 if TYPE_CHECKING:

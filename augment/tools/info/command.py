@@ -34,15 +34,14 @@ def main(arguments: Sequence[str]) -> int:
         recipe = compose_recipe(overrides)
         source = recipe.source()
         # Slow imports, after the overrides have been validated.
-        from augment.data.sources.notices import log_notices
+        from augment.data.sources.loading import log_notices
         from augment.data.sources.registry import VAL_MISSING
         from augment.drawing.style import save_figure
         from augment.drawing.text import DPI
         from augment.support.files import write_json
-        from augment.tools.info.duplicates import find_copies
         from augment.tools.info.figure import draw
         from augment.tools.info.findings import find_problems
-        from augment.tools.info.scan import as_trained, scan_images
+        from augment.tools.info.scan import as_trained, find_copies, scan_images
         from augment.tools.info.summary import Info
         from augment.tools.info.text import report
 

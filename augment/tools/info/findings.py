@@ -8,7 +8,7 @@ import numpy as np
 from augment.data.faults import CONVERT, NOT_DECODED
 from augment.data.formats.folder import describe_nested
 from augment.data.images import name_of
-from augment.data.sources.notices import describe_foreign
+from augment.data.sources.loading import describe_foreign
 from augment.recipe.steps import SPLITS
 from augment.support.text import amount, list_some, percent, plural
 from augment.tools.info.summary import Info

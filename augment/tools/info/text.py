@@ -8,8 +8,7 @@ from augment.data.images import name_of
 from augment.recipe.steps import SPLITS
 from augment.support.text import clip, short_number
 from augment.tools.info.findings import DataFinding
-from augment.tools.info.inside import Inside
-from augment.tools.info.summary import LISTED, Info
+from augment.tools.info.summary import LISTED, Info, Inside
 
 _FILES = 10  # files named per list, at most
 _WIDEST = 40  # characters of a class name, at most

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from augment.data import check
-from augment.data.decoding import Decoder
+from augment.data.check import Decoder
 
 
 @pytest.fixture

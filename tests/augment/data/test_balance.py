@@ -12,8 +12,8 @@ from loaders import build_loader
 from sklearn.utils.class_weight import compute_class_weight
 from stores import write_arrays, write_shards
 
-from augment.data.balance import balanced, describe_balance, oversample
 from augment.data.dataset import Dataset, Split, Task
+from augment.data.selection import balanced, describe_balance, oversample
 from augment.data.sources import load_dataset, parse_data
 from augment.data.targets.labels import MAX_LABEL_WEIGHT
 from augment.pipeline.loader import Loader

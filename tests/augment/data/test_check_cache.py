@@ -7,8 +7,7 @@ import pytest
 from image_bytes import encoded, half, write
 
 from augment.data import check
-from augment.data.check import Problem, check_files
-from augment.data.decoding import Decoder
+from augment.data.check import Decoder, Problem, check_files
 
 
 def stamp(file: Path, seconds: int) -> None:

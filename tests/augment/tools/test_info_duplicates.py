@@ -8,8 +8,7 @@ from photos import draw_photo
 from PIL import Image
 
 from augment.data.dataset import ImageRef
-from augment.tools.info.duplicates import MAX_BITS, Copies, find_copies, near_hashes, tally
-from augment.tools.info.scan import scan_images
+from augment.tools.info.scan import MAX_BITS, Copies, find_copies, near_hashes, scan_images, tally
 
 
 def photo(seed: int, width: int = 200, height: int = 150) -> Image.Image:

@@ -12,7 +12,7 @@ import pytest
 from nvidia.dali import fn, pipeline_def
 from PIL import Image
 
-from augment.data.convert.conversion import Options, convert, settings_of
+from augment.data.conversion import Options, convert, settings_of
 from augment.data.dataset import Dataset, Split, Target
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data
@@ -95,7 +95,7 @@ def test_what_is_written_wrongly_is_detected(
             train = replace(found.train, files=(second, *others), targets=targets[1:])
         return SimpleNamespace(load=lambda: replace(found, train=train))
 
-    monkeypatch.setattr("augment.data.convert.conversion.parse_data", parse)
+    monkeypatch.setattr("augment.data.conversion.parse_data", parse)
     with pytest.raises(UserError, match="what was written differs when read back: train"):
         convert(given(name, image_files), OUT, Options(to))
     assert not OUT.exists()

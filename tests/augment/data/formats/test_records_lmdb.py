@@ -10,8 +10,7 @@ from encoding import datum
 from nvidia.dali import fn, pipeline_def
 
 from augment.data.formats.caffe import DatumImage, read_datums
-from augment.data.formats.index import Index, build
-from augment.data.formats.spans import RecordFile
+from augment.data.formats.records import Index, RecordFile, build
 from augment.support.errors import UserError
 
 lmdb = pytest.importorskip("lmdb")

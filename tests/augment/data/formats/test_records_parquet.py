@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from augment.data.formats.index import Index, build
 from augment.data.formats.parquet import class_names, read_table
-from augment.data.formats.spans import RecordFile, Span, _opened
+from augment.data.formats.records import Index, RecordFile, Span, _opened, build
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data
 from augment.support.errors import UserError

@@ -9,9 +9,8 @@ from encoding import MAGIC, header, part
 from nvidia.dali import fn, pipeline_def
 from recordio_writer import write_records
 
-from augment.data.formats.index import Index, build
 from augment.data.formats.recordio import read_records, unpack
-from augment.data.formats.spans import RecordFile, Span
+from augment.data.formats.records import Index, RecordFile, Span, build
 from augment.support.errors import UserError
 
 

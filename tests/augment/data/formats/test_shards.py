@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from augment.data.formats.shards import expand_braces, find_shards
+from augment.data.formats.records import expand_braces, find_shards
 from augment.support.errors import UserError
 
 

@@ -9,7 +9,7 @@ import pytest
 from stores import write_shards, write_tar
 
 from augment.data.dataset import Dataset, Split
-from augment.data.formats.spans import RecordFile, Span
+from augment.data.formats.records import RecordFile, Span
 from augment.data.formats.webdataset import read_shard
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data

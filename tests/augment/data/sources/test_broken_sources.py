@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from files_of_sources import ALL, ENDINGS, Sample, Settings, file_of, jpeg, load, name_of, put_both, said
+from files_of_sources import ALL, ENDINGS, Sample, Settings, file_of, load, name_of, put_both, said
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

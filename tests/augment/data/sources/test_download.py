@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from archives import Server, names_in, packed, server
 
-from augment.data.sources.download import Archive, prepare_archive
+from augment.data.sources.imagenette import Archive, prepare_archive
 from augment.support.errors import UserError
 
 __all__ = ["server"]

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from augment.data.dataset import Dataset
-from augment.data.sources.notices import describe_missing
-from augment.data.targets.given import Label, LabeledSplit, pack
+from augment.data.sources.loading import describe_missing
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.kind import TargetOptions, known_kinds
-from augment.data.targets.names import read_names
+from augment.data.targets.kind import known_kinds
+from augment.data.targets.names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.support.errors import UserError
 
 

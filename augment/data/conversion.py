@@ -1,4 +1,7 @@
-"""Write a data set as folders of classes or as tar shards, read it back, and rename the finished folder."""
+"""Write a data set as folders of classes or as tar shards, read it back, and rename the finished folder.
+
+Images that Pillow opens and DALI does not become JPEG.
+"""
 
 import io
 import json
@@ -6,9 +9,12 @@ import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import blake2b
+from importlib import import_module
+from io import BytesIO
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,8 +22,10 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
-from augment.data.dataset import CLASSES_FILE, Dataset, ImageRef, Split
-from augment.data.formats.shards import is_pattern
+from augment.data.check import examine_files, group_copies, leave_out
+from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split
+from augment.data.faults import DECODER_ERRORS, MAX_PIXELS, strict_pillow
+from augment.data.formats.records import is_pattern
 from augment.data.images import as_jpeg, file_name, name_of, open_image, read_encoded, to_rgb
 from augment.data.selection import take
 from augment.data.sources import parse_data
@@ -25,7 +33,7 @@ from augment.data.targets.kind import Target
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line
-from augment.support.files import atomic_path
+from augment.support.files import atomic_path, digest
 
 FORMATS = {"folder": "an image a file, <split>/<class>/*", "webdataset": "tar shards; also labels and numbers"}
 # The tasks whose targets each can hold.
@@ -198,3 +206,76 @@ def _load(ref: ImageRef, options: Options) -> bytes:
         return bytes(read_encoded(ref))
     except OSError as error:
         raise UserError(f"{name_of(ref)}: cannot be read: {error.strerror or first_line(error)}.") from None
+
+
+# Not all that Pillow opens: for EPS, for one, it starts another program.
+_FORMATS = (
+    "AVIF", "BMP", "DDS", "DIB", "GIF", "HEIF", "ICNS", "ICO", "JPEG", "JPEG2000", "MPO", "PCX", "PNG", "PPM", "PSD",
+    "QOI", "SGI", "TGA", "TIFF", "WEBP",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AsJpeg:
+    """An image that DALI does not decode, as a JPEG of some quality; of an animation, the first frame."""
+
+    image: ImageRef
+    quality: int
+
+    @property
+    def name(self) -> str:
+        """The name of the image."""
+        return name_of(self.image)
+
+    def read(self) -> bytes:
+        """Return the JPEG.
+
+        Raises:
+            OSError: Pillow cannot open the image.
+        """
+        try:
+            with Image.open(BytesIO(read_encoded(self.image)), formats=_allowed()) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise OSError(f"it has {image.width} x {image.height} pixels; allowed are {MAX_PIXELS:,}")
+                return as_jpeg(to_rgb(image), self.quality)
+        except DECODER_ERRORS as error:
+            raise OSError(str(error)) from error
+
+
+def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, int]:
+    """Check a dataset as before training, but keep the images that Pillow can open, as JPEG.
+
+    The cache of verdicts is that of `about`; with `skip_bad`, all others that DALI cannot decode are left out.
+
+    Returns:
+        The images with `Dataset.copies`, and how many become JPEG.
+
+    Raises:
+        UserError: an image cannot be used, or no class of val is left in train.
+    """
+    cache = Path(DATA_DIR) / f"checked-{digest(about)}.txt"
+    opened: dict[ImageRef, AsJpeg] = {}
+    digests: list[str] = []
+    splits: dict[str, Split] = {}
+    for name, split in (("train", dataset.train), ("val", dataset.val)):
+        examined = examine_files(split.files, cache=cache)
+        for problem in examined.problems:
+            image = AsJpeg(problem.file, quality)
+            with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():
+                image.read()
+                opened[problem.file] = image
+        bad = [problem for problem in examined.problems if problem.file not in opened]
+        kept = leave_out(split, name, bad, skip_bad=skip_bad)
+        splits[name] = replace(kept, files=tuple(opened.get(file, file) for file in kept.files))
+        digests += examined.digests
+    train, val = splits["train"], splits["val"]
+    copies = group_copies(dataset.train.files + dataset.val.files, digests)
+    return replace(dataset, train=train, val=val, copies=copies), len(opened)
+
+
+@cache
+def _allowed() -> tuple[str, ...]:
+    with suppress(ImportError):
+        import_module("pillow_heif").register_heif_opener()
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)

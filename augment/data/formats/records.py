@@ -1,0 +1,301 @@
+"""Files of records: those that a pattern names, images that are spans of them, and the index of each file, cached.
+
+Images are read by `pread`, not through a memory map: with a map, a file that is truncated during a run would kill the
+process, and each map keeps its file open, which a set of a thousand shards cannot afford.
+"""
+
+import errno
+import io
+import logging
+import mmap
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from glob import glob
+from pathlib import Path
+from typing import NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.targets.names import Label, Labels, pack
+from augment.support.console import progress_bar
+from augment.support.errors import UserError
+from augment.support.files import digest, expanded, near_file, write_atomically
+
+OPEN_FILES = 256  # a quarter of what Linux allows a process by default
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """A file of records with its state when it was indexed."""
+
+    path: Path
+    size: int  # in bytes
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> "RecordFile":
+        """Return a file with its present state.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+        return cls(path, stat.st_size, stat.st_mtime_ns)
+
+    def require_unchanged(self, descriptor: int | None = None) -> None:
+        """Check that the file, open as `descriptor`, has not changed; mapping a truncated file would end the process.
+
+        Raises:
+            OSError: it has changed, or is gone.
+        """
+        stat = os.stat(self.path) if descriptor is None else os.fstat(descriptor)
+        if (stat.st_size, stat.st_mtime_ns) != (self.size, self.mtime_ns):
+            raise self.changed()
+
+    def changed(self) -> OSError:
+        """Return the error for a file that has changed."""
+        return OSError(errno.ESTALE, "it has changed since it was indexed", str(self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An image inside a file."""
+
+    file: RecordFile
+    key: str  # identifies the image in its file, such as the number of its record
+    offset: int  # of the first byte
+    length: int  # in bytes
+    unpack: Callable[[bytes], bytes] | None = None  # extracts the image from the bytes
+    label: str = ""  # name of the file in messages, if it differs from the file's name
+
+    @property
+    def name(self) -> str:
+        """The name of the file and the key."""
+        return f"{self.label or self.file.path.name}/{self.key}"
+
+    @property
+    def slot(self) -> str:
+        """Offset and length."""
+        return f"{self.offset} {self.length}"
+
+    def read(self) -> bytes:
+        """Return the encoded image.
+
+        Raises:
+            OSError: the file cannot be read, or has changed.
+        """
+        opened = _opened(self.file)
+        # Each time, for half a microsecond: a changed file could give wrong pixels.
+        self.file.require_unchanged(opened.descriptor)
+        found = os.pread(opened.descriptor, self.length, self.offset)
+        return self.unpack(found) if self.unpack else found
+
+    def expect(self) -> None:
+        """Prefetch the bytes in the background."""
+        os.posix_fadvise(_opened(self.file).descriptor, self.offset, self.length, os.POSIX_FADV_WILLNEED)
+
+
+class _Opened:
+    """An open file, closed with its last reference, even if the cache drops it while another thread reads."""
+
+    def __init__(self, file: RecordFile) -> None:
+        self.descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+_opened = lru_cache(OPEN_FILES)(_Opened)
+
+
+@contextmanager
+def mapped(file: RecordFile) -> Iterator[memoryview]:
+    """Map a file into memory inside the context; only accessed pages are read.
+
+    Raises:
+        UserError: the file is empty.
+    """
+    if file.size == 0:
+        raise UserError("is empty (0 bytes).")
+    with (
+        file.path.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as pages,
+        memoryview(pages) as view,
+    ):
+        yield view
+
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 4  # raise it when the content of indexes changes
+_PROGRESS_FROM = 256 * 2**20  # bytes: less takes no more than a second
+
+
+class Record(NamedTuple):
+    """A record of a file."""
+
+    offset: int  # of its image in the file
+    length: int  # in bytes
+    labels: Sequence[Label]  # or numbers
+    name: str = ""  # in the file; empty: its number
+
+
+# Yields the records of a file; raises a `UserError` that says what is wrong, without naming the file.
+Reader = Callable[[RecordFile], Iterator[Record]]
+
+
+@dataclass(frozen=True)
+class Index:
+    """The records of one file, in its order."""
+
+    spans: NDArray[np.int64]  # (N, 2) int64, offset and length of each image
+    labels: Labels  # of all records
+    keys: bytes  # the names of the records, separated by NUL; empty: they have none
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the records."""
+        named = self.keys.decode(errors="surrogateescape").split("\0")
+        return named if self.keys else list(map(str, range(len(self.spans))))
+
+
+def load_indexes(
+    paths: Sequence[Path], kind: str, cache: Path, read: Reader, companion: Callable[[RecordFile], Path | None]
+) -> Iterator[tuple[RecordFile, Index]]:
+    """Yield each file with its index, which is built unless there is an up-to-date one below the folder of caches.
+
+    It depends on the kind, a source's name and settings, and on the companion of a file, which `read` makes.
+
+    Raises:
+        UserError: a file cannot be read, or is damaged.
+    """
+    files = [RecordFile.of(path.resolve()) for path in paths]
+    cached = [cache / "index" / f"{digest(kind, file.path)}.npz" for file in files]
+    known = [_read(entry, _stamp(file, companion(file))) for entry, file in zip(cached, files, strict=True)]
+    missing = sum(file.size for file, index in zip(files, known, strict=True) if index is None)
+    with progress_bar(quiet=missing < _PROGRESS_FROM) as progress:
+        every = progress.track(zip(paths, files, cached, known, strict=True), len(paths), description="Indexing files")
+        for path, file, entry, index in every:
+            if index is None:
+                try:
+                    index = build(file, read)
+                except UserError as error:
+                    raise UserError(f"{path}: {error}") from None
+                _write(entry, _stamp(file, companion(file)), index)
+            yield file, index
+
+
+def build(file: RecordFile, read: Reader) -> Index:
+    """Return the index of a file.
+
+    Raises:
+        UserError: the file is damaged, or its labels cannot be used.
+    """
+    records = list(read(file))
+    spans = np.array([(record.offset, record.length) for record in records], np.int64).reshape(-1, 2)
+    labels = pack([record.labels for record in records], lambda index: records[index].name or f"record {index}")
+    keys = "\0".join(record.name for record in records) if records and records[0].name else ""
+    return Index(spans, labels, keys.encode(errors="surrogateescape"))
+
+
+def _stamp(file: RecordFile, companion: Path | None) -> NDArray[np.int64]:
+    """Return sizes and modification times of the file and its companion, to detect changes."""
+    stamp = [_VERSION, file.size, file.mtime_ns]
+    if companion and companion.exists():
+        stat = companion.stat()
+        stamp += [stat.st_size, stat.st_mtime_ns]
+    return np.array(stamp, np.int64)
+
+
+def _read(entry: Path, stamp: NDArray[np.int64]) -> Index | None:
+    try:
+        with entry.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            if not np.array_equal(stored["stamp"], stamp):
+                return None
+            labels = Labels(stored["values"], stored["counts"], tuple(stored["words"].tolist()))
+            return Index(stored["spans"], labels, stored["keys"].tobytes())
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None  # missing or damaged: built again
+
+
+def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:
+    labels, stream = index.labels, io.BytesIO()
+    keys, words = np.frombuffer(index.keys, np.uint8), np.array(labels.words, np.str_)
+    arrays = {"stamp": stamp, "spans": index.spans, "values": labels.values, "counts": labels.counts}
+    np.savez(stream, keys=keys, words=words, **arrays)  # type: ignore[arg-type]
+    try:
+        write_atomically(entry, stream.getvalue(), durable=False)
+    except OSError as error:
+        logger.warning("The index of a file is not cached: %s cannot be written (%s).", entry, error.strerror)
+
+
+_INDEXES = {".idx", ".index", ".lst"}  # endings of indexes of files of records
+_MATCHES = re.compile(r"[*?\[]")
+_BRACES = re.compile(r"\{(.*?)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def find_shards(pattern: str, key: str) -> list[Path]:
+    """Return the files that a path names in which {000..009} counts and {a,b} lists; matches of * ? [ ] are sorted.
+
+    Raises:
+        UserError: a file is missing, there is none, or one is named twice.
+    """
+    found: list[Path] = []
+    for name in expand_braces(str(expanded(pattern)), f"{key}={pattern}"):
+        if _MATCHES.search(name) and not Path(name).exists():
+            matches = [Path(match) for match in sorted(glob(name, recursive=True)) if Path(match).is_file()]
+            if not matches:
+                raise UserError(f"{key}={pattern}: no file matches.{near_file(Path(name))}")
+            # train-* also matches the indexes of the files.
+            found += [match for match in matches if match.suffix not in _INDEXES] or matches
+        elif Path(name).is_dir():
+            raise UserError(f"{key}={pattern}: {name} is a folder. Allowed: files, such as {Path(name) / '*'}.")
+        elif Path(name).exists() and not Path(name).is_file():
+            raise UserError(f"{key}={pattern}: {name} is a named pipe, a socket or a device. Allowed: files.")
+        elif not Path(name).is_file():
+            raise UserError(f"{key}={pattern}: there is no file {name}.{near_file(Path(name))}")
+        else:
+            found.append(Path(name))
+    if len(set(found)) < len(found):
+        raise UserError(f"{key}={pattern}: names {Counter(found).most_common(1)[0][0]} twice. Allowed: each file once.")
+    return found
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name is a pattern: it has braces, or it has * ? [ and no file has this name."""
+    return "{" in name or "}" in name or bool(_MATCHES.search(name) and not expanded(name).exists())
+
+
+def expand_braces(pattern: str, key: str = "") -> list[str]:
+    """Expand braces like a shell: {000..002}, which keeps its zeros, and {a,b}.
+
+    Raises:
+        UserError: a brace is alone, or braces neither count up nor list.
+    """
+    found = _BRACES.search(pattern)
+    if not found and not {"{", "}"} & set(pattern):
+        return [pattern]
+    inner = found[1] if found else ""
+    counted = _RANGE.fullmatch(inner)
+    if counted and int(counted[1]) <= int(counted[2]):
+        first, last = counted.groups()
+        width = max(len(first), len(last)) if first[0] == "0" or last[0] == "0" else 0
+        middle = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
+    elif "," in inner and "{" not in inner:
+        middle = inner.split(",")
+    else:
+        raise UserError(f"{key}: braces that neither count up nor list. Allowed: {{000..009}} or {{a,b}}.")
+    before, _, after = pattern.partition(f"{{{inner}}}")
+    return [f"{before}{part}{tail}" for part in middle for tail in expand_braces(after, key)]
