@@ -20,8 +20,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
 # The formats whose damage DALI's CPU decoder finds by itself: it refused everything that Pillow refused, and more.
 _DECODED_BY_DALI_ALONE = ("JPEG", "MPO", "PNG", "WEBP")
 
-# How the faults of images in other formats end, before the allowed formats.
-NOT_DECODED = ", which DALI does not decode"
+# The fault of images in other formats, before the allowed formats.
+NOT_DECODED = "is not an image that DALI decodes"
 
 # What to do with such images.
 CONVERT = "python -m augment convert turns those that Pillow can open into JPEG (HEIC after pip install pillow-heif)"
@@ -78,14 +78,13 @@ def _pixels_of_jpeg(content: bytes | memoryview) -> int:
 def _examine(
     stream: BinaryIO, find_damage: Callable[[ImageFile.ImageFile, BinaryIO], str | None]
 ) -> tuple[str | None, int]:
-    head = stream.read(16)
-    if not head:
+    if not stream.read(1):
         return "is empty (0 bytes)", 0
     try:
         image = Image.open(stream, formats=FORMATS)
         return _refuse(image) or find_damage(image, stream), image.width * image.height
     except UnidentifiedImageError:
-        return _describe(head), 0
+        return f"{NOT_DECODED}; allowed: {', '.join(FORMATS)}", 0
     except Image.DecompressionBombError:  # Pillow's own limit, unless it was lifted
         return f"claims more than {MAX_PIXELS:,} pixels", 0
     except DECODER_ERRORS as error:
@@ -141,20 +140,6 @@ def _load_rare(image: ImageFile.ImageFile, _: BinaryIO) -> None:
     """Decode an image of a rare format, or raise Pillow's error."""
     if image.format not in _DECODED_BY_DALI_ALONE:
         image.load()
-
-
-def _describe(head: bytes) -> str:
-    """Describe a file that is in none of `FORMATS`."""
-    allowed = f"allowed: {', '.join(FORMATS)}"
-    if head.startswith(b"GIF8"):
-        return f"is a GIF{NOT_DECODED}; {allowed}"
-    if head[4:8] == b"ftyp":
-        return f"is an AVIF, HEIF or film{NOT_DECODED}; {allowed}"
-    if head.startswith(b"8BPS"):
-        return f"is a Photoshop file{NOT_DECODED}; {allowed}"
-    if head.startswith((b"\xff\xd8\xff", b"\x89PNG")):
-        return "has a broken header, or is of a kind that is not decoded (a JPEG with 12 bits a channel, for one)"
-    return f"is not an image that DALI decodes; {allowed}"
 
 
 @contextmanager

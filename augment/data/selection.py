@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -243,21 +242,11 @@ def oversample(dataset: Dataset, seed: int) -> Dataset:
 
 def describe_balance(dataset: Dataset, how: str) -> str:
     """Describe the effect of balancing in a sentence; empty for "none"."""
-    train, names = dataset.train, dataset.classes
-    if how == "none" or len(set(train.weights or Counter(train.targets[: train.images]).values()) - {0.0}) == 1:
-        return "" if how == "none" else "balance: all classes have equally many images, so data.balance changes nothing"
+    train = dataset.train
     if how == "oversample":
-        counts = np.bincount(np.array(train.targets[: train.images], np.int64))
-        least = int(np.where(counts > 0, counts, len(train)).argmin())
-        each = counts.max() / counts[least]
-        return (
-            f"balance: {train.images:,} training images make {len(train):,} samples an epoch, {counts.max():,} of "
-            f"each class; the smallest, {names[least]}, has "
-            f"{amount(counts[least], 'image')}, seen {each:.3g} times each"
-        )
-    weights = np.array(train.weights)
-    low, high = int(np.where(weights > 0, weights, np.inf).argmin()), int(weights.argmax())
-    return (
-        f"balance: weights in the training loss are from {weights[low]:.3g} ({dataset.noun} {names[low]}) to "
-        f"{weights[high]:.3g} ({dataset.noun} {names[high]}); validation is not weighted"
-    )
+        return f"balance: {train.images:,} training images make {len(train):,} samples an epoch, as many of each class"
+    if how == "none":
+        return ""
+    weighted = sorted((w, name) for w, name in zip(train.weights, dataset.classes, strict=True) if w)
+    low, high = (f"{w:.3g} ({dataset.noun} {name})" for w, name in (weighted[0], weighted[-1]))
+    return f"balance: weights in the training loss are from {low} to {high}; validation is not weighted"

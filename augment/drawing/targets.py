@@ -32,7 +32,6 @@ _SHADES = (_BLACK, _WHITE)
 
 _TINT = 0.45  # share of the color in the area of a mask
 _TEXT = 11  # height of text in pixels of the drawing
-_DASH = 5  # length of dashes, likewise
 
 
 def color_of(label: int) -> Color:
@@ -83,10 +82,8 @@ class Drawing:
             self._area(self._enlarged(mask) > 0, color_of(int(label)), "")
         return self
 
-    def boxes(
-        self, boxes: NDArray[np.floating], labels: Sequence[int], texts: Sequence[str] = (), *, dashed: bool = False
-    ) -> Drawing:
-        """Draw boxes, (K, 4), in the colors of their classes, (K,), each with a text; dashed to set them apart."""
+    def boxes(self, boxes: NDArray[np.floating], labels: Sequence[int], texts: Sequence[str] = ()) -> Drawing:
+        """Draw boxes, (K, 4), in the colors of their classes, (K,), each with a text."""
         canvas = ImageDraw.Draw(self._image)
         down, right = self._scale
         for number, (box, label) in enumerate(zip(np.asarray(boxes, np.float64), labels, strict=True)):
@@ -94,10 +91,8 @@ class Drawing:
             # At least a pixel, which the box includes.
             end, bottom = max(round(box[2] * right) - 1, left), max(round(box[3] * down) - 1, top)
             color = color_of(int(label))
-            _rectangle(canvas, (left - 1, top - 1, end + 1, bottom + 1), _BLACK, 4, dashed=False)
-            _rectangle(canvas, (left, top, end, bottom), _WHITE if dashed else color, 2, dashed=False)
-            if dashed:
-                _rectangle(canvas, (left, top, end, bottom), color, 2, dashed=True)
+            canvas.rectangle((left - 1, top - 1, end + 1, bottom + 1), outline=_BLACK, width=4)
+            canvas.rectangle((left, top, end, bottom), outline=color, width=2)
             if number < len(texts) and texts[number]:
                 self._write(canvas, texts[number], color, (left, top, end, bottom))
         return self
@@ -161,28 +156,16 @@ class Drawing:
         free = [(x, y) for x, y in places if 0 <= x <= most_x and 0 <= y <= most_y]
         free += [(min(max(x, 0), most_x), min(max(y, 0), most_y)) for x, y in places]
         areas = [(x, y, x + width, y + height) for x, y in free]
-        area = next((a for a in areas if not any(_overlap(a, other) for other in self._taken)), areas[0])
+
+        def is_free(a: tuple[float, float, float, float]) -> bool:
+            return not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in self._taken)
+
+        area = next(filter(is_free, areas), areas[0])
         self._taken.append(area)
         canvas.rectangle((area[0], area[1], area[2] - 1, area[3] - 1), fill=color)
         light = np.dot(color, (0.299, 0.587, 0.114)) > 110
         shown = drawable(text)
         canvas.text((area[0] + 2, area[1] + height - 3), shown, _BLACK if light else _WHITE, _face(shown), "ls")
-
-
-def _rectangle(
-    canvas: ImageDraw.ImageDraw, box: tuple[int, int, int, int], color: Color, width: int, *, dashed: bool
-) -> None:
-    """Draw the outline of a box whose corners are pixels of it, inwards."""
-    left, top, right, bottom = box
-    if not dashed:
-        canvas.rectangle(box, outline=color, width=width)
-        return
-    for x in range(left, right + 1, 2 * _DASH):
-        for y in (top, bottom - width + 1):
-            canvas.rectangle((x, y, min(x + _DASH - 1, right), y + width - 1), fill=color)
-    for y in range(top, bottom + 1, 2 * _DASH):
-        for x in (left, right - width + 1):
-            canvas.rectangle((x, y, x + width - 1, min(y + _DASH - 1, bottom)), fill=color)
 
 
 def _eroded(area: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -197,10 +180,6 @@ def _deepest(area: NDArray[np.bool_]) -> tuple[int, int]:
 
     deepest = int(np.argmax(distance_transform_edt(np.pad(area, 1))[1:-1, 1:-1]))
     return deepest // area.shape[1], deepest % area.shape[1]
-
-
-def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 @cache

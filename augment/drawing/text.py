@@ -76,17 +76,6 @@ def _elide(text: str, kept: int) -> str:
     return text[: kept - kept // 2] + "…" + text[len(text) - kept // 2 :]
 
 
-def two_lines(text: str, width: float, points: float) -> str:
-    """Return `text` on one line or two, each at most `width` pixels wide; the second is shortened if necessary."""
-    if text_width(text, points) <= width:
-        return text
-    fitting = bisect_right(range(1, len(text)), width, key=lambda count: text_width(text[:count].rstrip(), points))
-    cut = max(text.rfind(mark, 0, fitting) for mark in " _-/,") + 1
-    if cut <= fitting / 2:
-        cut = max(fitting, 1)
-    return text[:cut].rstrip() + "\n" + shorten(text[cut:].lstrip(), width, points)
-
-
 def wrap(phrases: Iterable[str], width: float, points: float, *, bold: bool = False) -> list[str]:
     """Join phrases with commas and wrap them into lines of at most `width` pixels.
 

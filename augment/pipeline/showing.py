@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from augment.data.targets.spatial import SpatialKind
-from augment.drawing.batch import MAX_IMAGES, draw_batch
+from augment.drawing.sheet import MAX_IMAGES, draw_batch
 from augment.drawing.targets import Drawing, Pixels
 from augment.drawing.text import DPI
 from augment.pipeline.batch import as_pixels

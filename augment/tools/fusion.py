@@ -19,6 +19,7 @@ from augment.data.dataset import ImageRef
 from augment.data.images import open_image
 from augment.data.sources import load_dataset
 from augment.data.sources.files import Sample
+from augment.drawing.sheet import SheetBlock, SheetRow, Tile, draw, lay_out
 from augment.drawing.text import DPI
 from augment.params import Size
 from augment.recipe.plan import build_plan
@@ -29,7 +30,6 @@ from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.text import amount
 from augment.tools._photos import find_photos
-from augment.tools.preview.sheet import SheetBlock, SheetRow, Tile, draw, lay_out
 
 Images = NDArray[np.uint8]
 Mask = NDArray[np.bool_]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.drawing.batch import draw_batch
+from augment.drawing.sheet import draw_batch
 from trainer.figures.style import new_figure
 
 

@@ -9,7 +9,7 @@ These readers outlive a loader: torch's DataLoader would start its processes ane
 
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -30,9 +30,12 @@ from augment.data.dataset import ImageError
 from augment.data.faults import DECODER_ERRORS, find_fault
 from augment.data.images import as_ppm, to_rgb
 from augment.data.own.factory import SequenceFactory, describe, errors_of
+from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import expanded
 from augment.support.signals import ignore_in_worker, shield_children
+
+_SHOWN_FROM = 1000  # items from which a bar is shown
 
 # Items per request to a thread or process: a request takes as long as reading a small image.
 _TOGETHER = 32
@@ -123,6 +126,12 @@ class Items:
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise self.error(index, f"is {describe(item)}. Allowed: a pair, (image, target).")
         return item[0], item[1]
+
+    def pairs(self) -> Iterator[tuple[int, object, object]]:
+        """Yield the number, image and target of each item, with a progress bar."""
+        with progress_bar(quiet=len(self) <= _SHOWN_FROM) as progress:
+            for index in progress.track(range(len(self)), description=f"Reading {self.factory.name}"):
+                yield index, *self.pair(index)
 
     def target(self, index: int, read: Callable[[object], T]) -> T:
         """Return what `read` makes of an item's target before the next one is read, perhaps to the same memory."""

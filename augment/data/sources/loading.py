@@ -1,20 +1,19 @@
 """Load the data set of a source: list its images, check them once, select a part, and report what is noticed."""
 
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from augment.data.check import Problem, examine_files, group_copies, leave_out
-from augment.data.dataset import DATA_DIR, Dataset, ImageRef, Split, check_dataset
+from augment.data.dataset import DATA_DIR, Dataset, Split, check_dataset
 from augment.data.faults import CONVERT
 from augment.data.images import name_of, portable_name
 from augment.data.paths import known_of
 from augment.data.selection import as_left_out, balanced, cut_val, take_fraction
 from augment.data.sources.registry import SOURCES, VAL_MISSING, ListedSource, Source, whole
 from augment.data.targets.boxes import BACKGROUND
-from augment.data.targets.kind import Target
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded
 from augment.support.text import amount, list_some, plural
@@ -81,28 +80,14 @@ def describe_foreign(dataset: Dataset) -> str:
 
 
 def describe_copies(dataset: Dataset) -> str:
-    """Describe copies across the splits and copies with different targets in one line; empty if there are none."""
-    if not dataset.copies:
+    """Describe the images of val that are copies of train images; empty if there are none."""
+    learned = set(known_of(dataset.train.files, dataset.copies).values())
+    found = known_of(dataset.val.files, dataset.copies).items()
+    if not (scored := [dataset.val.files[index] for index, group in found if group in learned]):
         return ""
-    train, val = (
-        [(group, split.files[n], split.targets[n]) for n, group in known_of(split.files, dataset.copies).items()]
-        for split in (dataset.train, dataset.val)
-    )
-    targets: dict[int, dict[Hashable, tuple[Target, ImageRef]]] = defaultdict(dict)
-    for group, image, target in train + val:
-        targets[group].setdefault(dataset.kind.content(target), (target, image))
-    learned, found = {group for group, _, _ in train}, []
-    scored = [image for group, image, _ in val if group in learned]
-    if scored:
-        are = plural(len(scored), "is a copy of a train image", "are copies of train images")
-        found.append(f"{len(scored):,} of {amount(len(dataset.val), 'val image')} {are}, such as {name_of(scored[0])}")
-    if clashing := [images for images in targets.values() if len(images) > 1]:
-        pairs = list(clashing[0].values())[:2]
-        shown = [f"{name_of(image)} ({dataset.kind.caption(target, dataset.classes)})" for target, image in pairs]
-        found.append(
-            f"{amount(len(clashing), 'image')} with copies of other {dataset.kind.units}, such as {' and '.join(shown)}"
-        )
-    return f"data: {'; '.join(found)}; python -m augment info lists them" if found else ""
+    are = plural(len(scored), "is a copy of a train image", "are copies of train images")
+    val = amount(len(dataset.val), "val image")
+    return f"data: {len(scored):,} of {val} {are}, such as {name_of(scored[0])}; python -m augment info lists them"
 
 
 # Names of images that are left out of train and of val, see `augment.data.selection.as_left_out`.

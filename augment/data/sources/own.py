@@ -50,8 +50,7 @@ class Own(CheckedSource, LabeledSource):
     def load(self) -> Dataset:
         """Make both sequences and determine their targets, if necessary by reading every item once."""
         # Not at the top: it imports PyTorch, which other sources do not need.
-        from augment.data.own.reader import read_own
-        from augment.data.own.spatial import read_spatial
+        from augment.data.own.reader import read_own, read_spatial
 
         if self.workers and any(isinstance(name, ObjectName) for name in self.given().values()):
             raise UserError(

@@ -118,10 +118,6 @@ def _kind_of_rows(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions
     )
 
 
-# Words among numbers are typing errors if at least this many numbers have a fraction, and at most this share of the
-# words, or one per list, are not numbers.
-_FRACTIONS, _SLIPS = 3, 0.1
-
 # A column whose words differ in more than this share of the lines, if there are that many, is not the class.
 _DISTINCT, _DISTINCT_FROM = 0.9, 8
 
@@ -204,16 +200,12 @@ def _is_whole(word: str) -> bool:
 
 
 def _refuse_slips(splits: Sequence[Lines]) -> None:
-    """Refuse lists of fractional numbers in which a few labels are not numbers: all would become names of classes.
-
-    Numbers with a decimal comma are no numbers here, however many there are.
-    """
+    """Refuse lists in which some labels are fractional numbers and others no numbers, which would all become names."""
     cells = [(lines, line, word) for lines in splits for line in lines.lines for word in line.words or ("",)]
     odd = [cell for cell in cells if _read_number(cell[2]) is None]
-    meant = [word.replace(",", ".", 1) for _, _, word in cells]
-    slips = sum(_read_number(word) is None for word in meant)
-    fractions = {word for word in meant if _read_number(word) is not None and not _is_whole(word)}
-    if not odd or (slips and (len(fractions) < _FRACTIONS or slips > max(len(splits), _SLIPS * len(cells)))):
+    if not odd or not any(
+        _read_number(word.replace(",", ".")) is not None and not _is_whole(word) for *_, word in cells
+    ):
         return
     lines, line, word = odd[0]
     what = f"'{word}', which is not a number" if word else "no number"

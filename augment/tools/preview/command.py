@@ -45,11 +45,11 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"aug.{split}: no steps. Allowed: +aug=NAME for a recipe, or --op NAME for an op.")
         # Slow imports, after the overrides have been validated.
         from augment.data.sources import load_dataset
+        from augment.drawing.sheet import draw, lay_out
         from augment.drawing.style import save_figure
         from augment.drawing.text import DPI
         from augment.tools._photos import find_photos
         from augment.tools.preview.gallery import Photos, ops_blocks, recipe_blocks
-        from augment.tools.preview.sheet import draw, lay_out
 
         # A mosaic takes four photos.
         most = 4 if names else options.count

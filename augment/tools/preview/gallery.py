@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from augment.data.dataset import ImageRef, Split
 from augment.data.targets.spatial import SpatialKind
+from augment.drawing.sheet import Pixels, SheetBlock, SheetRow, Tile
 from augment.pipeline.batch import as_pixels
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.loader import Loader
@@ -34,7 +35,6 @@ from augment.recipe.sampler import Sampler
 from augment.recipe.steps import Aug, SplitName, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError
-from augment.tools.preview.sheet import Pixels, SheetBlock, SheetRow, Tile
 
 # Draws shown of a whole recipe, and of an op without ranges.
 DRAWS = 4

@@ -147,13 +147,9 @@ def test_weights_of_labels_by_hand() -> None:
 
 
 def test_the_effect_of_balancing_is_described() -> None:
-    equal = dataset((0, 1, 2, 3))
-    assert "changes nothing" in describe_balance(oversample(equal, 0), "oversample")
-    assert "changes nothing" in describe_balance(balanced(equal, "weights", 0), "weights")
     assert describe_balance(UNEQUAL, "none") == ""
     assert describe_balance(oversample(UNEQUAL, 0), "oversample") == (
-        "balance: 15 training images make 21 samples an epoch, 7 of each class; the smallest, bee, has 3 "
-        "images, seen 2.33 times each"
+        "balance: 15 training images make 21 samples an epoch, as many of each class"
     )
     for data in (UNEQUAL, replace(UNEQUAL, task="a plugin's")):
         assert describe_balance(balanced(data, "weights", 0), "weights") == (

@@ -31,9 +31,9 @@ def test_the_next_batch_is_shown_pixel_by_pixel_and_the_loader_stays(folder: Pat
     assert (loader.epoch, loader.batch) == (1, 0)
     batch = next(iter(loader))
     shown, drawn = np.asarray(picture.convert("RGB")), as_pixels(batch.images, loader.plan)
-    top = next(row for row in range(80) if (shown[row : row + 128, 16:144] == drawn[0].repeat(2, 0).repeat(2, 1)).all())
-    assert (shown[top : top + 128, 156:284] == drawn[1].repeat(2, 0).repeat(2, 1)).all()
-    assert picture.width < 3 * 128 + 64
+    top = next(row for row in range(80) if (shown[row : row + 128, 28:156] == drawn[0].repeat(2, 0).repeat(2, 1)).all())
+    assert (shown[top : top + 128, 168:296] == drawn[1].repeat(2, 0).repeat(2, 1)).all()
+    assert picture.width == 560 + 2 * 28
     assert (np.asarray(loader.show_batch(2, epoch=5)) != np.asarray(picture)).any()
     assert (loader.epoch, loader.batch) == (1, 1)
 

@@ -60,4 +60,4 @@ def test_formats_that_dali_does_not_decode_become_jpeg(capsys: pytest.CaptureFix
     Path("d/train/cat0/0.psd").write_bytes(b"8BPS" + bytes(60))
     with pytest.raises(SystemExit):
         main([*command[:-1], "other"])
-    assert "0.psd is a Photoshop file, which DALI does not decode" in capsys.readouterr().err
+    assert "0.psd is not an image that DALI decodes" in capsys.readouterr().err

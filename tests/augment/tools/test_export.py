@@ -24,7 +24,7 @@ from augment.pipeline.serving.transform_source import python_source
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SplitName, parse_aug
 from augment.support.errors import UserError
-from augment.tools.export.write import export
+from augment.tools.export import export
 
 SIZE = 32
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from augment.tools.export.command import main
+from augment.tools.export import main
 
 
 def test_the_command_line_exports_a_recipe(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,12 +9,12 @@ from PIL import Image
 
 from augment.data.dataset import Split
 from augment.data.targets.masks import MASKS
+from augment.drawing.sheet import SheetBlock, Tile
 from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug, parse_steps
 from augment.support.console import progress_bar
 from augment.tools.preview.gallery import DRAWS, Photos, Studio, ops_blocks, recipe_blocks, shoot
-from augment.tools.preview.sheet import SheetBlock, Tile
 
 SIZE = 16
 Files = tuple[Path, ...]

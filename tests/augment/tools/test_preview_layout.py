@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from augment.drawing.sheet import TEXT, SheetBlock, SheetRow, Tile, lay_out, line_height
 from augment.drawing.text import text_width, wrap
-from augment.tools.preview.sheet import TEXT, SheetBlock, SheetRow, Tile, lay_out, line_height
 
 
 @pytest.mark.parametrize(

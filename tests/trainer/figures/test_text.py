@@ -43,24 +43,3 @@ def test_long_text_keeps_its_ends() -> None:
     assert lettering.text_width(LONG[: len(start) + 1] + "…" + LONG[-len(end) - 1 :], 9) > 200
     assert lettering.shorten("church", 200, 9) == "church"
     assert lettering.shorten(LONG, 0, 9) == "…"
-
-
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("church", ["church"]),
-        ("a cassette player of old", ["a cassette player", "of old"]),
-        ("a_cassette-player_of_old", ["a_cassette-", "player_of_old"]),
-        ("n_" + "x" * 20, None),
-        ("x" * 21, None),
-    ],
-)
-def test_labels_wrap_at_words_where_they_can(text: str, lines: list[str] | None) -> None:
-    width = lettering.text_width("a cassette player", 9) + 1
-    wrapped = lettering.two_lines(text, width, 9).split("\n")
-    assert max(lettering.text_width(line, 9) for line in wrapped) <= width
-    if lines:
-        assert wrapped == lines
-    else:
-        assert "".join(wrapped) == text
-        assert lettering.text_width(wrapped[0] + "x", 9) > width

@@ -17,7 +17,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from augment.support.hydra import register_resolver
-from augment.tools.export.command import main as export
+from augment.tools.export import main as export
 from trainer.cli.main import main as train
 from trainer.report.command import main as report
 from trainer.tools.evaluate import main as evaluate

@@ -151,16 +151,6 @@ def test_a_mask_of_the_image_as_it_is_shown_is_turned_to_its_file() -> None:
     np.testing.assert_array_equal(target.read(), expected)
 
 
-def test_copies_with_equal_masks_are_not_in_conflict() -> None:
-    put(count=1)
-    Path("set/train/images/1.jpg").write_bytes(Path("set/train/images/0.jpg").read_bytes())
-    mask(Path("set/train/masks/1.png"), np.resize([0, 1, 2, 255], (8, 12)))
-    put("val")
-    assert load("masks", root="set").notices == ()
-    mask(Path("set/train/masks/1.png"), np.ones((8, 12)))
-    assert "1 image with copies of other masks, such as" in load("masks", root="set").notices[0]
-
-
 def test_a_mask_of_more_pixels_than_pillow_opens_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     file = mask(Path("0.png"), np.zeros((8, 12)))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)

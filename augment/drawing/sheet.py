@@ -3,6 +3,7 @@
 `lay_out` decides all positions, in pixels; `draw` only draws them.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ MARGIN, GAP = 28, 12  # pixels: around the sheet, between images
 NARROWEST = 560  # pixels between the margins
 # Images are enlarged by an integer factor to at least SMALLEST, or reduced to LARGEST.
 SMALLEST, LARGEST = 160, 512
+MAX_IMAGES = 32  # of a batch
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Layout:
 
     width: int  # of the sheet
     side: int  # of the square cell of an image
+    smallest: int = SMALLEST  # the longer side of an image at least
     height: int = MARGIN  # of the sheet, so far
     images: list[tuple[int, int, Pixels]] = field(default_factory=list)  # left, top and pixels of each image
     lines: list[SheetLine] = field(default_factory=list)  # all text
@@ -89,7 +92,7 @@ class Layout:
             self.write([text], TEXT, color=GRAY)
         top, bottom = self.height + 6, self.height + 6
         for number, tile in enumerate(row.tiles):
-            left, image = MARGIN + number * (self.side + GAP), _scaled(tile.image)
+            left, image = MARGIN + number * (self.side + GAP), _scaled(tile.image, self.smallest)
             height, width, _ = image.shape
             self.images.append((left + (self.side - width) // 2, top + (self.side - height) // 2, image))
             baseline = top + self.side + 5 + round(TEXT * DPI / 72)
@@ -131,19 +134,39 @@ def lay_out(title: str, text: str, blocks: Sequence[SheetBlock]) -> Layout:
     return layout
 
 
-def _scaled(image: Pixels) -> Pixels:
+def _scaled(image: Pixels, smallest: int = SMALLEST) -> Pixels:
     longest = max(image.shape[:2])
     if longest > LARGEST:
         height, width = (max(1, round(side * LARGEST / longest)) for side in image.shape[:2])
         return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BOX))
-    factor = -(-SMALLEST // longest)
+    factor = -(-smallest // longest)
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
-def draw(layout: Layout) -> Figure:
-    """Draw a sheet."""
+def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str], title: str = "") -> None:
+    """Draw the first 32 images of a batch, (N, H, W, 3) uint8 RGB, above their labels, below a title.
+
+    Those of up to 512 pixels are drawn pixel by pixel, small ones enlarged by a whole factor. The figure is empty and
+    of `DPI`; it gets the size that it needs, and says in its id where the images are.
+    """
+    tiles = [Tile(image, (label,)) for image, label in zip(images[:MAX_IMAGES], labels, strict=False)]
+    side = max(_scaled(images[0], 128).shape[:2])
+    columns = -(-len(tiles) // -(-len(tiles) // min(8, max(1, 1800 // side))))
+    layout = Layout(max(NARROWEST, columns * (side + GAP) - GAP) + 2 * MARGIN, side, 128)
+    layout.write([title], HEADING)
+    for start in range(0, len(tiles), columns):
+        layout.add_row(SheetRow(tuple(tiles[start : start + columns])))
+    layout.height += MARGIN
+    draw(layout, figure)
+    height, width, _ = layout.images[0][2].shape
+    figure.set_gid(json.dumps([width, height, *((left, top) for left, top, _ in layout.images)]))
+
+
+def draw(layout: Layout, figure: Figure | None = None) -> Figure:
+    """Draw a sheet, on a new figure if none is given."""
+    figure = figure or Figure(dpi=DPI)
     # Slightly more than the pixels, as Matplotlib rounds down.
-    figure = Figure(figsize=((layout.width + 0.01) / DPI, (layout.height + 0.01) / DPI), dpi=DPI)
+    figure.set_size_inches((layout.width + 0.01) / DPI, (layout.height + 0.01) / DPI)
     canvas = np.full((layout.height, layout.width, 3), 255, dtype=np.uint8)
     canvas[layout.rules, MARGIN:-MARGIN] = RULE
     for left, top, image in layout.images:

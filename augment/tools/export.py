@@ -1,0 +1,107 @@
+"""Export the validation transform for serving.
+
+A model that is served with another transform than it was validated with loses accuracy: through another resize, a crop
+that is off by a pixel, or an ignored EXIF orientation. The transform is therefore written for several servers:
+
+    transform_cpu.dali, transform_gpu.dali   serialized DALI pipelines that take encoded images
+    transform.py                             a function in Pillow and NumPy
+
+These load without this project:
+
+    pipeline = Pipeline.deserialize(filename="transform_gpu.dali", batch_size=64, device_id=0)
+    (images,) = pipeline.run(encoded=[np.fromfile(file, np.uint8) for file in files])           # NCHW float32
+
+    from transform import transform
+    image = transform(PIL.Image.open(file))                                                     # CHW float32
+
+`python -m trainer export RUN` exports a whole model.
+
+The serialized pipelines consist of the operators of validation and are equal to it on the same device; CPU and GPU
+decode JPEG differently. Pillow decodes as DALI does on the CPU; of the values halfway between two levels, some are
+rounded to the other one.
+"""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from augment.cli.compose import Recipe, compose_recipe
+from augment.cli.parser import Parser, output, readable_errors, writing
+from augment.cli.trust import with_overrides
+from augment.recipe.plan import Plan, build_plan
+from augment.recipe.steps import parse_aug
+from augment.support.console import text_console
+from augment.support.errors import UserError
+from augment.support.files import write_atomically
+from augment.support.own_code import load_plugins
+from augment.support.yaml_files import read_yaml
+
+OUT = Path("outputs/export")
+_EXAMPLES = """\
+  python -m augment export +aug=imagenette                     a recipe
+  python -m augment export --run outputs/DATE/RUN --out DIR    the transform that a model was validated with
+"""
+_OF_RUNS = ("plugins=", "aug.plugins=")  # overrides that --run allows
+
+
+def export(plan: Plan, folder: Path) -> None:
+    """Write the plan of validation in every form to a folder.
+
+    Raises:
+        UserError: the plan cannot be exported (see `python_source`), or the folder cannot be written.
+    """
+    # PyTorch and DALI take seconds to import.
+    from augment.pipeline.serving.serialized import serialize
+    from augment.pipeline.serving.transform_source import python_source
+
+    source = python_source(plan)
+    with writing(f"--out {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "transform.py", source)
+        write_atomically(folder / "transform_cpu.dali", serialize(plan, "cpu"))
+        write_atomically(folder / "transform_gpu.dali", serialize(plan, "gpu"))
+
+
+def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
+    """Return the recipe of a run, or of overrides."""
+    run = options.run
+    if run is None:
+        return compose_recipe(overrides)
+    if others := [token for token in overrides if not token.lstrip("+").startswith(_OF_RUNS)]:
+        raise UserError(f"--run {run} and {others[0]}: cannot be combined. Allowed: one of them.")
+    file = run / "config.yaml"
+    if not file.is_file():
+        raise UserError(f"--run {run}: contains no config.yaml. Allowed: the folder of a run.")
+    config = read_yaml(file, folder=run)
+    if not isinstance(config, dict):
+        raise UserError(f"{file}: not the configuration of a run.")
+    plus = [token.lstrip("+") for token in overrides]
+    plain = with_overrides(config, plus, file, trust=options.trust, data=False)
+    load_plugins(tuple(plain.get("plugins") or ()), "plugins")  # which may declare ops
+    return Recipe(parse_aug(plain.get("aug")), 0, tuple(plain.get("plugins") or ()), plain)
+
+
+def _parser() -> Parser:
+    parser = Parser("augment export", __doc__, _EXAMPLES)
+    parser.add_argument(
+        "--run", type=Path, metavar="DIR", help="export the recipe of this run, with its model's mean and std"
+    )
+    parser.add_argument("--out", type=output, metavar="DIR", help=f"folder to write to (default: {OUT}/DIGEST)")
+    parser.add_trust_flag()
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit code."""
+    with readable_errors():
+        options, overrides = _parser().split(arguments)
+        recipe = _recipe(options, overrides)
+        plan = build_plan(recipe.aug, "val")
+        folder = options.out or OUT / plan.digest
+        export(plan, folder)
+        console = text_console()
+        console.print(str(plan))
+        if options.run is None and recipe.aug.mean is None:
+            console.print("Mean and std are ImageNet's; --run DIR uses those of a run's model.")
+        console.print(f"Written to {folder}")
+    return 0
