@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from errno import EFBIG, EINVAL
 from hashlib import sha1
 from io import BytesIO
 from pathlib import Path
@@ -24,7 +25,7 @@ import numpy as np
 
 from augment.data.cache import remember
 from augment.data.dataset import BadImage, ImageRef, Split
-from augment.data.faults import CONVERT, NOT_DECODED, describe_damage, find_fault_of_header
+from augment.data.faults import CONVERT, NOT_DECODED, describe_damage, describe_failure, find_fault_of_header
 from augment.data.images import is_decoded, name_of
 from augment.data.paths import known_of
 from augment.data.selection import take
@@ -150,12 +151,8 @@ def _judge(image: ImageRef, decoder: Decoder) -> str:
         content = _read(image) if isinstance(image, Path) else image.read()
         fault, pixels = find_fault_of_header(content)
         return f"{_digest(content)} {fault or decoder.find_fault(content, pixels) or ''}"
-    except (OSError, ValueError) as error:  # a ValueError: the path has a NUL
-        return f" cannot be read: {getattr(error, 'strerror', None) or error}"
-    except UserError as error:  # from a user's own code
-        return f" fails: {error}"
-    except MemoryError:
-        return " needs more memory to decode than there is"
+    except (OSError, ValueError, UserError, MemoryError) as error:  # a ValueError: the path has a NUL
+        return f" {describe_failure(error)}"
 
 
 def _digest(content: bytes | memoryview) -> str:
@@ -169,9 +166,9 @@ def _read(file: Path) -> bytes:
     try:
         status = os.fstat(descriptor)
         if kind := special_kind(status.st_mode):
-            raise OSError(f"it is a {kind}")
+            raise OSError(EINVAL, f"it is a {kind}")
         if status.st_size > _MAX_BYTES:
-            raise OSError(f"it has {status.st_size:,} bytes; allowed are {_MAX_BYTES:,}")
+            raise OSError(EFBIG, f"it has {status.st_size:,} bytes; allowed are {_MAX_BYTES:,}")
         return os.read(descriptor, status.st_size)
     finally:
         os.close(descriptor)

@@ -11,6 +11,8 @@ from typing import BinaryIO
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 
+from augment.support.errors import UserError
+
 # Width times height. The size at which Pillow, too, refuses an image as a decompression bomb: 537 MB as RGB.
 MAX_PIXELS = 178_956_970
 
@@ -90,20 +92,28 @@ def _examine(
     except DECODER_ERRORS as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        return f"is broken: {error or type(error).__name__}", 0
+        return describe_failure(error), 0
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return the fault of an image whose reading or decoding raised."""
+    if isinstance(error, UserError):  # from a user's own code
+        return f"fails: {error}"
+    if isinstance(error, MemoryError):
+        return "needs more memory to decode than there is"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"cannot be read: {error.strerror or error}"
+    return f"is broken: {error or type(error).__name__}"
 
 
 def describe_damage(stream: BinaryIO) -> str:
     """Return the fault of an image that DALI refuses to decode, in Pillow's words if Pillow refuses it, too."""
-    if fault := find_fault(stream):
-        return fault
-    stream.seek(0)
-    try:
-        image = Image.open(stream, formats=FORMATS)
+
+    def load(image: ImageFile.ImageFile, _: BinaryIO) -> str:
         image.load()
-    except DECODER_ERRORS as error:
-        return f"is broken: {error or type(error).__name__}"
-    return f"is broken, or a {image.format} of a kind that DALI does not decode"
+        return f"is broken, or a {image.format} of a kind that DALI does not decode"
+
+    return str(_examine(stream, load)[0])
 
 
 def _refuse(image: ImageFile.ImageFile) -> str | None:

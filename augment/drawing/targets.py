@@ -178,8 +178,8 @@ def _deepest(area: NDArray[np.bool_]) -> tuple[int, int]:
     """Return row and column of the pixel of an area that is farthest from its outline."""
     from scipy.ndimage import distance_transform_edt
 
-    deepest = int(np.argmax(distance_transform_edt(np.pad(area, 1))[1:-1, 1:-1]))
-    return deepest // area.shape[1], deepest % area.shape[1]
+    row, column = np.unravel_index(int(np.argmax(distance_transform_edt(np.pad(area, 1))[1:-1, 1:-1])), area.shape)
+    return int(row), int(column)
 
 
 @cache

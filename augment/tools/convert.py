@@ -5,7 +5,7 @@ GIF, become JPEG. Everything is written into a temporary folder beside OUT, read
 renamed to OUT.
 """
 
-import re
+import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -65,16 +65,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def typed(settings: Mapping[str, Any]) -> str:
     """Return the section `data`, `{source: name, ...}`, as overrides as typed in a shell."""
-    words = [f"data={settings['source']}"]
-    for key, value in settings.items():
-        text = f"[{','.join(map(_quoted, value))}]" if isinstance(value, list) else str(value)
-        words += [shlex.quote(f"data.{key}={'true' if value is True else text}")] if key != "source" else []
-    return " ".join(words)
-
-
-def _quoted(name: str) -> str:
-    """Return a name as an item of a list in the command line's grammar, which wants backslashes twice before quotes."""
-    return '"' + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), name) + '"'
+    rest = {key: value for key, value in settings.items() if key != "source"}
+    plain = {
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in rest.items()
+    }
+    return shlex.join([f"data={settings['source']}", *(f"data.{key}={text}" for key, text in plain.items())])
 
 
 def _parser() -> Parser:

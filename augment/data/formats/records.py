@@ -262,8 +262,6 @@ def find_shards(pattern: str, key: str) -> list[Path]:
             found += [match for match in matches if match.suffix not in _INDEXES] or matches
         elif Path(name).is_dir():
             raise UserError(f"{key}={pattern}: {name} is a folder. Allowed: files, such as {Path(name) / '*'}.")
-        elif Path(name).exists() and not Path(name).is_file():
-            raise UserError(f"{key}={pattern}: {name} is a named pipe, a socket or a device. Allowed: files.")
         elif not Path(name).is_file():
             raise UserError(f"{key}={pattern}: there is no file {name}.{near_file(Path(name))}")
         else:

@@ -280,8 +280,7 @@ def _mapped(file: RecordFile) -> NDArray[Any]:
 
 def _open(file: Path, what: str) -> NDArray[Any]:
     if not file.is_file():
-        other = "is a folder." if file.is_dir() else "is a named pipe, a socket or a device." if file.exists() else ""
-        raise UserError(f"{what}: {other or f'there is no file {file}.{near_file(file)}'} Allowed: one .npy file.")
+        raise UserError(f"{what}: there is no file {file}.{near_file(file)} Allowed: one .npy file.")
     try:
         return np.asarray(np.lib.format.open_memmap(file, mode="r"))
     except OSError as error:

@@ -118,10 +118,6 @@ def _kind_of_rows(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions
     )
 
 
-# A column whose words differ in more than this share of the lines, if there are that many, is not the class.
-_DISTINCT, _DISTINCT_FROM = 0.9, 8
-
-
 def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef]], options: TargetOptions) -> Dataset:
     """Turn the list of train, and that of val if there is one, into a dataset of their images.
 
@@ -139,11 +135,6 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
             kind = NUMBERS
             notice = describe_whole_numbers(f"{point} is written with a point", np.array(words, np.float64))
     numbers = bool(train.columns) or kind == NUMBERS
-    if train.guessed and not (numbers or kind or options.classes) and _differ([line.words for line in train.lines]):
-        raise UserError(
-            f"{train.key}: {train.file} has no column 'label', and '{train.column}' differs in nearly every line. "
-            "Allowed: data.label=NAME for the class, or data.targets=[NAME] for a number."
-        )
     # Words are names of classes, unless all are whole numbers and some are not names.
     classes = set(options.classes or ())
     named = classes if set(words) <= classes or not all(map(_is_whole, words)) else ()
@@ -215,9 +206,3 @@ def _refuse_slips(splits: Sequence[Lines]) -> None:
         f"{line.path} has {what}{more}, where other labels are fractional numbers. "
         "Allowed: numbers, with a point for the fraction; or data.task=classify if these are names.",
     )
-
-
-def _differ(words: Sequence[tuple[str, ...]]) -> bool:
-    """Whether nearly every line has another word, so that these are hardly classes."""
-    single = len(words) >= _DISTINCT_FROM and all(len(of_line) < 2 for of_line in words)
-    return single and len(set(words)) > _DISTINCT * len(words)

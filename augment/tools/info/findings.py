@@ -38,14 +38,6 @@ _OF_IMAGES = {
         "partly transparent. Alpha is dropped, which reveals hidden colors; composite the images onto a background "
         "first.",
     ),
-    "cmyk": (0, _ARE, "in CMYK, which is converted to RGB without a color profile, so colors may be off."),
-    "deep": (0, _HAVE, "16 bits per channel, of which the upper 8 are used."),
-    "gray": (0.05, _ARE, "gray, the others in color."),
-    "exif": (
-        0,
-        _HAVE,
-        "an EXIF orientation, which is applied here; programs that ignore EXIF show rotated images.",
-    ),
     "blank": (0, _HAVE, "a single color: {blank}."),
 }
 
@@ -186,17 +178,10 @@ def _images(info: Info, convert: str) -> Iterator[DataFinding]:
     lengths = np.maximum(info.sides["aspect"], 1 / info.sides["aspect"])
     longest = info.describe(int(np.argmax(lengths)))
     blank = list_some((name_of(info.images[index]) for index in np.flatnonzero(facts["blank"]).tolist()), most=3)
-    gray, black, alpha, cmyk, deep = (
-        np.array([part in mode for mode in facts["mode"]]) for part in ("gray", "black", "alpha", "CMYK", "16 bit")
-    )
     for kind, which in {
         "small": info.good & (short_side < size),
         "aspect": lengths > LONG,
-        "alpha": alpha,
-        "cmyk": cmyk,
-        "deep": deep,
-        "gray": (gray | black) & (np.sum(gray | black) < usable),
-        "exif": facts["orientation"] > 1,
+        "alpha": np.array(["alpha" in mode for mode in facts["mode"]]),
         "blank": facts["blank"],
     }.items():
         least, verbs, what = _OF_IMAGES[kind]

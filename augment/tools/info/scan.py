@@ -32,7 +32,7 @@ from PIL import Image
 
 from augment.data.check import group_copies
 from augment.data.dataset import Dataset, ImageRef
-from augment.data.faults import DECODER_ERRORS, FORMATS, find_fault, strict_pillow
+from augment.data.faults import DECODER_ERRORS, FORMATS, describe_failure, find_fault, strict_pillow
 from augment.data.images import SIDEWAYS, is_decoded, orientation_of, read_encoded
 from augment.data.paths import keys_of, known_of
 from augment.data.selection import cut_val
@@ -122,14 +122,8 @@ def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
         if not fault:
             with Image.open(BytesIO(data), formats=FORMATS) as image:
                 return _facts(image, data, image.format or "")
-    except UserError as error:  # raised by a user's own source
-        fault = f"fails: {error}"
-    except MemoryError:
-        fault = "needs more memory to decode than is available"
-    except DECODER_ERRORS as error:
-        fault = f"is broken: {error or type(error).__name__}"
-        if isinstance(error, OSError) and error.errno is not None:
-            fault = f"cannot be read: {error.strerror or error}"
+    except (UserError, MemoryError, *DECODER_ERRORS) as error:
+        fault = describe_failure(error)
     return (fault, 0, 0, 0, "", "", 0, 0, 0, False), None
 
 

@@ -1,6 +1,5 @@
 """Lists that could be misinterpreted."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,19 +62,3 @@ def test_of_several_columns_one_is_named(tmp_path: Path) -> None:
     )
     chosen = write(tmp_path, "a.csv", rows, label="cat")
     assert understand(chosen, chosen, task=None, classes=None).train.targets == (0, 1, 1)
-
-
-def test_a_column_that_differs_in_nearly_every_line_is_no_class(tmp_path: Path) -> None:
-    rows = ["path,who", *(f"{i}.png,p{i % 19}" for i in range(20))]
-    lines = write(tmp_path, "a.csv", rows)
-    with pytest.raises(UserError) as raised:
-        understand(lines, lines, task=None, classes=None)
-    assert str(raised.value).startswith(
-        f"data.train: {tmp_path}/a.csv has no column 'label', and 'who' differs in nearly every line. Allowed: data."
-    )
-    for chosen, task in ((write(tmp_path, "a.csv", rows, label="who"), None), (lines, "classify")):
-        assert len(understand(chosen, chosen, task=task, classes=None).classes) > 18
-    for name, column, classes in (("few", "who", 7), ("twice", "who", 7), ("usual", "label", 8)):
-        lines = write(tmp_path, f"{name}.csv", [f"path,{column}", *(f"{i}.png,p{i % classes}" for i in range(8))])
-        fine = replace(lines, lines=lines.lines[:7]) if name == "few" else lines
-        assert len(understand(fine, fine, task=None, classes=None).classes) == classes
