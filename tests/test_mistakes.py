@@ -43,7 +43,7 @@ COMMANDS = [
     ("trainer -sc install=bash", "-sc: unknown flag", "Allowed: --cfg"),
     ("trainer -m --cfg job seed=0,1", "--multirun and --cfg", "Allowed: one of them"),
     ("trainer bench --batch-size 4", "--batch-size: unknown flag", "Settings are key=value"),
-    ("augment plan --splti train", "--splti: unknown flag", "'--split'"),
+    ("augment preview --splti train", "--splti: unknown flag", "'--split'"),
     # Keys
     ("trainer epochs=3", "epochs: unknown key", "fit.epochs"),
     ("augment info root=photos", "root: unknown key", "data.root"),

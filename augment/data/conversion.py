@@ -34,12 +34,14 @@ from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path, digest
+from augment.support.process import cores
 
 FORMATS = {"folder": "an image a file, <split>/<class>/*", "webdataset": "tar shards; also labels and numbers"}
 # The tasks whose targets each can hold.
 _TASKS = {"folder": ("classify",), "webdataset": ("classify", "multilabel", "regress")}
 
 _SEED = 0  # of the order of train
+_SHARD = 2**27  # bytes, about
 _KEY = re.compile(r"[^A-Za-z0-9_-]+")
 _KEY_LENGTH = 60  # tar's oldest form has room for names of 100
 
@@ -59,7 +61,6 @@ class Options:
     to: str  # name of the format
     size: int = 0  # short side in px to which larger images are reduced; 0 keeps all sizes
     quality: int = 90  # of re-encoded JPEGs
-    shard_mb: float = 128  # approximate size of a shard in MiB
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ class _Sample:
         return self.key + next((ending for head, ending in _ENDINGS.items() if self.image.startswith(head)), ".jpg")
 
 
-def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> None:
+def convert(dataset: Dataset, out: Path, options: Options) -> None:
     """Write both splits, load them as training does, and compare the counts, targets and bytes of images.
 
     The images of train are shuffled once, so that sequential readers meet all classes early. The folder is new or
-    empty, and so it is after an error; `jobs` threads read and re-encode images.
+    empty, and so it is after an error; threads read and re-encode images.
 
     Raises:
         UserError: the folder has other content, the format cannot hold the targets, or an image cannot be read.
@@ -93,7 +94,7 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
         if dataset.task != "regress":
             (part / CLASSES_FILE).write_text("".join(f"{name}\n" for name in dataset.classes), encoding="utf-8")
         splits = {"train": take(dataset.train, order), "val": dataset.val}
-        written = {name: _write(part / name, split, dataset, options, jobs) for name, split in splits.items()}
+        written = {name: _write(part / name, split, dataset, options) for name, split in splits.items()}
         index = {"dir": str(part / ".index")} if options.to == "webdataset" else {}
         found = parse_data(settings_of(dataset, options.to, part) | index).load()
 
@@ -101,7 +102,7 @@ def convert(dataset: Dataset, out: Path, options: Options, *, jobs: int = 1) -> 
             return _digest(read_encoded(ref), _plain(found, target))
 
         for name, digests in written.items():
-            with _each(f"Reading {name}", getattr(found, name), load, jobs) as read:
+            with _each(f"Reading {name}", getattr(found, name), load) as read:
                 if sorted(read) != sorted(digests):
                     raise UserError(f"what was written differs when read back: {name}.")
         shutil.rmtree(part / ".index", ignore_errors=True)
@@ -129,7 +130,12 @@ def _check(dataset: Dataset, out: Path, options: Options) -> None:
             raise UserError(f"{what}. Allowed with --to {options.to}: other names.")
 
 
-def _write(path: Path, split: Split, dataset: Dataset, options: Options, jobs: int) -> list[int]:
+def _write(
+    path: Path,
+    split: Split,
+    dataset: Dataset,
+    options: Options,
+) -> list[int]:
     """Write a split into shards whose names begin with `path`, or into this folder; return the images' digests."""
     digests: list[int] = []
 
@@ -138,7 +144,7 @@ def _write(path: Path, split: Split, dataset: Dataset, options: Options, jobs: i
         digests.append(_digest(image, _plain(dataset, target)))
         return _Sample(f"{number:08}_{_KEY.sub('_', file_name(ref).partition('.')[0])[:_KEY_LENGTH]}", image, target)
 
-    with _each(f"Writing {path.name}", split, load, jobs) as loaded:
+    with _each(f"Writing {path.name}", split, load) as loaded:
         samples = iter(loaded)
         for shard, first in enumerate(samples):
             if options.to == "folder":
@@ -147,7 +153,7 @@ def _write(path: Path, split: Split, dataset: Dataset, options: Options, jobs: i
                 (folder / first.file).write_bytes(first.image)
                 continue
             with tarfile.open(f"{path}-{shard:05}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
-                room = options.shard_mb * 2**20
+                room = _SHARD
                 for sample in chain([first], samples):
                     _add(archive, sample.file, sample.image)
                     _add(archive, *_label(dataset, sample))
@@ -173,10 +179,14 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 @contextmanager
-def _each(what: str, split: Split, load: Callable[[int, ImageRef, Target], R], jobs: int) -> Iterator[Iterable[R]]:
+def _each(
+    what: str,
+    split: Split,
+    load: Callable[[int, ImageRef, Target], R],
+) -> Iterator[Iterable[R]]:
     """Call a function in threads with the number, image and target of each sample, with a progress bar."""
     items = zip(count(), split.files, split.targets)
-    with progress_bar() as progress, in_threads(lambda item: load(*item), items, jobs, 2 * jobs) as results:
+    with progress_bar() as progress, in_threads(lambda item: load(*item), items, cores(), 2 * cores()) as results:
         yield progress.track(results, len(split), description=what)
 
 

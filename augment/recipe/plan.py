@@ -10,8 +10,7 @@ from augment.recipe.stage import Stage, StageKind
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, SPLITS, Aug, SplitName, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
-from augment.support.html import html_table
-from augment.support.text import amount
+from augment.support.text import amount, html_table
 
 _SPLITS_ELSEWHERE = {"training": "train", **dict.fromkeys(("valid", "validation", "validate", "test", "dev"), "val")}
 

@@ -1,8 +1,9 @@
-"""Format counts, shares, times, numbers and lists of names for sentences."""
+"""Format counts, shares, times, numbers and lists of names for sentences; and tables in HTML, for notebooks."""
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from html import escape
 from io import TextIOWrapper
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -80,3 +81,13 @@ def list_some(names: Iterable[str], most: int = 5, separator: str = ", ") -> str
     listed = list(names)
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return separator.join(listed[:most]) + more
+
+
+def html_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", last: str = "") -> str:
+    """Return a table with its texts escaped: a title above it, and a line below."""
+    caption = f"<caption style='text-align:left;caption-side:top'><b>{escape(title)}</b></caption>" if title else ""
+    names = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in head)
+    cells = ("".join(f"<td style='text-align:left'>{escape(str(cell))}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    foot = f"<tr><td colspan='{len(head)}' style='text-align:left'>{escape(last)}</td></tr>" if last else ""
+    return f"<table>{caption}<tr>{names}</tr>{body}{foot}</table>"

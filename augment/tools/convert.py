@@ -14,7 +14,6 @@ from typing import Any
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number, writing
 from augment.data.conversion import FORMATS, Options, convert, settings_of
 from augment.support.errors import UserError
-from augment.support.process import cores
 from augment.support.text import amount
 
 _EXAMPLES = """\
@@ -53,9 +52,9 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.write(f"{amount(foreign, 'image becomes', 'images become')} JPEG\n")
         dataset = select(source, checked)
         log_notices(dataset.notices)
-        form = Options(options.to, options.size, options.quality, options.shard_mb)
+        form = Options(options.to, options.size, options.quality)
         with writing(f"--out {options.out}"):
-            convert(dataset, options.out, form, jobs=options.jobs)
+            convert(dataset, options.out, form)
         for name, split in (("train", dataset.train), ("val", dataset.val)):
             sys.stdout.write(f"{name}: {amount(len(split), 'image')}\n")
         usage = typed(settings_of(dataset, options.to, options.out))
@@ -83,8 +82,4 @@ def _parser() -> Parser:
                         help="reduce the short side of larger images to this (default: keep all sizes)")  # fmt: skip
     parser.add_argument("--quality", type=whole_number(1, 100), default=90, metavar="N",
                         help="quality of re-encoded JPEGs (default: 90)")  # fmt: skip
-    parser.add_argument("--shard-mb", type=whole_number(1, 100_000), default=128, metavar="MB",
-                        help="approximate size of a shard in MiB (default: 128)")  # fmt: skip
-    parser.add_argument("--jobs", type=whole_number(1, 1024), default=cores(), metavar="N",
-                        help=f"number of threads that read and re-encode images (default: {cores()})")  # fmt: skip
     return parser

@@ -6,20 +6,17 @@ Prints the stages that the steps are grouped into, and a digest that is equal fo
 from collections import Counter
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from augment.cli.compose import compose_recipe
-from augment.cli.parser import Parser, one_of, readable_errors
+from augment.cli.parser import Parser, readable_errors
 from augment.data.targets.kind import known_kinds
 from augment.recipe.doubts import border_doubts, doubts
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import SPLITS, Aug, SplitName
+from augment.recipe.steps import SPLITS
 from augment.support.console import text_console
 from augment.support.text import amount
 
 _EXAMPLES = """\
-  python -m augment plan +aug=imagenette aug.train.rotate.p=.2                      both splits
-  python -m augment plan +aug=strong --split val                                    one split
+  python -m augment plan +aug=imagenette aug.train.rotate.p=.2                      one recipe
   diff <(python -m augment plan +aug=imagenette) <(python -m augment plan +aug=strong)  what differs
 
 Overrides are those of python -m trainer; model, fit and callbacks do not matter here.
@@ -40,30 +37,17 @@ def summary(plan: Plan) -> str:
     )
 
 
-def show(aug: Aug, splits: Sequence[SplitName], console: Console) -> None:
-    """Print the plan of each split."""
-    for split in splits:
-        plan = build_plan(aug, split)
-        console.print(str(plan))
-        console.print(f"  {summary(plan)}", style="dim")
-        if on_cpu := [step.key for step in plan.steps if step.op.on_cpu]:
-            console.print(f"  always on the CPU: {', '.join(on_cpu)}", style="dim")
-
-
-def _parser() -> Parser:
-    parser = Parser("augment plan", __doc__, _EXAMPLES)
-    parser.add_argument("--split", type=one_of(*SPLITS), metavar="train|val", help="show only this split")
-    return parser
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
-        options, overrides = _parser().split(arguments)
-        splits = SPLITS if options.split is None else (options.split,)
+        _, overrides = Parser("augment plan", __doc__, _EXAMPLES).split(arguments)
         console = text_console()
         recipe = compose_recipe(overrides)
-        show(recipe.aug, splits, console)
+        for plan in (build_plan(recipe.aug, split) for split in SPLITS):
+            console.print(str(plan))
+            console.print(f"  {summary(plan)}", style="dim")
+            if on_cpu := [step.key for step in plan.steps if step.op.on_cpu]:
+                console.print(f"  always on the CPU: {', '.join(on_cpu)}", style="dim")
         kind = known_kinds().get(recipe.known_task())
         for doubt in [*doubts(recipe.aug), *border_doubts(recipe.aug, kind.unrepeated if kind else "")]:
             console.print(doubt, style="yellow")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_atomically
-from augment.support.writing import append
+from augment.support.reading import append
 from trainer.loop.callback import Callback, Phase
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.meter import Meter, Samples

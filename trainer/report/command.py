@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from augment.cli.parser import USAGE, Parser, readable_errors, writing
 from augment.support.errors import UserError, describe_error
-from augment.support.writing import check_folder
+from augment.support.reading import check_folder
 from trainer.report.page import write_record
 from trainer.report.record import REPORT_FILE, read_record
 from trainer.run.config import config_file

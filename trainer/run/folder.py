@@ -11,8 +11,7 @@ from time import sleep
 
 from augment.support.errors import UserError
 from augment.support.files import shown
-from augment.support.reading import open_regular, read_text
-from augment.support.writing import check_folder
+from augment.support.reading import check_folder, open_regular, read_text
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import BEST, LAST
 from trainer.run.config import CONFIG_FILE

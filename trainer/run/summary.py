@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown, write_json
-from augment.support.html import html_table
 from augment.support.reading import contents, read_object
-from augment.support.text import plural
+from augment.support.text import html_table, plural
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.stopping import reason_of, status_of

@@ -16,10 +16,9 @@ from augment.cli.trust import Gate, compose_job
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.files import require_in, shown, write_atomically
-from augment.support.reading import contents
+from augment.support.reading import check_folder, contents
 from augment.support.signals import StopSignals
 from augment.support.text import amount
-from augment.support.writing import check_folder
 from augment.support.yaml_files import read_yaml
 from trainer.run.config import CONFIG_FILE
 from trainer.run.folder import SWEEP_FILE, named_folder

@@ -19,8 +19,8 @@ from augment.data.sources import load_dataset
 from augment.data.sources.loading import describe_foreign, log_notices
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_json
+from augment.support.reading import append, check_folder
 from augment.support.secrets import masked
-from augment.support.writing import append, check_folder
 from trainer.callbacks.recorder import Recorder
 from trainer.run.config import run_first
 from trainer.run.trained import Trained, load_trained

@@ -104,14 +104,6 @@ def read_runs(code: Any, height: int, width: int) -> Shape:
     return lengths
 
 
-def extent(shape: Shape) -> NDArray[np.float32] | None:
-    """Return the box of polygons, (4,): left, top, right, bottom; None for runs."""
-    if isinstance(shape, np.ndarray):
-        return None
-    points = np.concatenate(shape)
-    return np.concatenate([points.min(axis=0), points.max(axis=0)])
-
-
 def _fill(shape: Shape, height: int, width: int) -> tuple[tuple[int, int], NDArray[np.bool_]]:
     """Return the top left corner of a part of the image, and which of its pixels the object has."""
     if isinstance(shape, np.ndarray):

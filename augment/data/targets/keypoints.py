@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from augment.drawing.targets import Drawing
 
-Points = tuple[tuple[float, float, float], ...]
-
 
 @dataclass(frozen=True)
 class Keypoints(SpatialKind):

@@ -7,8 +7,18 @@ from pathlib import Path
 import pytest
 
 from augment.support.errors import UserError
-from augment.support.reading import UnreadableError, contents, parse_json, read_bytes, read_object, regular
-from augment.support.writing import UnwritableError, append, check_folder, check_path
+from augment.support.reading import (
+    UnreadableError,
+    UnwritableError,
+    append,
+    check_folder,
+    check_path,
+    contents,
+    parse_json,
+    read_bytes,
+    read_object,
+    regular,
+)
 
 
 def test_a_regular_file_is_read_through_no_link(tmp_path: Path) -> None:

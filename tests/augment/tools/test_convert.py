@@ -2,6 +2,7 @@
 
 import shlex
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,10 @@ from augment.tools.convert import main, typed
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
-def test_any_number_of_threads_writes_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_number_of_threads_writes_the_same(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("augment.data.conversion._SHARD", 2**20)
     rng = np.random.default_rng(0)
     for number in range(24):
         file = Path("d", "train" if number % 3 else "val", "ab"[number % 2], f"{number}.png")
@@ -23,7 +27,8 @@ def test_any_number_of_threads_writes_the_same(capsys: pytest.CaptureFixture[str
         Image.fromarray(rng.integers(0, 256, (256, 256, 3), np.uint8)).save(file)  # 192 KiB
     for jobs in ("1", "3"):
         given = ["data=folder", "data.root=d", "--to", "webdataset", "--out", jobs]
-        assert main([*given, "--shard-mb", "1", "--jobs", jobs]) == 0
+        monkeypatch.setattr("augment.data.conversion.cores", partial(int, jobs))
+        assert main(given) == 0
     one, three = ({file.name: file.read_bytes() for file in Path(jobs).iterdir()} for jobs in "13")
     assert len(one) > 4
     assert one == three

@@ -8,7 +8,7 @@ import pytest
 from augment.cli.tools import run_tool
 
 MISTAKES = [
-    ("plan --split tain", "argument --split: unknown name 'tain'. Did you mean 'train'?"),
+    ("preview --split tain", "argument --split: unknown name 'tain'. Did you mean 'train'?"),
     ("preview", "aug.train: no steps. Allowed: +aug=NAME for a recipe, or --op NAME for an op."),
     ("preview --op flip --count 0", "--count: 0 is not allowed. Allowed: a whole number from 1 to 64"),
     ("preview --op flip --photos nowhere", "--photos nowhere: there is no such folder"),

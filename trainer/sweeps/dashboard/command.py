@@ -7,8 +7,8 @@ from pathlib import Path
 from augment.cli.parser import Parser, output, readable_errors, whole_number, writing
 from augment.support.errors import UserError
 from augment.support.files import shown, write_atomically
+from augment.support.reading import check_path
 from augment.support.text import amount, printable
-from augment.support.writing import check_path
 from trainer.run.run_folder import find_runs
 from trainer.sweeps.dashboard.content import collect
 from trainer.sweeps.dashboard.server import Server, Watched, render

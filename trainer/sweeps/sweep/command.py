@@ -15,9 +15,9 @@ from augment.support.console import PlainConsole
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
 from augment.support.process import end_with_parent
+from augment.support.reading import check_folder
 from augment.support.signals import StopSignals
 from augment.support.text import amount
-from augment.support.writing import check_folder
 from trainer.loop.callback import Callback
 from trainer.run.folder import SWEEP_FILE
 from trainer.run.summary import FAILED

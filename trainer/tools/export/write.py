@@ -23,8 +23,8 @@ from augment.pipeline.serving.transform_source import python_source, require_fix
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from augment.support.files import installed_version, write_atomically, write_json
+from augment.support.reading import check_folder
 from augment.support.text import amount, list_some, plural
-from augment.support.writing import check_folder
 from trainer.run.trained import Trained, load_trained
 from trainer.tasks.segment import Segment
 from trainer.tools.evaluate import evaluated_split

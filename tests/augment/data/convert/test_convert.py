@@ -21,7 +21,7 @@ from augment.support.errors import UserError
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 OUT = Path("my photos")
-TINY = 2 / 1024  # MiB, of one image or two
+TINY = 2048  # bytes, of one image or two
 
 # Names that a list, JSON, a shell and the command line have to keep apart.
 ODD = ('a "b", c', "it's", "rüde \u2603", "true")
@@ -66,9 +66,10 @@ CASES = [("folder", "classes"), *(("webdataset", name) for name in GIVEN)]
 
 
 @pytest.mark.parametrize(("to", "name"), CASES)
-def test_converted_data_is_identical(to: str, name: str, image_files: Split) -> None:
+def test_converted_data_is_identical(to: str, name: str, image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augment.data.conversion._SHARD", TINY)
     dataset = given(name, image_files)
-    convert(dataset, OUT, Options(to, shard_mb=TINY), jobs=2)
+    convert(dataset, OUT, Options(to))
     assert len(list(OUT.glob("train-*.tar"))) > 2 or to == "folder"
     written = parse_data(settings_of(dataset, to, OUT)).load()
     assert written.task == dataset.task
@@ -125,7 +126,7 @@ def test_a_conversion_that_stops_leaves_nothing_and_starts_anew(
     dataset = given("classes", image_files)
     broken = replace(dataset, val=Split((Failing("a", error),), (0,)))
     with pytest.raises(raised, match=message):
-        convert(broken, OUT, Options("webdataset"), jobs=2)
+        convert(broken, OUT, Options("webdataset"))
     assert not list(Path().glob("[.m]*"))
     OUT.mkdir()
     convert(dataset, OUT, Options("webdataset"))

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 from archives import Server, names_in, server
 
-from augment.data.sources import Imagenette, Imagewoof, download
+from augment.data.sources import Imagenette, Imagewoof, imagenette
 from augment.support.errors import UserError
 
 __all__ = ["server"]
@@ -47,7 +47,7 @@ def test_each_source_has_its_own_archives(
         for wnid in ("n02086240", "n01440764", "owl"):
             (tmp_path / f"{name}-320" / split / wnid).mkdir(parents=True)
             (tmp_path / f"{name}-320" / split / wnid / "a.JPEG").touch()
-    monkeypatch.setattr(download, "_downloaded", None)
+    monkeypatch.setattr(imagenette, "_downloaded", None)
     assert source(dir=str(tmp_path), variant="320").load().classes == ("tench", "Shih-Tzu", "owl")
     assert source(dir=str(tmp_path)) != {Imagenette: Imagewoof, Imagewoof: Imagenette}[source](dir=str(tmp_path))
 
