@@ -47,7 +47,9 @@ class Parsed(BaseException):
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_commands_are_valid(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("sample_drawn")
+def test_commands_are_valid(command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     package, *arguments = command
     tools = find_tools(package)
     if arguments[0] == "--help":
@@ -91,8 +93,9 @@ def test_every_tool_is_shown() -> None:
 def tool_lines() -> list[tuple[str, ...]]:
     """Return the first line of each tool."""
     first: dict[tuple[str, ...], tuple[str, ...]] = {}
+    tools = {package: find_tools(package) for package in ("augment", "trainer")}
     for command in commands():
-        if command[1] in find_tools(command[0]):
+        if command[1] in tools[command[0]]:
             first.setdefault(command[:2], command)
     return list(first.values())
 

@@ -16,6 +16,7 @@ import augment
 import trainer
 from augment.cli.conf import set_config_dir
 from augment.cli.tools import run_tool
+from augment.data.dataset import DATA_DIR
 from augment.support.errors import UserError
 from trainer.cli.main import main
 
@@ -192,9 +193,11 @@ CALLS: list[tuple[Callable[[], object], str, str]] = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, finished_run: Path) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, finished_run: Path, sample_set: Path) -> Path:
     """Folders and files that the mistakes name: a good data set, bad ones, and a run."""
     root = tmp_path_factory.mktemp("mistakes")
+    (root / DATA_DIR).parent.mkdir()
+    (root / DATA_DIR).symlink_to(sample_set)
     for number, name in enumerate(("cat", "dog")):
         for split in ("train", "val"):
             (root / "photos" / split / name).mkdir(parents=True)

@@ -1,6 +1,5 @@
-"""Compile kernels for a GPU of compute capability 9.0, which needs none: policies and mixing, or "every op"."""
+"""Compile the kernels for a GPU of compute capability 9.0, which needs none."""
 
-import sys
 from typing import Any
 
 from triton import compile
@@ -25,8 +24,7 @@ def build(function: Any, constants: dict[str, Any], **kinds: str) -> None:
 
 
 if __name__ == "__main__":
-    every_op = len(sys.argv) > 1
-    build(kernel._run, {"raw": False, "every_op": every_op, "block": kernel._BLOCK})
-    if not every_op:
-        build(kernel_mix._mix, {"labels": False, "block": kernel_mix._BLOCK}, images="*fp32")
-        build(kernel_mix._mix, {"labels": True, "block": kernel_mix._BLOCK}, images="*fp32", targets="*fp32")
+    for every_op in (False, True):
+        build(kernel._run, {"raw": False, "every_op": every_op, "block": kernel._BLOCK})
+    build(kernel_mix._mix, {"labels": False, "block": kernel_mix._BLOCK}, images="*fp32")
+    build(kernel_mix._mix, {"labels": True, "block": kernel_mix._BLOCK}, images="*fp32", targets="*fp32")

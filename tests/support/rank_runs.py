@@ -50,11 +50,15 @@ def settings_of(images: Path) -> list[str]:
     ]
 
 
-def environment(rank: int = 0, size: int = 1, port: int = 0) -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT), str(SUPPORT)])
+def variables(rank: int, size: int, port: int) -> dict[str, str]:
+    """Return what torchrun sets for a rank; nothing for one process."""
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
-    given = {name: str(value) for name, value in ranks.items()} if size > 1 else {}
-    return os.environ | given | {"PYTHONPATH": path, "MASTER_ADDR": "localhost", "OMP_NUM_THREADS": "1"}
+    return {name: str(value) for name, value in ranks.items()} if size > 1 else {}
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), str(SUPPORT)])
+    return os.environ | {"PYTHONPATH": path, "MASTER_ADDR": "localhost", "OMP_NUM_THREADS": "1"}
 
 
 def state_of(run: Path) -> FitState:

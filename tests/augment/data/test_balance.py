@@ -9,7 +9,6 @@ import pytest
 import torch
 from decoded import for_device
 from loaders import build_loader
-from sklearn.utils.class_weight import compute_class_weight
 from stores import write_arrays, write_shards
 
 from augment.data.dataset import Dataset, Split, Task
@@ -127,6 +126,8 @@ def test_another_balance_is_another_identity(stored: dict[str, Split]) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_weights_of_classes_are_those_of_scikit_learn(seed: int) -> None:
+    from sklearn.utils.class_weight import compute_class_weight
+
     targets = np.random.default_rng(seed).choice([0, 1, 3], 50, p=[0.7, 0.1, 0.2])
     weights = np.array(balanced(dataset(tuple(targets.tolist())), "weights", 0).train.weights)
     expected = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=targets)

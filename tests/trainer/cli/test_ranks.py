@@ -1,11 +1,9 @@
 """Several processes that train one model: the same as one process with the same batches, and exact when resumed."""
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,8 +19,10 @@ from trainer.run.config import load_config
 from trainer.run.jobs import check_jobs
 
 FITS: Mapping[str, Sequence[str]] = {
-    "weights": [*WHOLE, "data.balance=weights", "fit.label_smoothing=0.1", "fit.optimizer=adamw"],
-    "averaged": [*WHOLE, "++callbacks.ema={decay: 0.9, warmup: false}", "++callbacks.grad_clip.max_norm=0.5"],
+    "whole": [
+        *(*WHOLE, "data.balance=weights", "fit.label_smoothing=0.1", "fit.optimizer=adamw"),
+        *("++callbacks.ema={decay: 0.9, warmup: false}", "++callbacks.grad_clip.max_norm=0.5"),
+    ],
     "accumulated": ["fit.batch_size=6", "fit.accumulate=4", *WHOLE[1:]],  # 6, 6 and 1 images make a step
     "norm": [*WHOLE, "model.dropout=1"],
     "limited": [*PARTS, "fit.limit_batches=2", "fit.epochs=1"],
@@ -32,8 +32,9 @@ FITS: Mapping[str, Sequence[str]] = {
     "stopped": [*PARTS, *STOP],
     "resumed": [*PARTS, *STOP, "fit.resume=stopped"],
     "different": PARTS,
+    "command": [*PARTS, "fit.epochs=1", "fit.gpus=3"],
 }
-ALIKE = ("weights", "averaged", "accumulated")
+ALIKE = ("whole", "accumulated")
 BY_ONE = (*ALIKE, "norm", "limited")
 # What rank 0 is given more in the fit "different", and what the others are.
 FIRST, OTHERS = ["run.name=a", "fit.resume=auto"], ["fit.lr=0.2", "aug.train.flip.p=0.25", "run.name=b"]
@@ -44,43 +45,20 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_images(tmp_path_factory.mktemp("ranks") / "images")
 
 
-def train_all(size: int, fits: Sequence[str], images: Path, folder: Path) -> None:
-    """Let some ranks train fits, in folders of their names."""
-    folder.mkdir()
-
-    def lines(rank: int) -> str:
-        more = {"different": OTHERS if rank else FIRST}
-        given = [(name, [*settings_of(images), *FITS[name], *more.get(name, [])]) for name in fits]
-        return "".join(json.dumps({"overrides": overrides, "folder": name}) + "\n" for name, overrides in given)
-
-    ended = start_all([lines(rank) for rank in range(size)], folder)
-    assert not any(found.returncode for found in ended), "\n".join(found.stdout for found in ended)
-    (folder / "said.json").write_text(json.dumps([found.stdout for found in ended]))
-
-
-def start_all(lines: Sequence[str], folder: Path) -> "list[subprocess.CompletedProcess[str]]":
-    """Run the program of ranks in as many processes as there are lines, each with its own."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-
-    def start(rank: int) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, str(SUPPORT / "rank_program.py")]
-        given = {"env": environment(rank, len(lines), port), "input": lines[rank], "cwd": folder}
-        return subprocess.run(
-            command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, **given
-        )
-
-    with ThreadPoolExecutor(len(lines)) as pool:
-        return [*pool.map(start, range(len(lines)))]
-
-
 @pytest.fixture(scope="module")
 def runs(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """The folder of the fits that each number of ranks trained."""
     root = tmp_path_factory.mktemp("ranks")
+    given = {}
     for size, fits in {1: BY_ONE, 3: [name for name in FITS if name != "limited"]}.items():
-        train_all(size, fits, images, root / str(size))
+        (root / str(size)).mkdir()
+        more = [{"different": OTHERS if rank else FIRST} for rank in range(size)]
+        given[str(root / str(size))] = [
+            [(name, [*settings_of(images), *FITS[name], *others.get(name, [])]) for name in fits] for others in more
+        ]
+    program = [sys.executable, str(SUPPORT / "rank_program.py")]
+    ended = subprocess.run(program, env=environment(), input=json.dumps(given), text=True, stderr=-1, timeout=300)
+    assert ended.returncode == 0, "".join([ended.stderr, *(file.read_text() for file in root.glob("*/*.txt"))])
     return {size: root / str(size) for size in (1, 3)}
 
 
@@ -106,7 +84,8 @@ def test_running_statistics_are_those_of_all_samples(runs: dict[int, Path]) -> N
 
 @pytest.mark.slow
 def test_ranks_with_different_configurations_are_refused(runs: dict[int, Path]) -> None:
-    for said in json.loads((runs[3] / "said.json").read_text()):
+    for rank in range(3):
+        said = (runs[3] / f"{rank}.txt").read_text()
         assert "aug.train.flip.p, fit.lr: not the same on rank 1 as on rank 0. Allowed: the same con" in said
     assert not (runs[3] / "different" / "config.yaml").exists()
 
@@ -156,24 +135,23 @@ def test_each_sample_counts_once(runs: dict[int, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_starts_the_ranks(images: Path, tmp_path: Path) -> None:
-    ended = command(tmp_path, images, "hydra.run.dir=run", "fit.epochs=1")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("finished after 1 epoch") == ended.stdout.count("train loss") == 1
-    assert state_of(tmp_path / "run").ranks == 2
-    assert load_config(tmp_path / "run")["fit"]["gpus"] == 2
+def test_the_first_rank_speaks_for_all(runs: dict[int, Path]) -> None:
+    said = [(runs[3] / f"{rank}.txt").read_text() for rank in range(3)]
+    assert ["finished after 1 epoch" in text for text in said] == [True, False, False]
+    assert state_of(runs[3] / "command").ranks == 3
 
 
 @pytest.mark.slow
-def test_a_rank_that_fails_ends_the_others(images: Path, tmp_path: Path) -> None:
+def test_the_command_starts_ranks_and_one_that_fails_ends_the_others(images: Path, tmp_path: Path) -> None:
     ended = command(tmp_path, images, "hydra.run.dir=run", trouble="fail/1/2")
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     cause = "rank 1: RuntimeError: shape '[2]' is invalid"
     assert f"error: {cause}" in ended.stderr
-    assert ended.stderr.count("RuntimeError") == 1
+    assert ended.stderr.count("RuntimeError") == ended.stdout.count("train loss") == 1
     assert "error: rank 1 failed; its message says why. fit.resume=run continues" in ended.stderr
     assert cause in json.loads((tmp_path / "run" / "summary.json").read_text())["error"]
+    assert load_config(tmp_path / "run")["fit"]["gpus"] == 2
 
 
 @pytest.mark.parametrize("first", [True, False])

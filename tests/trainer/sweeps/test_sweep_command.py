@@ -19,7 +19,13 @@ Call = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def call(runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(
+    runs: FakeRuns,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sample_drawn: None,
+) -> Call:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -193,7 +199,7 @@ def test_a_stranger_s_sweep_decides_on_values_only(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["resume", "nowhere"], "nowhere: there is no such folder. The current folder holds S. Allowed: the folder"),
+        (["resume", "nowhere"], "nowhere: there is no such folder. The current folder holds S, outputs. Allowed: "),
         (["resume", "S", "fit.lr=1"], "fit.lr=1: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*"),
         (["retry", "S", "--job", "nothing"], "--job nothing: no such job in S."),
         (
@@ -250,7 +256,7 @@ def test_a_finished_search_of_somebody_else_is_shown(call: Call, runs: FakeRuns)
 )
 def test_what_would_have_no_effect_or_no_folder(call: Call, given: str, message: str) -> None:
     assert call("-m", "seed=0,1", "hydra.sweep.dir=S", given) == (2, f"error: {message}\n")
-    assert not any(Path().iterdir())
+    assert [file.name for file in Path().iterdir()] == ["outputs"]  # where the sample set is
 
 
 def test_the_last_of_several_values_counts(call: Call, runs: FakeRuns) -> None:
