@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from augment.params import Count, Flag, Number, setting
+from augment.support.lazy import Tensor, nn, torch
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
 from trainer.optim.schedule import position
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     from trainer.loop.learner import Learner
 
 
@@ -43,8 +42,6 @@ class EMA(Callback):
 
     def after_step(self, learner: Learner) -> None:
         """Move the average towards the current values."""
-        import torch
-
         if position(learner.step + 1, learner.total_steps) < self.start:
             return
         self._steps += 1
@@ -102,7 +99,5 @@ def _copies(model: nn.Module) -> dict[str, Tensor]:
 
 def _copy(to: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     """Write values into tensors of the same names, in one launch."""
-    import torch
-
     with torch.no_grad():
         torch._foreach_copy_([*to.values()], [values[name] for name in to])

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Text, setting
 from augment.support.errors import UserError
+from augment.support.lazy import nn
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback
 from trainer.optim.layers import layer_of, matches
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from trainer.loop.learner import Learner
 
 

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from augment.params import Count, setting
 from augment.support.background import Background
+from augment.support.lazy import Tensor
 from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from trainer.loop.learner import Learner
 
 BATCH = "batch.png"

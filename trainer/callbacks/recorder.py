@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_atomically
+from augment.support.lazy import Tensor, torch
 from augment.support.reading import append
 from trainer.loop.callback import Callback, Phase
 from trainer.tasks.display import MetricsRow
@@ -19,8 +20,6 @@ from trainer.tasks.metric import Metric
 from trainer.tasks.task import AUTO
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from trainer.loop.learner import Learner
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
@@ -173,8 +172,6 @@ class Recorder(Callback):
 
     def after_epoch(self, learner: Learner) -> None:
         """Write the row and the running values."""
-        import torch
-
         memory = {}
         if learner.device.type == "cuda":
             memory = {"gpu_memory_mib": torch.cuda.max_memory_allocated(learner.device) / 2**20}

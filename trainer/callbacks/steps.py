@@ -9,6 +9,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from augment.params import Number, setting
+from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import amount
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.callbacks.registry import configurable
@@ -17,8 +18,6 @@ from trainer.optim.schedule import Schedule, drops, position
 from trainer.tasks.registry import smaller_is_better
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     from trainer.loop.learner import Learner
 
 log = logging.getLogger(__name__)
@@ -88,8 +87,6 @@ class GradClip(Callback):
 
     def before_step(self, learner: Learner) -> None:
         """Clip the gradients, without a check for NaN, which would wait for the device."""
-        from torch import nn
-
         nn.utils.clip_grad_norm_(learner.model.parameters(), self.max_norm, error_if_nonfinite=False)
 
 
@@ -105,8 +102,6 @@ class LossScale(Callback):
 
     def after_train(self, learner: Learner) -> None:
         """Log the state of the scaling."""
-        import torch
-
         scaler = learner.runner.scaler
         if scaler is None:
             return
@@ -160,8 +155,6 @@ class FreshStatistics(Callback):
 
     def before_step(self, learner: Learner) -> None:
         """Let the batches of the step count by their images; ranks have averaged their statistics by now."""
-        import torch
-
         (first, batches), images_in = learner.group, learner.train_loader.images_in
         share = images_in(learner.epoch, first, batches) / images_in(learner.epoch, 0, first + batches)
         for name, norm in _norms(learner.model):
@@ -178,8 +171,6 @@ class FreshStatistics(Callback):
 
 def _norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield the batch norms that gather a moving average, with their names."""
-    from torch import nn
-
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     for name, module in model.named_modules():
         if isinstance(module, kinds) and module.training and module.momentum and module.running_mean is not None:

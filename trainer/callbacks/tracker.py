@@ -18,6 +18,7 @@ from PIL import Image
 from augment.data.images import portable_name
 from augment.support.background import CallQueue
 from augment.support.errors import UserError, first_line, missing_package
+from augment.support.lazy import nn
 from augment.support.reading import read_object
 from augment.support.text import as_bytes, printable
 from trainer.callbacks.checkpoint import best_model, best_of
@@ -31,8 +32,6 @@ from trainer.loop.callback import Callback, Phase
 from trainer.loop.checkpoint import BEST, BestModel
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from trainer.loop.learner import Learner
 
 # Names of what all trackers get besides metrics.

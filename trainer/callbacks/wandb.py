@@ -8,19 +8,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from PIL import Image
 
 from augment.params import SENDS, Choice, Flag, Text, setting
 from augment.support.errors import UserError
+from augment.support.lazy import nn
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
 from trainer.tasks.registry import smaller_is_better
-
-if TYPE_CHECKING:
-    from torch import nn
 
 _PROJECT = "dali-trainer"
 

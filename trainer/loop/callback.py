@@ -9,10 +9,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from augment.support.errors import UserError, suggest
+from augment.support.lazy import Tensor, nn
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     from augment.data.dataset import ImageRef
     from trainer.loop.learner import Learner
     from trainer.loop.stages import FitStage

@@ -9,16 +9,13 @@ from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from itertools import count, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from augment.support.errors import UserError
 from augment.support.files import atomic_path
+from augment.support.lazy import Tensor, torch
 from augment.support.reading import contents, regular
 from trainer.loop.plain import DamagedError, check_tensors, is_whole, read_plain
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 LAST, BEST = "last.pt", "best.pt"
 COUNTERS = "num_batches_tracked"  # how the names of batch norms' counters of training batches end
@@ -81,8 +78,6 @@ log = logging.getLogger(__name__)
 
 def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
     """Write a state; until it is complete, readers see the old file; keep some, as last.1.pt (the newest) and so on."""
-    import torch
-
     with atomic_path(path, durable=True) as part:
         with part.open("wb") as file:
             try:
@@ -169,9 +164,7 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
     """Yield all tensors in plain values."""
-    from torch import Tensor
-
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
         yield from _tensors_in(inner)
@@ -179,16 +172,12 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
 
 def random_state(device: torch.device) -> dict[str, Any]:
     """Return the states of PyTorch's generators: that of the CPU, and that of the device if it is a GPU."""
-    import torch
-
     cuda = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return {"cpu": torch.get_rng_state(), "cuda": cuda}
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     """Restore what `random_state` returned, also for a GPU with another number."""
-    import torch
-
     # Generators take their states from the host, wherever the checkpoint's tensors were put.
     torch.set_rng_state(state["cpu"].cpu())
     if state["cuda"] and device.type == "cuda":
@@ -202,9 +191,7 @@ def on_host(state: S) -> S:
 
 def to_host(value: Any) -> Any:
     """Return a copy of plain values with their tensors in the host's memory."""
-    from torch import Tensor
-
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
         copied = copy(value)  # with the attributes of a module's state

@@ -9,12 +9,10 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.support.errors import UserError, first_line
-
-if TYPE_CHECKING:
-    import torch
+from augment.support.lazy import torch
 
 _BROKEN = (
     *(OSError, EOFError, LookupError, RuntimeError, ValueError, OverflowError, TypeError, AttributeError),
@@ -48,8 +46,6 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
         DamagedError: the file is cut short, or something else.
         UserError: it is compressed, or holds objects of other types.
     """
-    import torch
-
     # torch.load would mistake anything else for one of its own old formats, and fail in unpredictable ways.
     whole = is_whole(path)
     try:
@@ -74,8 +70,6 @@ def check_tensors(tensors: Iterable[object], path: Path) -> None:
     Raises:
         UserError: one is something else, or repeats its numbers.
     """
-    import torch
-
     for value in tensors:
         if not isinstance(value, torch.Tensor):
             raise UserError(f"{path}: holds other types than a checkpoint does.")

@@ -3,15 +3,12 @@
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Flag, Texts, setting
 from augment.support.errors import UserError
+from augment.support.lazy import torch
 from augment.support.process import launched, local_rank
 from augment.support.text import amount
-
-if TYPE_CHECKING:
-    import torch
 
 _GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # how they are also called
 VIEWS = ("none", "flip", "flip_shift")  # names of `trainer.tasks.tta.TTA`
@@ -122,16 +119,12 @@ class LoopSettings:
 
     def autocast(self, device: "torch.device") -> "torch.autocast":
         """Return the context of the forward pass."""
-        import torch
-
         kind = torch.float16 if self.scaled else torch.bfloat16
         # The recording of one pass must not use the converted weights of another.
         return torch.autocast(device.type, kind, enabled=self.half, cache_enabled=False)
 
     def set_precision(self, device: "torch.device") -> None:
         """Set how exact PyTorch's matrix products in float32 are on a GPU."""
-        import torch
-
         if device.type == "cuda":
             # PyTorch's own default is exact matrix products, but TF32 in convolutions.
             torch.set_float32_matmul_precision("highest" if self.precision == "fp32" else "high")
@@ -142,8 +135,6 @@ class LoopSettings:
         Raises:
             UserError: device is a GPU that PyTorch does not see, or there are fewer GPUs than processes.
         """
-        import torch  # the import takes seconds, but checking a configuration should be quick
-
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         device = torch.device(("cuda" if count else "cpu") if self.device == "auto" else self.device)
         index: int | None = device.index

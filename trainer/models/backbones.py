@@ -4,6 +4,7 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from augment.support.errors import UserError, first_line
+from augment.support.lazy import torch
 from trainer.models.base import Pretrained
 
 _TIMEOUT = 10  # seconds
@@ -37,8 +38,7 @@ class Backbone(Pretrained):
         backbone = next((known for known in _BACKBONES if known in self.name), "")
         if not self.loads or not backbone:
             return ""
-        from torch.hub import get_dir
         from torchvision.models import get_model_weights
 
         url = str(get_model_weights(backbone)["DEFAULT"].url)
-        return "" if (Path(get_dir()) / "checkpoints" / url.rpartition("/")[2]).exists() else url
+        return "" if (Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]).exists() else url

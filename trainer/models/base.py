@@ -3,12 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from augment.params import Size, Text, setting
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from augment.support.lazy import Tensor, nn
 
 Channels = tuple[float, float, float]
 

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from augment.params import Choice, Flag, Size, setting
 from augment.support.errors import UserError
+from augment.support.lazy import Tensor, nn
 from trainer.models.backbones import Backbone
 from trainer.models.base import model
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 # The small one, for two CPU cores, see `trainer.models.detecting.small_fcos`.
 _SMALL = "fcos_cnn"

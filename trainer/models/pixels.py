@@ -3,17 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from augment.params import Flag, Size, Text, setting
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD
 from augment.support.errors import UserError, first_line, missing_package, suggest
+from augment.support.lazy import Tensor, nn
 from trainer.models.backbones import Backbone
 from trainer.models.base import Channels, Pretrained, model
 from trainer.models.timm_models import Timm
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @model("unet")

@@ -4,20 +4,18 @@ The settings of a model build its network, and only then import PyTorch, which t
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import trainer.models.detector
 import trainer.models.pixels  # noqa: F401  # so that their models are in the registry
 from augment.params import Choice, Count, Flag, Number, Size, parse_named, setting
 from augment.support.errors import UserError, first_line
+from augment.support.lazy import nn, torch
 from trainer.models.base import MODELS as MODELS
 from trainer.models.base import Channels as Channels
 from trainer.models.base import Model as Model
 from trainer.models.base import model as model
 from trainer.models.timm_models import Timm as Timm
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 def parse_model(given: object) -> Model:
@@ -38,8 +36,6 @@ class Cnn(Model):
 
     def build(self, classes: int, size: Size) -> "nn.Module":
         """Build it for images of any size."""
-        from torch import nn
-
         widths, strides = (3, 16, 32, 64, 64, 64, 128, 256), (1, 2, 2, 2, 2, 2, 2)
         layers: list[nn.Module] = []
         for inputs, outputs, stride in zip(widths, widths[1:], strides, strict=False):
@@ -117,8 +113,6 @@ def check_model(
         UserError: see `Model.build`; or an image of that size does not fit through the network, or there is not one
             output for each class.
     """
-    import torch
-
     shown = fed or size
     with torch.device("meta"):
         network = settings.untrained().build(classes, size).eval()

@@ -6,14 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.params import Flag, OptionMap, Size, Text, check_known, setting
 from augment.support.errors import UserError, first_line, suggest
+from augment.support.lazy import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 _TIMEOUT = 10  # seconds
 _NAMES = ("model.safetensors", "pytorch_model.bin")  # of weights on the hub
@@ -87,8 +85,6 @@ class Timm(Pretrained):
 
     def _check_options(self, timm: Any, own: Mapping[str, Any]) -> None:
         """Check the names of options against the signature of the model's class, as functions of timm hide them."""
-        import torch
-
         with torch.device("meta"):
             takes = signature(type(timm.create_model(self.name))).parameters
         check_known(own, {name: None for name in takes if name not in _ELSEWHERE}, "model.options")

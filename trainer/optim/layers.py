@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-if TYPE_CHECKING:
-    from torch import nn
+from augment.support.lazy import nn
 
 
 def layer_of(network: nn.Module, *, coarse: bool = False) -> dict[str, int]:
@@ -37,8 +36,6 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 def _children(module: nn.Module, prefix: str, *, deep: bool) -> Iterator[list[str]]:
     """Yield the names of each child's parameters; children that only contain a row of others are expanded."""
-    from torch import nn
-
     own = [f"{prefix}{name}" for name, _ in module.named_parameters(recurse=False)]
     if own:
         yield own

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
+from augment.support.lazy import torch
 from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.process import host_memory
 from augment.support.text import amount
@@ -68,8 +69,6 @@ def folder_error(error: OSError, folder: Path) -> UserError | None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error, from whichever library, means that the GPU or the host ran out of memory."""
-    import torch
-
     if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -79,8 +78,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def too_large(error: BaseException, config: Config, *, training: bool = True) -> UserError:
     """Return an error that says what did not fit, and which settings to reduce."""
-    import torch
-
     fit, device = config.fit, config.fit.torch_device()
     if device.type == "cpu" or isinstance(error, MemoryError) or any(t in str(error) for t in _OUT_OF_HOST_MEMORY):
         where, other = f"the host ({host_memory() / 2**30:.0f} GiB)", "a machine with more memory"

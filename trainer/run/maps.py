@@ -17,6 +17,7 @@ from augment.pipeline.loader import Loader
 from augment.pipeline.reading import Order, Shard
 from augment.support.errors import first_line
 from augment.support.files import write_atomically
+from augment.support.lazy import Tensor, nn
 from trainer.figures.attention import class_maps, installed, overlay, with_weights
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, load
@@ -24,8 +25,6 @@ from trainer.tasks.classify import ClassSamples
 from trainer.tasks.meter import Samples
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     from augment.recipe.plan import Plan
     from trainer.loop.learner import Learner
 

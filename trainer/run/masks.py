@@ -15,11 +15,10 @@ from augment.data.images import open_image, orientation_of, to_rgb
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
+from augment.support.lazy import F, Tensor, torch
 from trainer.loop.callback import Callback
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from trainer.loop.learner import Learner
 
 _MOST = 2**25  # values that are sampled at once
@@ -87,9 +86,6 @@ def stored_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray
     Returns:
         (height, width) labels; 255 where the output shows nothing of the image.
     """
-    import torch
-    from torch.nn.functional import grid_sample
-
     height, width = output.shape[1:]
     matrix = frame.to(device=output.device, dtype=torch.float64)
     x = torch.arange(size[1], dtype=torch.float64, device=output.device)
@@ -99,7 +95,7 @@ def stored_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray
         across, down, w = (row[0] * x + row[1] * y + row[2] for row in matrix)
         across, down = across / w, down / w
         grid = torch.stack([(2 * across + 1) / width - 1, (2 * down + 1) / height - 1], dim=-1)
-        sampled = grid_sample(output[None].float(), grid[None].float(), padding_mode="border", align_corners=False)
+        sampled = F.grid_sample(output[None].float(), grid[None].float(), padding_mode="border", align_corners=False)
         inside = (across >= -0.5) & (across <= width - 0.5) & (down >= -0.5) & (down <= height - 0.5)
         parts.append(sampled[0].argmax(dim=0).where(inside, IGNORE).byte())
     return torch.cat(parts).cpu().numpy()

@@ -13,6 +13,7 @@ from augment.cli.trust import with_overrides
 from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
+from augment.support.lazy import Tensor, nn, torch
 from augment.support.reading import contents
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, BestModel, load
@@ -24,8 +25,6 @@ from trainer.tasks.task import Task
 from trainer.tasks.tta import check_views
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     from trainer.loop.learner import Learner
 
 
@@ -46,8 +45,6 @@ class KeptOutputs(Callback):
 
     def in_order(self) -> list[Tensor]:
         """Return the tensors of the whole pass in the order of the split's files, on the CPU."""
-        import torch
-
         indices, *parts = (torch.cat(kept).cpu() for kept in zip(*self._kept, strict=True))
         order = indices.argsort()
         return [part[order] for part in parts]
@@ -107,7 +104,6 @@ def load_trained(
     if isinstance(loaded.get("model"), dict):
         loaded["model"].pop("weights", None)  # what training started from is not read again
     config = parse_config(with_overrides(loaded, given, run / CONFIG_FILE, trust=trust, data=data))
-    import torch
 
     best = load(run / BEST, BestModel)
     task = task_named(best.task)

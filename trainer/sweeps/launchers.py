@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from augment.params import parse_settings
 from augment.support.errors import UserError, missing_package, suggest
 from augment.support.files import shown
+from augment.support.lazy import torch
 from augment.support.text import amount, list_some
 from trainer.run.config import Config
 from trainer.run.summary import FAILED, RUNNING, Summary
@@ -100,14 +101,12 @@ class Local(LocalSettings, Launcher):
     def check(self, configs: Iterable[Config]) -> None:
         """Check that the GPUs are there, and that no job names its own by a number if each worker sees a single one."""
         devices, gpus = {config.fit.device for config in configs}, self._gpus
-        if gpus and devices != {"cpu"}:  # with fit.device=auto, jobs would train on the CPU in their place
-            import torch  # the import takes seconds
-
-            if max(map(int, gpus)) >= (seen := torch.cuda.device_count()):
-                allowed = f"numbers below {seen}, or fit.device=cpu" if seen else "no hydra.launcher.gpus"
-                raise UserError(
-                    f"hydra.launcher.gpus={self.gpus}: PyTorch sees {amount(seen, 'GPU')} here. Allowed: {allowed}."
-                )
+        # With fit.device=auto, jobs would train on the CPU in their place.
+        if gpus and devices != {"cpu"} and max(map(int, gpus)) >= (seen := torch.cuda.device_count()):
+            allowed = f"numbers below {seen}, or fit.device=cpu" if seen else "no hydra.launcher.gpus"
+            raise UserError(
+                f"hydra.launcher.gpus={self.gpus}: PyTorch sees {amount(seen, 'GPU')} here. Allowed: {allowed}."
+            )
         for device in devices:
             if ":" in device and device != "cuda:0" and gpus:
                 raise UserError(

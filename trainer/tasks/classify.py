@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.support.lazy import F, Tensor, nn, torch
 from augment.support.text import amount
 from trainer.tasks.display import (
     Bar,
@@ -30,10 +30,6 @@ from trainer.tasks.meter import Samples
 from trainer.tasks.metrics.classification import confusion, wilson_interval
 from trainer.tasks.registry import register
 from trainer.tasks.task import S, Task, listed
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 # Classes up to which the report shows the confusion matrix next to the bars; with more it shows the most confused pairs
 # there, and the matrix below, as an image.
@@ -76,9 +72,6 @@ class ClassTask(Task[S]):
 
     def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
         """Return the logarithms of the mean probabilities."""
-        import torch
-        from torch.nn import functional as F
-
         looks = [math.log(weight) + F.log_softmax(output, dim=1) for weight, output in views]
         return torch.stack(looks).logsumexp(dim=0)
 
@@ -125,8 +118,6 @@ class Classify(ClassTask[ClassSamples]):
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         """Return outputs and classes, or shares, of two samples."""
-        import torch
-
         outputs, targets = super().example(names)
         return outputs, torch.full_like(targets, 1 / names) if shares else targets[:, 0].long()
 

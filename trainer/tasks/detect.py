@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from augment.data.targets.boxes import BOXES
+from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import amount, plural
 from trainer.tasks.display import Bar, BarChart, Bars, Finding, FoundObject, Section, WrongSample, percent
 from trainer.tasks.losses import LossFunction, LossSettings
@@ -16,9 +17,6 @@ from trainer.tasks.placing import PlacedSamples, PlacedTask, placed
 from trainer.tasks.registry import register
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
     from augment.drawing.targets import Drawing
 
 # The lowest score of objects that people look at, and the least IoU of a box that is right.
@@ -57,14 +55,11 @@ class Detect(PlacedTask):
 
     def unmixed(self, targets: Any) -> Tensor:
         """Return a list of dicts as one tensor, (N, K, 6), NaN beyond the objects of an image."""
-        import torch
-        from torch.nn.utils.rnn import pad_sequence
-
         rows = [
             torch.cat([of["boxes"], of["labels"][:, None], (of["iscrowd"] | of["difficult"])[:, None]], dim=1)
             for of in targets
         ]
-        return pad_sequence(rows, batch_first=True, padding_value=math.nan)
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=math.nan)
 
     def objects(self, output: Tensor, frame: Tensor, size: tuple[int, int], names: Sequence[str]) -> list[FoundObject]:
         """Return the objects of an image, (D, 6), in pixels of the stored one, the highest score first.
@@ -148,8 +143,6 @@ _COUNTS = ("objects", "images")
 
 def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:
     """Return the hulls of boxes, (K, 4) float64, moved by a matrix between pixels, (3, 3)."""
-    import torch
-
     corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2).double() - 0.5
     moved = placed(corners.reshape(1, -1, 2), matrix[None]).reshape(-1, 4, 2) + 0.5
     return torch.cat([moved.amin(dim=1), moved.amax(dim=1)], dim=1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from augment.data.dataset import Split
 from augment.data.targets.keypoints import KEYPOINTS, mirrored
+from augment.support.lazy import F, Tensor, nn, torch
 from augment.support.text import amount
 from trainer.tasks.display import Bar, Bars, Finding, Section, WrongSample, percent
 from trainer.tasks.loss import named_loss
@@ -22,9 +23,6 @@ from trainer.tasks.placing import PlacedSamples, PlacedTask, placed
 from trainer.tasks.registry import register
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
     from augment.drawing.targets import Drawing
     from augment.pipeline.batch import Batch
 
@@ -45,13 +43,11 @@ class PointLoss:
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of outputs, (N, 2P), for targets, (N, P, 3)."""
-        from torch.nn.functional import smooth_l1_loss
-
         visible = targets[..., 2:] > 0
         found = outputs.reshape(*visible.shape[:-1], 2)
         # Where a point is not visible, its place may be anything.
         true = targets[..., :2].where(visible, found.detach())
-        return smooth_l1_loss(found, true, beta=_BETA, reduction="sum") / visible.sum().clamp(min=1)
+        return F.smooth_l1_loss(found, true, beta=_BETA, reduction="sum") / visible.sum().clamp(min=1)
 
 
 @register
@@ -72,23 +68,17 @@ class KeypointTask(PlacedTask):
 
     def targets_of(self, batch: Batch) -> Tensor:
         """Return x and y as outputs have them, and visibility, (N, P, 3)."""
-        import torch
-
         (scale, _, left), (_, _, top), _ = _scaling(batch.images)
         x, y, visible = batch.targets.unbind(dim=-1)
         return torch.stack([x * scale + left, y * scale + top, visible], dim=-1)
 
     def frames_of(self, batch: Batch) -> Tensor | None:
         """Return the matrices from stored pixels to what outputs are in."""
-        import torch
-
         scaling = torch.tensor(_scaling(batch.images), dtype=torch.float64)
         return None if batch.frames is None else scaling @ batch.frames
 
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
         """Remember which points change places in a mirror image."""
-        import torch
-
         pairs = getattr(train.kind, "flip_pairs", ())
         network.register_buffer(MIRRORED, torch.tensor(mirrored(len(names), pairs)))
         return f"{amount(len(pairs), 'pair')} of points change places in mirror images" if pairs else ""
@@ -105,14 +95,10 @@ class KeypointTask(PlacedTask):
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         """Return outputs and visible points of two images."""
-        import torch
-
         return super().example(names)[0], torch.ones(2, names, 3)
 
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
         """Return points of mirror images where they are in the images, with left and right exchanged."""
-        import torch
-
         x, y = outputs.reshape(len(outputs), -1, 2).unbind(dim=-1)
         return torch.stack([-x, y], dim=-1).index_select(1, network.get_buffer(MIRRORED)).flatten(1)
 
@@ -157,8 +143,6 @@ class KeypointTask(PlacedTask):
 
     def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
         """Draw the visible points."""
-        import torch
-
         for side, points in zip(sides, (target[:, :2], output.reshape(-1, 2)), strict=True):
             at = torch.cat([placed(points[None], matrix[None])[0], target[:, 2:].double()], dim=1)
             side.points(at.numpy())

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from augment.params import check_known
 from augment.support.errors import UserError, first_line, suggest
+from augment.support.lazy import F, Tensor
 from trainer.tasks.losses import BinaryCrossEntropy, CrossEntropy, LossFunction, LossSettings
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from trainer.tasks.task import Task
 
-F = TypeVar("F", bound=Callable[..., "Tensor"])
+L = TypeVar("L", bound=Callable[..., "Tensor"])
 
 # By the name of the task and its own.
 LOSSES: dict[tuple[str, str], Callable[..., Tensor]] = {}
@@ -26,7 +25,7 @@ _SMOOTHING = "smoothing"  # the argument by which a loss smooths targets itself
 _SHORT = {"ce": "cross_entropy", "asl": "asymmetric", "l1": "mae", "l2": "mse"}
 
 
-def loss(task: str = "classify", *, name: str = "") -> Callable[[F], F]:
+def loss(task: str = "classify", *, name: str = "") -> Callable[[L], L]:
     """Declare a function `(outputs, targets, *, options)` as a loss of a task, under its own name in `fit.loss`.
 
     It returns a value for each sample, (N,), or several, (N, ...), which count alike, on the device; or their mean, (),
@@ -38,7 +37,7 @@ def loss(task: str = "classify", *, name: str = "") -> Callable[[F], F]:
         name: another name.
     """
 
-    def decorate(function: F) -> F:
+    def decorate(function: L) -> L:
         LOSSES[task, name or function.__name__] = function
         return function
 
@@ -75,11 +74,9 @@ class ClassLoss(CrossEntropy):
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of outputs, (N, classes), for (N,) class indices, or (N, classes) shares."""
-        from torch.nn.functional import one_hot
-
         given, weights = targets, self.weights
         if self.smoothing:
-            shares = one_hot(targets, outputs.shape[1]).to(outputs.dtype) if targets.ndim == 1 else targets
+            shares = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype) if targets.ndim == 1 else targets
             given = shares * (1 - self.smoothing) + self.smoothing / outputs.shape[1]
         values = _total(term(outputs, targets if smooths(term) else given) for term in self.terms)
         if weights is None:

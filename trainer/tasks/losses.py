@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.params import Flag, Number, OptionMap, Text, setting
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from augment.support.lazy import F, Tensor, torch
 
 LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
 
@@ -75,14 +73,12 @@ class CrossEntropy:
             outputs: (N, classes).
             targets: (N,) class indices, or (N, classes) shares.
         """
-        from torch.nn.functional import cross_entropy, one_hot
-
         if self.weights is None or (targets.ndim == 1 and not self.smoothing):
-            return cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing)
+            return F.cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing)
         if targets.ndim == 1:
             # With weights and smoothing PyTorch selects images by a mask, for which it waits for the GPU.
-            targets = one_hot(targets, outputs.shape[1]).to(outputs.dtype)
-        total = cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing, reduction="sum")
+            targets = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
+        total = F.cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing, reduction="sum")
         return total / (targets @ self.weights).sum()
 
 
@@ -105,11 +101,9 @@ class BinaryCrossEntropy:
             outputs: (N, labels) logits.
             targets: (N, labels) in [0, 1].
         """
-        from torch.nn.functional import binary_cross_entropy_with_logits
-
         if self.smoothing:
             targets = targets * (1 - self.smoothing) + self.smoothing / 2
-        return binary_cross_entropy_with_logits(outputs, targets, pos_weight=self.weights)
+        return F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=self.weights)
 
 
 @dataclass(frozen=True)
@@ -163,8 +157,6 @@ class PixelLoss:
 
 def _dice_loss(shares: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
     """Return the loss of each image, (N,), of probabilities, (N, classes, height, width), and (N, 1, height, width)."""
-    import torch
-
     there = torch.zeros_like(shares).scatter(1, truth, counted[:, None].to(shares.dtype))
     common, in_truth, in_shares = (part.flatten(2).sum(dim=2) for part in (shares * there, there, shares))
     has = in_truth > 0

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from augment.support.lazy import F, Tensor, torch
 from trainer.tasks.metric import Metric
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
     from trainer.tasks.task import Task
 
 
@@ -54,8 +52,6 @@ class Meter:
     """
 
     def __init__(self, task: Task[Any], metrics: Sequence[Metric], device: torch.device, *, keep: bool = False) -> None:
-        import torch
-
         self._task, self._metrics = task, tuple(metrics)
         self._means = [metric for metric in metrics if not metric.whole and (keep or len(metric.columns) > 1)]
         self._whole = [metric for metric in metrics if metric.whole and keep]
@@ -119,8 +115,6 @@ class Meter:
         return self._task.condensed(self._task.samples(**{name: kept[name] for name in names})) if kept else None
 
     def _together(self) -> dict[str, Tensor]:
-        import torch
-
         kept, together = self._kept or [{}], {}
         for name in kept[0]:
             joined = torch.cat(_alike([batch[name] for batch in kept]))
@@ -155,10 +149,8 @@ class Meter:
 
 def _alike(parts: list[Tensor]) -> list[Tensor]:
     """Return tensors (N, K, ...) with the largest K of them; what is missing is NaN."""
-    from torch.nn.functional import pad
-
     lengths = {part.shape[1] for part in parts if part.ndim > 2}
     if len(lengths) < 2:
         return parts
     rest = (0, 0) * (parts[0].ndim - 2)
-    return [pad(part, (*rest, 0, max(lengths) - part.shape[1]), value=math.nan) for part in parts]
+    return [F.pad(part, (*rest, 0, max(lengths) - part.shape[1]), value=math.nan) for part in parts]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from augment.support.errors import UserError
+from augment.support.lazy import Tensor
 from trainer.tasks.display import SHARE, TRAIN_LOSS, VAL_LOSS, Column
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 

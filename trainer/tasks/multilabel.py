@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from augment.data.targets.labels import LABELS
+from augment.support.lazy import F, Tensor, nn, torch
 from augment.support.text import amount, plural
 from trainer.tasks.display import Bar, BarChart, Bars, Finding, Section, WrongSample, percent
 from trainer.tasks.loss import LabelLoss, named_loss
@@ -15,10 +15,6 @@ from trainer.tasks.meter import OutputSamples
 from trainer.tasks.metrics.labels import average_precisions, best_threshold
 from trainer.tasks.registry import register
 from trainer.tasks.task import Task
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 
 @register
@@ -43,9 +39,6 @@ class Multilabel(Task[OutputSamples]):
 
     def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
         """Return the logits of the mean probabilities, from logarithms alone, so that none is rounded to 0 or 1."""
-        import torch
-        from torch.nn import functional as F
-
         yes, no = (
             torch.stack([math.log(weight) + F.logsigmoid(sign * logit) for weight, logit in views]).logsumexp(dim=0)
             for sign in (1, -1)

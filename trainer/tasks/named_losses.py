@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from augment.support.lazy import F, Tensor
 from trainer.tasks.loss import Named, loss
 from trainer.tasks.losses import LossFunction, PixelLoss
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @loss("classify")
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return cross entropy, (N,)."""
-    from torch.nn import functional as F
-
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
 @loss("classify")
 def focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
     """Return the focal loss, (N,): confident predictions count less (Lin et al. 2017, arXiv:1708.02002)."""
-    from torch.nn.functional import one_hot
-
     logs = outputs.log_softmax(dim=1)
-    shares = one_hot(targets, outputs.shape[1]) if targets.ndim == 1 else targets
+    shares = F.one_hot(targets, outputs.shape[1]) if targets.ndim == 1 else targets
     # A power below 1 has no slope at 0.
     return -(shares * (1 - logs.exp()).clamp(min=1e-30) ** gamma * logs).sum(dim=1)
 
@@ -76,25 +70,19 @@ def label_asymmetric(
 @loss("regress")
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean squared error, ()."""
-    from torch.nn.functional import mse_loss
-
-    return mse_loss(outputs, targets)
+    return F.mse_loss(outputs, targets)
 
 
 @loss("regress")
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean absolute error, ()."""
-    from torch.nn.functional import l1_loss
-
-    return l1_loss(outputs, targets)
+    return F.l1_loss(outputs, targets)
 
 
 @loss("regress")
 def huber(outputs: Tensor, targets: Tensor, *, delta: float = 1.0) -> Tensor:
     """Return the mean Huber loss, (): quadratic for errors up to `delta`, linear beyond."""
-    from torch.nn.functional import huber_loss
-
-    return huber_loss(outputs, targets, delta=delta)
+    return F.huber_loss(outputs, targets, delta=delta)
 
 
 @loss("segment", name="cross_entropy")

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from augment.support.lazy import Tensor, torch
 from trainer.tasks.meter import OutputSamples
 from trainer.tasks.task import Task
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image
-    from torch import Tensor
 
     from augment.drawing.targets import Drawing
 
@@ -45,7 +45,6 @@ class PlacedTask(Task[PlacedSamples]):
     ) -> Image:
         """Return the image beside itself: on the left what is there, on the right what was found."""
         import numpy as np
-        import torch
         from PIL import Image
 
         from augment.drawing.targets import Drawing
@@ -58,8 +57,6 @@ class PlacedTask(Task[PlacedSamples]):
 
 def placed(points: Tensor, matrices: Tensor) -> Tensor:
     """Return points, (N, K, 2) float64, moved by a matrix for each image, (N, 3, 3)."""
-    import torch
-
     ends = torch.cat([points.double(), points.new_ones(*points.shape[:-1], 1).double()], dim=-1)
     found = ends @ matrices.double().transpose(1, 2)
     return found[..., :2] / found[..., 2:]

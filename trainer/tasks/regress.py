@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.data.dataset import Split
 from augment.data.targets.numbers import NUMBERS
+from augment.support.lazy import Tensor, nn, torch
 from trainer.tasks.display import FigureImage, Finding, Scatter, Section, WrongSample
 from trainer.tasks.loss import named_loss
 from trainer.tasks.losses import LossFunction, LossSettings
@@ -15,10 +16,6 @@ from trainer.tasks.metrics.regression import number_scores
 from trainer.tasks.registry import register
 from trainer.tasks.standardize import Standard
 from trainer.tasks.task import Task
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 
 @register

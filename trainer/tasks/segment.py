@@ -11,6 +11,7 @@ import numpy as np
 
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
+from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import amount, plural
 from trainer.tasks.classify import ClassTask
 from trainer.tasks.display import Bar, Bars, Finding, Matrix, Section, WrongSample, percent
@@ -22,10 +23,8 @@ from trainer.tasks.named_losses import joined
 from trainer.tasks.registry import register
 
 if TYPE_CHECKING:
-    import torch
     from numpy.typing import NDArray
     from PIL import Image
-    from torch import Tensor, nn
 
 _NAMED = 3  # classes in the caption of a mask
 _DRAWN, _SIDE = 96, 96  # thumbnails that are kept of the worst images, and their longer side in pixels
@@ -81,8 +80,6 @@ class Segment(ClassTask[MaskSamples]):
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         """Return outputs and masks of two images of 32 px."""
-        import torch
-
         return torch.zeros(2, names, 32, 32, requires_grad=True), torch.zeros(2, 32, 32, dtype=torch.int64)
 
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
@@ -91,8 +88,6 @@ class Segment(ClassTask[MaskSamples]):
 
     def keep(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """Return the numbers of pixels that `MaskSamples` has."""
-        import torch
-
         predictions = outputs.argmax(dim=1)
         counts = confusions(predictions, targets, outputs.shape[1])
         right = counts.diagonal(dim1=1, dim2=2)
@@ -106,8 +101,6 @@ class Segment(ClassTask[MaskSamples]):
 
     def condensed(self, samples: MaskSamples) -> MaskSamples:
         """Return samples with the masks of the worst images only."""
-        import torch
-
         worst = torch.tensor(_worst(samples)[:_DRAWN], dtype=torch.int64)
         return replace(samples, **{name: getattr(samples, name)[worst] for name in ("masks", "frame", "size")})
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from augment.data.targets.kind import Target
+from augment.support.lazy import Tensor, nn, torch
 from trainer.tasks.losses import LossFunction
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 # Names of the two buffers.
 MEAN, STD = "target_mean", "target_std"
@@ -39,8 +36,6 @@ class Standard:
     @classmethod
     def of(cls, targets: Sequence[Target]) -> Standard:
         """Return mean and std of a split's targets, rows of K numbers; for a constant number, std is 1."""
-        import torch
-
         values = np.array(targets, np.float64)
         mean, std = values.mean(axis=0), values.std(axis=0)
         # A constant's deviation need not be exactly 0, as its mean is rounded.
@@ -70,8 +65,6 @@ class Standard:
             loss: depends only on the difference between outputs and targets.
             device: the device of outputs and targets.
         """
-        import torch
-
         std = self.std.to(device)
 
         def standardized(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from augment.data.dataset import Split
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.kind import Kind
+from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import amount
 from trainer.tasks.display import (
     PACE,
@@ -31,10 +32,8 @@ from trainer.tasks.metric import METRICS, Metric, columns_of
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from numpy.typing import NDArray
     from PIL.Image import Image
-    from torch import Tensor, nn
 
     from augment.pipeline.batch import Batch
 
@@ -142,8 +141,6 @@ class Task(ABC, Generic[S]):
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         """Return outputs and targets of two samples, to try a loss with; with `shares`, targets as if mixed."""
-        import torch
-
         return torch.zeros(2, self.outputs(names), requires_grad=True), torch.full((2, names), 0.5 * shares)
 
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
@@ -155,8 +152,6 @@ class Task(ABC, Generic[S]):
 
     def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
         """Return the average of outputs for several views of the same images, (N, ...) float32, with their weights."""
-        import torch
-
         return torch.stack([weight * output for weight, output in views]).sum(dim=0)
 
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:

@@ -14,13 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.support.errors import UserError
+from augment.support.lazy import F, Tensor, nn, torch
 from trainer.tasks.task import Task
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 View = Callable[["Tensor"], "Tensor"]
 
@@ -37,9 +35,6 @@ def _mirror(images: Tensor) -> Tensor:
 
 def _shift(images: Tensor, direction: int, *, mirror: bool) -> Tensor:
     """Shift images along the diagonal, down and right or, with -1, up and left; reflect them at the edge."""
-    import torch
-    from torch.nn import functional as F
-
     height, width = images.shape[2:]
     pixels = max(1, round(_SHIFT * min(height, width)))
     start = pixels - direction * pixels

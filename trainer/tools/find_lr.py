@@ -20,6 +20,7 @@ from augment.cli.parser import Parser, png_file, positive_number, readable_error
 from augment.support.console import text_console
 from augment.support.errors import UserError
 from augment.support.files import write_json
+from augment.support.lazy import torch
 from augment.support.process import keep_freed_memory
 from augment.support.secrets import as_written
 from augment.support.text import amount
@@ -99,8 +100,6 @@ class LRFinder(Callback):
 
     def before_fit(self, learner: Learner) -> None:
         """Make room for the losses."""
-        import torch
-
         self._losses, self._done = torch.zeros(self._steps, device=learner.device), 0
 
     def before_batch(self, learner: Learner) -> None:

@@ -20,6 +20,7 @@ from augment.data.formats.folder import find_images
 from augment.data.images import name_of, open_image
 from augment.support.errors import UserError
 from augment.support.files import near_file, write_atomically
+from augment.support.lazy import Tensor
 from augment.support.text import amount, printable, table_cell
 from trainer.figures.attention import require_captum
 from trainer.loop.callback import Callback
@@ -33,8 +34,6 @@ from trainer.tasks.segment import Segment
 from trainer.tasks.tta import TTA
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from trainer.loop.learner import Learner
 
 FAILED = 1  # exit code if some of the images cannot be used

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.support.lazy import Tensor
 from trainer.tasks.display import SHARE
 from trainer.tasks.metric import metric
 from trainer.tasks.metrics.labels import aurocs, average_precisions, f1_scores, mean_of_known
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _TOP = 5
 

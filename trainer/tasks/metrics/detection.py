@@ -12,14 +12,11 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from augment.support.errors import UserError
+from augment.support.lazy import Tensor
 from trainer.tasks.display import SHARE
 from trainer.tasks.metric import metric
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Packages that match boxes as COCO does, and what torchmetrics calls them.
 BACKENDS = ("faster_coco_eval", "pycocotools")

@@ -6,14 +6,11 @@ Both are from the middle of the image, in halves of its longer side, see `traine
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+from augment.support.lazy import Tensor
 from trainer.tasks.display import POSITIVE, SHARE
 from trainer.tasks.metric import metric
 from trainer.tasks.metrics.labels import mean_of_known
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # The share of the larger side of the visible points' extent within which a point is right.
 NEAR = 0.2

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
+from augment.support.lazy import Tensor
 from trainer.tasks.display import SHARE
 from trainer.tasks.metric import metric
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @metric("multilabel", name="map", title="mAP", within=SHARE, whole=True)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+from augment.support.lazy import Tensor
 from trainer.tasks.display import POSITIVE
 from trainer.tasks.metric import metric
 from trainer.tasks.metrics.labels import mean_of_known
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @metric("regress", smaller=True, within=POSITIVE, line="{:.4g}")

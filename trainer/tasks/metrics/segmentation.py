@@ -8,14 +8,11 @@ pixels that are predicted as each class, and those of them that are right. Pixel
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+from augment.support.lazy import Tensor, torch
 from trainer.tasks.display import SHARE
 from trainer.tasks.metric import metric
 from trainer.tasks.metrics.labels import mean_of_known
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @metric("segment", title="mIoU", within=SHARE, whole=True)
@@ -53,8 +50,6 @@ def confusions(predictions: Tensor, targets: Tensor, classes: int) -> Tensor:
     Returns:
         (N, classes, classes) int64: rows are targets, columns predictions.
     """
-    import torch
-
     count, cells = len(targets), classes * classes
     image = torch.arange(count, device=targets.device)[:, None, None]
     cell = image * cells + targets * classes + predictions

@@ -1,0 +1,23 @@
+"""PyTorch for modules that checks of a configuration import: it takes seconds, and is imported when first used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["F", "Tensor", "nn", "torch"]
+
+
+class _Lazy:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional as F
+else:
+    torch, nn, F = map(_Lazy, ("torch", "torch.nn", "torch.nn.functional"))
+    Tensor = "torch.Tensor"  # in annotations alone
