@@ -1,9 +1,9 @@
 """PyTorch for modules that checks of a configuration import: it takes seconds, and is imported when first used."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NewType
 
-__all__ = ["F", "Tensor", "nn", "torch"]
+__all__ = ["F", "Tensor", "dist", "nn", "torch"]
 
 
 class _Lazy:
@@ -17,7 +17,8 @@ class _Lazy:
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+    from torch import distributed as dist
     from torch.nn import functional as F
 else:
-    torch, nn, F = map(_Lazy, ("torch", "torch.nn", "torch.nn.functional"))
-    Tensor = "torch.Tensor"  # in annotations alone
+    torch, nn, F, dist = map(_Lazy, ("torch", "torch.nn", "torch.nn.functional", "torch.distributed"))
+    Tensor = NewType("Tensor", object)  # in annotations alone

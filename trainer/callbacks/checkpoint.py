@@ -14,7 +14,7 @@ from augment.params import Count, Number, setting
 from augment.support.background import Background
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, Phase
+from trainer.loop.callback import Callback, Learner, Phase
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, on_host, save
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import best_row, monitor_param, monitored, smaller_is_better
@@ -22,7 +22,6 @@ from trainer.tasks.task import AUTO
 
 if TYPE_CHECKING:
     from trainer.loop.counts import Position
-    from trainer.loop.learner import Learner
 
 
 def best_of(learner: Learner) -> tuple[str, MetricsRow]:

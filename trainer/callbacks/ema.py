@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from augment.params import Count, Flag, Number, setting
 from augment.support.lazy import Tensor, nn, torch
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, Phase
+from trainer.loop.callback import Callback, Learner, Phase
 from trainer.optim.schedule import position
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 @configurable

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from augment.params import Choice, Count, Text, setting
 from augment.support.errors import UserError
 from augment.support.lazy import nn
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Learner
 from trainer.optim.layers import layer_of, matches
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 @configurable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,7 @@ from augment.support.background import Background
 from augment.support.lazy import Tensor
 from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, Phase
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
+from trainer.loop.callback import Callback, Learner, Phase
 
 BATCH = "batch.png"
 REPORT = "report.html"  # of `trainer.report`

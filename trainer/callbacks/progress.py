@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -16,12 +16,9 @@ from augment.support.text import duration, html_table
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, Phase
+from trainer.loop.callback import Callback, Learner, Phase
 from trainer.tasks.display import PACE, Column, MetricsRow
 from trainer.tasks.metric import columns_of
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 _REDRAWN = 0.5  # seconds between two drawings of the table in a notebook
 

@@ -7,20 +7,17 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_atomically
 from augment.support.lazy import Tensor, torch
 from augment.support.reading import append
-from trainer.loop.callback import Callback, Phase
+from trainer.loop.callback import Callback, Learner, Phase
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.meter import Meter, Samples
 from trainer.tasks.metric import Metric
 from trainer.tasks.task import AUTO
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
 

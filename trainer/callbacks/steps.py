@@ -6,19 +6,16 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.params import Number, setting
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import amount
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, Phase
+from trainer.loop.callback import Callback, Learner, Phase
 from trainer.optim.schedule import Schedule, drops, position
 from trainer.tasks.registry import smaller_is_better
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 log = logging.getLogger(__name__)
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from augment.params import Count, Number, setting
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, CancelFit, Phase
+from trainer.loop.callback import Callback, CancelFit, Learner, Phase
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import monitor_param, monitored, smaller_is_better
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 @configurable

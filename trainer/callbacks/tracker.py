@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from PIL import Image
@@ -28,11 +28,8 @@ from trainer.callbacks.registry import name_in_config
 from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.stopping import status_of
 from trainer.figures.images import worst_images
-from trainer.loop.callback import Callback, Phase
+from trainer.loop.callback import Callback, Learner, Phase
 from trainer.loop.checkpoint import BEST, BestModel
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 # Names of what all trackers get besides metrics.
 BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"

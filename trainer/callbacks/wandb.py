@@ -18,6 +18,7 @@ from augment.support.errors import UserError
 from augment.support.lazy import nn
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
+from trainer.loop.ranks import current
 from trainer.tasks.registry import smaller_is_better
 
 _PROJECT = "dali-trainer"
@@ -56,8 +57,6 @@ class Wandb(Tracker):
             key, mode = "WANDB_MODE", os.environ.get("WANDB_MODE", "")
         if mode != "online":
             return
-        from trainer.loop.ranks import current  # imports PyTorch
-
         if current().is_main and not _has_account():
             raise UserError(
                 f"{key}=online: there is no account of Weights & Biases here. Allowed: `wandb login`, or its key in "

@@ -22,6 +22,7 @@ from augment.support.text import printable
 from trainer.cli import ranks
 from trainer.cli.completion import SHELLS, script
 from trainer.cli.jobs import Prepared, prepare
+from trainer.loop.ranks import leave
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import inner_keys
 from trainer.run.folder import named_folder, release, reserve
@@ -158,7 +159,7 @@ def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
     summary = run_job(run.config, run.tokens, folder, console=console, began=BEGAN)
     console.print(str(summary), highlight=False, soft_wrap=True)
     ranks.share(None)
-    ranks.leave()
+    leave()
     return INTERRUPTED if summary.status == "interrupted" else 0
 
 

@@ -15,7 +15,9 @@ from augment.support.nested import leaves as leaves_of
 from augment.support.nested import section_of
 from augment.support.process import end_with_parent, launched
 from augment.support.text import list_some
+from trainer.loop.ranks import LostRankError, current, join, leave, report, reported
 from trainer.run.config import Config, parse_config
+from trainer.run.jobs import check_configs
 
 T = TypeVar("T")
 
@@ -61,8 +63,6 @@ def follows() -> bool:
         return False
     if "TORCHELASTIC_RUN_ID" in os.environ:  # ranks whose torchrun was killed would train on, unseen
         end_with_parent()
-    from trainer.loop.ranks import join
-
     return not join().is_main
 
 
@@ -73,8 +73,6 @@ def follow(given: Callable[[], tuple[Sequence[str], str, Gate | None]], *, leave
         given: returns what `augment.cli.trust.compose_job` takes: this rank's own overrides, and so on.
         leaves: whether the process ends now, and so leaves the other ranks; otherwise errors of others are raised, too.
     """
-    from trainer.loop.ranks import LostRankError, current, report
-    from trainer.run.jobs import check_configs
     from trainer.run.train import follow as train
 
     nothing: Mapping[str, Any] | None = None
@@ -120,8 +118,6 @@ def with_resume(plain: Mapping[str, Any], run: str | None) -> Config:
 def send(config: Config | None) -> None:
     """In rank 0: tell the others what to train, which must not be given another configuration; None: nothing."""
     if launched() > 1:
-        from trainer.loop.ranks import join
-
         join().broadcast(None if config is None else _values(config))
         if config is not None:
             _require_same([])
@@ -134,8 +130,6 @@ def _values(config: Config) -> dict[str, Any]:
 
 def _require_same(keys: Sequence[str]) -> None:
     """Check that no rank has a configuration that differs from rank 0's; each calls this with the keys that do."""
-    from trainer.loop.ranks import current
-
     for rank, differing in enumerate(current().gather(list(keys))):
         if differing:
             raise UserError(
@@ -148,8 +142,6 @@ def once(error: Exception) -> Exception:
     """Return what rank 0 prints of an error: where another rank has printed the cause, only how to resume."""
     if launched() == 1:
         return error
-    from trainer.loop.ranks import current, report, reported
-
     if not current().is_main or report(f"rank 0: {error}"):
         return error
     hint = error.hint if isinstance(error, UserError) else ""
@@ -160,14 +152,4 @@ def share(value: T) -> T:
     """Return the value of rank 0, which all ranks call."""
     if launched() == 1:
         return value
-    from trainer.loop.ranks import join
-
     return join().broadcast(value)
-
-
-def leave() -> None:
-    """Leave the other ranks at the end of the process."""
-    if launched() > 1:
-        from trainer.loop.ranks import leave as end
-
-        end()

@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from inspect import getattr_static
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NewType
 
 from augment.support.errors import UserError, suggest
 from augment.support.lazy import Tensor, nn
 
 if TYPE_CHECKING:
     from augment.data.dataset import ImageRef
-    from trainer.loop.learner import Learner
+    from trainer.loop.learner import Learner as Learner
     from trainer.loop.stages import FitStage
+else:
+    Learner = NewType("Learner", object)  # in annotations alone, here and elsewhere
 
 
 class Cancel(Exception):  # noqa: N818  (not an error)

@@ -18,7 +18,6 @@ _BROKEN = (
     *(OSError, EOFError, LookupError, RuntimeError, ValueError, OverflowError, TypeError, AttributeError),
     *(zipfile.BadZipFile, struct.error, zlib.error),
 )
-_OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files of PyTorch before 1.6 begin
 
 
 class DamagedError(UserError):
@@ -34,27 +33,20 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def read_plain(path: Path, device: torch.device | None = None, *, old: bool = False) -> Any:
+def read_plain(path: Path, device: torch.device | None = None) -> Any:
     """Read what `torch.save` wrote, with its tensors on the device (default: the CPU).
 
-    Args:
-        path: the file.
-        device: the device of the tensors.
-        old: also read the format that PyTorch wrote before version 1.6, which has no checksums.
-
     Raises:
-        DamagedError: the file is cut short, or something else.
+        DamagedError: the file is cut short, or something else, such as one of PyTorch before version 1.6.
         UserError: it is compressed, or holds objects of other types.
     """
     # torch.load would mistake anything else for one of its own old formats, and fail in unpredictable ways.
-    whole = is_whole(path)
+    if not is_whole(path):
+        raise DamagedError(f"{path}: not a checkpoint, or cut short.")
     try:
-        if not whole and not (old and path.read_bytes().startswith(_OLD_FORMAT)):
-            raise DamagedError(f"{path}: not a checkpoint, or cut short.")
-        if whole:
-            with zipfile.ZipFile(path) as archive:
-                if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
-                    raise UserError(f"{path}: not a checkpoint: it is compressed, and those of PyTorch never are.")
+        with zipfile.ZipFile(path) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                raise UserError(f"{path}: not a checkpoint: it is compressed, and those of PyTorch never are.")
         return torch.load(path, map_location=device or "cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its message would advise loading it anyway
         found = re.search(r"GLOBAL ([\w.]+)", str(error))

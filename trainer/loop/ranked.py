@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from augment.pipeline.batch import Batch
+from trainer.loop.callback import Learner
 from trainer.loop.graphs import CudaBackend, Graphs
 from trainer.loop.recorded import Recorded
 from trainer.loop.runner import Pass, Runner
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 class Ranked(Runner):

@@ -17,12 +17,8 @@ from threading import Timer
 from time import sleep
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
-from torch import distributed as dist
-from torch.distributed.rendezvous import rendezvous
-
 from augment.support.errors import UserError, first_line
+from augment.support.lazy import Tensor, dist, torch
 from augment.support.own_code import describe_raised
 from augment.support.process import launched, local_rank
 
@@ -81,7 +77,7 @@ class Ranks:
         """Whether this is rank 0, the only one that writes, prints and tracks."""
         return self.rank == 0
 
-    def add_up(self, tensors: Iterable[Tensor]) -> None:
+    def add_up(self, tensors: "Iterable[Tensor]") -> None:
         """Replace tensors by their sums over the ranks, in one exchange a type, which the host does not wait for."""
         if self.size == 1:
             return
@@ -94,7 +90,7 @@ class Ranks:
             self._exchange(partial(dist.all_reduce, flat))
             torch._foreach_copy_(values, parts)
 
-    def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
+    def copy_from_main(self, tensors: "Iterable[Tensor]") -> None:
         """Replace tensors by those of rank 0, but for expanded ones, which nothing can be written to."""
         self.gather(None)  # the first exchange between GPUs has little patience for a rank that still checks its images
         for tensor in tensors if self.size > 1 else ():
@@ -232,7 +228,7 @@ def join() -> Ranks:
 
 def _connect(backend: str) -> None:
     global _store
-    store, rank, size = next(rendezvous("env://"))
+    store, rank, size = next(dist.rendezvous.rendezvous("env://"))
     # torchrun restarts ranks with the store of those that have ended.
     start = f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
     _store = dist.PrefixStore(start, store)  # type: ignore[attr-defined]
@@ -254,6 +250,6 @@ def _cause(error: BaseException) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def _flat(tensor: "Tensor") -> "Tensor":
     """Return a dense tensor as a vector in the order of its memory, which it shares."""
     return tensor.as_strided((tensor.numel(),), (1,))

@@ -1,18 +1,16 @@
 """The work of a batch, recorded as CUDA graphs: passes, and the optimizer's step with the learning rate in a tensor."""
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from trainer.loop.callback import Learner
 from trainer.loop.graphs import Graphs, Tensors, capturable, recording_options
 from trainer.loop.runner import Runner, complete_momentum
 from trainer.optim.optimizers import IMPLEMENTATION
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 class Recorded(Runner):

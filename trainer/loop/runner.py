@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,13 +13,11 @@ from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
 from augment.pipeline.batch import Batch
+from trainer.loop.callback import Learner
 from trainer.loop.graphs import Tensors
 from trainer.loop.protocols import check_outputs
 from trainer.tasks.losses import LossFunction
 from trainer.tasks.tta import average
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 class Pass(NamedTuple):

@@ -9,9 +9,9 @@ from augment.support.errors import UserError
 from augment.support.lazy import torch
 from augment.support.process import launched, local_rank
 from augment.support.text import amount
+from trainer.tasks.tta import TTA
 
 _GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # how they are also called
-VIEWS = ("none", "flip", "flip_shift")  # names of `trainer.tasks.tta.TTA`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class LoopSettings:
     validate_every: int = setting(
         Count(default=1, within=(1, 10**6), doc="epochs between two validations; the last epoch always has one")
     )
-    tta: str = setting(Choice(default="none", options=VIEWS, doc="views of an image that validation averages"))
+    tta: str = setting(Choice(default="none", options=TTA, doc="flip: validation averages each image and its mirror"))
     metrics: tuple[str, ...] = setting(
         Texts(default=(), doc="metrics to measure besides the usual ones, such as f1; they change nothing else")
     )

@@ -1,4 +1,4 @@
-"""Fit the tensors of a file into a network: by their names, or by their order where only the names differ."""
+"""Fit the tensors of a file into a network, by their names."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,19 +17,16 @@ class Match:
 
     tensors: dict[str, Tensor]  # the tensors by their names in the network, without those of a head that does not fit
     head: tuple[str, ...]  # names of the network's head that the file has no fitting tensors for
-    # A tensor's name in the file and its name in the network, if they were matched by order
-    renamed: tuple[str, str] | None
 
 
 def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Collection[str]) -> Match:
     """Match the tensors of a file with those of a network; only the head may be another one, or missing.
 
-    If all names have a prefix that the network's lack, as of wrappers, it is ignored. Tensors of other names are
-    matched by their order if all shapes, and what they are (weight, bias, running mean, ...), agree.
+    If all names have a prefix that the network's lack, as of wrappers, it is ignored.
 
     Args:
-        tensors: the tensors of the file, in its order.
-        network: the state of the network, in its order; only names, shapes and types count.
+        tensors: the tensors of the file.
+        network: the state of the network; only names, shapes and types count.
         head: names of the tensors of the network that depend on the number of classes.
 
     Raises:
@@ -37,14 +34,10 @@ def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Co
     """
     given = _without_prefix(tensors, network)
     body = [name for name in network if name not in head and not name.endswith(_COUNTERS)]
-    if any(name in given for name in body):
-        _check(given, network, body)
-        renamed = None
-    else:
-        given, renamed = _in_order(given, network, head), next(iter(given), "")
+    _check(given, network, body)
     missing = tuple(name for name in network if name in head and not _fits(given.get(name), network[name]))
     taken = {name: tensor for name, tensor in given.items() if name in network and name not in missing}
-    return Match(taken, missing, None if renamed is None else (renamed, next(iter(network))))
+    return Match(taken, missing)
 
 
 def _without_prefix(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -79,26 +72,6 @@ def _check(given: Mapping[str, Tensor], network: Mapping[str, Tensor], body: Seq
             f"not the weights of this model, but of a larger one: {amount(len(spare), 'tensor')} would be left over, "
             f"such as '{spare[0]}'."
         )
-
-
-def _in_order(given: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Collection[str]) -> dict[str, Tensor]:
-    """Return the tensors of a file by the names of a network whose tensors come in the same order."""
-    theirs, ours = ([name for name in names if not name.endswith(_COUNTERS)] for names in (given, network))
-    if len(theirs) == len(ours) - len(head):  # without its head
-        ours = [name for name in ours if name not in head]
-    if len(theirs) != len(ours):
-        raise UserError(
-            f"not the weights of this model: the file has {amount(len(theirs), 'tensor')}, the model {len(ours)}, and "
-            f"their names differ ('{next(iter(theirs), '')}', '{ours[0]}')."
-        )
-    for their, our in zip(theirs, ours, strict=True):
-        same = their.rpartition(".")[2] == our.rpartition(".")[2]
-        if not same or not (our in head or _fits(given[their], network[our])):
-            raise UserError(
-                f"not the weights of this model, by name or in order: '{their}' is {_shape(given[their])} where the "
-                f"model has '{our}', {_shape(network[our])}."
-            )
-    return {our: given[their] for their, our in zip(theirs, ours, strict=True)}
 
 
 def _shape(tensor: Tensor) -> str:

@@ -19,14 +19,13 @@ from augment.support.errors import first_line
 from augment.support.files import write_atomically
 from augment.support.lazy import Tensor, nn
 from trainer.figures.attention import class_maps, installed, overlay, with_weights
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Learner
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.meter import Samples
 
 if TYPE_CHECKING:
     from augment.recipe.plan import Plan
-    from trainer.loop.learner import Learner
 
 log = logging.getLogger(__name__)
 

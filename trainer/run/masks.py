@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +15,7 @@ from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
 from augment.support.lazy import F, Tensor, torch
-from trainer.loop.callback import Callback
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
+from trainer.loop.callback import Callback, Learner
 
 _MOST = 2**25  # values that are sampled at once
 _UNKNOWN = (224, 224, 224)  # color of pixels without a prediction

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown, write_json
@@ -16,11 +16,9 @@ from augment.support.text import html_table, plural
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.stopping import reason_of, status_of
+from trainer.loop.callback import Learner
 from trainer.loop.checkpoint import LAST
 from trainer.tasks.registry import describe_metrics, task_of
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 SUMMARY_FILE = "summary.json"
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.cli.trust import with_overrides
 from augment.data.dataset import Split
@@ -15,7 +15,7 @@ from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.reading import contents
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Learner
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.settings import LoopSettings
 from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config, without_removed
@@ -23,9 +23,6 @@ from trainer.run.failures import explain_memory
 from trainer.tasks.registry import task_named
 from trainer.tasks.task import Task
 from trainer.tasks.tta import check_views
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 
 class KeptOutputs(Callback):

@@ -76,7 +76,7 @@ def read_weights(given: str) -> Weights:
             saved: Any = load_file(file)
         except (SafetensorError, OSError, ValueError) as error:
             raise UserError(f"{file}: not a safetensors file, or cut short ({first_line(error)}).") from error
-    elif not isinstance(saved := read_plain(file, old=True), dict):
+    elif not isinstance(saved := read_plain(file), dict):
         raise UserError(f"{file}: holds {type(saved).__name__}. Allowed: a mapping of names to tensors.")
     tensors = _tensors_in(saved, file)
     names = saved.get("classes") if "format" in saved else None
@@ -117,8 +117,7 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
         try:
             found = match(weights.tensors, state, head)
         except UserError:
-            converted = _converted(model, weights, network)
-            if converted is None:
+            if (converted := _converted(model, weights, network)) is None:
                 raise
             found = match(converted, state, head)
     except UserError as error:
@@ -126,7 +125,7 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
     if weights.classes is None or same_outputs(weights.classes, classes):
         return found
     kept = {name: tensor for name, tensor in found.tensors.items() if name not in head}
-    return Match(kept, tuple(head), found.renamed)
+    return Match(kept, tuple(head))
 
 
 def head_of(model: Model, classes: tuple[str, ...], size: Size) -> list[str]:
@@ -147,8 +146,6 @@ def _converted(model: Model, weights: Weights, network: nn.Module) -> Mapping[st
 
 def _describe(found: Match, weights: Weights, classes: tuple[str, ...]) -> str:
     parts = [amount(len(found.tensors), "tensor")]
-    if found.renamed is not None:
-        parts.append("matched by order, as '{}' is '{}' here".format(*found.renamed))
     if not found.head:
         parts.append("with the head")
     else:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 from optuna import pruners, samplers, storages
@@ -22,13 +22,10 @@ from augment.support.files import shown
 from augment.support.reading import open_regular
 from augment.support.seeds import derive_seed
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import Callback, CancelFit, Phase
+from trainer.loop.callback import Callback, CancelFit, Learner, Phase
 from trainer.run.summary import PRUNED
 from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
 from trainer.tasks.registry import smaller_is_better
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 STUDY = "search"
 

@@ -57,7 +57,6 @@ class KeypointTask(PlacedTask):
     name, kind = "keypoints", KEYPOINTS
     unit, units = "point", "points"
     monitor, score, score_title, unit_score = "val_pck", "pck", "Correct points (PCK@.2)", "pck"
-    views = ("none", "flip")
     loss_settings = ("loss", "loss_options")
     ranked = False
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"

@@ -61,7 +61,6 @@ class Segment(ClassTask[MaskSamples]):
     """A class for each pixel."""
 
     name, kind, own_models = "segment", MASKS, True
-    views = ("none", "flip")
     monitor, score, score_title, unit_score = "val_miou", "miou", "Mean IoU", "iou"
     samples = MaskSamples
     sums = ("confusion",)

@@ -88,7 +88,7 @@ class Task(ABC, Generic[S]):
     unit_score: ClassVar[str] = ""
     own_models: ClassVar[bool] = False
     own_loss: ClassVar[bool] = False
-    views: ClassVar[tuple[str, ...]] = ("none", "flip", "flip_shift")
+    views: ClassVar[tuple[str, ...]] = ("none", "flip")
     samples: ClassVar[type[Samples]] = OutputSamples
     loss_type: ClassVar[type[Any]] = NamedLoss
     default_loss: ClassVar[str] = ""

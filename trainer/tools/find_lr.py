@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from augment.cli.compose import compose
 from augment.cli.parser import Parser, png_file, positive_number, readable_errors, whole_number, writing
@@ -25,14 +24,11 @@ from augment.support.process import keep_freed_memory
 from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.callbacks.progress import PassBar
-from trainer.loop.callback import Callback, CancelFit, CancelValidate, Phase
+from trainer.loop.callback import Callback, CancelFit, CancelValidate, Learner, Phase
 from trainer.optim.schedule import exp
 from trainer.run.config import Config, new_folder, parse_config
 from trainer.run.failures import explain_memory
 from trainer.run.jobs import require_ranks
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 _START, _END, _STEPS = 1e-6, 10.0, 100
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -23,7 +23,7 @@ from augment.support.files import near_file, write_atomically
 from augment.support.lazy import Tensor
 from augment.support.text import amount, printable, table_cell
 from trainer.figures.attention import require_captum
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, Learner
 from trainer.run.config import run_first
 from trainer.run.masks import MaskWriter, mask_files
 from trainer.run.objects import Objects, as_coco, as_rows
@@ -32,9 +32,6 @@ from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
 from trainer.tasks.segment import Segment
 from trainer.tasks.tta import TTA
-
-if TYPE_CHECKING:
-    from trainer.loop.learner import Learner
 
 FAILED = 1  # exit code if some of the images cannot be used
 STDOUT = "-"

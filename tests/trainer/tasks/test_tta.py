@@ -8,9 +8,7 @@ from fakes import make_learner, needs_gpu, noise_loader, refuse_waiting, tiny_mo
 from torch import nn
 
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.settings import VIEWS
 from trainer.tasks.registry import task_named
-from trainer.tasks.tta import TTA
 from trainer.tasks.tta import average as average_of
 
 
@@ -47,40 +45,6 @@ def test_labels_and_numbers_are_averaged_one_by_one():
     torch.testing.assert_close(numbers, torch.tensor([[0.0, math.log(3) / 2]]))
 
 
-def test_flip_shift_by_hand():
-    """Images whose model is the identity of one pixel: the views show what lies there."""
-    images = torch.rand(2, 3, 5, 5)
-    seen = []
-
-    def look(view):
-        seen.append(view)
-        return view[:, :, 2, 2]
-
-    result = average(look, images, "flip_shift").exp()
-    softmax = [view[:, :, 2, 2].softmax(dim=1) for view in seen]
-    torch.testing.assert_close(result, sum(w * p for w, p in zip([0.25, 0.25, *[0.125] * 4], softmax, strict=True)))
-    # One pixel (at least) up and left, and down and right; beyond the edge lies the reflection.
-    torch.testing.assert_close(seen[2][:, :, :4, :4], images[:, :, 1:, 1:])
-    torch.testing.assert_close(seen[2][:, :, 4, 4], images[:, :, 3, 3])
-    torch.testing.assert_close(seen[4][:, :, 1:, 1:], images[:, :, :4, :4])
-    torch.testing.assert_close(seen[4][:, :, 0, 0], images[:, :, 1, 1])
-    for one, mirrored in ((0, 1), (2, 3), (4, 5)):
-        torch.testing.assert_close(seen[mirrored], seen[one].flip(3))
-    # Further in larger images.
-    images = torch.rand(1, 3, 128, 128)
-    average(lambda view: look(view)[:, :2], images, "flip_shift")
-    torch.testing.assert_close(seen[8][:, :, :124, :124], images[:, :, 4:, 4:])
-
-
-@pytest.mark.parametrize("tta", TTA)
-def test_weights_sum_to_one_and_memory_stays_channels_last(tta):
-    assert (sum(weight for weight, _ in TTA[tta]), tuple(TTA)) == (1, VIEWS)
-    images = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
-    for _, view in TTA[tta]:
-        assert view(images).shape == images.shape
-        assert view(images).is_contiguous(memory_format=torch.channels_last)
-
-
 def test_validation_averages_and_training_does_not():
     outputs = {True: [], False: []}
     model, loader = tiny_model(), noise_loader(4)
@@ -95,6 +59,6 @@ def test_nothing_waits_for_the_gpu():
     images = torch.randn(2, 3, 8, 8, device="cuda").half().to(memory_format=torch.channels_last)
     model = tiny_model().eval().cuda()
     with refuse_waiting(), torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):
-        result = average(model, images, "flip_shift")
-    on_cpu = average(model.cpu(), images.float().cpu(), "flip_shift")
+        result = average(model, images, "flip")
+    on_cpu = average(model.cpu(), images.float().cpu(), "flip")
     torch.testing.assert_close(result.cpu(), on_cpu, rtol=0.05, atol=0.05)
