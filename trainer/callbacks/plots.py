@@ -1,7 +1,5 @@
 """Figures of a run: the first batch, and the figure of its task; curves are in its report."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Callbacks that end a fit early: because it no longer improves, or because of Ctrl-C and other signals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

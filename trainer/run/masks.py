@@ -1,7 +1,5 @@
 """Predicted masks as files, at the size of their images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loss functions, and their settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The losses that `fit.loss` can name, most of them timm's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from augment.support.lazy import F, Tensor

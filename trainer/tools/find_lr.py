@@ -6,8 +6,6 @@ of a schedule, held only briefly, and may be close to where the loss turns (Smit
 tenth of the losses, in which the average has not settled, does not count.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

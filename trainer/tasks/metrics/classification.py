@@ -1,7 +1,5 @@
 """Metrics of classes: outputs are logits, (N, K), and targets classes, (N,); of mixed targets, the largest share's."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ ones, (N, K, 6): left, top, right, bottom, label, and 1 for those that do not co
 of NaN, or with a score that is not above 0, is no object.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import dataclass

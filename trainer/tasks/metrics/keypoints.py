@@ -3,8 +3,6 @@
 Both are from the middle of the image, in halves of its longer side, see `trainer.tasks.keypoints`.
 """
 
-from __future__ import annotations
-
 import math
 
 from augment.support.lazy import Tensor

@@ -1,7 +1,5 @@
 """Metrics of labels: outputs are logits, (N, K), and targets 0 or 1, (N, K)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 

@@ -1,7 +1,5 @@
 """Metrics of numbers: outputs and targets are in the data's own units, (N, K) each."""
 
-from __future__ import annotations
-
 import math
 
 from augment.support.lazy import Tensor

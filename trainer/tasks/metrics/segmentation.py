@@ -5,8 +5,6 @@ memory, so metrics of all samples get `targets`, (N, classes), pixels of each cl
 pixels that are predicted as each class, and those of them that are right. Pixels whose target is no class do not count.
 """
 
-from __future__ import annotations
-
 import math
 
 from augment.support.lazy import Tensor, torch
