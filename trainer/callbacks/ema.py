@@ -62,13 +62,7 @@ class EMA(Callback):
             _copy(_averaged(learner.model), self._trained)
             self._trained = {}
 
-    def after_epoch(self, learner: Learner) -> None:
-        """Put the trained values back if the epoch was left during its validation."""
-        self.after_validate(learner)
-
-    def after_fit(self, learner: Learner) -> None:
-        """Put the trained values back if the fit ended during a validation."""
-        self.after_validate(learner)
+    after_epoch = after_fit = after_validate  # if the epoch, or the fit, was left during its validation
 
     def evaluated_state(self, learner: Learner) -> dict[str, Tensor] | None:
         """Return the model's state with the average in it."""

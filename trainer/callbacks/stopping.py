@@ -1,7 +1,7 @@
 """Callbacks that end a fit early: because it no longer improves, or because of Ctrl-C and other signals."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from augment.params import Count, Number, setting
@@ -55,11 +55,6 @@ class EarlyStopping(Callback):
             if sign * row.get(monitor, math.nan) > best + self.min_delta:
                 best, last = sign * row[monitor], index
         return len(rows) - 1 - last
-
-
-def reason_of(callbacks: Iterable[Callback]) -> str:
-    """Return why one of the callbacks ended the fit early; empty if none did."""
-    return next((callback.reason for callback in callbacks if callback.reason), "")
 
 
 class Interrupt(Callback):

@@ -125,13 +125,7 @@ class Torchvision(Backbone):
         if self.name not in (known := list_models(module=segmentation)):
             raise UserError(f"model.name: unknown model '{self.name}'.{suggest(self.name, known)}")
         backbone = "DEFAULT" if self.loads else None
-        try:
-            network: nn.Module = get_model(self.name, weights=None, weights_backbone=backbone, num_classes=classes)
-        except OSError as error:
-            raise UserError(
-                f"model.pretrained=true: the backbone's weights of {self.name} cannot be downloaded "
-                f"({first_line(error).rstrip('.')}). Allowed: model.weights=FILE, or model.pretrained=false."
-            ) from error
+        network: nn.Module = get_model(self.name, weights=None, weights_backbone=backbone, num_classes=classes)
         network.register_forward_hook(_logits)  # not a module around it, so that names of tensors are torchvision's
         return network
 

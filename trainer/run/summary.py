@@ -13,7 +13,7 @@ from augment.support.reading import contents, read_object
 from augment.support.text import html_table, plural
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.stopping import reason_of, status_of
+from trainer.callbacks.stopping import status_of
 from trainer.loop.callback import Learner
 from trainer.loop.checkpoint import LAST
 from trainer.tasks.registry import describe_metrics, task_of
@@ -156,7 +156,7 @@ def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
         last=dict(rows[-1]) if rows else {},
         seconds=seconds,
         error="" if error is None else describe_error(error),
-        stopped=reason_of(learner.callbacks),
+        stopped=next((callback.reason for callback in learner.callbacks if callback.reason), ""),
         monitor=monitor,
         planned=learner.epochs,
         name=learner.run.name,

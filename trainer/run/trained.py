@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -26,19 +26,16 @@ from trainer.tasks.tta import check_views
 
 
 class KeptOutputs(Callback):
-    """Keeps what a pass makes of every image, on the device until the pass is over.
+    """Keeps the outputs of a pass, and frames where they have such, on the device until the pass is over."""
 
-    Args:
-        of: returns what to keep of a batch, tensors (N, ...), after which the learner's own may be overwritten.
-    """
-
-    def __init__(self, of: Callable[[Learner], Sequence[Tensor]] = lambda learner: (learner.output.clone(),)) -> None:
-        self._of = of
+    def __init__(self) -> None:
         self._kept: list[tuple[Tensor, ...]] = []
 
     def after_batch(self, learner: Learner) -> None:
         """Add the batch."""
-        self._kept.append((learner.batch.indices.clone(), *self._of(learner)))
+        frames = learner.task.frames_of(learner.batch)
+        kept = learner.batch.indices.clone(), learner.output.clone()  # the next batch may overwrite them
+        self._kept.append(kept if frames is None else (*kept, frames))
 
     def in_order(self) -> list[Tensor]:
         """Return the tensors of the whole pass in the order of the split's files, on the CPU."""

@@ -16,9 +16,8 @@ from trainer.sweeps.verdict import Difference, Key, Metric, Replicates, resoluti
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 
-# Settings that repeat an experiment, and their names in the plural.
-SEED, FOLD = "seed", "data.fold"
-REPEATED = {SEED: "seeds", FOLD: "folds"}
+# Settings that repeat an experiment.
+REPEATED = SEED, FOLD = "seed", "data.fold"
 
 # Settings of the data that change the training images alone, or where files are kept.
 _OF_TRAINING = {"fraction", "fold", "balance", "dir", "max_bad", "workers"}

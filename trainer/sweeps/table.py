@@ -13,8 +13,8 @@ from augment.support.files import write_atomically, write_json
 from augment.support.text import amount, list_some
 from trainer.run.run_folder import RunFolder, find_runs
 from trainer.run.summary import FINISHED, PRUNED
-from trainer.sweeps.comparison import MEANS, compare_groups, mean_cells, one_of, plain_group, rank
-from trainer.sweeps.groups import REPEATED, Group, group_runs, scored
+from trainer.sweeps.comparison import compare_groups, one_of, plain_group, rank
+from trainer.sweeps.groups import REPEATED, group_runs, scored
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import Table, left_out, markdown_lines, markdown_table, print_lines, print_table, score
 from trainer.tasks.registry import DEFAULT, range_of, task_named
@@ -29,20 +29,19 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     """Print the tables of a sweep, and write them into its folder; return whether all jobs finished or were pruned."""
     runs = scored([run for run in find_runs([folder]) if run.folder.parent == folder])  # not those of a sweep in it
     jobs, varied = sorted(runs, key=_place), _varied(runs)
-    groups, left = group_runs(runs) if _repeated(varied) else ([], [])  # otherwise it is the same job several times
-    means = sorted((group for group in groups if len(group.runs) > 1), key=lambda one: rank(one.metric.key, one.mean))
+    repeats = any(override.startswith(_REPEATED) for own in varied.values() for override in own)
+    groups, left = group_runs(runs) if repeats else ([], [])  # otherwise it is the same job several times
     missing = [left_out((run.folder.name, reason) for run, reason in left)] if left else []
-    compared = compare_groups(groups, missing) if means else None
-    tables = [_job_table(jobs, varied), *([_mean_table(means, varied, named=len(groups) > 1)] if means else [])]
+    compared = compare_groups(groups, missing) if any(len(group.runs) > 1 for group in groups) else None
+    tables = [_job_table(jobs, varied), *([compared.table()] if compared else [])]
     for table in tables:
         print_table(console, table)
-    lines = _advice(runs, varied) if compared is None else compared.lines() if len(groups) > 1 else compared.notes
-    lines = [*lines, *_errors(jobs)]
+    lines = [*(compared.lines() if compared else _advice(runs, varied)), *_errors(jobs)]
     print_lines(console, lines)
     console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
     if write:
-        plain: dict[str, Any] = {"jobs": [*map(_plain, jobs)], "means": [*map(plain_group, means)]}
-        plain |= {"comparison": compared.plain()} if compared else {}
+        means = [plain_group(group) for group in (compared.rows if compared else ()) if len(group.runs) > 1]
+        plain = {"jobs": [*map(_plain, jobs)], "means": means} | ({"comparison": compared.plain()} if compared else {})
         with writing(str(folder / TABLE_FILE)):
             texts = [*map(markdown_table, tables), *([markdown_lines(lines)] if lines else [])]
             write_atomically(folder / TABLE_FILE, "\n".join(texts))
@@ -80,12 +79,6 @@ def _varied(runs: Sequence[RunFolder]) -> dict[Path, list[str]]:
     return {run.folder: [override for override in run.overrides if override not in everywhere] for run in runs}
 
 
-def _repeated(varied: Mapping[Path, Sequence[str]]) -> list[str]:
-    """Return what the jobs repeat: seeds, folds, or both."""
-    overrides = [override for own in varied.values() for override in own]
-    return [name for key, name in REPEATED.items() if any(one.startswith(f"{key}=") for one in overrides)]
-
-
 def _job_table(jobs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]]) -> Table:
     shown = one_of(
         {run.score for run in jobs if _value(run.last, run.score) is not None} or {task_named(DEFAULT).monitor}
@@ -97,13 +90,6 @@ def _job_table(jobs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]]) 
         scores = ("" if value is None else which + score(metric, value) for value in values)
         rows.append([run.folder.name, " ".join(varied[run.folder]), *scores, f"{run.summary.seconds:.0f}", run.status])
     return f"{amount(len(jobs), 'job')} by {shown} of the last epoch, the best first", rows
-
-
-def _mean_table(means: Sequence[Group], varied: Mapping[Path, Sequence[str]], *, named: bool) -> Table:
-    key = one_of({group.metric.key for group in means})
-    rows = [["what it varies", *MEANS], *(mean_cells(group, named=key == "score") for group in means)]
-    title = f"last {key} over {' and '.join(_repeated(varied))}"
-    return title, rows if named else [cells[1:] for cells in rows]
 
 
 def _errors(runs: Sequence[RunFolder]) -> list[str]:

@@ -51,7 +51,7 @@ class Detect(PlacedTask):
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
         """Return the sum of what the detector returns in training, and nothing in validation."""
-        return _total, _none
+        return lambda outputs, targets: outputs.sum(), lambda outputs, targets: outputs.new_zeros(())
 
     def unmixed(self, targets: Any) -> Tensor:
         """Return a list of dicts as one tensor, (N, K, 6), NaN beyond the objects of an image."""
@@ -146,14 +146,6 @@ def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:
     corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2).double() - 0.5
     moved = placed(corners.reshape(1, -1, 2), matrix[None]).reshape(-1, 4, 2) + 0.5
     return torch.cat([moved.amin(dim=1), moved.amax(dim=1)], dim=1)
-
-
-def _total(outputs: Tensor, targets: Any) -> Tensor:
-    return outputs.sum()
-
-
-def _none(outputs: Tensor, targets: Any) -> Tensor:
-    return outputs.new_zeros(())
 
 
 def _compare(target: Tensor, output: Tensor) -> tuple[list[int], list[int]]:

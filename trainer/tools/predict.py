@@ -20,10 +20,9 @@ from augment.data.formats.folder import find_images
 from augment.data.images import name_of, open_image
 from augment.support.errors import UserError
 from augment.support.files import near_file, write_atomically
-from augment.support.lazy import Tensor
 from augment.support.text import amount, printable, table_cell
 from trainer.figures.attention import require_captum
-from trainer.loop.callback import Callback, Learner
+from trainer.loop.callback import Callback
 from trainer.run.config import run_first
 from trainer.run.masks import MaskWriter, mask_files
 from trainer.run.objects import Objects, as_coco, as_rows
@@ -153,7 +152,7 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
 def _predict(
     trained: Trained, files: tuple[Path, ...], top: int | None, threshold: float | None, *writers: Callback
 ) -> list[Prediction]:
-    names, task, kept = trained.classes, trained.task, KeptOutputs(_outputs_and_frames)
+    names, task, kept = trained.classes, trained.task, KeptOutputs()
     # The loader needs targets, but nothing reads them.
     targets = (task.kind.blank(len(names)),) * len(files)
     with writing("--explain"):
@@ -183,11 +182,6 @@ def _predict(
         Prediction(file, tuple((names[unit], share) for unit, share in pairs if share >= lowest), unit=task.unit)
         for file, pairs in zip(files, map(zip, highest.indices.tolist(), highest.values.tolist()), strict=True)
     ]
-
-
-def _outputs_and_frames(learner: "Learner") -> tuple["Tensor", ...]:
-    frames = learner.task.frames_of(learner.batch)
-    return (learner.output.clone(), *(() if frames is None else (frames,)))
 
 
 def _predict_masks(

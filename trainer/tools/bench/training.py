@@ -14,8 +14,6 @@ from augment.support.measurement import LeftOutError, Result, Row, Run, consumer
 from augment.support.secrets import as_written, masked
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import ParamScheduler
-from trainer.loop.callback import Callback, CancelValidate
-from trainer.loop.learner import Learner
 from trainer.optim.schedule import constant
 from trainer.run.build import make_learner, make_loaders, make_train_loader
 from trainer.run.config import Config
@@ -24,11 +22,6 @@ from trainer.run.config import Config
 _CHEAP = 0.05
 
 _PLACEMENTS = ("aug.decode=mixed", "aug.decode=cpu", "aug.cache=gpu")  # to be compared
-
-
-class _OnlyTraining(Callback):
-    def before_validate(self, learner: Learner) -> None:
-        raise CancelValidate
 
 
 class _Pass:
@@ -70,8 +63,8 @@ def measure(config: Config, flags: Namespace, overrides: Sequence[str]) -> None:
 def make_rows(config: Config, *, placements: bool) -> list[Row]:
     """Return the rows, which share a learner."""
     loaders = make_loaders(config)
-    callbacks = (Recorder(), ParamScheduler({"lr": constant(0.0)}), _OnlyTraining())
-    learner = make_learner(config, loaders, callbacks=callbacks)
+    learner = make_learner(config, loaders, callbacks=(Recorder(), ParamScheduler({"lr": constant(0.0)})))
+    learner.val_loader = None
     stream = endless(loaders.train)
     fixed = next(stream)  # stays on the device
 
