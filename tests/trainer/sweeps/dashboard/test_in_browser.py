@@ -94,6 +94,17 @@ def test_sorting_filtering_overlaying_and_brushing(outputs: Path, tmp_path: Path
     assert (seen["images"], seen["bold"], seen["scripts"], seen["title"]) == (0, 1, 4, "outputs: dashboard")
 
 
+def test_verdicts_name_settings_as_the_table_does(outputs: Path, tmp_path: Path) -> None:
+    file = outputs / "sweep" / "0000000003" / "job.json"
+    job = json.loads(file.read_text())
+    file.write_text(json.dumps(job | {"varied": job["overrides"]}))
+    page = render(collect(find_runs([outputs]), outputs, outputs))
+    seen = run_script(page, """return { head: texts("#head th"), verdicts: texts("#verdicts li") };""", tmp_path)
+    assert "rotate.p" in seen["head"]
+    assert any(text.startswith("lr=0.04 rotate.p=0.2: ") for text in seen["verdicts"])
+    assert any("failed (lr=0.01 rotate.p=0.2 seed=1)" in text for text in seen["verdicts"])
+
+
 CHARTS = """
   const option = (id) => echarts.getInstanceByDom(document.getElementById(id)).getOption();
   const all_of = (id, name) => option(id).series.filter((one) => one.name === name).flatMap((one) => one.data);

@@ -46,9 +46,9 @@ function shortNames(keys, taken) {
 
 const shortKey = (key) => key.split(".").slice(1).slice(-2).join(".") || key;
 
-/** Return a text in which keys are as short as in the table: lr=0.1 for fit.lr=0.1. */
+/** Return a text in which whole keys are as short as in the table: lr=0.1 for fit.lr=0.1; rotate.p=0 stays as it is. */
 function shortText(text) {
-  return text.replace(/(?<![\w.])[a-z_]\w*(?:\.\w+)+(?==)/g, (key) => labels.get(key) ?? shortKey(key));
+  return text.replace(/(?<![\w.])(?:aug|callbacks|data|fit|hydra|model|run)(?:\.\w+)+(?==)/g, (key) => labels.get(key) ?? shortKey(key));
 }
 
 /** Return whether a column has different values among runs. */
