@@ -5,7 +5,6 @@ With `auto`, one command line starts a run, resumes it, and leaves it alone once
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -123,8 +122,8 @@ def _is_same(config: Config, run: Path) -> bool:
 def train(*overrides: str, folder: Path | str | None = None, trust: bool = False, **misspelled: object) -> Summary:
     """Train as `python -m trainer` does: `train("+aug=imagenette", "fit.epochs=2")`.
 
-    In a program that torchrun started, all ranks call it with the same overrides; they train together. If the fit
-    fails, a rank should end: the others may wait for it.
+    In a program that torchrun started, all ranks call it; they train together, with the overrides of rank 0. If the
+    fit fails, a rank should end: the others may wait for it.
 
     Args:
         overrides: overrides as on the command line, without flags and sweeps.
@@ -141,29 +140,24 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
     refuse_keywords(misspelled, inner_keys())
     LOADED.forget()
     place = None if folder is None else Path(folder)
-    given = partial(_given, overrides, trust=trust)
     if ranks.follows():
-        ranks.follow(given, leaves=False)
+        ranks.follow(leaves=False)
         ending: Any = None
         if (ending := ranks.share(ending)) is None:
             raise UserError("rank 0 did not train; its message says why.")
         return cast(Summary, ending)
     try:
-        run = prepare(*given(), place)
+        refuse_words(overrides)
+        tokens, gate = with_resumed(overrides, trust=trust)
+        refuse_sweeps(tokens)
+        run = prepare(tokens, gate=gate, folder=place)
         if run.done is not None:
-            ranks.send(None)
+            ranks.share(None)
             return ranks.share(run.done)
         check_configs([run.config])
     except BaseException:
-        ranks.send(None)
+        ranks.share(None)
         ranks.share(None)
         raise
-    ranks.send(run.config)
+    ranks.share(run.config.resolved)
     return ranks.share(run_job(run.config, run.tokens, place or new_folder()))
-
-
-def _given(overrides: Sequence[str], *, trust: bool) -> tuple[list[str], str, Gate | None]:
-    refuse_words(overrides)
-    tokens, gate = with_resumed(overrides, trust=trust)
-    refuse_sweeps(tokens)
-    return tokens, "config", gate

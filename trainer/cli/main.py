@@ -106,9 +106,9 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         raise UserError(f"{TRUST_FLAG}: there is nothing to trust. Allowed: with fit.resume=RUN.")
     tokens, gate = with_resumed(given, trust=options.trust, config_name=options.config_name)
     if ranks.follows():
-        return ranks.follow(lambda: (tokens, options.config_name, gate))
+        return ranks.follow()
     if options.cfg:
-        ranks.send(None)
+        ranks.share(None)
         sys.stdout.write(compose_run(tokens, config_name=options.config_name).text)
         return 0
     _check_hydra(tokens, sweeps=options.multirun)
@@ -144,14 +144,14 @@ def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
     """Check and train a single run; return the exit code."""
     if run.done is not None:
         sys.stdout.write(printable(f"already finished, nothing to resume: {run.done}\n"))
-        ranks.send(None)
+        ranks.share(None)
         return 0
     try:
         check_configs([run.config], signals)
     except RanksError as several:
         release()
         return ranks.start(several.count, arguments)
-    ranks.send(run.config)
+    ranks.share(run.config.resolved)
     signals.check()
     signals.hold()  # from here on there may be a folder, whose run handles them
     folder, console = named_folder(run.template.dir, "hydra.run.dir"), PlainConsole()

@@ -4,17 +4,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from augment.cli.parser import INTERRUPTED
-from augment.cli.trust import Gate, compose_job
 from augment.support.errors import UserError, describe_error
-from augment.support.nested import leaves as leaves_of
 from augment.support.nested import section_of
 from augment.support.process import end_with_parent, launched
-from augment.support.text import list_some
 from trainer.loop.ranks import LostRankError, current, join, leave, report, reported
 from trainer.run.config import Config, parse_config
 from trainer.run.jobs import check_configs
@@ -66,22 +63,22 @@ def follows() -> bool:
     return not join().is_main
 
 
-def follow(given: Callable[[], tuple[Sequence[str], str, Gate | None]], *, leaves: bool = True) -> int:
-    """In a rank other than the first: train what rank 0 checked and sent; return the exit code.
+def follow(*, leaves: bool = True) -> int:
+    """In a rank other than the first: train what rank 0 checked and shared, whatever this one was given.
 
     Args:
-        given: returns what `augment.cli.trust.compose_job` takes: this rank's own overrides, and so on.
         leaves: whether the process ends now, and so leaves the other ranks; otherwise errors of others are raised, too.
+
+    Returns:
+        The exit code.
     """
     from trainer.run.train import follow as train
 
     nothing: Mapping[str, Any] | None = None
     try:
-        if (first := current().broadcast(nothing)) is None:
+        if (plain := share(nothing)) is None:
             return 0
-        config = with_resume(compose_job(*given()).plain, first["fit.resume"])  # the run that rank 0 may have found
-        own = _values(config)
-        _require_same([key for key in {**first, **own} if first.get(key) != own.get(key)])
+        config = parse_config(plain)
         logging.disable(logging.WARNING)  # rank 0 has logged it
         try:
             check_configs([config])
@@ -115,29 +112,6 @@ def with_resume(plain: Mapping[str, Any], run: str | None) -> Config:
     return parse_config({**plain, "fit": {**section_of(plain, "fit"), "resume": run}})
 
 
-def send(config: Config | None) -> None:
-    """In rank 0: tell the others what to train, which must not be given another configuration; None: nothing."""
-    if launched() > 1:
-        join().broadcast(None if config is None else _values(config))
-        if config is not None:
-            _require_same([])
-
-
-def _values(config: Config) -> dict[str, Any]:
-    """Return what has to be the same on all ranks, by key path."""
-    return {key: value for key, value in leaves_of(config.resolved) if not key.startswith("run.")}
-
-
-def _require_same(keys: Sequence[str]) -> None:
-    """Check that no rank has a configuration that differs from rank 0's; each calls this with the keys that do."""
-    for rank, differing in enumerate(current().gather(list(keys))):
-        if differing:
-            raise UserError(
-                f"{list_some(differing)}: not the same on rank {rank} as on rank 0. Allowed: the same configuration on "
-                "all ranks."
-            )
-
-
 def once(error: Exception) -> Exception:
     """Return what rank 0 prints of an error: where another rank has printed the cause, only how to resume."""
     if launched() == 1:
@@ -149,7 +123,7 @@ def once(error: Exception) -> Exception:
 
 
 def share(value: T) -> T:
-    """Return the value of rank 0, which all ranks call."""
+    """Return the value of rank 0; all ranks call it, first with the configuration to train, None for nothing."""
     if launched() == 1:
         return value
     return join().broadcast(value)

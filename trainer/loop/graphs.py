@@ -7,7 +7,7 @@ batches before it are ordinary steps, recording itself executes nothing, and eve
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from traceback import clear_frames
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Optimizer
 
 from augment.support.errors import first_line
 from augment.support.torch_versions import end_allocating
@@ -230,9 +230,3 @@ def capturable(optimizer: Optimizer) -> bool:
     if type(optimizer).__module__.startswith("torch.optim."):
         return type(optimizer) is SGD or "capturable" in optimizer.defaults
     return bool(getattr(type(optimizer), "capturable", False))
-
-
-def recording_options(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with which a parameter group's step can be recorded."""
-    how: dict[str, Any] = {"capturable": True} if "capturable" in group else {}
-    return how | ({"fused": True, "foreach": False} if type(optimizer) in (SGD, Adam, AdamW) else {})

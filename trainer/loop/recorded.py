@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from trainer.loop.callback import Learner
-from trainer.loop.graphs import Graphs, Tensors, capturable, recording_options
+from trainer.loop.graphs import Graphs, Tensors, capturable
 from trainer.loop.runner import Runner, complete_momentum
 from trainer.optim.optimizers import IMPLEMENTATION
 
@@ -102,7 +102,8 @@ class Recorded(Runner):
             return
         self._rates = []
         for group in self._optimizer.param_groups:
-            how = recording_options(self._optimizer, group)
+            how = {"capturable": True} if "capturable" in group else {}
+            how |= {"fused": True, "foreach": False} if type(self._optimizer) in (SGD, Adam, AdamW) else {}
             group.update(how)
             self._optimizer.defaults.update(how)
             device = group["params"][0].device

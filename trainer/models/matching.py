@@ -60,7 +60,7 @@ def _check(given: Mapping[str, Tensor], network: Mapping[str, Tensor], body: Seq
         spare = [name for name in given if name not in network]
         raise UserError(
             f"not the weights of this model: {len(missing)} of its {amount(len(body), 'tensor')} are missing, such as "
-            f"'{missing[0]}'.{nearest(missing[0], spare)}"
+            f"'{missing[0]}'.{nearest(missing[0], spare)} Allowed: tensors by the names of the model's own."
         )
     if wrong := [name for name in body if not _fits(given[name], network[name])]:
         raise UserError(

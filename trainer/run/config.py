@@ -70,19 +70,15 @@ class Config:
 
     @property
     def dataset(self) -> Dataset:
-        """The images; for a run to resume, those that it had, including images that have turned bad since."""
-        resumed = self.fit.resume
-        return self.limited(load_dataset(self.data, None if resumed is None else left_out_of(Path(resumed))))
+        """The images; for a run to resume, those that it had, including images that have turned bad since.
 
-    def limited(self, dataset: Dataset) -> Dataset:
-        """Return the dataset with the validation images that fit.limit_batches leaves, chosen at random.
-
-        Sources list them class by class, and train is shuffled anyway.
+        Of validation, fit.limit_batches leaves a random sample, as sources list classes one after the other.
         """
-        if self.fit.limit_batches is None:
+        resumed, limit = self.fit.resume, self.fit.limit_batches
+        dataset = load_dataset(self.data, None if resumed is None else left_out_of(Path(resumed)))
+        if limit is None:
             return dataset
-        most = self.fit.limit_batches * self.fit.batch_size
-        return replace(dataset, val=take_some(dataset.val, most, self.data.split_seed))
+        return replace(dataset, val=take_some(dataset.val, limit * self.fit.batch_size, self.data.split_seed))
 
     @property
     def model_name(self) -> str:

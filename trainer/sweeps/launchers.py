@@ -99,7 +99,7 @@ class Local(LocalSettings, Launcher):
         return WorkerPool(slots, worker)
 
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that the GPUs are there, and that no job names its own by a number if each worker sees a single one."""
+        """Check that the GPUs are there."""
         devices, gpus = {config.fit.device for config in configs}, self._gpus
         # With fit.device=auto, jobs would train on the CPU in their place.
         if gpus and devices != {"cpu"} and max(map(int, gpus)) >= (seen := torch.cuda.device_count()):
@@ -107,12 +107,6 @@ class Local(LocalSettings, Launcher):
             raise UserError(
                 f"hydra.launcher.gpus={self.gpus}: PyTorch sees {amount(seen, 'GPU')} here. Allowed: {allowed}."
             )
-        for device in devices:
-            if ":" in device and device != "cuda:0" and gpus:
-                raise UserError(
-                    f"fit.device={device}: with hydra.launcher.gpus={self.gpus} each job sees only the GPU that it is "
-                    "given. Allowed: fit.device=cuda, or no hydra.launcher.gpus."
-                )
 
     @property
     def _gpus(self) -> list[str]:

@@ -122,11 +122,11 @@ def test_means_over_seeds_by_hand(tmp_path: Path) -> None:
     lines, _ = printed(tmp_path)
     assert "3 | aug.train.rotate.p=0.2 seed=0 | 0.9000 | 0.9625 | 3 | finished" in lines
     assert lines[-7:] == [
-        "last val_accuracy over seeds",
-        "what it varies | n | mean | std | 95% interval of the mean",
+        "last val_accuracy",
+        "configuration | n | mean | std | 95% interval of the mean | difference | p",
         # Where (m - 0.8) ** 2 = 4.3027 ** 2 * 0.1 ** 2 / 3 * m (1 - m) / 0.16, with t for two degrees of freedom.
-        "aug.train.rotate.p=0.2 | 3 | 0.8000 | 0.1000 | 0.4896..0.9434",
-        "aug.train.rotate.p=0 | 3 | 0.6000 | 0.1000 | 0.3570..0.8020",
+        "aug.train.rotate.p=0.2 | 3 | 0.8000 | 0.1000 | 0.4896..0.9434 | +20.0 points | .18",
+        "aug.train.rotate.p=0 | 3 | 0.6000 | 0.1000 | 0.3570..0.8020 | baseline",
         "Compared with aug.train.rotate.p=0, the first configuration:",
         # Differences of 0.4, 0.1 and 0.1 by seed: mean 0.2, standard deviation 0.1732, t = 2.
         "aug.train.rotate.p=0.2: no difference beyond chance (+20.0 points, 95% interval -23.0 to 63.0, p = .18, "
@@ -145,7 +145,7 @@ def test_folds_are_grouped_as_seeds_are(tmp_path: Path) -> None:
         own = [f"++data.fraction={fraction}", f"++data.fold={fold}", f"++seed={seed}"]
         write_job(tmp_path, str(number), ["++data.folds=2", *own], accuracy)
     lines, _ = printed(tmp_path)
-    assert lines[-6] == "last val_accuracy over seeds and folds"
+    assert lines[-7] == "last val_accuracy"
     assert lines[-4].startswith("data.fraction=0.1 | 4 in 2 folds | 0.6000 | 0.1155 | ")
     assert lines[-2] == "data.fraction=1: one fold, which says nothing about chance; run data.fold=1 as well."
 
@@ -164,14 +164,15 @@ def test_the_tables_are_written_down(tmp_path: Path) -> None:
         "| 0 | seed=0 | 0.5000 | 0.5625 | 3 | finished |",
         "| 2 | seed=2 |  |  | 3 | failed |",
         "",
-        "last val_accuracy over seeds",
+        "last val_accuracy",
         "",
-        "| n | mean | std | 95% interval of the mean |",
-        "| ---: | ---: | ---: | ---: |",
-        "| 2 | 0.5500 | 0.0707 | 0.1261..0.9119 |",
+        "| configuration | n | mean | std | 95% interval of the mean | difference | p |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        f"| {tmp_path / '0'} | 2 | 0.5500 | 0.0707 | 0.1261..0.9119 | baseline |  |",
         "",
-        "Left out: failed (2).",
+        "One configuration: nothing to compare it with.",
         "",
+        "- Left out: failed (2).",
         r"- failed (2): ValueError: a \| b c",
     ]
     values = json.loads((tmp_path / "sweep.json").read_text())
@@ -203,7 +204,7 @@ def test_means_of_losses_begin_with_the_smallest(tmp_path: Path) -> None:
         row = {"epoch": 1, "val_loss": loss, "val_mae": 10 * loss}
         write_job(tmp_path, str(number), [f"++fit.lr={lr}", f"++seed={number % 2}"], best=row, last=row)
     lines, _ = printed(tmp_path)
-    start = lines.index("last val_loss over seeds")
+    start = lines.index("last val_loss")
     assert [line.split(" | ")[:4] for line in lines[start + 2 : start + 4]] == [
         ["fit.lr=2", "2", "0.3000", "0.1414"],
         ["fit.lr=1", "2", "0.6000", "0.1414"],
@@ -218,8 +219,8 @@ def test_jobs_of_several_tasks_are_not_compared(tmp_path: Path) -> None:
     lines, _ = printed(tmp_path)
     assert lines[0] == "3 jobs by score of the last epoch, the best first"
     assert [line.split(" | ")[2] for line in lines[2:5]] == ["val_accuracy 0.2000", "val_map 0.9000", "val_map 0.8000"]
-    assert lines[-6] == "last val_map over seeds"
-    assert lines[-4].startswith("data=val_map | 2 | 0.8500 | ")
+    assert lines[-7] == "last score"
+    assert lines[-5].startswith("data=val_map | 2 | val_map 0.8500 | ")
     assert lines[-2].startswith("data=val_accuracy: not compared, as it is scored by val_accuracy, and the baseline")
     (means,) = json.loads((tmp_path / "sweep.json").read_text())["means"]
     assert means["score"] == "val_map"

@@ -66,7 +66,7 @@ def outputs(trained: Trained, folder: Path) -> Split:
     ("arguments", "packages"),
     [
         (["--to", "onnx"], {"onnxruntime"}),
-        (["--preprocessing", "beside", "--limit", "9", "fit.tta=flip"], {"onnxruntime", "transform"}),
+        (["--preprocessing", "beside", "fit.tta=flip"], {"onnxruntime", "transform"}),
     ],
     ids=["inside", "beside"],
 )
@@ -82,8 +82,7 @@ def test_an_export_scores_what_evaluate_scores(
     """Its script needs only the packages that it names."""
     pytest.importorskip("onnxscript")
     assert main([str(finished_run), str(images), *arguments, "--out", str(tmp_path / "out")]) == 0
-    compared = 9 if "--limit" in arguments else 12
-    assert f"{compared} images: the largest difference of a probability is" in capsys.readouterr().out
+    assert "12 images: the largest difference of a probability is" in capsys.readouterr().out
     assert imports_of(tmp_path / "out/predict.py") == {"json", "sys", "pathlib", "numpy", "PIL"} | packages
     monkeypatch.syspath_prepend(tmp_path / "out")
     script = runpy.run_path(str(tmp_path / "out/predict.py"))
@@ -101,10 +100,9 @@ def test_an_export_scores_what_evaluate_scores(
     assert right / len(files) == scores["val_accuracy"]
     report = json.loads((tmp_path / "out/export.json").read_text())
     assert report["exported"] == pytest.approx(report["pytorch"], abs=0.01)
-    if compared == 12:
-        assert report["exported"]["val_accuracy"] == scores["val_accuracy"]
+    assert report["exported"]["val_accuracy"] == scores["val_accuracy"]
     assert report["differing"] == []
-    assert report["images"] == compared
+    assert report["images"] == 12
 
 
 def test_a_difference_is_found(finished_run: Path, images: Path) -> None:
@@ -178,8 +176,7 @@ def test_a_model_that_cannot_be_exported_gives_one_sentence() -> None:
         (["--to", "torch"], "--to: unknown name 'torch'. Allowed: onnx."),
         (["aug.val.flip.p=0.5"], "aug.val.flip: is random"),
         (["--out", "out/there"], "out/there/model.onnx: cannot be written: it is a link"),
-        (["--unchecked", "--limit", "0"], "--limit"),
-        (["--limit", "9"], "--limit: not used with --unchecked. Allowed: one of the two."),
+        (["--limit", "9"], "--limit"),
         (["data.root=nowhere"], "nowhere"),
     ],
 )

@@ -64,7 +64,10 @@ def main(arguments: Sequence[str]) -> int:
         check_folder(folder)
         later = options.job == [NAMED_LATER]
         jobs = _chosen(folder, () if later else options.job)
-        _check_given(overrides)
+        if other := next((token for token in overrides if not key_of(parse(token)).startswith(_OWN)), None):
+            raise UserError(
+                f"{other}: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
+            )
         request = replace(request, config_name=options.config_name or request.config_name)
         tokens = normalize(overrides)
         if not options.trust:
@@ -119,14 +122,6 @@ def _parser() -> Parser:
     parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
     parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)  # of the workers that launchers start
     return parser
-
-
-def _check_given(overrides: Sequence[str]) -> None:
-    for token in overrides:
-        if not key_of(parse(token)).startswith(_OWN):
-            raise UserError(
-                f"{token}: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
-            )
 
 
 def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:

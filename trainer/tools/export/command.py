@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number
+from augment.cli.parser import Parser, one_of, output, readable_errors
 from augment.support.errors import UserError
 from trainer.tools.evaluate import run_and_images
 
@@ -26,7 +26,6 @@ def _parser() -> Parser:
     parser.add_argument("--preprocessing", type=one_of(*PLACES), default="inside", metavar="|".join(PLACES),
                         help="whether the model contains its preprocessing (default: inside)")  # fmt: skip
     parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to (default: RUN/export-onnx)")
-    parser.add_argument("--limit", type=whole_number(1), metavar="N", help="compare on at most N images (default: all)")
     parser.add_argument("--unchecked", action="store_true", help="write without comparing, where there are no images")
     parser.add_trust_flag()
     return parser
@@ -36,8 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
         options, run, images, overrides = run_and_images(_parser(), arguments)
-        if options.unchecked and (images or options.limit):
-            raise UserError(f"{images or '--limit'}: not used with --unchecked. Allowed: one of the two.")
+        if options.unchecked and images:
+            raise UserError(f"{images}: not used with --unchecked. Allowed: one of the two.")
         from trainer.tools.export.write import export_run  # PyTorch and DALI take seconds to import
 
         export_run(options, run, images, overrides)

@@ -5,6 +5,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 
 import torch
 from torch import Tensor, nn
@@ -93,9 +94,8 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
 def require_onnx() -> None:
     """Check that the packages for ONNX are there."""
     try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
+        for package in ("onnx", "onnxruntime", "onnxscript"):
+            import_module(package)
     except ImportError as error:
         raise missing_package("export", error.name, "export") from error
 

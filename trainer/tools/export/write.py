@@ -17,7 +17,6 @@ from rich.table import Table
 from augment.cli.parser import table_console, writing
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image, to_rgb
-from augment.data.selection import take_some
 from augment.pipeline.serving.pillow import CROPS
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import build_plan
@@ -116,8 +115,6 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     # bfloat16 would differ by more than an export may.
     trained = load_trained(run, ["fit.precision=fp32", *overrides], trust=options.trust, data=own)
     split = None if options.unchecked else evaluated_split(trained, images)
-    if split is not None and options.limit is not None:
-        split = take_some(split, options.limit, trained.config.data.split_seed)
     folder = options.out or run / "export-onnx"
     inside = options.preprocessing == "inside"
     runner = export(trained, folder, inside=inside)

@@ -205,20 +205,6 @@ while True:
     assert began == {file.name.removeprefix("asked-") for file in tmp_path.glob("asked-*")}
 
 
-@pytest.mark.parametrize(("device", "gpus"), [("cuda:1", "0,1"), ("cuda:1", None), ("cuda", "0,1"), ("cuda:0", 3)])
-def test_a_job_that_sees_one_gpu_does_not_name_another(
-    device: str, gpus: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
-    launcher = parse_launcher({"kind": "local", "gpus": gpus})
-    configs = [parse_config(compose(["fit.device=cpu"])), parse_config(compose([f"fit.device={device}"]))]
-    if device == "cuda:1" and gpus:
-        with pytest.raises(UserError, match=r"^fit\.device=cuda:1: .* Allowed: fit\.device=cuda, or no hydra"):
-            launcher.check(configs)
-    else:
-        launcher.check(configs)
-
-
 @pytest.mark.parametrize("seen", [0, 2])
 def test_gpus_that_are_not_there_are_refused(seen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: seen)
