@@ -228,7 +228,7 @@ def join() -> Ranks:
 
 def _connect(backend: str) -> None:
     global _store
-    store, rank, size = next(dist.rendezvous("env://"))
+    store, rank, size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
     # torchrun restarts ranks with the store of those that have ended.
     start = f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}"
     _store = dist.PrefixStore(start, store)  # type: ignore[attr-defined]
