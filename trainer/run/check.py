@@ -1,7 +1,5 @@
 """Checks of a configuration that need the data and the model; all run before anything is written."""
 
-from typing import Any
-
 from augment.data.formats.folder import describe_nested
 from augment.support.errors import UserError
 from augment.support.text import amount
@@ -12,7 +10,7 @@ from trainer.run.weights import check_weights, require_start
 from trainer.tasks.loss import check_loss
 from trainer.tasks.metric import columns_of
 from trainer.tasks.registry import ALL_MONITORED, check_metrics, task_named
-from trainer.tasks.task import AUTO, Task
+from trainer.tasks.task import AUTO
 from trainer.tasks.tta import check_views
 
 
@@ -43,7 +41,16 @@ def check_config(config: Config) -> None:
             f"classes or more{describe_nested(dataset)}."
         )
     task = task_named(dataset.task)
-    _check_task(config, task)
+    kind, needed = config.resolved["model"]["kind"], task.name if task.own_models else ""
+    if config.model.task != needed:
+        models = ", ".join(f"model={name}" for name, cls in MODELS.items() if cls.task == needed)
+        raise UserError(
+            f"model.kind={kind}: does not predict {task.kind.units}, which the data have. Allowed: {models}."
+        )
+    task.require()
+    check_views(config.fit.tta, task)
+    if config.fit.compile and task.own_loss:
+        raise UserError(f"fit.compile: true, but models that predict {task.units} cannot be compiled. Allowed: false.")
     mixing = next((f"aug.train.{step.key}" for step in config.aug.train if step.mixes), "")
     check_loss(task, config.fit, len(classes), mixing=mixing, weighted=bool(dataset.train.weights))
     check_metrics(task, classes, config.fit.metrics)
@@ -67,17 +74,3 @@ def check_config(config: Config) -> None:
         make().check(network)
     make_optimizer(config.fit, network)
     config.fit.schedules()
-
-
-def _check_task(config: Config, task: Task[Any]) -> None:
-    """Check that model, views and compiling are possible for a task."""
-    kind, needed = config.resolved["model"]["kind"], task.name if task.own_models else ""
-    if config.model.task != needed:
-        allowed = ", ".join(f"model={name}" for name, cls in MODELS.items() if cls.task == needed)
-        raise UserError(
-            f"model.kind={kind}: does not predict {task.kind.units}, which the data have. Allowed: {allowed}."
-        )
-    task.require()
-    check_views(config.fit.tta, task)
-    if config.fit.compile and task.own_loss:
-        raise UserError(f"fit.compile: true, but models that predict {task.units} cannot be compiled. Allowed: false.")

@@ -16,8 +16,6 @@ from trainer.tasks.registry import smaller_is_better
 # The smallest difference worth detecting, by default: half a point; of other scores, a share of the baseline's mean.
 POINTS, RELATIVE = 0.5, 0.01
 
-MEANS = ("n", "mean", "std", "95% interval of the mean")
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -52,8 +50,16 @@ class Comparison:
             if (found := group.difference) is not None:
                 p = p_value(found.corrected).removeprefix("p ").removeprefix("= ")
                 difference = signed(found, group.metric)
-            cells.append([*mean_cells(group, named=len(keys) > 1), difference, p])
-        return f"last {one_of(keys)}", [["configuration", *MEANS, "difference", "p"], *cells]
+            replicates, text = group.replicates, partial(score, group.metric, like=group.mean)
+            bounds, n = replicates.interval(group.metric), str(len(replicates.scores))
+            if len(replicates.samples) < len(replicates.scores):
+                n += f" in {len(replicates.samples)} folds"
+            about = "" if bounds is None else f"{text(bounds[0])}..{text(bounds[1])}"
+            std = "" if replicates.std is None else text(replicates.std)
+            mean = f"{group.metric.key} " * (len(keys) > 1) + text(group.mean)
+            cells.append([group.name, n, mean, std, about, difference, p])
+        head = ["configuration", "n", "mean", "std", "95% interval of the mean", "difference", "p"]
+        return f"last {one_of(keys)}", [head, *cells]
 
     def plain(self) -> dict[str, Any]:
         """Return all of it as plain values."""
@@ -141,17 +147,6 @@ def find_group(groups: Sequence[Group], text: str) -> Group:
             f"Allowed: the name of one, such as {list_some(names, 5, '; ')}; or the folder of one of its runs."
         )
     return found[0]
-
-
-def mean_cells(group: Group, *, named: bool) -> list[str]:
-    """Return the cells of a group in a table: name and `MEANS`; with the name of the score if it is not the title's."""
-    replicates, text = group.replicates, partial(score, group.metric, like=group.mean)
-    bounds, n = replicates.interval(group.metric), str(len(replicates.scores))
-    if len(replicates.samples) < len(replicates.scores):
-        n += f" in {len(replicates.samples)} folds"
-    about = "" if bounds is None else f"{text(bounds[0])}..{text(bounds[1])}"
-    std = "" if replicates.std is None else text(replicates.std)
-    return [group.name, n, f"{group.metric.key} " * named + text(group.mean), std, about]
 
 
 def plain_group(group: Group) -> dict[str, Any]:

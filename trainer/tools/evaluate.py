@@ -120,15 +120,6 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
     console.print(f"{run / name}{files}", highlight=False, soft_wrap=True)
 
 
-def _parser() -> Parser:
-    description = "Score the best model of a run on its validation data or on other images."
-    parser = Parser("trainer evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
-    parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
-                        help="views of each image to average (default: those of the run)")  # fmt: skip
-    parser.add_trust_flag()
-    return parser
-
-
 def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Path, Path | None, list[str]]:
     """Parse `RUN [DIR] [key=value ...]`: return the flags, both folders and the overrides.
 
@@ -148,8 +139,13 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
+    description = "Score the best model of a run on its validation data or on other images."
+    parser = Parser("trainer evaluate", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
+    parser.add_argument("--tta", type=one_of(*TTA), metavar="|".join(TTA),
+                        help="views of each image to average (default: those of the run)")  # fmt: skip
+    parser.add_trust_flag()
     with readable_errors():
-        options, run, folder, overrides = run_and_images(_parser(), arguments)
+        options, run, folder, overrides = run_and_images(parser, arguments)
         check_folder(run)
         scores = evaluate(run, folder, overrides, tta=options.tta, trust=options.trust)
         _report(scores, run, folder, overrides)

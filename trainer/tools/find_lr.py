@@ -166,7 +166,8 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
     console.print(f"{out}, .json")
 
 
-def _parser() -> Parser:
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit code."""
     parser = Parser("trainer find_lr", "Raise the learning rate from step to step, and suggest one.", _EXAMPLES)
     parser.add_argument("--from", dest="start", type=positive_number(), default=_START, metavar="LR",
                         help=f"first learning rate (default: {_START:g})")  # fmt: skip
@@ -177,13 +178,8 @@ def _parser() -> Parser:
     parser.add_argument(
         "--out", type=png_file, metavar="FILE.png", help="the figure (default: in a new folder of outputs)"
     )
-    return parser
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
-        options, overrides = _parser().split(arguments)
+        options, overrides = parser.split(arguments)
         config = parse_config(compose(overrides))
         if config.fit.resume is not None:
             raise UserError("fit.resume: the test starts with fresh weights. Allowed: null.")

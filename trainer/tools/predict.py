@@ -266,7 +266,8 @@ def _write(text: str, file: str, flag: str) -> None:
         write_atomically(Path(file), text)
 
 
-def _parser() -> Parser:
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit code."""
     description = "Predict with the best model of a run."
     parser = Parser("trainer predict", description, _EXAMPLES, arguments="RUN FILE_OR_FOLDER ... [key=value ...]")
     parser.add_argument("--top", type=whole_number(1), metavar="N", help="number of classes to name (default: 3)")
@@ -280,13 +281,8 @@ def _parser() -> Parser:
     parser.add_argument("--csv", metavar="FILE", help="write CSV in place of a table; - writes to the terminal")
     parser.add_argument("--json", metavar="FILE", help="write JSON in place of a table; - writes to the terminal")
     parser.add_trust_flag()
-    return parser
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
-        options, paths, overrides = _parser().split_paths(arguments)
+        options, paths, overrides = parser.split_paths(arguments)
         if not paths:
             raise UserError("no run is given. Allowed: the folder of a run, then images or folders of images.")
         run_first(paths)

@@ -26,7 +26,33 @@ was chosen by its score. Runs that failed, were interrupted or pruned, or stoppe
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    parser = _parser()
+    parser = Parser(
+        "trainer compare",
+        "Compare settings by their seeds and folds, across runs and sweeps.",
+        _EXAMPLES + _EPILOG,
+        arguments="RUN_OR_SWEEP ...",
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="NAME",
+        help="what to compare with: a configuration, as the table names it, or one of its runs (default: the first, "
+        "if possible with several seeds)",
+    )
+    parser.add_argument("--metric", metavar="KEY", help="score, as in metrics.jsonl (default: that of the task)")
+    parser.add_argument(
+        "--detect",
+        type=positive_number(),
+        metavar="D",
+        help="smallest difference worth detecting: points for scores in [0, 1] (default: 0.5; else 1%% of the mean)",
+    )
+    parser.add_argument(
+        "--out",
+        type=output,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write the comparison to a file: .md or .json; may be given twice",
+    )
     with readable_errors():
         options, paths = parser.split(arguments)
         if not paths:
@@ -56,34 +82,3 @@ def main(arguments: Sequence[str]) -> int:
                     write_atomically(file, f"{markdown_table(compared.table())}\n{markdown_lines(compared.lines())}")
             print_lines(console, [str(file)])
     return 0
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "trainer compare",
-        "Compare settings by their seeds and folds, across runs and sweeps.",
-        _EXAMPLES + _EPILOG,
-        arguments="RUN_OR_SWEEP ...",
-    )
-    parser.add_argument(
-        "--baseline",
-        metavar="NAME",
-        help="what to compare with: a configuration, as the table names it, or one of its runs (default: the first, "
-        "if possible with several seeds)",
-    )
-    parser.add_argument("--metric", metavar="KEY", help="score, as in metrics.jsonl (default: that of the task)")
-    parser.add_argument(
-        "--detect",
-        type=positive_number(),
-        metavar="D",
-        help="smallest difference worth detecting: points for scores in [0, 1] (default: 0.5; else 1%% of the mean)",
-    )
-    parser.add_argument(
-        "--out",
-        type=output,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="write the comparison to a file: .md or .json; may be given twice",
-    )
-    return parser

@@ -60,7 +60,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
             "best": [rounded(run.summary.best.get(key)) for key in metrics],
             "curves": [_curve(run.rows, key, points, epochs) for key in metrics],
             "axes": [_curve(_progress(run), key, points, epochs) for key in _AXES],
-            "part": _part(run),
+            "part": "trial" if run.trial else "finalist" if run.chooses else "job" if run.job else "",
             "order": run.job["order"] if run.job else i,
             "environment": environment_of[i],
             "images": images[i],
@@ -180,11 +180,6 @@ def _progress(run: RunFolder) -> list[MetricsRow]:
         images = min(per_epoch * (epoch + 1), most * done)
         rows.append({"epoch": epoch, "steps": done, "seconds": seconds, "images": images})
     return rows
-
-
-def _part(run: RunFolder) -> str:
-    """Return what part a job plays: trial or finalist of a search, or any other job; empty for a single run."""
-    return "trial" if run.trial else "finalist" if run.chooses else "job" if run.job else ""
 
 
 def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[tuple[int, ...], int]) -> list[Any] | None:

@@ -90,16 +90,10 @@ def importance(settings: Mapping[str, Sequence[object]], scores: Sequence[float]
     return {"rows": rows, "note": _NOTE.format(amount(len(scores), "finished job"))} if rows else None
 
 
-def _numbers(values: Sequence[object]) -> list[float] | None:
-    """Return values as numbers; None if one of them is none."""
-    numbers = [float(value) for value in values if isinstance(value, int | float)]
-    return numbers if len(numbers) == len(values) else None
-
-
 def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
     """Return epsilon squared: the share of the variance between the values of a setting, corrected for chance."""
-    levels, numbers = values, _numbers(values) or ()
-    if len(set(numbers)) > _LEVELS:
+    levels, numbers = values, [float(value) for value in values if isinstance(value, int | float)]
+    if len(numbers) == len(values) and len(set(numbers)) > _LEVELS:
         cuts = quantiles(numbers, n=4)
         levels = [sum(number > cut for cut in cuts) for number in numbers]
     of_level: defaultdict[object, list[float]] = defaultdict(list)

@@ -42,7 +42,12 @@ _OWN = ("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.")
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    parser = _parser()
+    usage = f"{'|'.join(_ACTIONS)} SWEEP [key=value ...]"
+    parser = Parser("trainer sweep", "Resume, retry and show sweeps.", _EXAMPLES, arguments=usage)
+    parser.add_trust_flag()
+    parser.add_argument("--job", action="append", metavar="ID", help="only this job; can be repeated")
+    parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
+    parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)  # of the workers that launchers start
     with readable_errors(), StopSignals() as signals, ExitStack() as gate:
         options, paths, overrides = parser.split_paths(arguments)
         if not paths:
@@ -112,16 +117,6 @@ def main(arguments: Sequence[str]) -> int:
         except KeyboardInterrupt as error:
             sys.stdout.write(f"{error}\n")
             return INTERRUPTED
-
-
-def _parser() -> Parser:
-    usage = f"{'|'.join(_ACTIONS)} SWEEP [key=value ...]"
-    parser = Parser("trainer sweep", "Resume, retry and show sweeps.", _EXAMPLES, arguments=usage)
-    parser.add_trust_flag()
-    parser.add_argument("--job", action="append", metavar="ID", help="only this job; can be repeated")
-    parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
-    parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)  # of the workers that launchers start
-    return parser
 
 
 def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:

@@ -19,7 +19,8 @@ makes. The comparison runs the export, with its own preprocessing, on every vali
 evaluate does."""
 
 
-def _parser() -> Parser:
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit code."""
     description = "Export the best model of a run as ONNX, and compare it with PyTorch on its validation data."
     parser = Parser("trainer export", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
     parser.add_argument("--to", type=one_of("onnx"), metavar="onnx", help="what to write (default: onnx)")
@@ -28,13 +29,8 @@ def _parser() -> Parser:
     parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to (default: RUN/export-onnx)")
     parser.add_argument("--unchecked", action="store_true", help="write without comparing, where there are no images")
     parser.add_trust_flag()
-    return parser
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
     with readable_errors():
-        options, run, images, overrides = run_and_images(_parser(), arguments)
+        options, run, images, overrides = run_and_images(parser, arguments)
         if options.unchecked and images:
             raise UserError(f"{images}: not used with --unchecked. Allowed: one of the two.")
         from trainer.tools.export.write import export_run  # PyTorch and DALI take seconds to import
