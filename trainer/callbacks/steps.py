@@ -11,6 +11,7 @@ from typing import Any
 from augment.params import Number, setting
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import amount
+from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Learner, Phase
@@ -48,8 +49,6 @@ class ParamScheduler(Callback):
         """Let the learning rate fall if it is due: by the rows, so that a resumed run does as one without a break."""
         if self.plateau is None:
             return
-        from trainer.callbacks.checkpoint import best_of
-
         recorder, (key, _), (patience, factor) = learner.find(Recorder), best_of(learner), self.plateau
         sign, since = -1 if smaller_is_better(key) else 1, recorder.since
         parts = (recorder.rows[:since], recorder.rows[since:])  # scores of the first do not compare with the others

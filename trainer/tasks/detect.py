@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from augment.data.targets.boxes import BOXES
 from augment.support.lazy import Tensor, nn, torch
-from augment.support.text import amount, plural
+from augment.support.text import plural
 from trainer.tasks.display import Bar, BarChart, Bars, Finding, FoundObject, Section, WrongSample, percent
 from trainer.tasks.losses import LossFunction, LossSettings
 from trainer.tasks.metrics.detection import average_precisions, require_backend
@@ -109,11 +109,8 @@ class Detect(PlacedTask):
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst class, and how many classes no object has."""
-        classes = self.worst_first(self.per_class(samples, names))
-        if len(classes) > 1:
-            name, worst = classes[0]
-            objects = amount(int(worst["objects"]), "object")
-            yield Finding(f"Worst class: {name}, average precision {percent(worst['average_precision'])} ({objects}).")
+        classes = self.worst_first(per_class := self.per_class(samples, names))
+        yield from self.worst(per_class, "average precision", "object")
         absent = len(names) - 1 - len(classes)
         if classes and absent:
             verbs = plural(absent, "has no object in validation and does", "have no object in validation and do")

@@ -15,7 +15,7 @@ from augment.data.dataset import Split
 from augment.data.targets.keypoints import KEYPOINTS, mirrored
 from augment.support.lazy import F, Tensor, nn, torch
 from augment.support.text import amount
-from trainer.tasks.display import Bar, Bars, Finding, Section, WrongSample, percent
+from trainer.tasks.display import Bar, Bars, Finding, Section, WrongSample
 from trainer.tasks.loss import named_loss
 from trainer.tasks.losses import LossFunction, LossSettings
 from trainer.tasks.metrics.keypoints import NEAR, point_errors
@@ -134,11 +134,7 @@ class KeypointTask(PlacedTask):
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst point."""
-        points = self.worst_first(self.per_class(samples, names))
-        if len(points) > 1:
-            name, worst = points[0]
-            images = amount(int(worst["images"]), "image")
-            yield Finding(f"Worst point: {name}, correct in {percent(worst['pck'])} ({images}).")
+        yield from self.worst(self.per_class(samples, names), "correct in")
 
     def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
         """Draw the visible points."""

@@ -83,11 +83,8 @@ class Multilabel(Task[OutputSamples]):
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst label, and how many labels no image has."""
-        labels = self.worst_first(self.per_class(samples, names))
-        if len(labels) > 1:
-            name, worst = labels[0]
-            images = amount(int(worst["images"]), "image")
-            yield Finding(f"Worst label: {name}, average precision {percent(worst['average_precision'])} ({images}).")
+        labels = self.worst_first(per_class := self.per_class(samples, names))
+        yield from self.worst(per_class, "average precision")
         absent = len(names) - len(labels)
         if labels and absent:
             verbs = plural(absent, "is on no validation image and does", "are on no validation image and do")

@@ -24,6 +24,7 @@ from trainer.tasks.display import (
     Section,
     Table,
     WrongSample,
+    percent,
 )
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.losses import LossFunction, LossSettings
@@ -264,6 +265,14 @@ class Task(ABC, Generic[S]):
         """Return the units that have a `unit_score`, the worst first."""
         known = [unit for unit in per_class.items() if not math.isnan(unit[1][self.unit_score])]
         return sorted(known, key=lambda unit: (unit[1][self.unit_score], unit[0]))
+
+    def worst(self, per_class: Mapping[str, dict[str, float]], score: str, of: str = "image") -> Iterator[Finding]:
+        """Yield the worst of several units: its score, behind some words, and how many images, say, it has."""
+        known = self.worst_first(per_class)
+        if len(known) > 1:
+            name, found = known[0]
+            count = amount(int(found[f"{of}s"]), of)
+            yield Finding(f"Worst {self.unit}: {name}, {score} {percent(found[self.unit_score])} ({count}).")
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
