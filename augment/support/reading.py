@@ -5,17 +5,19 @@ Sizes and depths are limited, and damaged contents raise one class of errors, wh
 files, some of them through Hydra, Matplotlib and trackers, so a folder is checked as a whole before the first of them.
 """
 
+import fcntl
 import json
 import os
 import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import special_kind
+from augment.support.files import shown, special_kind
 
 # Far above what any run writes: bytes of a file, and levels of a value.
 MAX_BYTES, MAX_DEPTH = 2**26, 40
@@ -152,3 +154,24 @@ def append(file: Path, text: str) -> None:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[FileIO]:
+    """Open a file, which is made if there is none, and hold the system's lock of it, which ends with the process.
+
+    Raises:
+        UserError: it is a link, or the file system has no locks.
+    """
+    with FileIO(open_regular(file, flags=os.O_RDWR | os.O_CREAT), "rb+") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        except OSError as error:
+            raise UserError(
+                f"{shown(file.parent)}: needs locks, and this file system has none ({error.strerror}). Allowed: a "
+                "folder on another one, such as with hydra.sweep.dir."
+            ) from error
+        try:
+            yield opened
+        finally:
+            fcntl.flock(opened, fcntl.LOCK_UN)  # closing is not enough where a process was forked meanwhile

@@ -1,10 +1,9 @@
 """MLflow: a local database, or a tracking server."""
 
-import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +14,7 @@ from PIL import Image
 
 from augment.params import SENDS, Flag, Text, setting
 from augment.support.nested import leaves
+from augment.support.reading import locked
 from trainer.callbacks.registry import configurable
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
 
@@ -59,7 +59,8 @@ class Mlflow(Tracker):
         uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
         local = _LOCAL.resolve()
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "dali-trainer"
-        with nullcontext() if uri else _locked(local / "mlflow.lock"):
+        local.mkdir(parents=True, exist_ok=True)
+        with nullcontext() if uri else locked(local / "mlflow.lock"):  # several jobs of a sweep may make the database
             self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
             found, place = self._client.get_experiment_by_name(name), None if uri else (local / "mlflow").as_uri()
             experiment = found.experiment_id if found else self._client.create_experiment(name, artifact_location=place)
@@ -116,12 +117,3 @@ class Mlflow(Tracker):
     def finish(self, status: str) -> None:
         """End the run."""
         self._client.set_terminated(self._run, _STATUSES[status])
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Let one process at a time create the database, which several jobs of a sweep may do at once."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield

@@ -1,13 +1,10 @@
 """The study of a search: Optuna's record of trials, which several processes share; and what reports to it."""
 
-import fcntl
 import math
-import os
 import warnings
 from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +16,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
-from augment.support.reading import open_regular
 from augment.support.seeds import derive_seed
+from augment.support.reading import locked
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, Learner, Phase
 from trainer.run.summary import PRUNED
@@ -41,30 +38,13 @@ class _JournalLock:
 
     def acquire(self) -> bool:
         """Wait for the lock, and drop half a line of a killed process, which later ones would be appended to."""
-        journal = self._held.enter_context(_locked(self._file))
+        journal = self._held.enter_context(locked(self._file))
         journal.truncate(journal.read().rfind(b"\n") + 1)
         return True
 
     def release(self) -> None:
         """Release the lock."""
         self._held.close()
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[FileIO]:
-    """Open a file, which is made if there is none, and hold the system's lock of it, which ends with the process."""
-    with FileIO(open_regular(file, flags=os.O_RDWR | os.O_CREAT), "rb+") as opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX)
-        except OSError as error:
-            raise UserError(
-                f"{shown(file.parent)}: a search needs locks, and this file system has none ({error.strerror}). "
-                "Allowed: a hydra.sweep.dir on another one."
-            ) from error
-        try:
-            yield opened
-        finally:
-            fcntl.flock(opened, fcntl.LOCK_UN)  # closing is not enough where a process was forked meanwhile
 
 
 @dataclass(frozen=True)
@@ -80,7 +60,7 @@ class Search:
     def locked(self) -> Iterator[Study]:
         """Yield the study while no other process plans a trial; end trials whose processes died meanwhile."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self.folder / _LOCK_FILE):
+        with locked(self.folder / _LOCK_FILE):
             study = self.study()
             for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
                 if job_of(trial) is None:
@@ -120,7 +100,7 @@ class Search:
     def storage(self) -> storages.BaseStorage:
         """Return the storage of the study."""
         file = self.folder / JOURNAL_FILE
-        with _locked(file):  # before Optuna opens what may be a link
+        with locked(file):  # before Optuna opens what may be a link
             pass
         lock: Any = _JournalLock(file)
         return storages.JournalStorage(JournalFileBackend(str(file), lock))
