@@ -16,8 +16,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
-from augment.support.seeds import derive_seed
 from augment.support.reading import locked
+from augment.support.seeds import derive_seed
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, Learner, Phase
 from trainer.run.summary import PRUNED
