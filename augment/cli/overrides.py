@@ -110,8 +110,11 @@ def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[
 _HOME = re.compile(r"(?<=[=,])~/")
 
 # A value without syntax that Hydra accepts only in quotes, because of an umlaut or another sign without a meaning in
-# its grammar.
-_TO_QUOTE = re.compile(r"""(?=.*[^\x20-\x7e]|.*[!#&;<>^`])[^=,:()\[\]{}'"\\$]+""")
+# its grammar; or a range of files, train-{000..009}.tar, or the query of a URL.
+_TO_QUOTE = re.compile(
+    r"""(?=.*[^\x20-\x7e]|.*[!#&;<>^`])[^=,:()\[\]{}'"\\$]+"""
+    r"""|(?=.*\{\d+\.\.|\w+://.*=)(?:[^,()\[\]{}'"\\$]|\{\d+\.\.\d+\})+"""
+)
 
 # Spaces of a search as other tools name them, and how Hydra writes them.
 _LOG = "tag(log,interval(LOW,HIGH))"

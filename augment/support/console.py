@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+from rich import progress
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 
 from augment.support.text import printable
@@ -27,8 +27,10 @@ def text_console() -> Console:
     return PlainConsole(highlight=False, soft_wrap=True)
 
 
-def progress_bar(*, quiet: bool = False) -> Progress:
-    """Return a progress bar that draws on stderr, on terminals only, and clears itself at the end; quiet: nothing."""
+def progress_bar(*, quiet: bool = False, sized: bool = False) -> progress.Progress:
+    """Return a progress bar, of bytes if sized, on stderr, on terminals only, cleared at the end; quiet: nothing."""
     console = PlainConsole(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
+    counts = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if sized else (progress.MofNCompleteColumn(),)
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), *counts, progress.TimeRemainingColumn())
+    hidden = quiet or not console.is_terminal
+    return progress.Progress(*columns, console=console, transient=True, disable=hidden)

@@ -241,7 +241,7 @@ def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:
 
 
 _INDEXES = {".idx", ".index", ".lst"}  # endings of indexes of files of records
-_MATCHES = re.compile(r"[*?\[]")
+MATCHES = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{(.*?)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
@@ -254,7 +254,7 @@ def find_shards(pattern: str, key: str) -> list[Path]:
     """
     found: list[Path] = []
     for name in expand_braces(str(expanded(pattern)), f"{key}={pattern}"):
-        if _MATCHES.search(name) and not Path(name).exists():
+        if MATCHES.search(name) and not Path(name).exists():
             matches = [Path(match) for match in sorted(glob(name, recursive=True)) if Path(match).is_file()]
             if not matches:
                 raise UserError(f"{key}={pattern}: no file matches.{near_file(Path(name))}")
@@ -273,7 +273,7 @@ def find_shards(pattern: str, key: str) -> list[Path]:
 
 def is_pattern(name: str) -> bool:
     """Whether a name is a pattern: it has braces, or it has * ? [ and no file has this name."""
-    return "{" in name or "}" in name or bool(_MATCHES.search(name) and not expanded(name).exists())
+    return "{" in name or "}" in name or bool(MATCHES.search(name) and not expanded(name).exists())
 
 
 def expand_braces(pattern: str, key: str = "") -> list[str]:

@@ -18,11 +18,12 @@ from augment.data.formats.tfrecord import IMAGE, LABEL, read_examples
 from augment.data.formats.webdataset import read_shard
 from augment.data.images import as_ppm
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
+from augment.data.sources.remote import fetch_shards, is_new, is_url
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import LABELS
 from augment.data.targets.names import Label, LabeledSplit, Labels, pack
 from augment.data.targets.numbers import NUMBERS
-from augment.params import WRITES, Text, Texts, setting
+from augment.params import WRITES, Number, Text, Texts, setting
 from augment.support.errors import UserError, first_line
 from augment.support.files import digest, expanded, near_file
 
@@ -33,15 +34,25 @@ class Records(CheckedSource, LabeledSource):
 
     typed: ClassVar[bool] = True  # whether the files distinguish floats from whole numbers
 
-    train: str = setting(Text(required=True, doc="the training files, such as DIR/train-* or DIR/train-{000..009}"))
-    dir: str = setting(Text(default=DATA_DIR, doc="folder for indexes and for images that are unpacked", reach=WRITES))
+    train: str = setting(Text(required=True, doc="the training files: DIR/train-*, s3://bucket/train-{000..009}.tar"))
+    dir: str = setting(Text(default=DATA_DIR, doc="folder for indexes, fetched shards, unpacked images", reach=WRITES))
+    cache_gb: float | None = setting(
+        Number(optional=True, above=0, unit="GB", doc="most that fetched shards take in dir; null: what its disk holds")
+    )
 
     def load(self) -> Dataset:
         """Index new or changed files, and give the labels numbers."""
         options = self.target_options()
+        given = self.given()
         # Both patterns first: a missing file of val should be reported before the files of train are indexed.
-        found = {key: self._find(pattern, key) for key, pattern in self.given().items()}
-        return make_dataset([self._split(key, paths) for key, paths in found.items()], options, typed=self.typed)
+        found = {key: self._find(pattern, key) for key, pattern in given.items() if not is_url(pattern)}
+        found |= fetch_shards(given, Path(self.dir, "remote"), self.cache_gb)
+        return make_dataset([self._split(key, found[key]) for key in given], options, typed=self.typed)
+
+    def downloads(self) -> str:
+        """Return the setting of shards that are elsewhere and were never fetched."""
+        given = (("train", self.train), ("val", self.val or ""))
+        return next((key for key, pattern in given if is_new(pattern, Path(self.dir, "remote"))), "")
 
     def _split(self, key: str, paths: Sequence[Path]) -> LabeledSplit:
         images: list[StoredImage] = []

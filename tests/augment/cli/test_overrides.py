@@ -47,7 +47,10 @@ def test_a_home_is_known_behind_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse("fit.resume=~/d").value() == "/home/me/d"
 
 
-@pytest.mark.parametrize("value", ["Bilder äöü/Fisch", "Tom & Jerry #1", "照片", "~/ü", "a;b!"])
+@pytest.mark.parametrize(
+    "value",
+    ["Bilder äöü/Fisch", "Tom & Jerry #1", "照片", "~/ü", "a;b!", "s3://b/t-{0..9}.{00..10}.tar", "http://h/a?b=c&d=:"],
+)
 def test_what_the_grammar_knows_in_quotes_only_is_put_in_quotes(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     meant = value.replace("~", "/home/me")

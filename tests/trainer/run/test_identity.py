@@ -99,7 +99,7 @@ def test_settings_that_older_versions_lack_count_once_they_are_changed() -> None
     plain = {"aug": {"size": 64}, "fit": {"epochs": 1}}
     later = {"aug": {"size": 64, "min_visible": 0.1, "fill_label": 255}, "fit": {"epochs": 1, "loss": None}}
     assert identity_text(identity(plain)) == identity_text(identity(later))
-    later |= {"model": {"options": None, "checkpointing": False}}
-    assert identity_text(identity({**plain, "model": {}})) == identity_text(identity(later))
+    later |= {"model": {"options": None, "checkpointing": False}, "data": {"group": None, "cache_gb": None}}
+    assert identity_text(identity({**plain, "model": {}, "data": {}})) == identity_text(identity(later))
     changed = {**later, "fit": {"epochs": 1, "loss": "dice"}}
     assert identity_text(identity(plain)) != identity_text(identity(changed))
