@@ -161,8 +161,7 @@ def test_faults_that_last(fault: Any, reason: str, server: Server, samples: list
     server.faults["train-1.tar"] = [fault]
     text = said("webdataset", settings(url))
     assert text.startswith(f"data.train={url}: {server.url('train-1.tar')}")
-    assert reason in text
-    assert "\n" not in text
+    assert reason in text.splitlines()[-1]
     assert set(left()) <= {"train-0.tar"}
 
 
@@ -277,8 +276,8 @@ def s3(bucket: tuple[str, Path], own_folder: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("names", ["train-{0..1}.tar", "train-*.tar"])
 def test_batches_from_s3_are_those_of_local_files(names: str, s3: Path) -> None:
-    local = load("webdataset", settings(f"{s3}/{names}"))
-    assert batches(load("webdataset", settings(f"s3://bucket/set/{names}")).train, 0) == batches(local.train, 0)
+    local, fetched = (load("webdataset", settings(f"{folder}/{names}")) for folder in (s3, "s3://bucket/set"))
+    assert batches(fetched.train, 0) == batches(local.train, 0)
 
 
 @pytest.mark.parametrize(
