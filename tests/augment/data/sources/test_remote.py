@@ -1,5 +1,6 @@
 """Shards on web servers and in S3: fetched once, whole, and read as local files are."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ class Server:
     faults: dict[str, list[Any]] = field(default_factory=dict)  # by name: of its next answers, the last one for good
     tags: Counter[str] = field(default_factory=Counter)  # by name: the version that the ETag says
     gets: Counter[str] = field(default_factory=Counter)
+    heads: Counter[str] = field(default_factory=Counter)
 
     def url(self, name: str) -> str:
         return f"{self.address}/{name}"
@@ -59,6 +61,7 @@ def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
         def do_GET(self) -> None:
             name, get = self.path.strip("/"), self.command == "GET"
             state.gets[name] += get
+            state.heads[name] += not get
             faults = state.faults.get(name, [""])
             fault = faults[0] if len(faults) == 1 or not get else faults.pop(0)
             file = state.folder / name
@@ -67,6 +70,8 @@ def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
             self.send_header("Content-Length", str(len(body)))
             self.send_header("ETag", f'"{state.tags[name]}"')
             self.end_headers()
+            while get and fault == "late" and state.heads[name] < 2:
+                time.sleep(0.01)
             if get:
                 with suppress(OSError):
                     self.wfile.write(body[: len(body) // 2] if fault in ("cut", "drip") else body)
@@ -165,12 +170,8 @@ def test_faults_that_last(fault: Any, reason: str, server: Server, samples: list
     assert set(left()) <= {"train-0.tar"}
 
 
-FETCH = """
-import sys
-from pathlib import Path
-from augment.data.sources.remote import fetch_shards
-fetch_shards({"data.train": sys.argv[1]}, Path("outputs/data/remote"), None)
-"""
+FETCH = """import pathlib, sys; from augment.data.sources.remote import fetch_shards
+fetch_shards({"data.train": sys.argv[1]}, pathlib.Path("outputs/data/remote"), None)"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -190,15 +191,14 @@ def test_a_stopped_process_leaves_no_half_file_in_use(number: int, server: Serve
 
 def test_processes_share_what_one_fetches(server: Server, samples: list[Sample]) -> None:
     url = server.url(shards("webdataset", server.folder, samples, 6))
+    server.faults = {f"train-{number}.tar": ["late"] for number in range(6)}  # not before both have asked
     processes = [subprocess.Popen([sys.executable, "-c", FETCH, url]) for _ in range(2)]
     assert [process.wait(60) for process in processes] == [0, 0]
     assert set(server.gets.values()) == {1}
     assert len(left()) == len(server.gets) == 6
 
 
-def test_shards_that_do_not_fit_are_refused_at_once(
-    server: Server, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_that_do_not_fit_are_refused_at_once(server: Server, samples: list[Sample]) -> None:
     url = server.url(shards("webdataset", server.folder, samples))
     size = sum(file.stat().st_size for file in server.folder.iterdir()) / 1e9
     text = said("webdataset", settings(url, cache_gb=size * 0.9))
@@ -208,7 +208,7 @@ def test_shards_that_do_not_fit_are_refused_at_once(
     other = server.url("val.tar")
     write("webdataset", server.folder, "val", samples)
     assert f"which holds {size:.3g} GB, has room for 0 GB. " in said("webdataset", settings(other, cache_gb=size))
-    monkeypatch.setattr(remote, "_MARGIN", 2**60)
+    remote._MARGIN = 2**60  # the fixture puts it back
     assert "has room for 0 GB. Allowed: data.dir on a larger disk, a larger" in said("webdataset", settings(other))
 
 
@@ -245,8 +245,7 @@ def test_info_and_preview(server: Server, samples: list[Sample], capsys: pytest.
 @pytest.fixture(scope="module")
 def bucket(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A server of S3, and a folder of what is in its bucket."""
-    moto = pytest.importorskip("moto.moto_server.threaded_moto_server")
-    boto3 = pytest.importorskip("boto3")
+    moto, boto3 = map(pytest.importorskip, ("moto.moto_server.threaded_moto_server", "boto3"))
     folder = tmp_path_factory.mktemp("bucket")
     server = moto.ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
@@ -257,7 +256,6 @@ def bucket(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> I
     shards("webdataset", folder, samples)
     for file in folder.iterdir():
         client.upload_file(str(file), "bucket", f"set/{file.name}")
-    client.close()
     yield address, folder
     server.stop()
 
@@ -284,7 +282,6 @@ def test_batches_from_s3_are_those_of_local_files(names: str, s3: Path) -> None:
     ("url", "reason"),
     [
         ("s3://bucket/set/val-{0..9}.tar", "val-0.tar: there is no such object."),
-        ("s3://other/set/train-0.tar", "there is no such object."),
         ("s3://bucket/set/val-*.tar", "no object matches s3://bucket/set/val-*.tar."),
         (
             "s3://bucket/set",
@@ -293,9 +290,7 @@ def test_batches_from_s3_are_those_of_local_files(names: str, s3: Path) -> None:
     ],
 )
 def test_what_is_not_in_s3(url: str, reason: str, s3: Path) -> None:
-    text = said("webdataset", settings(url))
-    assert text.startswith(f"data.train={url}: ")
-    assert text.endswith(reason)
+    assert re.fullmatch(f"data.train={re.escape(url)}: .*{re.escape(reason)}", said("webdataset", settings(url)))
 
 
 def test_s3_without_credentials(s3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
