@@ -13,7 +13,9 @@ from fakes import CPU
 from PIL import Image
 from torch import Tensor
 
+from augment import Transform, load_recipe
 from augment.data.targets.boxes import BOXES, Objects
+from augment.data.targets.parts import Parts
 from augment.data.targets.spatial import Rules
 from augment.support.errors import UserError
 from trainer.models.registry import parse_model
@@ -197,7 +199,8 @@ def test_objects_are_in_pixels_of_the_stored_image_and_clipped() -> None:
 
 
 def test_losses_learn_no_crowds_and_no_difficult_objects() -> None:
-    motion = type("Still", (), {"size": (50, 50), "device": CPU, "forward": lambda self, points, owners: points})()
+    still = {"device": CPU, "parts": Parts.whole(1, (50, 50)), "forward": lambda self, points, owners: points}
+    motion = type("Still", (), still)()
     objects = Objects.of(
         [[0, 0, 9, 9], [5, 5, 20, 20], [9, 9, 30, 30]], [1, 2, 3], crowd=[0, 1, 0], difficult=[1, 0, 0]
     )
@@ -224,6 +227,16 @@ def test_a_detector_takes_images_as_they_are_and_returns_one_shape() -> None:
     assert found.shape == (2, 100, 6)
     for given in shown:
         assert torch.equal(given, images)
+
+
+def test_a_detector_learns_mixed_images() -> None:
+    network = parse_model({"kind": "detector"}).build(4, (64, 64)).train()
+    recipe = load_recipe({"size": 64, "train": {"mosaic": {}, "mixup": {"p": 0.5}, "cutmix": {"p": 0.5}}})
+    given = [{"boxes": [[8, 8, 40, 40]] * count, "labels": [1] * count} for count in (1, 0, 2)]
+    images, targets = Transform(recipe, device="cpu")([np.zeros((64, 64, 3), np.uint8)] * 3, given)
+    loss = TASK.make_losses(parse_fit({}), network, CPU)[0](network(images, targets), [])
+    loss.backward()
+    assert loss.isfinite()
 
 
 def test_a_batch_without_any_box_is_learned_and_scored() -> None:
