@@ -129,8 +129,7 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     from augment.cli.compose import compose_recipe, keys_of
     from augment.cli.conf import read_config
     from augment.cli.overrides import refuse_keywords
-    from augment.recipe.doubts import doubts
-    from augment.recipe.steps import Aug
+    from augment.recipe.steps import Aug, doubts
     from augment.support.errors import UserError
 
     refuse_keywords(misspelled, keys_of("aug", [Aug]))
@@ -189,8 +188,8 @@ def make_loader(
     from augment.pipeline.loader import Loader
     from augment.pipeline.placement import place
     from augment.pipeline.reading import Order, Shard
-    from augment.recipe.doubts import border_doubts
     from augment.recipe.plan import build_plan
+    from augment.recipe.steps import border_doubts
     from augment.support.errors import UserError
     from augment.support.process import cores
 

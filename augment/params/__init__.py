@@ -3,7 +3,19 @@
 An op declares its parameters in its decorator, a configuration section as dataclass fields made by `setting`.
 """
 
-from augment.params.kinds import CacheSize, Channels, Choice, Count, Flag, Number, OptionMap, Text, Texts
+from augment.params.kinds import (
+    CacheSize,
+    Channels,
+    Choice,
+    Count,
+    Flag,
+    ImageSize,
+    Number,
+    OptionMap,
+    Size,
+    Text,
+    Texts,
+)
 from augment.params.param import DOWNLOADS, IMPORTS, SENDS, WRITES, Interval, Param
 from augment.params.ranges import Range, Values
 from augment.params.settings import (
@@ -15,7 +27,6 @@ from augment.params.settings import (
     setting,
     settings,
 )
-from augment.params.size import ImageSize, Size
 
 __all__ = [
     "DOWNLOADS",

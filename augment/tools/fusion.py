@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFilter
+from PIL import Image
 from rich.table import Table
 
 from augment.cli.parser import Parser, png_file, readable_errors, writing
@@ -59,21 +59,18 @@ def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> Images:
     return render(build_plan(aug_of(steps, fuse=fuse), "val"), files, SEED)  # val keeps the order
 
 
-def compare(files: Sequence[ImageRef], folder: Path) -> Iterator[tuple[int, list[NDArray[np.float64]], float]]:
+def compare(files: Sequence[ImageRef], folder: Path) -> Iterator[tuple[int, NDArray[np.float64], float]]:
     """Compare fused steps with steps run one by one, for each of `COUNTS`, on copies of N images in a folder.
 
     Yields:
-        The number of steps; the mean difference of each image, (N,) in levels of 0..255, when it is blurred with sigma
-        2 px and when it is not; and the mean difference of neighboring pixels step by step, as a share of that when
-        fused.
+        The number of steps; the mean difference of each image, (N,) in levels of 0..255; and the mean difference of
+        neighboring pixels step by step, as a share of that when fused.
     """
-    smooth, sharp = _copies(files, folder / "smooth", 2), _copies(files, folder / "sharp", 0)
+    copies = _copies(files, folder)
     for steps in COUNTS:
         inside = always_inside(steps, len(files))
-        pairs = [[transform(copies, steps, fuse=fuse) for fuse in (True, False)] for copies in (smooth, sharp)]
-        fused, stepped = pairs[1]
-        contrast = _detail(stepped, inside) / _detail(fused, inside)
-        yield steps, [difference(one, other, inside) for one, other in pairs], contrast
+        fused, stepped = (transform(copies, steps, fuse=fuse) for fuse in (True, False))
+        yield steps, difference(fused, stepped, inside), _detail(stepped, inside) / _detail(fused, inside)
 
 
 def always_inside(steps: int, count: int) -> Mask:
@@ -104,17 +101,13 @@ def _detail(images: Images, where: Mask) -> float:
     return float(jumps[where[:, :, 1:] & where[:, :, :-1]].mean())
 
 
-def _copies(files: Sequence[ImageRef], folder: Path, sigma: float) -> list[Path]:
-    """Write images as PNG files of (SIZE, SIZE), blurred by `sigma`."""
-    folder.mkdir(parents=True)
+def _copies(files: Sequence[ImageRef], folder: Path) -> list[Path]:
+    """Write images as PNG files of (SIZE, SIZE)."""
     copies = []
     for number, file in enumerate(files):
-        with open_image(file) as image:
-            square = image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-        if sigma:
-            square = square.filter(ImageFilter.GaussianBlur(sigma))
         copies.append(folder / f"{number:04}.png")
-        square.save(copies[-1])
+        with open_image(file) as image:
+            image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR).save(copies[-1])
     return copies
 
 
@@ -129,13 +122,12 @@ def main(arguments: Sequence[str]) -> int:
         files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)
         title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"
         table = Table(title=title, title_justify="left")
-        for head in ("steps", "smooth: mean", "largest", "sharp: mean", "largest", "detail left"):
+        for head in ("steps", "mean difference", "largest", "detail left"):
             table.add_column(head, justify="right")
         with tempfile.TemporaryDirectory() as folder:
-            for steps, differences, contrast in compare(files, Path(folder)):
-                levels = [f"{level:.2f}/255" for one in differences for level in (one.mean(), one.max())]
-                table.add_row(str(steps), *levels, f"{contrast:.0%}")
-            copy, middle = _copies([files[len(files) // 2]], Path(folder) / "one", 0), slice(_MARGIN, -_MARGIN)
+            for steps, apart, contrast in compare(files, Path(folder)):
+                table.add_row(str(steps), f"{apart.mean():.2f}/255", f"{apart.max():.2f}/255", f"{contrast:.0%}")
+            copy, middle = _copies([files[len(files) // 2]], Path(folder)), slice(_MARGIN, -_MARGIN)
             rows = []
             for fuse, name in ((True, "fused: one warp"), (False, "step by step")):
                 images = [transform(copy, steps, fuse=fuse)[0][middle, middle] for steps in COUNTS]

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from augment.cli.compose import compose_recipe
 from augment.cli.parser import Parser, readable_errors
 from augment.data.targets.kind import known_kinds
-from augment.recipe.doubts import border_doubts, doubts
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import SPLITS
+from augment.recipe.steps import SPLITS, border_doubts, doubts
 from augment.support.console import text_console
 from augment.support.text import amount
 

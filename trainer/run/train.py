@@ -11,8 +11,8 @@ from rich.console import Console
 
 from augment.data.selection import describe_balance
 from augment.data.sources.loading import log_notices
-from augment.recipe.doubts import border_doubts, doubts
 from augment.recipe.plan import build_plan
+from augment.recipe.steps import border_doubts, doubts
 from augment.support.background import prompt_turns
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, describe_error

@@ -7,7 +7,7 @@ from pathlib import Path
 from augment.data.cache import remember
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.formats.folder import find_images
-from augment.data.formats.headers import cache_file, read_headers
+from augment.data.formats.objects import cache_file, read_headers
 from augment.data.formats.texts import read_rows
 from augment.data.targets.masks import MASKS, NO_MASK, MaskFile
 from augment.data.targets.spatial import IGNORE

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.formats.folder import find_images
-from augment.data.formats.headers import Header, read_headers
-from augment.data.formats.objects import Annotated, AnnotatedImage
+from augment.data.formats.objects import Annotated, AnnotatedImage, Header, read_headers
 from augment.data.formats.regions import read_polygons
 from augment.data.formats.texts import read_text
 from augment.support.errors import UserError, suggest

@@ -121,35 +121,29 @@ def _kind_of_rows(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions
 def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef]], options: TargetOptions) -> Dataset:
     """Turn the list of train, and that of val if there is one, into a dataset of their images.
 
-    Words are numbers to predict if they have columns of their own, or if all are numbers and some have a fraction.
+    Words are numbers to predict if they have columns of their own, or if some are numbers with a fraction; then all
+    have to be numbers.
 
     Raises:
         UserError: a line does not fit; the message says which one and why.
     """
     train, kind, notice = lists[0], options.kind, ""
     words = [word for lines in lists for line in lines.lines for word in line.words]
-    if not (kind or train.columns or options.classes):
-        _refuse_slips(lists)
-        if _are_numbers(words):
-            point = next(word for word in words if not _is_whole(word))
-            kind = NUMBERS
-            notice = describe_whole_numbers(f"{point} is written with a point", np.array(words, np.float64))
-    numbers = bool(train.columns) or kind == NUMBERS
+    point = "" if kind or train.columns or options.classes else next(filter(_is_fraction, words), "")
+    numbers = bool(train.columns) or kind == NUMBERS or bool(point)
     # Words are names of classes, unless all are whole numbers and some are not names.
     classes = set(options.classes or ())
     named = classes if set(words) <= classes or not all(map(_is_whole, words)) else ()
     splits = []
     for lines, files in zip(lists, images, strict=True):
-        labels = _numbers(lines, (kind or NUMBERS).task) if numbers else _labels(lines, named)
+        labels = _numbers(lines, kind, point) if numbers else _labels(lines, named)
         splits.append(LabeledSplit(lines.key, files, labels, lines.describe))
     single = numbers and train.column not in ("", "label") and all(len(line.words) == 1 for line in train.lines)
     names = (train.column,) if single else train.columns
+    if point:
+        kind = NUMBERS
+        notice = describe_whole_numbers(f"{point} is written with a point", np.array(words, np.float64))
     return make_dataset(splits, replace(options, kind=kind, names=names), typed=False).noting(notice)
-
-
-def _are_numbers(words: Sequence[str]) -> bool:
-    """Whether words are numbers to predict."""
-    return bool(words) and None not in map(_read_number, words) and not all(map(_is_whole, words))
 
 
 def _labels(lines: Lines, named: Collection[str]) -> Labels:
@@ -163,14 +157,17 @@ def _labels(lines: Lines, named: Collection[str]) -> Labels:
         raise UserError(f"{lines.key}: {error}") from None
 
 
-def _numbers(lines: Lines, task: str) -> Labels:
+def _numbers(lines: Lines, kind: Kind | None, point: str) -> Labels:
     values = []
     for line in lines.lines:
         for slot, word in enumerate(line.words):
             number = _read_number(word)
             if number is None:
                 which = f" in column {lines.columns[slot]}" if lines.columns else ""
-                raise lines.error(line, f"'{word}'{which} is not a number. Allowed with data.task={task}: numbers.")
+                allowed = f" with data.task={(kind or NUMBERS).task}: numbers"
+                if point:
+                    allowed = f": numbers with a point, as {point}; or data.task=classify if these are names"
+                raise lines.error(line, f"'{word}'{which} is not a number. Allowed{allowed}.")
             values.append(number)
     counts = np.array([len(line.words) for line in lines.lines], np.int64)
     return Labels(np.array(values, np.float64), counts, rows=True)
@@ -185,24 +182,11 @@ def _read_number(word: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def _is_fraction(word: str) -> bool:
+    """Whether a word is a number that is not whole; its fraction may come after a comma, which `_numbers` refuses."""
+    return not _is_whole(word) and _read_number(word.replace(",", ".", 1)) is not None
+
+
 def _is_whole(word: str) -> bool:
     """Whether a word is a whole number, without a point."""
     return word.removeprefix("-").isdecimal()
-
-
-def _refuse_slips(splits: Sequence[Lines]) -> None:
-    """Refuse lists in which some labels are fractional numbers and others no numbers, which would all become names."""
-    cells = [(lines, line, word) for lines in splits for line in lines.lines for word in line.words or ("",)]
-    odd = [cell for cell in cells if _read_number(cell[2]) is None]
-    if not odd or not any(
-        _read_number(word.replace(",", ".")) is not None and not _is_whole(word) for *_, word in cells
-    ):
-        return
-    lines, line, word = odd[0]
-    what = f"'{word}', which is not a number" if word else "no number"
-    more = f" (and {len(odd) - 1:,} more)" if len(odd) > 1 else ""
-    raise lines.error(
-        line,
-        f"{line.path} has {what}{more}, where other labels are fractional numbers. "
-        "Allowed: numbers, with a point for the fraction; or data.task=classify if these are names.",
-    )

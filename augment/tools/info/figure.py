@@ -80,19 +80,8 @@ def _draw_numbers(part: SubFigure, info: Info) -> None:
 
 
 def _draw_sizes(part: SubFigure, info: Info) -> None:
-    """Draw charts of sizes, short sides and aspect ratios side by side."""
-    sizes, short_sides, aspects = part.subplots(1, 3)
-    width, height = (info.sides[side][info.good] for side in ("width", "height"))
-    most = 1.05 * float(max(width.max(), height.max()))
-    sizes.plot([0, most], [0, most], color=GRAY, linewidth=0.8, zorder=0)
-    sizes.scatter(
-        width, height, s=9, color=BLUE, alpha=min(0.35, 0.02 + 300 / len(width)), linewidths=0, rasterized=True
-    )
-    sizes.set(xlim=(0, most), ylim=(0, most))
-    sizes.xaxis.set_major_formatter(_THOUSANDS)
-    sizes.yaxis.set_major_formatter(_THOUSANDS)
-    frame(sizes, "Width and height (line: square)", "width, px", _TEXT)
-    sizes.set_ylabel("height, px", fontsize=_TEXT, color=INK)
+    """Draw charts of short sides and aspect ratios side by side."""
+    short_sides, aspects = part.subplots(1, 2)
     values, side = info.sides["short_side"].astype(float), min(info.size)
     low, high = values[info.good].min(), values[info.good].max()
     _draw_shares(short_sides, info, values, (min(low, side) / 1.05, max(high, side) * 1.05))
