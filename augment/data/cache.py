@@ -8,9 +8,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
-from augment.data.dataset import ImageRef
+from augment.data.dataset import ImageRef, Paths
 from augment.data.faults import strict_pillow
-from augment.data.paths import Paths
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.files import write_atomically

@@ -24,10 +24,9 @@ from threading import Lock, local
 import numpy as np
 
 from augment.data.cache import remember
-from augment.data.dataset import BadImage, ImageRef, Split
+from augment.data.dataset import BadImage, ImageRef, Split, known_of
 from augment.data.faults import CONVERT, NOT_DECODED, describe_damage, describe_failure, find_fault_of_header
 from augment.data.images import is_decoded, name_of
-from augment.data.paths import known_of
 from augment.data.selection import take
 from augment.support.errors import UserError
 from augment.support.files import special_kind

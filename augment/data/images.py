@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
-from augment.data.dataset import DecodedImage, ImageRef
-from augment.data.paths import Paths, as_paths, kinds_of
+from augment.data.dataset import DecodedImage, ImageRef, Paths, as_paths, kinds_of
 
 
 def name_of(image: ImageRef) -> str:

@@ -1,4 +1,7 @@
-"""Select images of a dataset: a val split, folds of cross-validation, or a share of train; and balance its classes."""
+"""Select images of a dataset: a val split, folds of cross-validation, or a share of train; and balance its classes.
+
+With groups, frames of a video or images of a patient are on one side of a cut.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,64 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import BadImage, Dataset, ImageRef, Split
+from augment.data.dataset import BadImage, Dataset, ImageRef, Split, keys_of, known_of, take_images
 from augment.data.formats.folder import CUT
-from augment.data.grouping import joined, numbered, share_out
 from augment.data.images import portable_name
-from augment.data.paths import keys_of, known_of, take_images
 from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
 from augment.support.text import amount
 
 if TYPE_CHECKING:
     from augment.data.sources.registry import Source
+
+
+def joined(copies: Sequence[Any], groups: Sequence[Any]) -> NDArray[np.int64]:
+    """Return numbers of the smallest groups, (N,), such that images with an equal copy or group are in the same."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    numbers = [numbered(values) for values in (copies, groups)]
+    size = len(numbers[0]) + len(numbers[1])
+    links = coo_array((np.ones(len(copies)), (numbers[0], len(copies) + numbers[1])), shape=(size, size))
+    found: NDArray[np.int64] = connected_components(links, directed=False)[1][numbers[0]]
+    return np.unique(found, return_inverse=True)[1]
+
+
+def share_out(
+    groups: NDArray[np.int64], strata: NDArray[np.int64], shares: Sequence[float], draw: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return the part that each image belongs to, (N,): whole groups, about the shares of all images and each stratum.
+
+    The largest group comes first, and each goes to the part to which it adds the least excess, in squares, as
+    scikit-learn's GroupKFold does where there is one stratum.
+
+    Args:
+        groups: (N,) numbers of the groups, from 0.
+        strata: (N,) numbers of the strata, from 0.
+        shares: those of the parts, which add up to 1.
+        draw: (G,) numbers in [0, 1), by which groups of equal size are ordered.
+    """
+    totals = np.append(np.bincount(strata), len(strata)).astype(float)
+    filled, part = np.zeros((len(shares), len(totals))), np.empty(len(draw), np.int64)
+    # A row for each stratum of each group, and one for all images of the group, which is the last of its group.
+    columns, everything = len(totals), np.full_like(strata, len(totals) - 1)
+    rows, numbers = np.unique(np.tile(groups, 2) * columns + np.append(strata, everything), return_counts=True)
+    begins = np.searchsorted(rows, np.arange(len(draw) + 1) * columns).tolist()
+    strata_of = rows % columns
+    for number in np.lexsort((draw, -np.bincount(groups))).tolist():
+        own = slice(begins[number], begins[number + 1])
+        kinds, counts = strata_of[own], numbers[own]
+        excess = ((2 * filled[:, kinds] + counts) * counts / totals[kinds]).sum(axis=1) / shares
+        part[number] = excess.argmin()
+        filled[part[number], kinds] += counts
+    return part[groups]
+
+
+def numbered(values: Sequence[Any]) -> NDArray[np.int64]:
+    """Return the number of each value, (N,), in the order in which they come first."""
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return np.fromiter((numbers[value] for value in values), np.int64, len(values))
+
 
 _GOLDEN = (5**0.5 - 1) / 2
 

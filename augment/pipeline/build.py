@@ -21,9 +21,8 @@ from nvidia.dali.tensors import TensorCPU, TensorListCPU
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from augment.data.dataset import ImageRef
+from augment.data.dataset import ImageRef, Paths, as_paths
 from augment.data.images import are_decoded, are_paths
-from augment.data.paths import Paths, as_paths
 from augment.pipeline.feed import Feed
 from augment.pipeline.graph import Form, GraphImage, Node, Placement
 from augment.pipeline.image_feed import ImageFeed

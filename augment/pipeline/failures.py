@@ -9,9 +9,8 @@ from math import inf
 import numpy as np
 
 from augment.data.check import Problem, check_files
-from augment.data.dataset import ImageRef, Split
+from augment.data.dataset import ImageRef, Split, known_of
 from augment.data.images import are_paths, name_of, portable_name
-from augment.data.paths import known_of
 from augment.support.errors import UserError
 from augment.support.own_code import OwnCodeError, describe_in_op
 from augment.support.seeds import derive_seed

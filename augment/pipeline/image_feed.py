@@ -9,9 +9,8 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import ImageError, ImageRef
+from augment.data.dataset import ImageError, ImageRef, as_paths, kinds_of
 from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
-from augment.data.paths import as_paths, kinds_of
 from augment.pipeline.failures import UnreadableError
 from augment.pipeline.reading import Reading
 from augment.support.errors import UserError

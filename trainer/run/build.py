@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from nvidia.dali import backend
 
-from augment.data.dataset import Split
+from augment.data.dataset import Split, known_of, take_images
 from augment.data.own.items import end_readers
-from augment.data.paths import known_of, take_images
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place

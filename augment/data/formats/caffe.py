@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from augment.data.formats.messages import Datum, DecodeError
 from augment.data.formats.records import OPEN_FILES, Record, RecordFile
+from augment.data.formats.tfrecord import Datum, DecodeError
 from augment.data.images import as_ppm
 from augment.support.errors import UserError, first_line
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from augment.data.dataset import NO_VAL, Dataset, Split
+from augment.data.dataset import NO_VAL, Dataset, Paths, Split
 from augment.data.faults import CONVERT
-from augment.data.paths import Paths
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import expanded, near_file, shown
 from augment.support.text import list_some

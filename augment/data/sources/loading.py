@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from augment.data.check import Problem, examine_files, group_copies, leave_out
-from augment.data.dataset import DATA_DIR, Dataset, Split, check_dataset
+from augment.data.dataset import DATA_DIR, Dataset, Split, check_dataset, known_of
 from augment.data.faults import CONVERT
 from augment.data.images import name_of, portable_name
-from augment.data.paths import known_of
 from augment.data.selection import as_left_out, balanced, cut_val, take_fraction
 from augment.data.sources.registry import SOURCES, VAL_MISSING, ListedSource, Source, whole
 from augment.data.targets.boxes import BACKGROUND

@@ -1,5 +1,6 @@
 """The base classes of sources, and the registry that maps names in the `data` section to sources."""
 
+import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -7,13 +8,37 @@ from typing import Any, TypeVar
 
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.folder import CUT
-from augment.data.grouping import groups_by_name, is_pattern
-from augment.data.images import name_of
+from augment.data.images import name_of, portable_names
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
+
+
+def is_pattern(group: str) -> bool:
+    """Return whether a value of data.group is a pattern of names, not a column."""
+    return "(" in group or "\\" in group
+
+
+def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
+    """Return what the only group of a regular expression is in each image's folder and file name.
+
+    Raises:
+        UserError: it is no such expression, or not found in a name.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"data.group={pattern}: {error}. Allowed: a regular expression, or a column.") from None
+    if compiled.groups != 1:
+        raise UserError(f"data.group={pattern}: has {compiled.groups} groups in ( ). Allowed: one.")
+    names = list(portable_names(images))
+    found = [match[1] if (match := compiled.search(name)) else None for name in names]
+    if missing := [name for name, group in zip(names, found, strict=True) if group is None]:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise UserError(f"data.group={pattern}: is not found in {missing[0]}{more}. Allowed: what all names have.")
+    return [str(group) for group in found]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,10 +31,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.check import group_copies
-from augment.data.dataset import Dataset, ImageRef
+from augment.data.dataset import Dataset, ImageRef, keys_of, known_of
 from augment.data.faults import DECODER_ERRORS, FORMATS, describe_failure, find_fault, strict_pillow
 from augment.data.images import SIDEWAYS, is_decoded, orientation_of, read_encoded
-from augment.data.paths import keys_of, known_of
 from augment.data.selection import cut_val
 from augment.data.sources.registry import Source
 from augment.support.background import in_threads

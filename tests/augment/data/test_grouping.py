@@ -9,8 +9,7 @@ from PIL import Image
 from sklearn.model_selection import GroupKFold
 
 from augment.data.dataset import Dataset, Split
-from augment.data.grouping import joined, share_out
-from augment.data.selection import take_fold, take_val
+from augment.data.selection import joined, share_out, take_fold, take_val
 from augment.data.sources import load_dataset, parse_data
 from augment.support.errors import UserError
 

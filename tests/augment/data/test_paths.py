@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.data.dataset import Split
+from augment.data.dataset import Paths, Split, keys_of, known_of, take_images
 from augment.data.images import portable_name, portable_names
-from augment.data.paths import Paths, keys_of, known_of, take_images
 
 NAMES = ("a.jpg", "/a.jpg", "b/a.jpg", "/c/b/ü.jpg", "../a b.jpg", "d/\udcff.jpg", "e\n/f.jpg", "long/" * 40 + "g.jpg")
 
