@@ -16,17 +16,9 @@ _BREAK = re.compile(r"(?<!\d) (?![-\d])")
 
 # DejaVu ships with Matplotlib; the others cover more scripts and are used where they are installed.
 _FAMILIES = (
-    "DejaVu Sans",
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "WenQuanYi Micro Hei",
-    "Microsoft YaHei",
-    "Yu Gothic",
-    "Malgun Gothic",
-    "Hiragino Sans",
-    "Arial Unicode MS",
-    "Noto Sans",
-)
+    "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Micro Hei", "Microsoft YaHei", "Yu Gothic",
+    "Malgun Gothic", "Hiragino Sans", "Arial Unicode MS", "Noto Sans",
+)  # fmt: skip
 
 
 def drawable(text: str) -> str:

@@ -19,7 +19,7 @@ VAL_SHARES = (0.05, 0.4)
 DUPLICATE_SHARE = 0.01  # of duplicates within a split
 LARGE = 3.0  # median short side / that of aug.size
 LONG = 3.0  # longer side / shorter side
-OTHER_SIZE = 1.5  # ratio of the median short sides of train and val
+
 
 _HAVE, _ARE = ("has", "have"), ("is", "are")
 
@@ -156,13 +156,6 @@ def _splits(info: Info) -> Iterator[DataFinding]:
         ):
             if (count := counts[f"within_{split}"]) and count >= DUPLICATE_SHARE * total:
                 yield DataFinding(kind, f"{_part(count, total, *verbs, noun=f'{split} image')} {end}")
-    medians = [info.spread(info.sides["short_side"], split).get("median", 0) for split in SPLITS]
-    if min(medians) > 0 and max(medians) >= OTHER_SIZE * min(medians):
-        yield DataFinding(
-            "other_size",
-            f"Images of train and val differ in size: the median short side is {medians[0]:.0f} px in train and "
-            f"{medians[1]:.0f} px in val.",
-        )
 
 
 def _images(info: Info, convert: str) -> Iterator[DataFinding]:

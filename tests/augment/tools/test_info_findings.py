@@ -87,7 +87,6 @@ CASES: dict[str, tuple[Callable[[], Info], set[str], str]] = {
     "few are small": (lambda: having(4, height=127), set(), ""),
     "large": (large_numbers, {"large"}, "convert data=folder --to webdataset"),
     "long": (lambda: having(1, width=601), {"aspect"}, "the longest is /data/t/0.jpg"),
-    "other size": (lambda: having(40, width=380, height=300), {"other_size"}, "300 px in train and 200 px in val"),
     "alpha": (lambda: having(1, mode="palette with alpha"), {"alpha"}, ""),
     "blank": (lambda: having(2, blank=True), {"blank"}, "t/0.jpg, "),
     "labels": (lambda: labels((1.0, 0.0), (0.0, 1.0)), set(), ""),
