@@ -129,12 +129,6 @@ def points_back(points: NDArray[np.float64], orientation: int) -> NDArray[np.flo
     """Return where points of an upright image, (M, 2), are in its file; both in shares of width and height."""
     x, y = points.T
     turns = {
-        2: (1 - x, y),
-        3: (1 - x, 1 - y),
-        4: (x, 1 - y),
-        5: (y, x),
-        6: (y, 1 - x),
-        7: (1 - y, 1 - x),
-        8: (1 - y, x),
-    }
+        2: (1 - x, y), 3: (1 - x, 1 - y), 4: (x, 1 - y), 5: (y, x), 6: (y, 1 - x), 7: (1 - y, 1 - x), 8: (1 - y, x),
+    }  # fmt: skip
     return np.stack(turns.get(orientation, (x, y)), axis=1)

@@ -17,14 +17,8 @@ Color = tuple[int, int, int]
 
 # Okabe and Ito's, without black: https://jfly.uni-koeln.de/color/. Label 0 has the last one; others count from 1.
 _COLORS: tuple[Color, ...] = (
-    (230, 159, 0),
-    (86, 180, 233),
-    (0, 158, 115),
-    (240, 228, 66),
-    (0, 114, 178),
-    (213, 94, 0),
-    (204, 121, 167),
-)
+    (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167),
+)  # fmt: skip
 LEFT, RIGHT, MIDDLE = _COLORS[1], _COLORS[5], _COLORS[3]
 _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 # The colors of further classes are mixed with one of these.

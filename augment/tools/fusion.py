@@ -117,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
         flags, rest = _parser().split(arguments)
         if rest:
             raise UserError(f"{' '.join(rest)}: not allowed here. Allowed: flags only, see --help.")
-        from augment.drawing.style import save_figure  # Matplotlib takes a while to import
+        from augment.drawing.text import save_figure  # Matplotlib takes a while to import
 
         files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)
         title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from augment.drawing.style import BLUE, GRAY, INK, set_title
+from augment.drawing.text import BLUE, GRAY, INK, set_title
 from trainer.figures.style import SPLITS, TEXT, frame, new_figure
 
 _whole_numbers = partial(MaxNLocator, nbins=10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)

@@ -83,7 +83,7 @@ def without_background(figure: Image.Image) -> Image.Image:
 
     Such letters can be read on light and on dark pages.
     """
-    from augment.drawing.style import IMAGES  # imports Matplotlib
+    from augment.drawing.text import IMAGES  # imports Matplotlib
 
     mask = Image.new("L", figure.size, 0)
     try:

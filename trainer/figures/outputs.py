@@ -9,8 +9,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from augment.drawing.style import BLUE, GRAY, INK, set_title
-from augment.drawing.text import DPI, drawable, font, shorten, text_width
+from augment.drawing.text import BLUE, DPI, GRAY, INK, drawable, font, set_title, shorten, text_width
 from trainer.figures.style import SMALL, TEXT, frame, new_figure
 from trainer.tasks.display import BarChart, FigureData, Matrix, Scatter, percent
 

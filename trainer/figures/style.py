@@ -11,9 +11,8 @@ from threading import Lock
 
 from matplotlib.figure import Figure
 
-from augment.drawing import style
-from augment.drawing.style import BLUE, GRAY, save_figure
-from augment.drawing.text import DPI
+from augment.drawing import text
+from augment.drawing.text import BLUE, DPI, GRAY, save_figure
 
 SPLITS = (("train", GRAY), ("val", BLUE))
 TEXT, SMALL = 10, 9  # points
@@ -21,7 +20,7 @@ TEXT, SMALL = 10, 9  # points
 LOCK = Lock()
 
 
-frame = partial(style.frame, points=TEXT)
+frame = partial(text.frame, points=TEXT)
 
 
 @contextmanager

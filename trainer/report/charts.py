@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from augment.drawing.style import BLUE
+from augment.drawing.text import BLUE
 from augment.support.nested import section_of
 from augment.support.text import amount
 from trainer.figures.curves import column, draw_splits

@@ -1,6 +1,5 @@
 """Caffe's LMDB: a database of Datum messages."""
 
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,7 +50,11 @@ class DatumImage:
             if not datum.data or _is_encoded(datum):  # an empty one is an image that cannot be decoded
                 return bytes(datum.data)
             # Caffe's own tool stores OpenCV's pixels: blue, green, red, plane by plane.
-            return as_ppm(np.frombuffer(datum.data, np.uint8).reshape(_shape(datum))[::-1].transpose(1, 2, 0))
+            return as_ppm(
+                np.frombuffer(datum.data, np.uint8)
+                .reshape(datum.channels, datum.height, datum.width)[::-1]
+                .transpose(1, 2, 0)
+            )
 
 
 def read_datums(file: RecordFile) -> Iterator[Record]:
@@ -109,10 +112,6 @@ def _parse(value: memoryview) -> Any:
     return datum
 
 
-def _shape(datum: Any) -> tuple[int, int, int]:
-    return datum.channels, datum.height, datum.width
-
-
 def _is_encoded(datum: Any) -> bool:
     """Whether the data is an encoded image: marked as such, which some writers omit, or not as long as its pixels."""
-    return bool(datum.encoded) or len(datum.data) != math.prod(_shape(datum))
+    return bool(datum.encoded) or len(datum.data) != datum.channels * datum.height * datum.width

@@ -126,8 +126,9 @@ def find_object(name: str, key: str) -> Any:
             if path == "__main__":  # which a process that reads has without these
                 where = "what a notebook, or a script below `if __name__ == ...`, defines cannot be imported"
                 raise UserError(f"{what}: {where}. Allowed: data.workers=0, or a name in a module.")
+            own = [name for name, value in vars(found).items() if getattr(value, "__module__", path) == path]
             if not hasattr(found, "__path__") or importlib.util.find_spec(f"{path}.{part}") is None:
-                raise UserError(f"{what}: {path} has no '{part}'.{suggest(part, _defined(found, path))}")
+                raise UserError(f"{what}: {path} has no '{part}'.{suggest(part, own)}")
             _import(f"{path}.{part}", what)
         found, path = getattr(found, part), f"{path}.{part}"
     return found
@@ -160,12 +161,6 @@ def _import(module: str, what: str) -> Any:
             near = nearest(error.name, (file.stem for file in Path().glob("*.py")))
             where = "the folder that the program was started in, PYTHONPATH and installed packages"
             raise UserError(f"{what}: there is no module '{error.name}'.{near} Looked for in {where}.") from error
-
-
-def _defined(found: Any, path: str) -> list[str]:
-    """Return the names that a module or class defines itself."""
-    own = getattr(found, "__module__", path)
-    return [name for name, value in vars(found).items() if name[0] != "_" and getattr(value, "__module__", None) == own]
 
 
 def _is_sequence(found: object) -> bool:

@@ -36,8 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         # Slow imports, after the overrides have been validated.
         from augment.data.sources.loading import log_notices
         from augment.data.sources.registry import VAL_MISSING
-        from augment.drawing.style import save_figure
-        from augment.drawing.text import DPI
+        from augment.drawing.text import DPI, save_figure
         from augment.support.files import write_json
         from augment.tools.info.figure import draw
         from augment.tools.info.findings import find_problems

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from augment.data.dataset import ImageRef
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import open_image, to_rgb
-from augment.drawing.style import BLUE, GRAY, INK, TITLE, frame
-from augment.drawing.text import DPI, drawable, font, shorten
+from augment.drawing.text import BLUE, DPI, GRAY, INK, TITLE, drawable, font, frame, shorten
 from augment.support.text import amount
 from augment.tools.info.summary import LISTED, Info
 

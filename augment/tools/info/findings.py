@@ -7,7 +7,6 @@ import numpy as np
 
 from augment.data.faults import CONVERT, NOT_DECODED
 from augment.data.formats.folder import describe_nested
-from augment.data.images import name_of
 from augment.data.sources.loading import describe_foreign
 from augment.recipe.steps import SPLITS
 from augment.support.text import amount, list_some, percent, plural
@@ -38,7 +37,6 @@ _OF_IMAGES = {
         "partly transparent. Alpha is dropped, which reveals hidden colors; composite the images onto a background "
         "first.",
     ),
-    "blank": (0, _HAVE, "a single color: {blank}."),
 }
 
 
@@ -170,16 +168,14 @@ def _images(info: Info, convert: str) -> Iterator[DataFinding]:
         )
     lengths = np.maximum(info.sides["aspect"], 1 / info.sides["aspect"])
     longest = info.describe(int(np.argmax(lengths)))
-    blank = list_some((name_of(info.images[index]) for index in np.flatnonzero(facts["blank"]).tolist()), most=3)
     for kind, which in {
         "small": info.good & (short_side < size),
         "aspect": lengths > LONG,
         "alpha": np.array(["alpha" in mode for mode in facts["mode"]]),
-        "blank": facts["blank"],
     }.items():
         least, verbs, what = _OF_IMAGES[kind]
         if (count := int(which.sum())) and count >= least * usable:
-            text = what.format(size=info.size.plain, longest=longest, blank=blank)
+            text = what.format(size=info.size.plain, longest=longest)
             yield DataFinding(kind, f"{_part(count, len(which), *verbs)} {text}")
 
 

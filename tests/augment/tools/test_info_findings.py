@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from augment.data.dataset import Dataset, Split, Target, Task
-from augment.drawing.style import save_figure
+from augment.drawing.text import save_figure
 from augment.params import Size
 from augment.tools.info.figure import draw
 from augment.tools.info.findings import find_problems
@@ -88,7 +88,6 @@ CASES: dict[str, tuple[Callable[[], Info], set[str], str]] = {
     "large": (large_numbers, {"large"}, "convert data=folder --to webdataset"),
     "long": (lambda: having(1, width=601), {"aspect"}, "the longest is /data/t/0.jpg"),
     "alpha": (lambda: having(1, mode="palette with alpha"), {"alpha"}, ""),
-    "blank": (lambda: having(2, blank=True), {"blank"}, "t/0.jpg, "),
     "labels": (lambda: labels((1.0, 0.0), (0.0, 1.0)), set(), ""),
     "a label without images": (lambda: labels((0.0, 1.0), (0.0, 0.0)), {"missing_in_train", "missing_in_val"}, ""),
     "numbers": (lambda: numbers((38.0, 42.0), (38.0, 42.0)), set(), ""),
