@@ -31,6 +31,7 @@ SHORTENED: dict[tuple[str, str], list[str]] = {
     ("augment", "bench"): ["data=folder", "data.root=DIR", *BRIEF, "--rows", "fused", *SMALL],
     ("augment", "preview"): ["data=folder", "data.root=DIR", "aug.size=32"],
     ("trainer", "dashboard"): ["RUN_FOLDER"],
+    ("trainer", "export"): ["--unchecked"],
     ("trainer", "bench"): [*BRIEF, *QUICK, "data=folder", "data.root=DIR"],
     ("trainer", "find_lr"): [
         *QUICK,

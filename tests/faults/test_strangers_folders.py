@@ -327,8 +327,3 @@ def test_a_hostile_folder_does_no_harm(
     assert outside_of(tmp_path, folder) == before
     assert network == []
     assert set(codes) <= {0, 1, 2}
-
-
-@pytest.mark.sample
-def test_there_are_sixty_of_each() -> None:
-    assert {kind: len(ways) >= 60 for kind, ways in WAYS.items()} == dict.fromkeys(WAYS, True)

@@ -28,12 +28,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["resume", "old"], "resume: unknown tool. Did you mean fit.resume=RUN_FOLDER? Allowed: bench, "),
         (["old"], "'old' is not an override. Did you mean 'fit.resume=old'?"),
         (["hydra.run.dir=", "fit.resume=auto"], "hydra.run.dir: a folder is missing. Allowed: such as outputs/mine."),
-        (["hydra/launcher=slurm"], "hydra/launcher: there is no sweep without -m. Allowed: hydra.run.dir"),
         (["fit.num_workers=3"], "fit.num_workers: unknown key. Did you mean 'threads'? Allowed: accumulate, "),
         (["fit.ema=0.9"], "fit.ema: unknown key. Did you mean 'callbacks.ema'?"),
-        (["data.batch_size=8"], "data.batch_size: unknown key. Did you mean 'fit.batch_size'?"),
         (["fit.device=gpu:1"], "fit.device: unknown name 'gpu:1'. Did you mean 'cuda:1'?"),
-        (["seed=0,1", "-m", "fit.epochs=2,x"], "fit.epochs: 'x' is not allowed"),
     ],
 )
 def test_mistakes_have_a_sentence(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
