@@ -7,17 +7,21 @@ files, some of them through Hydra, Matplotlib and trackers, so a folder is check
 
 import fcntl
 import json
+import math
 import os
 import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown, special_kind
+
+T = TypeVar("T")
 
 # Far above what any run writes: bytes of a file, and levels of a value.
 MAX_BYTES, MAX_DEPTH = 2**26, 40
@@ -80,6 +84,38 @@ def read_object(file: Path, folder: Path | None = None) -> dict[str, Any]:
         if not isinstance(values, dict):
             raise ValueError("no JSON object")
     return values
+
+
+def read_as(kind: type[T], file: Path, **known: Any) -> T:
+    """Read a JSON object as a dataclass, but for its fields that are known; see `read_object`.
+
+    What it lacks has its default, and what is no field is left out.
+    """
+    found = read_object(file)
+    with contents(file):
+        made: T = _typed(kind, found, **known)
+    return made
+
+
+def _typed(kind: Any, value: Any, **known: Any) -> Any:
+    """Return a JSON value as what an annotation says; NaN for a number that is null."""
+    inner = get_args(kind)
+    if is_dataclass(kind) or hasattr(kind, "_fields"):
+        hints = get_type_hints(kind)
+        given = value if isinstance(value, dict) else dict(zip(hints, value, strict=False))
+        names = given.keys() & hints.keys() - known.keys()
+        return kind(**{name: _typed(hints[name], given[name]) for name in names}, **known)
+    if type(None) in inner:
+        return None if value is None else _typed(inner[0], value)
+    if get_origin(kind) is tuple:
+        each = inner[:1] * len(value) if inner[-1] is ... else inner
+        return tuple(_typed(of, one) for of, one in zip(each, value, strict=True))
+    if inner:
+        return {str(name): _typed(inner[1], one) for name, one in value.items()}
+    allowed = int | float | None if kind is float else kind
+    if kind is not Any and (not isinstance(value, allowed) or (isinstance(value, int) and abs(value) >= 2**53)):
+        raise TypeError(f"no {kind.__name__}")
+    return math.nan if value is None and kind is float else value
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -22,9 +22,11 @@ def plural(count: int, one: str, several: str = "") -> str:
     return one if count == 1 else several or one + ("es" if one.endswith(("ss", "x", "tch", "sh")) else "s")
 
 
-def percent(share: float) -> str:
-    """Return a share in [0, 1] as a percentage with two digits."""
-    return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
+def percent(share: float, digits: int = 0) -> str:
+    """Return a share as a percentage; no share below 1 becomes 100%."""
+    if share < 1 and round(100 * share, digits) == 100:
+        return f"{100 - 10.0**-digits:.{digits}f}%" if digits else "above 99%"
+    return f"{100 * share:.{digits}f}%"
 
 
 def duration(seconds: float) -> str:

@@ -22,6 +22,7 @@ from trainer.run.run_folder import RunFolder
 from trainer.run.summary import SUMMARY_FILE, Summary
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.display import MetricsRow
+from trainer.tasks.registry import task_named
 
 NAMES = ("<script>alert(1)</script>", 'bee "&" co')
 
@@ -110,7 +111,7 @@ def folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     environment = {"git": {"revision": "abc123", "modified": True}, "python": "3.11.7"}
     packages = {"packages": {"torch": "2.15.0", "wandb": None}, "gpus": []}
     (folder / ENVIRONMENT_FILE).write_text(json.dumps(environment | packages))
-    rows = [row(i, 2.0 - i / 4, 2.0 - i / 4, 0.3 + i / 20) for i in range(4)]
+    rows = [row(i, 2.0 - i / 4, 2.0 - i / 4, accuracy) for i, accuracy in enumerate((0.3, 0.35, 0.4, 0.5))]
     (folder / METRICS_FILE).write_text("".join(json.dumps(r) + "\n" for r in rows))
     ended = {"status": "finished", "seconds": 75.0, "best": rows[3], "error": "", "epochs": 4, "folder": str(folder)}
     (folder / SUMMARY_FILE).write_text(json.dumps(ended))
@@ -125,15 +126,27 @@ def folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def record(rows: list[MetricsRow], folder: Path = Path("x"), ending: Summary = DONE, **more: Any) -> RunRecord:
-    """A record in memory; `more` are attributes of it, of its facts, or its `config`."""
-    run, known = RunFolder(folder), vars(Facts()).keys()
-    run.facts = Facts(
-        task="classify", **{name: more.pop(name) for name in [*more] if name in known - {"classes", "task"}}
-    )
-    run.config = more.pop("config", {})
-    best = more.pop("best", max(rows, key=lambda r: r.get("val_accuracy", -1), default={}))
-    return RunRecord(run, ending, rows=rows, best=best, **more)
+def record(
+    rows: list[MetricsRow],
+    folder: Path = Path("x"),
+    ending: Summary = DONE,
+    *,
+    samples: Any = None,
+    classes: tuple[str, ...] = (),
+    task: str = "classify",
+    best: MetricsRow | None = None,
+    **facts: Any,
+) -> RunRecord:
+    """A record in memory, of a run with some facts."""
+    run = RunFolder(folder)
+    run.facts = Facts(task=task, **facts)
+    best = best or max(rows, key=lambda r: r.get("val_accuracy", -1), default={})
+    made = RunRecord(run, ending, rows, task_named(task).display(classes), best)
+    if samples is not None:
+        kept = BestModel(model={}, row={"epoch": 0} | best, samples=vars(samples), classes=classes, task=task)
+        made.add_best(lambda: kept)
+        made.best = best
+    return made
 
 
 def said(record: RunRecord) -> str:

@@ -76,7 +76,7 @@ class Plots(Callback):
 
 def _draw_first(folder: Path, step: int, images: NDArray[np.uint8], labels: list[str]) -> None:
     """Draw a training batch of which `step` is the number."""
-    from trainer.figures.batch import plot_batch  # importing Matplotlib takes a while
+    from trainer.figures.outputs import plot_batch  # importing Matplotlib takes a while
 
     if folder.is_dir():  # otherwise it was deleted, and drawing would create it again
         plot_batch(images, labels, folder / BATCH, title=f"training batch {step}, as fed")

@@ -1,4 +1,4 @@
-"""Figures of a pass: the confusion matrix, a bar for each label, predictions over targets."""
+"""Figures of a run: a batch, what a pass predicts, a test of learning rates."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,13 +9,21 @@ from matplotlib.colors import PowerNorm
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
+from augment.drawing.sheet import draw_batch
 from augment.drawing.text import BLUE, DPI, GRAY, INK, drawable, font, set_title, shorten, text_width
+from augment.support.text import percent
 from trainer.figures.style import SMALL, TEXT, frame, new_figure
-from trainer.tasks.display import BarChart, FigureData, Matrix, Scatter, percent
+from trainer.tasks.display import BarChart, FigureData, Matrix, Scatter
 
 MAX_BARS = 60
 MAX_SCATTERS = 9
 _MAX_POINTS = 5000
+
+
+def plot_batch(images: NDArray[np.uint8], labels: Sequence[str], path: Path, *, title: str = "") -> None:
+    """Draw images, (N, H, W, 3) uint8 RGB, above their labels into a PNG; see `draw_batch`."""
+    with new_figure(path, constrained=False) as figure:
+        draw_batch(figure, images, labels, title)
 
 
 def plot_outputs(figure: FigureData, path: Path) -> None:
@@ -137,3 +145,30 @@ def plot_scatter(scatter: Scatter, path: Path) -> None:
             error = float(np.abs(outputs[:, number] - targets[:, number]).mean())
             frame(axes, f"{shorten(drawable(scatter.names[number]), 2 * DPI, 11)}, mean error {error:.3g}", "true")
             axes.set_ylabel("predicted", color=INK)
+
+
+def plot_rates(
+    lrs: Sequence[float],
+    losses: Sequence[float],
+    smoothed: Sequence[float],
+    suggestion: float | None,
+    path: Path,
+) -> None:
+    """Draw losses over rising learning rates, each batch as a faint point, and what they suggest."""
+    rates, curve = np.array(lrs), np.array(smoothed)
+    with new_figure(path) as figure:
+        figure.set_size_inches(7, 4.2)
+        axes = figure.subplots()
+        axes.plot(rates, losses, ".", color=GRAY, markersize=5, alpha=0.5, label="batch")
+        axes.plot(rates, curve, color=BLUE, linewidth=1.8, label="smoothed")
+        axes.set_xscale("log")
+        # Diverging losses at the end would flatten the rest of the curve.
+        low, high = curve.min(), min(curve.max(), 1.6 * np.median(curve[: max(1, len(curve) // 2)]))
+        axes.set_ylim(low - 0.12 * (high - low), high + 0.12 * (high - low))
+        frame(axes, "Loss over the learning rate", "learning rate")
+        if suggestion is not None:
+            axes.axvline(suggestion, color=BLUE, linewidth=1, linestyle=":", zorder=0)
+            at = (suggestion, curve[int(np.argmin(np.abs(rates - suggestion)))])
+            axes.plot(*at, "o", color=BLUE, markersize=8, label=f"suggested {suggestion:.2g}")
+            set_title(axes, f"Loss over the learning rate, suggested: {suggestion:.2g}")
+        axes.legend(frameon=False, fontsize=TEXT, labelcolor=INK)

@@ -18,7 +18,7 @@ from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import configurable
 from trainer.loop.callback import Callback, Phase
-from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord, write_mistakes
+from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord, write_best
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import RUNNING, Summary, summarize
 
@@ -63,12 +63,11 @@ class Report(Callback):
         try:
             ending = summarize(learner, learner.folder, monotonic() - learner.run.began)
             record = _record(learner, ending)
-            record.add_best(partial(best_model, learner))
             from trainer.run.maps import maps_of  # imports PyTorch
 
-            record.add_mistakes(learner.run.val_files, self.mistakes, partial(maps_of, learner))
-            if record.mistakes is not None:
-                write_mistakes(record)
+            best = partial(best_model, learner)
+            record.add_best(best, learner.run.val_files, self.mistakes, partial(maps_of, learner))
+            write_best(record)
             write_record(record)
         except (OSError, UserError) as error:
             # A report that cannot be written must not fail the run.
@@ -90,4 +89,5 @@ def _record(learner: Learner, ending: Summary, left: float | None = None) -> Run
     """Return a record with the measurements of the fit; neither the model nor the device is touched."""
     recorder, run = learner.find(Recorder), RunFolder(ending.folder)
     rows, steps = list(recorder.rows), [step._asdict() for step in recorder.steps]
-    return RunRecord(run, ending, rows, ending.best, learner.classes, task=learner.task, steps=steps, left=left)
+    display = learner.task.display(learner.classes)
+    return RunRecord(run, ending, rows, display, ending.best, steps=steps, left=left)

@@ -1,8 +1,9 @@
 """Curves of a run, as SVG images embedded in the page."""
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from math import isfinite, nan
 
@@ -10,19 +11,19 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from augment.drawing.text import BLUE
-from augment.support.nested import section_of
 from augment.support.text import amount
-from trainer.figures.curves import column, draw_splits
-from trainer.figures.style import LOCK, frame
+from trainer.figures.style import LOCK, SPLITS, frame
 from trainer.report.record import RunRecord
 
 _FAINT = "0.75"
 _SPOTS = 60  # of a line at most whose values can be read by pointing at it
 _POINTS = 1000  # of a line at most; more cannot be seen
+
+_whole_numbers = partial(MaxNLocator, nbins=10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ def charts(record: RunRecord) -> list[Chart]:
 
 def _scores(record: RunRecord) -> Iterator[Chart]:
     """Yield loss and score of both passes over the epochs, with the best epoch marked."""
-    task, best = record.task, record.best
-    score = (task.score, task.score_title, "{:.1%}" if task.share else "{:.3g}")
+    display, best = record.display, record.best
+    score = (display.score, display.score_title, "{:.1%}" if display.share else "{:.3g}")
     for quantity, title, form in (("loss", "Loss", "{:.3g}"), score):
         figure, axes = _axes()
         if not draw_splits(axes, record.rows, quantity):
@@ -73,6 +74,37 @@ def _scores(record: RunRecord) -> Iterator[Chart]:
         yield Chart(title, _svg(figure), " ".join(parts), spots=_spots(axes, epochs, texts))
 
 
+def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str) -> bool:
+    """Draw a quantity of both passes over the epochs; return whether any row has a value.
+
+    A line skips epochs that were not scored, and breaks where a value is not finite.
+    """
+    epochs, drawn, highest = column(rows, "epoch") + 1, False, 0.0
+    for split, color in SPLITS:
+        values = column(rows, key := f"{split}_{quantity}")
+        if np.isnan(values).all():
+            continue
+        scored = [row.get(key) is not None for row in rows]
+        (line,) = axes.plot(epochs[scored], values[scored], color=color, linewidth=1.6, label=split)
+        if sum(scored) <= 30:
+            line.set(marker="o", markersize=3.5)
+        drawn, highest = True, max(highest, float(np.nanmax(values)))
+    frame(axes, "", "epoch")
+    if len(epochs):
+        axes.set_xlim(epochs.min() - 0.5, epochs.max() + max(0.5, 0.015 * np.ptp(epochs)))
+    if len(epochs) == 1 and highest > 0:
+        axes.set_ylim(0, 1.15 * highest)  # an axis around one point would have odd numbers
+    axes.xaxis.set_major_locator(_whole_numbers())
+    return drawn
+
+
+def column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]:
+    """Return a key of all rows, (rows,); NaN where it is missing or not finite."""
+    # A JSON null reads as None, which NumPy turns into NaN.
+    values = np.array([row.get(key) for row in rows], dtype=float)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
 def _add_steps(axes: Axes, record: RunRecord) -> None:
     """Draw the loss within epochs; axes keep their range, as outliers would flatten the curves of the epochs."""
     steps = [step for step in record.steps if {"step", "loss"} <= step.keys()]
@@ -95,7 +127,7 @@ def _schedules(record: RunRecord) -> Iterator[Chart]:
         x = np.interp(np.linspace(0, 1, len(values)) * before[-1], before, np.arange(len(before)))
         done = x <= len(record.rows)
         rates = column(record.rows, "lr")
-        if name == "lr" and len(rates) and section_of(record.run.config, "fit").get("schedule") == "plateau":
+        if name == "lr" and len(rates) and record.run.facts.settings.get("fit.schedule") == "plateau":
             values = rates[x.astype(int).clip(max=len(rates) - 1)]  # what it fell to is known afterwards
         axes.plot(x, values, color=_FAINT, linewidth=1.6, linestyle=":")
         axes.plot(x[done], values[done], color=BLUE, linewidth=1.8)

@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Sequence
 
+from jinja2 import TemplateError
+
 from augment.cli.parser import USAGE, Parser, readable_errors, writing
 from augment.support.errors import UserError, describe_error
 from augment.support.reading import check_folder
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
             with writing(f"{folder / REPORT_FILE}"):
                 try:
                     file = write_record(read_record(folder))
-                except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                except (AttributeError, LookupError, RuntimeError, TypeError, ValueError, TemplateError) as error:
                     raise UserError(f"{folder}: its files do not fit together ({describe_error(error)}).") from error
                 sys.stdout.write(f"{file}\n")
     return 0

@@ -6,19 +6,18 @@ from statistics import median
 
 import numpy as np
 
-from augment.support.text import plural
-from trainer.figures.curves import column
+from augment.support.text import percent, plural
 from trainer.loop.checkpoint import LAST
+from trainer.report.charts import column
 from trainer.report.record import RunRecord
 from trainer.run.facts import FACTS_FILE
 from trainer.run.summary import KILLED, RUNNING
-from trainer.tasks.display import Finding, MetricsRow, percent
-from trainer.tasks.registry import smaller_is_better
+from trainer.tasks.display import Finding, MetricsRow
 
 
 def findings(record: RunRecord) -> list[Finding]:
     """Return all findings about a run, warnings first."""
-    of_task = () if record.samples is None else record.task.findings(record.samples, record.classes)
+    of_task = () if record.best_pass is None else record.best_pass.findings
     found = [*_of_the_run(record), *of_task, *_of_learning(record), *_of_speed(record)]
     return sorted(found, key=lambda finding: not finding.warning)
 
@@ -52,8 +51,8 @@ def _of_the_run(record: RunRecord) -> Iterator[Finding]:
 
 def _of_learning(record: RunRecord) -> Iterator[Finding]:
     """Yield whether it learned too much or too little."""
-    task = record.task
-    key, title = f"val_{task.score}", task.score_title.lower()
+    display = record.display
+    key, title, smaller = f"val_{display.score}", display.score_title.lower(), display.smaller
     if found := _overfits(record.rows):
         lowest, last = found
         yield Finding(
@@ -63,14 +62,13 @@ def _of_learning(record: RunRecord) -> Iterator[Finding]:
             warning=True,
         )
         return
-    smaller = smaller_is_better(key)
     score = column([row for row in record.rows if key in row], key) * (-1 if smaller else 1)
     known = record.ending.status == "finished" and len(score) >= 3 and np.isfinite(score).all()
     if known and score[-1] > score[:-1].max():
         which = "lowest" if smaller else "highest"
         yield Finding(f"Validation {title} was {which} in the last epoch: more epochs may help.")
-    train, val = (record.best.get(f"{split}_{task.score}", math.nan) for split in ("train", "val"))
-    if task.share and train - val > 0.1:
+    train, val = (record.best.get(f"{split}_{display.score}", math.nan) for split in ("train", "val"))
+    if display.share and train - val > 0.1:
         points = f"{100 * (train - val):.0f} points"
         yield Finding(f"In the best epoch, {title} is {points} higher in training than in validation.")
 

@@ -1,5 +1,6 @@
 """The page of a report: a record, rendered with the template."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
@@ -12,23 +13,20 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from augment.support.files import write_atomically
-from augment.support.nested import section_of
-from augment.support.text import amount, duration
+from augment.support.text import amount, duration, percent
 from trainer.callbacks.plots import BATCH
 from trainer.figures.images import data_uri, read_png, without_background
-from trainer.figures.outputs import plot_outputs
 from trainer.loop.checkpoint import LAST
 from trainer.report.charts import charts
 from trainer.report.findings import findings
-from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord
+from trainer.report.record import REPORT_FILE, RunRecord
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.summary import FINISHED, RUNNING
-from trainer.tasks.display import FigureImage, Section, percent
-from trainer.tasks.metrics.classification import wilson_interval
-from trainer.tasks.registry import monitored
 from trainer.tasks.task import AUTO
 
 _MOST_PIXELS, _WITHIN = 2**26, (1600, 2**26)  # of a figure; those of a run have a tenth of the pixels
+
+_FORM = re.compile(r"\{:,?\.\d[fg%]\}")  # of a number, which no stranger makes long
 
 RELOAD = 30  # seconds after which the page of a run in progress loads itself again
 
@@ -45,27 +43,22 @@ def render(record: RunRecord) -> str:
     run, ending, folder = record.run, record.ending, record.run.folder.resolve()
     running = ending.status == RUNNING
     resumable = not running and ending.status != FINISHED and (run.folder / LAST).is_file()
-    callbacks = section_of(run.config, "callbacks")
     return template().render(
         # A run that has only the name of its folder is shown with the folder above it.
         name=ending.name if ending.name not in ("", folder.name) else "/".join(folder.parts[-2:]),
         reload=RELOAD if running else 0,
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
         ending=ending,
-        headline=_headline(
-            record, monitored(str(section_of(callbacks, "checkpoint").get("monitor", AUTO)), record.task)
-        ),
+        headline=_headline(record),
         findings=findings(record),
         charts=charts(record),
-        task=record.task,
-        section=_section(record),
-        predictions=record.samples is not None,
-        mistakes=record.mistakes,
-        mistakes_wanted=section_of(callbacks, "report").get("mistakes", MISTAKES),
+        display=record.display,
+        shown=record.best_pass,
+        figure=partial(_inline, run.folder / Path(record.display.figure_file).name),
         batch=_inline(run.folder / BATCH, clear=True),
         plan=run.text(PLAN_FILE),
         config=run.text(CONFIG_FILE),
-        command=shlex.join(["python", "-m", "trainer", *run.overrides]),
+        command=shlex.join(["python", "-m", "trainer", *run.facts.overrides]),
         resume=shlex.join(["python", "-m", "trainer", f"fit.resume={run.folder}"]) if resumable else "",
         facts=_facts(record),
         table=_table(record),
@@ -87,11 +80,13 @@ def template() -> Template:
     return environment.get_template("page.html.jinja")
 
 
-def _headline(record: RunRecord, monitor: str) -> dict[str, Any]:
+def _headline(record: RunRecord) -> dict[str, Any]:
     """Return the top of the page, with the best epoch by what was monitored; unknown values are None or left out."""
-    task, best = record.task, record.best
-    key, name = f"val_{task.score}", f"validation {task.score_title.lower()}"
-    show = partial(percent, digits=1) if task.share else "{:.4g}".format
+    display, best, found = record.display, record.best, record.best_pass
+    chosen = record.run.facts.settings.get("callbacks.checkpoint.monitor", AUTO)
+    monitor = display.monitor if chosen == AUTO else chosen
+    key, name = f"val_{display.score}", f"validation {display.score_title.lower()}"
+    show = partial(percent, digits=1) if display.share else "{:.4g}".format
     tiles = []
     if best:
         of = f" of {record.epochs}" if record.epochs else ""
@@ -99,18 +94,15 @@ def _headline(record: RunRecord, monitor: str) -> dict[str, Any]:
         ended = nan if last["epoch"] == best["epoch"] else last.get(key, nan)
         also = f"; last epoch: {show(ended)}" if isfinite(ended) else ""  # which was not chosen by a score
         tiles.append(("best epoch", f"{int(best['epoch']) + 1}{of}", f"by {monitor}{also}"))
-    for column in task.columns:
+    for column in display.columns:
         if column.above and column.key in best:
             title = column.title.replace("val ", "validation ")
             tiles.append((title, show(best[column.key]), "of the best epoch"))
-    score, interval, total = best.get(key), None, 0
-    if record.samples is not None and (counts := task.right_of(record.samples)):
-        right, total = counts
-        score, interval = right / total, wilson_interval(right, total)
+    score = best.get(key, nan)
     return {
-        "score": None if score is None or not isfinite(score) else show(score),
-        "interval": interval,
-        "images": amount(total, "image"),
+        "score": show(score) if isfinite(score) else None,
+        "interval": found and found.interval,
+        "images": amount(found.total if found else 0, "image"),
         "tiles": [*tiles, *_tiles(record)],
         "label": f"best {name}" if monitor == key else f"{name} of the best epoch",
         "name": name,
@@ -119,39 +111,25 @@ def _headline(record: RunRecord, monitor: str) -> dict[str, Any]:
 
 def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     """Yield what does not depend on scores: time, speed, model, data, device."""
-    facts, config = record.run.facts, record.run.config
+    facts = record.run.facts
     if isfinite(record.ending.seconds):
-        notes = ["since resuming"] if section_of(config, "fit").get("resume") else []
+        notes = ["since resuming"] if facts.settings.get("fit.resume") else []
         notes += [] if record.left is None else [f"about {duration(record.left)} left"]
         yield "time", duration(record.ending.seconds), ", ".join(notes)
     rates = [row["images_per_second"] for row in record.rows if isfinite(row.get("images_per_second", nan))]
     if rates:
         tail = rates[1:] or rates
         yield "training speed", f"{median(tail):,.0f} img/s", "median after epoch 1" if rates[1:] else ""
-    model, source = section_of(config, "model"), section_of(config, "data").get("source")
     count = f"{facts.parameters / 1e6:.2f} M" if facts.parameters >= 10**4 else f"{facts.parameters:,}"
     parameters = f"{count} parameters" if facts.parameters else ""
-    yield "model", facts.model or str(model.get("name", model.get("kind", "unknown"))), parameters
-    sizes = record.task.count(len(record.classes)) if record.classes else ""
+    yield "model", facts.model or "unknown", parameters
+    sizes = record.display.count
     if facts.images:
         images, samples, val = facts.images
         repeated = f" (repeated to {samples:,})" if samples > images else ""
         sizes = f"{images:,}{repeated} + {val:,} images, {sizes}"
-    yield "data", facts.source or str(source or "unknown"), sizes
+    yield "data", facts.source or "unknown", sizes
     yield "device", facts.device or "unknown", ""
-
-
-def _section(record: RunRecord) -> dict[str, Any]:
-    """Return the blocks about single classes, and the task's figure if they show it, drawn if the run did not."""
-    if record.samples is None:
-        return Section()._asdict() | {"figure": ""}
-    section = record.task.section(record.samples, record.classes)
-    if not any(isinstance(block, FigureImage) for block in (*section.side_by_side, *section.below)):
-        return section._asdict() | {"figure": ""}
-    file = record.run.folder / record.task.figure_file
-    if not file.is_file() and (figure := record.task.figure(record.samples, record.classes)):
-        plot_outputs(figure, file)
-    return section._asdict() | {"figure": _inline(file)}
 
 
 def _inline(file: Path, *, clear: bool = False) -> str:
@@ -165,11 +143,10 @@ def _inline(file: Path, *, clear: bool = False) -> str:
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
     """Return what one needs to run it again, besides the command."""
-    config = record.run.config
     facts = {
         **record.run.versions(),
-        "seed": config.get("seed"),
-        "images": section_of(config, "data").get("root"),
+        "seed": record.run.facts.settings.get("seed"),
+        "images": record.run.facts.settings.get("data.root"),
         "folder": record.run.folder.resolve(),
     }
     return [(name, str(value)) for name, value in facts.items() if value not in ("", None)]
@@ -177,10 +154,10 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
 
 def _table(record: RunRecord) -> dict[str, Any]:
     """Return head and lines of the table of all epochs."""
-    alone = (column for metric in record.task.unit_metrics(record.classes) for column in metric.columns)
-    columns = [column for column in (*record.task.columns, *alone) if any(column.key in row for row in record.rows)]
+    columns = [column for column in record.display.columns if any(column.key in row for row in record.rows)]
+    forms = [form if _FORM.fullmatch(form := column.page or column.line) else "{:.4g}" for column in columns]
     lines = []
     for row in record.rows:
-        values = [(row.get(column.key, nan), column.page or column.line) for column in columns]
+        values = [(row.get(column.key, nan), form) for column, form in zip(columns, forms, strict=True)]
         lines.append((int(row["epoch"]) + 1, [form.format(v) if isfinite(v) else "-" for v, form in values]))
     return {"head": [column.title for column in columns], "lines": lines}

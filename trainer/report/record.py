@@ -1,8 +1,8 @@
 """What the page of a run shows: the run as its folder holds it, and how far it has come."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -16,17 +16,16 @@ from augment.data.dataset import ImageRef
 from augment.data.images import name_of
 from augment.support.errors import UserError, first_line
 from augment.support.files import json_line, write_atomically
-from augment.support.reading import contents, read_object
+from augment.support.reading import contents, read_as
 from trainer.callbacks.plots import REPORT
 from trainer.figures.images import SIDE, data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel, load
-from trainer.run.facts import FACTS_FILE
 from trainer.run.run_folder import RunFolder
 from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, Summary
-from trainer.tasks.display import MetricsRow
+from trainer.tasks.display import Block, Display, Finding, Matrix, MetricsRow, WrongSample
 from trainer.tasks.meter import Samples
-from trainer.tasks.registry import DEFAULT, best_row, task_named, task_of
-from trainer.tasks.task import Task
+from trainer.tasks.metrics.classification import wilson_interval
+from trainer.tasks.registry import best_row, task_named, task_of
 
 REPORT_FILE, MISTAKES_FILE = REPORT, "mistakes.json"
 
@@ -46,6 +45,25 @@ class Mistake:
     uri: str  # a thumbnail, as a data URI; empty if the file cannot be read
     map: str = ""  # where the model looks, as a data URI; empty if nobody knows
 
+    def __post_init__(self) -> None:
+        # What comes from elsewhere would tell its server who looks at the page.
+        if not all(uri == "" or uri.startswith("data:image/jpeg;base64,") for uri in (self.uri, self.map)):
+            raise ValueError("no images of mistakes")
+
+
+@dataclass(frozen=True)
+class BestPass:
+    """What the page shows of the predictions of the best epoch, as plain values."""
+
+    epoch: float
+    # The images that it gets most wrong, the worst first; None: nobody has looked
+    images: tuple[Mistake, ...] | None = None
+    # Blocks about single classes; None: up to 0.13, they were not written
+    blocks: tuple[Mapping[str, Any], ...] | None = None
+    findings: tuple[Finding, ...] = ()
+    total: int = 0  # number of images
+    interval: tuple[float, float] | None = None  # the 95% interval of a score that is the share of right ones
+
 
 @dataclass
 class RunRecord:
@@ -53,15 +71,12 @@ class RunRecord:
 
     run: RunFolder  # the run as its folder holds it
     ending: Summary  # how the run ended; the seconds of one that has not are NaN
-    rows: list[MetricsRow] = field(default_factory=list)  # the metrics of each epoch
+    rows: list[MetricsRow]  # the metrics of each epoch
+    display: Display  # what to show of the task
     best: MetricsRow = field(default_factory=dict)  # the best epoch's row; empty if there is none
-    classes: tuple[str, ...] = ()  # names of classes, labels or numbers
-    samples: Samples | None = None  # the best epoch's predictions for each validation image; None if there are none
-    task: Task[Any] = field(default_factory=lambda: task_named(DEFAULT))
+    best_pass: BestPass | None = None  # None: there are no predictions
     # Running values within epochs, each with "seconds", "step" and more
     steps: list[MetricsRow] = field(default_factory=list)
-    # The images that the best epoch gets most wrong, the worst first; None: nobody has looked
-    mistakes: Sequence[Mistake] | None = None
     left: float | None = None  # estimated seconds until the end of a run in progress; None: unknown
 
     @property
@@ -75,43 +90,64 @@ class RunRecord:
         batches = self.run.facts.batches
         return np.cumsum([0, *batches]) if batches else None
 
-    def add_mistakes(self, files: Sequence[ImageRef], most: int, maps: Maps = lambda *_: []) -> None:
-        """Draw the images that the best epoch gets most wrong, from validation images in the order of their indices.
+    def add_best(
+        self,
+        read: Callable[[], BestModel | None],
+        files: Sequence[ImageRef] = (),
+        most: int = 0,
+        maps: Maps = lambda *_: [],
+    ) -> None:
+        """Add what the best epoch achieved, if a function can read it; otherwise note why not.
 
         Args:
-            files: the validation images.
-            most: the most to draw.
+            read: the function.
+            files: the validation images in the order of their indices.
+            most: the most of those that it gets wrong to draw.
             maps: returns where the model looks in samples at some positions; nothing if nobody knows.
         """
-        worst = worst_images(self.task, self.samples, self.classes, files, most) if self.samples is not None else None
-        if worst is not None and self.samples is not None:
-            looks = maps(self.samples, [wrong.position for wrong, _, _ in worst])
-            for image in looks:
-                image.thumbnail((SIDE, SIDE))
-            self.mistakes = [
-                Mistake(
-                    *(name_of(file), wrong.true, wrong.predicted, wrong.confidence),
-                    uri="" if image is None else data_uri(image, "JPEG", 82),
-                    map="" if look is None else data_uri(look, "JPEG", 82),
-                )
-                for (wrong, file, image), look in zip_longest(worst, looks)
-            ]
-
-    def add_best(self, read: Callable[[], BestModel | None]) -> None:
-        """Add what the best epoch achieved, if a function can read it; otherwise note why not."""
         try:
             with contents(self.run.folder / BEST):
                 if (best := read()) is None:
                     return
-                self.best, self.classes, self.task = best.row, best.classes, task_named(best.task)
+                task, names, samples = task_named(best.task), best.classes, None
                 if best.samples is not None and len(best.samples["index"]):
-                    self.samples = self.task.samples(**best.samples)
+                    samples = task.samples(**best.samples)
         except (OSError, UserError) as error:
             self.run.notes[BEST] = first_line(error)
+            return
+        self.best, self.display = best.row, task.display(names)
+        if samples is not None:
+            right = task.right_of(samples)
+            worst = worst_images(task, samples, names, files, most) if most else None
+            self.best_pass = BestPass(
+                epoch=best.row["epoch"],
+                images=None if worst is None else tuple(_mistakes(worst, samples, maps)),
+                blocks=tuple(map(_plain, task.section(samples, names))),
+                findings=tuple(task.findings(samples, names)),
+                total=right[1] if right else 0,
+                interval=wilson_interval(*right) if right else None,
+            )
+
+
+def _mistakes(
+    worst: Sequence[tuple[WrongSample, ImageRef, Image | None]], samples: Samples, maps: Maps
+) -> Iterator[Mistake]:
+    looks = maps(samples, [wrong.position for wrong, _, _ in worst])
+    for look in looks:
+        look.thumbnail((SIDE, SIDE))
+    for (wrong, file, image), beside in zip_longest(worst, looks):
+        uris = ("" if each is None else data_uri(each, "JPEG", 82) for each in (image, beside))
+        yield Mistake(name_of(file), wrong.true, wrong.predicted, wrong.confidence, *uris)
+
+
+def _plain(block: Block) -> dict[str, Any]:
+    """Return a block as it is written to a file."""
+    counts = {"counts": block.counts.tolist()} if isinstance(block, Matrix) else {}
+    return {"kind": type(block).__name__, **vars(block), **counts}
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Read the folder of a run."""
+    """Read the folder of a run; predictions from best.pt only if the run has not written what a page shows of them."""
     run = RunFolder(folder)
     ending = run.summary
     if ending.status not in (FINISHED, FAILED, INTERRUPTED):
@@ -120,38 +156,21 @@ def read_record(folder: Path) -> RunRecord:
         [row for row in found if math.isfinite(row.get(counter, math.nan))]
         for found, counter in ((run.rows, "epoch"), (run.steps, "step"))
     )
-    task = run.attempt(FACTS_FILE, lambda _: task_named(run.facts.task), None) if run.facts.task else None
-    record = RunRecord(run, ending, rows, classes=run.facts.classes, task=task or task_of(rows), steps=steps)
-    if (folder / BEST).is_file():
+    display = run.facts.display or task_of(rows).display(run.facts.classes)
+    record = RunRecord(run, ending, rows, display, steps=steps)
+    found = run.attempt(MISTAKES_FILE, partial(read_as, BestPass), None)
+    if found and found.blocks is not None and found.epoch == ending.best.get("epoch"):
+        record.best, record.best_pass = ending.best, found
+    elif (folder / BEST).is_file():
         record.add_best(partial(load, folder / BEST, BestModel))
-        found: dict[float, list[Mistake]] = run.attempt(MISTAKES_FILE, load_mistakes, {})
-        record.mistakes = found.get(record.best.get("epoch", math.nan))
+        if found and record.best_pass and found.epoch == record.best_pass.epoch:
+            record.best_pass = replace(record.best_pass, images=found.images)
     if not record.best:
-        record.best = best_row(record.rows, record.task.monitor)
+        record.best = best_row(record.rows, display.monitor)
     return record
 
 
-def write_mistakes(record: RunRecord) -> None:
-    """Keep the mistakes of a record for pages that are written later."""
-    values = {"epoch": record.best["epoch"], "images": [vars(mistake) for mistake in record.mistakes or ()]}
-    write_atomically(record.run.folder / MISTAKES_FILE, json_line(values))
-
-
-def load_mistakes(file: Path) -> dict[float, list[Mistake]]:
-    """Return what `write_mistakes` wrote, by the epoch.
-
-    Raises:
-        UserError: they are damaged, or a link.
-        OSError: there are none.
-    """
-    found = read_object(file)
-    with contents(file):
-        made = [Mistake(**image) for image in found["images"]]
-        for mistake in made:
-            images = (mistake.uri, mistake.map)
-            texts = (mistake.name, mistake.true, mistake.predicted, *images)
-            known = isinstance(mistake.confidence, float | None) and all(isinstance(text, str) for text in texts)
-            # What comes from elsewhere would tell its server who looks at the page.
-            if not known or not all(uri == "" or uri.startswith("data:image/jpeg;base64,") for uri in images):
-                raise ValueError("no images of mistakes")
-        return {float(found["epoch"]): made}
+def write_best(record: RunRecord) -> None:
+    """Keep what a record shows of predictions for pages that are written later."""
+    if record.best_pass is not None:
+        write_atomically(record.run.folder / MISTAKES_FILE, json_line(asdict(record.best_pass)))

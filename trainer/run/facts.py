@@ -1,18 +1,19 @@
-"""What a run knows of itself at its start, written down so that pages need neither its images nor its model."""
+"""What a run knows of itself at its start, written down so that pages need neither its images nor its model or task."""
 
 from __future__ import annotations
 
-import math
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from augment.support.files import installed_version
-from augment.support.reading import contents, read_object
+from augment.support.nested import leaves
+from augment.support.secrets import as_written
 from trainer.models.registry import count_parameters
+from trainer.tasks.display import Display
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 FACTS_FILE, ENVIRONMENT_FILE = "run.json", "environment.json"
 
 _POINTS = 401  # of a schedule
+_SETTINGS = ("seed", "data.root", "fit.resume", "fit.schedule", "callbacks.checkpoint.monitor")
 _PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core", "omegaconf", "numpy", "wandb")
 
 
@@ -31,7 +33,7 @@ class Facts:
     task: str = ""
     classes: tuple[str, ...] = ()  # names of classes, labels or numbers
     # Number of different training images, of training samples in an epoch, and of validation images
-    images: tuple[int, ...] = ()
+    images: tuple[int, int, int] | None = None
     source: str = ""  # the source of the images, and the part of it that is used
     model: str = ""
     parameters: int = 0
@@ -40,9 +42,18 @@ class Facts:
     # Values of each schedule over the whole fit, at equal distances
     schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    # Up to 0.13, run.json had none of these
+    display: Display | None = None  # what pages show of the task
+    overrides: tuple[str, ...] = ()  # what it was started with, without leading plus signs
+    settings: Mapping[str, Any] = field(default_factory=dict)  # see `page_settings`
 
 
-def facts_of(config: Config, learner: Learner) -> Facts:
+def page_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in a plain configuration that pages show or need, by their key paths."""
+    return {key: value for key, value in leaves(config) if key in _SETTINGS}
+
+
+def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Facts:
     """Return the facts of a run that is about to begin."""
     import torch
 
@@ -59,36 +70,10 @@ def facts_of(config: Config, learner: Learner) -> Facts:
         batches=tuple(map(learner.batches_in, range(learner.epochs))),
         schedules={name: tuple(map(schedule, positions)) for name, schedule in config.fit.schedules().items()},
         warnings=dataset.notices,
+        display=learner.task.display(dataset.classes),
+        overrides=tuple(overrides),
+        settings=page_settings(as_written(config.resolved)),
     )
-
-
-def load_facts(file: Path) -> Facts:
-    """Read facts, which may come from a stranger.
-
-    Raises:
-        UserError: they are damaged, or a link.
-        OSError: there are none.
-    """
-    found = read_object(file)
-    with contents(file):
-        images, batches, parameters = found["images"], found["batches"], found["parameters"]
-        schedules = {str(name): tuple(map(float, values)) for name, values in found["schedules"].items()}
-        counts = [*images, *batches, parameters]
-        finite = all(math.isfinite(value) for values in schedules.values() for value in values)
-        if len(images) != 3 or not finite or not all(isinstance(n, int) and 0 <= n < 2**40 for n in counts):
-            raise ValueError("other numbers than those of a run")
-        return Facts(
-            task=str(found["task"]),
-            classes=tuple(map(str, found["classes"])),
-            images=tuple(images),
-            source=str(found["source"]),
-            model=str(found["model"]),
-            parameters=parameters,
-            device=str(found["device"]),
-            batches=tuple(batches),
-            schedules={name: values for name, values in schedules.items() if values},
-            warnings=tuple(map(str, found["warnings"])),
-        )
 
 
 def environment() -> dict[str, Any]:

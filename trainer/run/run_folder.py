@@ -4,24 +4,25 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
+from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import near_file
 from augment.support.nested import section_of
-from augment.support.reading import contents, parse_json, read_bytes, read_object, read_text, regular
+from augment.support.reading import contents, parse_json, read_as, read_bytes, read_object, read_text, regular
 from augment.support.yaml_files import MAX_BYTES, read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.run.config import CONFIG_FILE, load_config
-from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, load_facts
+from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, page_settings
 from trainer.run.folder import status_of
 from trainer.run.labels import varied_name
 from trainer.run.older import renamed
 from trainer.run.overrides import OVERRIDES_FILE
-from trainer.run.summary import SUMMARY_FILE, Summary, load_summary
+from trainer.run.summary import SUMMARY_FILE, Summary
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.registry import learn_metrics, task_of
 
@@ -65,15 +66,15 @@ class RunFolder:
 
     @cached_property
     def facts(self) -> Facts:
-        """What run.json says."""
-        return self.attempt(FACTS_FILE, load_facts, Facts())
+        """What run.json says; up to 0.13, a part of it is read from other files."""
+        facts = self.attempt(FACTS_FILE, partial(read_as, Facts), Facts())
+        return facts if facts.display else replace(facts, overrides=self.overrides, settings=page_settings(self.config))
 
     @cached_property
     def summary(self) -> Summary:
         """What summary.json says; its status is empty if it is missing or damaged."""
-        summary = self.attempt(SUMMARY_FILE, load_summary, Summary("", self.folder))
-        learn_metrics(summary.metrics)
-        return summary
+        read = partial(read_as, Summary, folder=self.folder)
+        return self.attempt(SUMMARY_FILE, read, Summary("", self.folder))
 
     @cached_property
     def rows(self) -> list[MetricsRow]:
@@ -85,22 +86,9 @@ class RunFolder:
         """The running values of steps.jsonl; only numbers."""
         return self.attempt(STEPS_FILE, _read_rows, [])
 
-    @cached_property
-    def environment(self) -> Mapping[str, Any]:
-        """The plain values of environment.json."""
-        return self.attempt(ENVIRONMENT_FILE, read_object, {})
-
     def versions(self, digits: int | None = None) -> dict[str, str]:
-        """Return git revision, versions and GPUs as texts by their names; what is missing or damaged is left out."""
-        git, gpus = section_of(self.environment, "git"), self.environment.get("gpus")
-        changed = ", with uncommitted changes" if git.get("modified") else ""
-        facts = {
-            "git revision": f"{str(git.get('revision'))[:digits]}{changed}" if git else "",
-            "Python": self.environment.get("python"),
-            **section_of(self.environment, "packages"),
-            "GPU": (", ".join(map(str, gpus)) or "none") if isinstance(gpus, list) else None,
-        }
-        return {str(name): str(value) for name, value in facts.items() if value}
+        """Return git revision, versions and GPUs of environment.json as texts by their names."""
+        return self.attempt(ENVIRONMENT_FILE, lambda file: _versions(read_object(file), digits), {})
 
     @cached_property
     def job(self) -> Mapping[str, Any] | None:
@@ -196,6 +184,7 @@ def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
             raise UserError(f"{path}: {what}. Allowed: folders of runs or sweeps, or above them.{near}")
         for run in sorted(map(RunFolder, _folders(path)), key=_place):
             runs.setdefault(run.folder.resolve(), run)
+            learn_metrics(run.summary.metrics)
     return list(runs.values())
 
 
@@ -215,6 +204,18 @@ def load_job(file: Path) -> dict[str, Any]:
             "trial": None if found.get("trial") is None else int(found["trial"]),
             "finalist": bool(found.get("finalist")),
         }
+
+
+def _versions(found: Mapping[str, Any], digits: int | None) -> dict[str, str]:
+    git, gpus = found.get("git") or {}, found.get("gpus")
+    changed = ", with uncommitted changes" if git.get("modified") else ""
+    facts = {
+        "git revision": f"{str(git['revision'])[:digits]}{changed}" if git else "",
+        "Python": found.get("python"),
+        **(found.get("packages") or {}),
+        "GPU": None if gpus is None else ", ".join(gpus) or "none",
+    }
+    return {str(name): str(value) for name, value in facts.items() if value}
 
 
 def _folders(path: Path) -> Iterator[Path]:

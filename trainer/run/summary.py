@@ -1,6 +1,5 @@
 """How a run ended."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown, write_json
-from augment.support.reading import contents, read_object
+from augment.support.reading import read_as
 from augment.support.text import html_table, plural
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
@@ -61,7 +60,7 @@ class Summary:
     name: str = ""
     tags: tuple[str, ...] = ()
     first_step: float | None = None
-    metrics: Mapping[str, list[Any]] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self) -> None:
         """Write summary.json."""
@@ -103,44 +102,10 @@ class Summary:
 def read_summary(folder: Path) -> Summary | None:
     """Return how a run ended; None if it has not, was killed, or its summary is unreadable."""
     try:
-        summary = load_summary(folder / SUMMARY_FILE)
+        summary = read_as(Summary, folder / SUMMARY_FILE, folder=folder)
     except (OSError, UserError):
         return None
     return None if summary.status == RUNNING else summary
-
-
-def load_summary(file: Path) -> Summary:
-    """Return what a summary.json says, also that of a run that has not ended.
-
-    Raises:
-        UnreadableError: it is damaged, or a link.
-        OSError: there is none.
-    """
-    found = read_object(file)
-    with contents(file):
-        name, tags, first = found.get("name"), found.get("tags"), found.get("first_step")
-        texts: dict[str, Any] = {key: str(found.get(key, "")) for key in ("status", "error", "stopped", "monitor")}
-        best, last = ({str(key): _number(one) for key, one in found.get(row, {}).items()} for row in ("best", "last"))
-        return Summary(
-            **texts,
-            folder=file.parent,
-            epochs=int(_number(found.get("epochs", 0))),
-            best=best,
-            last=last,
-            seconds=float(found["seconds"]),
-            planned=int(_number(found.get("planned", 0))),
-            name=name if isinstance(name, str) else "",
-            tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
-            first_step=None if first is None else float(first),
-            metrics=found.get("metrics", {}),
-        )
-
-
-def _number(value: Any) -> float:
-    """Return a number; NaN for null, which stands for it in JSON."""
-    if not isinstance(value, int | float | None) or (isinstance(value, int) and abs(value) >= 2**53):
-        raise TypeError("no number")
-    return math.nan if value is None else value
 
 
 def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
 
@@ -37,6 +37,7 @@ from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_o
 from trainer.run.failures import explain
 from trainer.run.labels import run_name
 from trainer.run.resume import describe_changed_validation, resume
+from trainer.run.run_folder import RunFolder
 from trainer.run.summary import RUNNING, Summary, summarize
 from trainer.tasks.registry import unused_settings
 
@@ -202,8 +203,8 @@ def _write_description(config: Config, folder: Path) -> str:
 
 def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console) -> None:
     """Write what the run knows of itself, and print a part of it: stages, decoding, settings without effect, data."""
-    dataset, facts = config.dataset, facts_of(config, learner)
-    write_atomically(folder / FACTS_FILE, json_line(vars(facts)))
+    dataset, facts = config.dataset, facts_of(config, learner, RunFolder(folder).overrides)
+    write_atomically(folder / FACTS_FILE, json_line(asdict(facts)))
     lines = []
     if stages := learner.run.stages:
         lines.append("stages: " + "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in stages))

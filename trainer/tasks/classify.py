@@ -10,19 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.support.lazy import F, Tensor, nn, torch
-from augment.support.text import amount
+from augment.support.text import amount, percent
 from trainer.tasks.display import (
     Bar,
     Bars,
+    Block,
     Evaluation,
     FigureImage,
     Finding,
     Matrix,
     MetricsRow,
-    Section,
     Table,
     WrongSample,
-    percent,
 )  # fmt: skip
 from trainer.tasks.loss import ClassLoss, named_loss
 from trainer.tasks.losses import CrossEntropy, LossFunction, LossSettings
@@ -79,11 +78,11 @@ class ClassTask(Task[S]):
         """Return probabilities."""
         return outputs.softmax(dim=1)
 
-    def with_confusion(self, scores: Bars, matrix: Matrix) -> Section:
+    def with_confusion(self, scores: Bars, matrix: Matrix) -> tuple[Block, ...]:
         """Return scores of the classes, and the confusion matrix or the most confused pairs."""
         names, shares = matrix.names, matrix.shares
         if len(names) <= _BESIDE:
-            return Section((scores, matrix))
+            return scores, matrix
         pairs = most_confused(matrix.counts, names, _PAIRS)
         rows = [
             (true, predicted, *([] if shares else [str(times)]), percent(share, int(shares)))
@@ -93,7 +92,7 @@ class ClassTask(Task[S]):
         title = f"The {amount(len(pairs), 'most confused pair')}{', by pixels' if shares else ''}"
         alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
         blocks = (scores, Table(title, head, rows, left=2)) if rows else (scores,)
-        return Section(blocks, (FigureImage("Confusion matrix", alt),))
+        return *blocks, FigureImage("Confusion matrix", alt)
 
 
 @register
@@ -162,7 +161,7 @@ class Classify(ClassTask[ClassSamples]):
         """Return the confusion matrix."""
         return Matrix(samples.confusion(len(names)), names)
 
-    def section(self, samples: ClassSamples, names: Sequence[str]) -> Section:
+    def section(self, samples: ClassSamples, names: Sequence[str]) -> tuple[Block, ...]:
         """Return the accuracy of each class, and the confusion matrix or the most confused pairs."""
         matrix, bars = self.figure(samples, names), []
         for name, found in self.worst_first(self.per_class(samples, names)):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from augment.data.targets.boxes import BOXES
 from augment.support.lazy import Tensor, nn, torch
-from augment.support.text import plural
-from trainer.tasks.display import Bar, BarChart, Bars, Finding, FoundObject, Section, WrongSample, percent
+from augment.support.text import percent, plural
+from trainer.tasks.display import Bar, BarChart, Bars, Block, Finding, FoundObject, WrongSample
 from trainer.tasks.losses import LossFunction, LossSettings
 from trainer.tasks.metrics.detection import average_precisions, require_backend
 from trainer.tasks.placing import PlacedSamples, PlacedTask, placed
@@ -96,7 +96,7 @@ class Detect(PlacedTask):
         bars = [(name, int(found["objects"]), found["average_precision"]) for name, found in classes]
         return BarChart("average precision", self.units, bars, len(names) - 1)
 
-    def section(self, samples: PlacedSamples, names: Sequence[str]) -> Section:
+    def section(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[Block, ...]:
         """Return the average precision of each class."""
         rows = [
             (name, Bar(found["average_precision"]), (percent(found["ap50"]), *(f"{found[n]}" for n in _COUNTS)))
@@ -105,7 +105,7 @@ class Detect(PlacedTask):
         title = "Average precision of each class in the best epoch, the worst first"
         note = "The mean over IoUs of .5 to .95 from which a box is right, as COCO's; AP50: at .5 alone."
         bars = Bars(title, ("class", "average precision", "AP50", *_COUNTS), rows, note)
-        return Section((bars,)) if rows else Section()
+        return (bars,) if rows else ()
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst class, and how many classes no object has."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,31 @@ PACE = (
     Column("gpu_memory_mib", "GPU MiB", "", "{:,.0f}", smaller=True, within=POSITIVE),
     Column("seconds", "seconds", "{:.1f}", smaller=True, within=POSITIVE),
 )
+
+
+@dataclass(frozen=True)
+class Display:
+    """What pages show of a task, whose attributes are described in `trainer.tasks.task.Task`.
+
+    Attributes:
+        count: the number of its units, such as "10 classes".
+        columns: the columns of its tables of epochs.
+        share: whether the score is a share, in [0, 1].
+        smaller: whether a smaller score is better.
+    """
+
+    units: str
+    count: str
+    monitor: str
+    score: str
+    score_title: str
+    share: bool
+    smaller: bool
+    columns: tuple[Column, ...]
+    figure_file: str
+    panels: int
+    mistakes_title: str
+    mistakes_text: str
 
 
 class Finding(NamedTuple):
@@ -99,7 +124,6 @@ class Bar(NamedTuple):
 class Bars:
     """A table whose second column is a bar: rows of a name, a bar and further cells; `note` is a sentence below."""
 
-    kind: ClassVar[str] = "bars"
     title: str
     head: tuple[str, ...]
     rows: Sequence[tuple[str, Bar, tuple[str, ...]]]
@@ -110,7 +134,6 @@ class Bars:
 class Table:
     """A table of texts, whose first columns, `left` of them, are aligned to the left; all others hold numbers."""
 
-    kind: ClassVar[str] = "table"
     title: str
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -124,7 +147,6 @@ class Matrix:
     With `shares`, cells show shares of the true class, as the counts are large ones of pixels.
     """
 
-    kind: ClassVar[str] = "matrix"
     counts: NDArray[np.int64]
     names: Sequence[str]
     shares: bool = False
@@ -161,21 +183,13 @@ FigureData = Matrix | BarChart | Scatter
 
 @dataclass(frozen=True)
 class FigureImage:
-    """The task's figure, as an image in the report."""
+    """The task's figure, as an image in the report, below the other blocks."""
 
-    kind: ClassVar[str] = "image"
     title: str
     alt: str
 
 
 Block = Bars | Table | Matrix | FigureImage
-
-
-class Section(NamedTuple):
-    """The report's section about single classes, labels or numbers: blocks side by side, and blocks below them."""
-
-    side_by_side: tuple[Block, ...] = ()
-    below: tuple[Block, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -199,10 +213,3 @@ class Evaluation:
     sentence: str
     figure: FigureData | None
     tta: str = "none"
-
-
-def percent(share: float, digits: int = 0) -> str:
-    """Write a share as percent; no share below 1 becomes 100%."""
-    if share < 1 and round(100 * share, digits) == 100:
-        return f"{100 - 10.0**-digits:.{digits}f}%" if digits else "above 99%"
-    return f"{100 * share:.{digits}f}%"

@@ -15,7 +15,7 @@ from augment.data.dataset import Split
 from augment.data.targets.keypoints import KEYPOINTS, mirrored
 from augment.support.lazy import F, Tensor, nn, torch
 from augment.support.text import amount
-from trainer.tasks.display import Bar, Bars, Finding, Section, WrongSample
+from trainer.tasks.display import Bar, Bars, Block, Finding, WrongSample
 from trainer.tasks.loss import named_loss
 from trainer.tasks.losses import LossFunction, LossSettings
 from trainer.tasks.metrics.keypoints import NEAR, point_errors
@@ -119,7 +119,7 @@ class KeypointTask(PlacedTask):
             points[name] = {"pck": right, "error": mean, "images": len(known)}
         return points
 
-    def section(self, samples: PlacedSamples, names: Sequence[str]) -> Section:
+    def section(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[Block, ...]:
         """Return the share of correct ones of each point."""
         rows = [
             (name, Bar(found["pck"]), (f"{found['error']:.4f}", str(found["images"])))
@@ -130,7 +130,7 @@ class KeypointTask(PlacedTask):
             "Correct: off by at most a fifth of the larger side of the box around an image's visible points. The error "
             "is a share of the image's longer side."
         )
-        return Section((Bars("Correct points in the best epoch, the worst first", head, rows, note),) if rows else ())
+        return (Bars("Correct points in the best epoch, the worst first", head, rows, note),) if rows else ()
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst point."""

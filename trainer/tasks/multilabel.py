@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from augment.data.targets.labels import LABELS
 from augment.support.lazy import F, Tensor, nn, torch
-from augment.support.text import amount, plural
-from trainer.tasks.display import Bar, BarChart, Bars, Finding, Section, WrongSample, percent
+from augment.support.text import amount, percent, plural
+from trainer.tasks.display import Bar, BarChart, Bars, Block, Finding, WrongSample
 from trainer.tasks.loss import LabelLoss, named_loss
 from trainer.tasks.losses import BinaryCrossEntropy, LossFunction, LossSettings
 from trainer.tasks.meter import OutputSamples
@@ -66,7 +66,7 @@ class Multilabel(Task[OutputSamples]):
         bars = [(name, int(found["images"]), found["average_precision"]) for name, found in labels]
         return BarChart("average precision", self.units, bars, len(names))
 
-    def section(self, samples: OutputSamples, names: Sequence[str]) -> Section:
+    def section(self, samples: OutputSamples, names: Sequence[str]) -> tuple[Block, ...]:
         """Return the average precision of each label, with its best threshold."""
         rows = []
         for name, found in self.worst_first(self.per_class(samples, names)):
@@ -79,7 +79,7 @@ class Multilabel(Task[OutputSamples]):
             "The threshold is the probability at which predicting the label gives the highest F1 score; it was chosen "
             "on these validation images.",
         )
-        return Section((bars,)) if rows else Section()
+        return (bars,) if rows else ()
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst label, and how many labels no image has."""

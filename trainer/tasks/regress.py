@@ -8,7 +8,7 @@ from typing import Any
 from augment.data.dataset import Split
 from augment.data.targets.numbers import NUMBERS
 from augment.support.lazy import Tensor, nn, torch
-from trainer.tasks.display import FigureImage, Finding, Scatter, Section, WrongSample
+from trainer.tasks.display import Block, FigureImage, Finding, Scatter, WrongSample
 from trainer.tasks.loss import named_loss
 from trainer.tasks.losses import LossFunction, LossSettings
 from trainer.tasks.meter import OutputSamples
@@ -65,10 +65,10 @@ class Regress(Task[OutputSamples]):
         """Return predictions over targets."""
         return Scatter(samples.target.numpy(), samples.output.numpy(), names)
 
-    def section(self, samples: OutputSamples, names: Sequence[str]) -> Section:
+    def section(self, samples: OutputSamples, names: Sequence[str]) -> tuple[Block, ...]:
         """Return errors and R2 of each number, and predictions over targets."""
         scatter = FigureImage("Predictions over true values, in the best epoch", "Scatter of predictions over targets")
-        return Section((self.table(self.per_class(samples, names)),), (scatter,))
+        return self.table(self.per_class(samples, names)), scatter
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the numbers that are predicted no better than by their mean."""

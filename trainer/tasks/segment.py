@@ -12,9 +12,9 @@ import numpy as np
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.lazy import Tensor, nn, torch
-from augment.support.text import amount, plural
+from augment.support.text import amount, percent, plural
 from trainer.tasks.classify import ClassTask
-from trainer.tasks.display import Bar, Bars, Finding, Matrix, Section, WrongSample, percent
+from trainer.tasks.display import Bar, Bars, Block, Finding, Matrix, WrongSample
 from trainer.tasks.loss import named_loss
 from trainer.tasks.losses import LossFunction, LossSettings
 from trainer.tasks.meter import Samples
@@ -123,7 +123,7 @@ class Segment(ClassTask[MaskSamples]):
         """Return the confusion matrix, of pixels."""
         return Matrix(samples.counts, names, shares=True)
 
-    def section(self, samples: MaskSamples, names: Sequence[str]) -> Section:
+    def section(self, samples: MaskSamples, names: Sequence[str]) -> tuple[Block, ...]:
         """Return the IoU of each class, and the confusion matrix or the most confused pairs."""
         matrix, total = self.figure(samples, names), max(int(samples.counts.sum()), 1)
         rows = [

@@ -12,19 +12,19 @@ from augment.data.dataset import Split
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.kind import Kind
 from augment.support.lazy import Tensor, nn, torch
-from augment.support.text import amount
+from augment.support.text import amount, percent
 from trainer.tasks.display import (
     PACE,
     SHARE,
+    Block,
     Column,
+    Display,
     Evaluation,
     FigureData,
     Finding,
     MetricsRow,
-    Section,
     Table,
     WrongSample,
-    percent,
 )
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.losses import LossFunction, LossSettings
@@ -224,10 +224,10 @@ class Task(ABC, Generic[S]):
         """Return what to draw of the best epoch as `figure_file`."""
         return None
 
-    def section(self, samples: S, names: Sequence[str]) -> Section:
-        """Return the report's section about single units; without blocks it is left out."""
+    def section(self, samples: S, names: Sequence[str]) -> tuple[Block, ...]:
+        """Return the blocks of the report's section about single units; without any it is left out."""
         table = self.table(self.per_class(samples, names))
-        return Section((table,) if table.rows else ())
+        return (table,) if table.rows else ()
 
     def findings(self, samples: S, names: Sequence[str]) -> Iterator[Finding]:
         """Yield what the report says about a pass."""
@@ -286,10 +286,15 @@ class Task(ABC, Generic[S]):
         """All columns of tables of epochs."""
         return (*columns_of(self.metrics, val_loss=not self.own_loss), *PACE)
 
-    @property
-    def share(self) -> bool:
-        """Whether the score is a share, in [0, 1]."""
-        return any(column.key == f"val_{self.score}" and column.within == SHARE for column in self.columns)
+    def display(self, names: Sequence[str]) -> Display:
+        """Return what pages show of the task, with the names of its units."""
+        columns = (*self.columns, *(column for metric in self.unit_metrics(names) for column in metric.columns))
+        score = next((column for column in columns if column.key == f"val_{self.score}"), Column("", ""))
+        return Display(
+            *(self.units, self.count(len(names)) if names else "", self.monitor, self.score, self.score_title),
+            *(score.within == SHARE, score.smaller, columns, self.figure_file, self.panels),
+            *(self.mistakes_title, self.mistakes_text),
+        )
 
     def unit_metrics(self, names: Sequence[str]) -> list[Metric]:
         """Return the metrics of each number alone, such as `mae_age` of `mae`, if the task has such."""

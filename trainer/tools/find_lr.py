@@ -151,7 +151,7 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
 
 
 def _report(curve: Curve, config: Config, out: Path) -> None:
-    from trainer.figures.curves import plot_rates
+    from trainer.figures.outputs import plot_rates
 
     console = text_console()
     values = {"suggestion": curve.suggestion, "lrs": curve.lrs, "losses": curve.losses}

@@ -9,7 +9,7 @@ from augment.data.faults import CONVERT, NOT_DECODED
 from augment.data.formats.folder import describe_nested
 from augment.data.sources.loading import describe_foreign
 from augment.recipe.steps import SPLITS
-from augment.support.text import amount, list_some, percent, plural
+from augment.support.text import amount, list_some, plural
 from augment.tools.info.summary import Info
 
 IMBALANCE = 5.0  # train images of the largest class / those of the smallest
@@ -143,7 +143,7 @@ def _splits(info: Info) -> Iterator[DataFinding]:
     share = count / total
     if count and not VAL_SHARES[0] <= share <= VAL_SHARES[1]:
         side = "few to score on" if share < VAL_SHARES[0] else "many that could be used for training"
-        text = f"val has {count:,} of {total:,} images ({percent(share)}), {side}; 10 to 30% is usual."
+        text = f"val has {count:,} of {total:,} images ({_percent(share)}), {side}; 10 to 30% is usual."
         yield DataFinding("val_share", text)
     copies, alike = ("is a byte-for-byte copy of another", "are byte-for-byte copies of others"), ("looks", "look")
     for split in SPLITS:
@@ -181,4 +181,9 @@ def _images(info: Info, convert: str) -> Iterator[DataFinding]:
 
 def _part(count: int, total: int, one: str, several: str, noun: str = "image") -> str:
     """Return a part with its share and the form of a verb that goes with it: "3 of 20 images (15%) are"."""
-    return f"{count:,} of {amount(total, noun)} ({percent(count / total)}) {plural(count, one, several)}"
+    return f"{count:,} of {amount(total, noun)} ({_percent(count / total)}) {plural(count, one, several)}"
+
+
+def _percent(share: float) -> str:
+    """Return a share in [0, 1] as a percentage with two digits."""
+    return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"

@@ -1,8 +1,12 @@
 """Reading and writing in a folder that may come from a stranger."""
 
+import math
 import os
 import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,6 +19,7 @@ from augment.support.reading import (
     check_path,
     contents,
     parse_json,
+    read_as,
     read_bytes,
     read_object,
     regular,
@@ -43,6 +48,48 @@ def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(11))
     with pytest.raises(UnreadableError, match=r"11 bytes\. Allowed: a file of at most 10"):
         read_bytes(tmp_path / "large", most=10)
+
+
+class Pair(NamedTuple):
+    name: str
+    within: tuple[float, float] = (0, 1)
+
+
+@dataclass(frozen=True)
+class Made:
+    count: int
+    folder: Path
+    best: Mapping[str, float]
+    pairs: tuple[Pair, ...] = ()
+    seconds: float | None = None
+    rest: Any = None
+
+
+def test_a_dataclass_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "made.json"
+    text = (
+        '{"count": 3, "folder": 1, "best": {"a": 1, "b": null}, "pairs": [["x", [0, 2.5]], {"name": "y"}], "more": 1}'
+    )
+    file.write_text(text)
+    made = read_as(Made, file, folder=tmp_path)
+    assert (made.count, made.folder, made.seconds, made.rest) == (3, tmp_path, None, None)
+    assert made.pairs == (Pair("x", (0, 2.5)), Pair("y"))
+    assert isinstance(made.best["a"], int)
+    assert math.isnan(made.best["b"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *('"count": "3"', '"count": 9007199254740992', '"count": null', '"best": [1]', '"best": {"a": "1"}'),
+        *('"pairs": [["x", [1]]]', '"pairs": [[]]', '"pairs": 1', '"seconds": {}'),
+    ],
+)
+def test_values_of_other_types_are_refused(wrong: str, tmp_path: Path) -> None:
+    file = tmp_path / "made.json"
+    file.write_text('{"count": 3, "best": {}, ' + wrong + "}")
+    with pytest.raises(UnreadableError, match=r"made\.json: damaged, or no run wrote it"):
+        read_as(Made, file, folder=tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[" * 10**5, "[" * 50 + "]" * 50, "1" * 5000, '{"a":', "NULL"])

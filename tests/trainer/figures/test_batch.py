@@ -8,7 +8,7 @@ import pytest
 from figures import LONG, assert_apart, assert_whole, draw, extents, figure_of, image_files, read_png
 
 from augment.drawing.sheet import GAP, MARGIN, NARROWEST
-from trainer.figures.batch import plot_batch
+from trainer.figures.outputs import plot_batch
 
 
 @pytest.mark.parametrize(("size", "factor"), [(1, 128), (32, 4), (100, 2), (224, 1)])

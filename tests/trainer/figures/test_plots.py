@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from trainer.figures.curves import draw_splits
 from trainer.figures.outputs import plot_confusion
+from trainer.report.charts import draw_splits
 
 
 def lines_of(rows: Sequence[Any]) -> dict[object, Line2D]:

@@ -6,8 +6,7 @@ import pytest
 from figures import LONG, assert_whole, confusion, figure_of, image_files, read_png
 
 from augment.drawing import text as lettering
-from trainer.figures.batch import plot_batch
-from trainer.figures.outputs import plot_confusion
+from trainer.figures.outputs import plot_batch, plot_confusion
 
 TRICKY = ["鳥", "🐦 bird", "$10 bill$", "broken \udcff name", "two\nlines", "père & fils", LONG, ""]
 

@@ -3,7 +3,8 @@
 import base64
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,20 @@ import pytest
 from PIL import Image
 from reports import NAMES, Page, counted, folder_of_a_run, record, row  # noqa: F401  (a fixture)
 
+from augment.support.files import json_line
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.figures.images import SIDE
 from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.report.charts import charts
+from trainer.report.command import main
 from trainer.report.page import render, write_record
-from trainer.report.record import MISTAKES_FILE, REPORT_FILE, read_record, write_mistakes
+from trainer.report.record import MISTAKES_FILE, REPORT_FILE, RunRecord, read_record, write_best
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.facts import FACTS_FILE
 from trainer.run.folder import owned
 from trainer.run.summary import SUMMARY_FILE, Summary
 from trainer.tasks.metrics.classification import wilson_interval
+from trainer.tasks.registry import task_named
 
 
 def test_repeated_images_are_counted_once() -> None:
@@ -82,6 +86,7 @@ def test_the_confusion_matrix_by_the_number_of_classes(
 ) -> None:
     counts = np.eye(classes, dtype=np.int64) * 5 + np.eye(classes, k=1, dtype=np.int64)
     names = tuple(f"class {i}" for i in range(classes))
+    Image.new("RGB", (64, 64)).save(tmp_path / "confusion.png")
     text = render(record([row(0, 1, 1)], tmp_path, samples=counted(counts.tolist()), classes=names))
     assert ('<table class="matrix">' in text) is table
     assert ("most confused pairs" in text) is listed
@@ -156,8 +161,7 @@ def test_every_schedule_has_a_curve(run: Path, values: tuple[float, ...], course
 
 def test_on_a_plateau_the_rate_is_that_of_the_epochs(run: Path) -> None:
     read = read_record(run)
-    read.run.config = {**read.run.config, "fit": {**read.run.config["fit"], "schedule": "plateau"}}
-    read.run.facts = replace(read.run.facts, schedules={"lr": (1, 1)})
+    read.run.facts = replace(read.run.facts, schedules={"lr": (1, 1)}, settings={"fit.schedule": "plateau"})
     for epoch, metrics in enumerate(read.rows):
         metrics["lr"] = 0.5**epoch
     captions = {chart.title: chart.caption for chart in charts(read)}
@@ -181,10 +185,17 @@ def files(run: Path) -> list[Path]:
     return sorted((run.parents[1] / "data" / "val").glob("*/*.jpg"))
 
 
+def with_mistakes(run: Path, files: list[Path], most: int) -> RunRecord:
+    """The record of a run as its callback makes it at the end."""
+    made = read_record(run)
+    made.add_best(partial(load, run / BEST, BestModel), files, most)
+    return made
+
+
 def test_the_most_confident_mistakes_come_first(run: Path) -> None:
-    read = read_record(run)
-    read.add_mistakes(files(run), 2)
-    wrong = read.mistakes
+    read = with_mistakes(run, files(run), 2)
+    assert read.best_pass
+    wrong = read.best_pass.images
     assert wrong
     found = [(round(mistake.confidence or 0, 2), Path(mistake.name).name) for mistake in wrong]
     assert found == [(0.8, "1.jpg"), (0.7, "0.jpg")]
@@ -193,26 +204,29 @@ def test_the_most_confident_mistakes_come_first(run: Path) -> None:
     (run / "thumbnail.jpg").write_bytes(base64.b64decode(wrong[0].uri.split(",")[1]))
     with Image.open(run / "thumbnail.jpg") as image:
         assert image.size == (SIDE, round(SIDE * 2 / 3))
-    write_mistakes(read)
-    assert Page(render(read_record(run))).text.count("true: bee") == 2
+    write_best(read)
+    (run / BEST).unlink()  # a page needs no more than what the run has written
+    page = Page(render(read_record(run)))
+    assert page.text.count("true: bee") == 2
+    assert page.text == Page(render(read)).text
 
 
 def test_a_deleted_image_is_reported(run: Path) -> None:
-    read, listed = read_record(run), files(run)
+    listed = files(run)
     listed[4].unlink()
-    read.add_mistakes(listed, 1)
-    assert "cannot be read" in Page(render(read)).text
+    assert "cannot be read" in Page(render(with_mistakes(run, listed, 1))).text
 
 
 def test_without_images_or_predictions_no_mistakes_are_shown(run: Path) -> None:
-    read = read_record(run)
-    assert "this run has not kept them" in Page(render(read)).text
-    read.add_mistakes(files(run)[:5], 2)
-    assert read.mistakes is None  # other images than those of the run
-    read.add_mistakes(files(run), 2)
-    read.best["epoch"] = 2.0  # the best epoch is another one now
-    write_mistakes(read)
-    assert read_record(run).mistakes is None
+    assert "this run has not kept them" in Page(render(read_record(run))).text
+    others = with_mistakes(run, files(run)[:5], 2).best_pass
+    assert others
+    assert others.images is None  # other images than those of the run
+    read = with_mistakes(run, files(run), 2)
+    assert read.best_pass
+    read.best_pass = replace(read.best_pass, epoch=2.0)  # the best epoch is another one now
+    write_best(read)
+    assert "this run has not kept them" in Page(render(read_record(run))).text
     save(replace(load(run / BEST, BestModel), samples=None), run / BEST)
     assert "best.pt has no predictions of single images" in Page(render(read_record(run))).text
 
@@ -222,8 +236,37 @@ def test_images_from_elsewhere_are_not_shown(run: Path, uri: object) -> None:
     image = {"name": "a", "true": "b", "predicted": "c", "confidence": 0.5, "uri": uri}
     (run / MISTAKES_FILE).write_text(json.dumps({"epoch": 3, "images": [image]}))
     read = read_record(run)
-    assert read.mistakes is None
+    assert read.best_pass
+    assert read.best_pass.images is None
     assert MISTAKES_FILE in read.run.notes
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        *({"kind": "Bars"}, {"kind": "Table", "title": "", "head": [1], "rows": 3, "left": "a"}, {}),
+        {"kind": "Bars", "title": "", "head": ["", ""], "rows": [["a", ["red}", None], []]], "note": ""},
+    ],
+)
+def test_blocks_of_a_stranger_are_an_error_of_one_line(
+    run: Path, block: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / MISTAKES_FILE).write_text(json.dumps({"epoch": 3, "blocks": [block]}))
+    with pytest.raises(SystemExit):
+        main([str(run)])
+    error = capsys.readouterr().err
+    assert "its files do not fit together" in error
+    assert error.count("\n") == 1
+
+
+def test_formats_of_a_stranger_make_no_long_numbers(run: Path) -> None:
+    facts, display = json.loads((run / FACTS_FILE).read_text()), task_named("classify").display(NAMES)
+    columns = [column._replace(line="{:99}", page="") for column in display.columns]
+    display = replace(display, columns=tuple(columns), figure_file="../secret.png")
+    (run / FACTS_FILE).write_text(json_line(facts | {"display": asdict(display)}))
+    read = read_record(run)
+    assert read.run.facts.display
+    assert "  0.5" not in Page(render(read)).text
 
 
 # --- values on hover, one epoch, dark mode ---

@@ -8,12 +8,13 @@ import pytest
 import torch
 from reports import Page, counted, ended, folder_of_a_run, record, row, said  # noqa: F401  (a fixture)
 
+from augment.support.text import percent
 from trainer.report.charts import charts
 from trainer.report.page import render
 from trainer.report.record import read_record
 from trainer.run.summary import Summary
 from trainer.tasks.classify import most_confused
-from trainer.tasks.display import MetricsRow, percent
+from trainer.tasks.display import MetricsRow
 from trainer.tasks.meter import OutputSamples
 from trainer.tasks.metrics.classification import wilson_interval
 from trainer.tasks.registry import task_named
@@ -116,7 +117,7 @@ def test_guessing() -> None:
 def test_no_better_than_the_mean() -> None:
     targets = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
     predicted = OutputSamples(torch.arange(3), targets, targets * torch.tensor([1.1, 0.0]))
-    text = said(record([], classes=("age", "height"), task=task_named("regress"), samples=predicted))
+    text = said(record([], classes=("age", "height"), task="regress", samples=predicted))
     assert text == "! height is predicted no better than by its mean for every image (R² -6.00)."
 
 

@@ -28,7 +28,7 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     assert (run.name, run.status, run.score, run.sweep) == ("one", "finished", "val_accuracy", None)
     assert (run.last["val_accuracy"], run.summary.best["val_accuracy"], len(run.rows)) == (0.5, 0.52, 2)
     assert run.config["fit"]["lr"] == 0.2
-    assert run.environment == {"python": "3.11"}
+    assert run.versions() == {"Python": "3.11"}
     assert run.notes == {}
 
 

@@ -24,7 +24,7 @@ from trainer.loop.learner import Learner
 from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
 from trainer.run.identity import identity, identity_text
-from trainer.run.run_folder import RunFolder
+from trainer.run.run_folder import find_runs
 from trainer.run.train import train
 from trainer.sweeps.plan import Plan
 from trainer.tasks.meter import Meter
@@ -109,7 +109,7 @@ def test_metrics_of_a_plugin_are_complete(given: list[str], capsys: pytest.Captu
     for key in [key for key in METRICS if METRICS[key].own]:
         del METRICS[key]
     assert not smaller_is_better("val_distance")
-    assert RunFolder(run).summary.metrics
+    assert find_runs([run])[0].summary.metrics
     assert smaller_is_better("val_distance")
     learn_metrics({"val_accuracy": [True, 0, 9], "val_x": [True, None, "1"], "val_y": "[]"})  # a stranger's
     assert not any(map(smaller_is_better, ("val_kappa", "val_accuracy", "val_x")))

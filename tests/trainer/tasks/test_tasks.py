@@ -38,7 +38,7 @@ def test_each_task_measures_what_it_monitors() -> None:
         assert {monitor, f"val_{task.score}"} <= measured <= set(ALL_MONITORED)
         assert monitored("auto", task) == monitor
         assert monitored("train_loss", task) == "train_loss"
-    assert [task.share for task in TASKS] == [True, True, False]
+    assert [task.display(()).share for task in TASKS] == [True, True, False]
     with pytest.raises(UserError, match=r"^unknown task 'regres'\. Did you mean 'regress'\?"):
         task_named("regres")
 
@@ -176,8 +176,11 @@ def test_the_evaluation_and_the_report(
     assert (run / "evaluation.png").is_file()
     with pytest.raises(UserError, match=r"folders hold one class for each image.*data.val=FILE"):
         evaluate.evaluate(run, lists)
+    monkeypatch.setattr("trainer.report.record.load", None)  # a finished run has written what its page shows
     record = read_record(run)
     assert not record.run.notes
+    assert record.best_pass
+    assert record.run.facts.display == record.display
     page = render(record)
     for part in (*said, f"{100 * row[key]:.1f}%" if name == "labels" else f"{row[key]:.4g}"):
         assert part in page

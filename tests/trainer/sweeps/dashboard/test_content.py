@@ -13,7 +13,7 @@ import pytest
 from many_runs import HOSTILE, config_of, write_few, write_run
 from PIL import Image
 
-from trainer.figures.batch import plot_batch
+from trainer.figures.outputs import plot_batch
 from trainer.run.facts import Facts
 from trainer.run.run_folder import find_runs
 from trainer.sweeps.dashboard.command import main
