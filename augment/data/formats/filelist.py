@@ -41,6 +41,7 @@ class Lines:
     lines: tuple[Line, ...]  # at least one
     columns: tuple[str, ...] = ()  # names of the columns of the words, if each word has its own
     column: str = ""  # name of the column of all words; empty: there is no header, or each word has its own
+    guessed: bool = False  # whether that is the only one besides the path, without the name "label"
 
     def describe(self, index: int) -> str:
         """Return the name of an image for messages, given its index."""
@@ -118,7 +119,8 @@ def _read_csv(
     default = 1 if path_column == 0 else 0
     setting = "data.targets" if targets else label_key
     columns = [_column(key, file, header, setting, name, "label", default) for name in names]
-    if not (targets or label or "label" in header) and len(header) > 2:
+    guessed = not (targets or label or "label" in header)
+    if guessed and len(header) > 2:
         others = list_some(name for index, name in enumerate(header) if index != path_column)
         raise UserError(
             f"{key}: {file} has no column 'label'. Allowed, of {others}: data.label=NAME for the class, "
@@ -131,7 +133,7 @@ def _read_csv(
         lines.append(
             Line(number, from_table_cell(row[path_column]), tuple(filter(None, words)) if not targets else tuple(words))
         )
-    return Lines(key, file, tuple(lines), targets, "" if targets else header[columns[0]])
+    return Lines(key, file, tuple(lines), targets, "" if targets else header[columns[0]], guessed)
 
 
 def _column(key: str, file: Path, header: list[str], setting: str, name: str | None, usual: str, default: int) -> int:

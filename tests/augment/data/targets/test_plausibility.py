@@ -60,3 +60,14 @@ def test_of_several_columns_one_is_named(tmp_path: Path) -> None:
     )
     chosen = write(tmp_path, "a.csv", rows, label="cat")
     assert understand(chosen, chosen, task=None, classes=None).train.targets == (0, 1, 1)
+
+
+def test_a_guessed_column_that_differs_in_nearly_every_line_is_no_class(tmp_path: Path) -> None:
+    rows = ["path,age", *(f"{i}.png,{i % 19}" for i in range(20))]
+    lines = write(tmp_path, "a.csv", rows)
+    with pytest.raises(UserError, match=r"has no column 'label', and 'age' differs in nearly every line\. Allowed:"):
+        understand(lines, lines, task=None, classes=None)
+    for chosen, task in ((write(tmp_path, "a.csv", rows, label="age"), None), (lines, "classify")):
+        assert len(understand(chosen, chosen, task=task, classes=None).classes) == 19
+    few = write(tmp_path, "few.csv", rows[:8])
+    assert len(understand(few, few, task=None, classes=None).classes) == 7
