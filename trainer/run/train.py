@@ -17,9 +17,9 @@ from augment.support.background import prompt_turns
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, describe_error
 from augment.support.files import json_line, remove_parts, shown, write_atomically, write_json
-from augment.support.own_code import OwnCodeError
+from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.process import keep_freed_memory
-from augment.support.reading import UnreadableError
+from augment.support.reading import UnreadableError, contents
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.progress import Pace
@@ -112,7 +112,7 @@ def train(
             # If the disk is full, callbacks fail in after_fit, too: report the error that ended the fit.
             cause = getattr(learner, "error", None) or error
             pressed = isinstance(cause, KeyboardInterrupt)
-            failure = explain(cause, config, folder) or cause
+            failure = explain(cause, config, folder) or _of_state(cause, config, learner)
             ending = "finished" if _is_complete(learner) else "interrupted"
             status, why = (ending, "") if pressed else ("failed", describe_error(failure))
             with suppress(OSError):  # the message below says enough
@@ -175,6 +175,18 @@ def _fit_along(config: Config, loaders: Loaders) -> str:
             raise
         raise explained from error
     return status_of(learner)
+
+
+def _of_state(error: BaseException, config: Config, learner: Learner | None) -> BaseException:
+    """Return the error that names the checkpoint if one of a resumed run was raised before its first batch was done."""
+    began = learner is not None and learner.find(Recorder).first_at is not None
+    if config.fit.resume is None or began or describe_own(error):
+        return error
+    try:
+        with contents(Path(config.fit.resume) / LAST):
+            raise error
+    except BaseException as named:
+        return named
 
 
 def _callbacks(config: Config) -> tuple[Callback, ...]:
