@@ -108,6 +108,8 @@ def _typed(kind: Any, value: Any, **known: Any) -> Any:
     if type(None) in inner:
         return None if value is None else _typed(inner[0], value)
     if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise TypeError("no list")
         each = inner[:1] * len(value) if inner[-1] is ... else inner
         return tuple(_typed(of, one) for of, one in zip(each, value, strict=True))
     if inner:
