@@ -32,9 +32,7 @@ def test_a_configured_name_comes_first_and_that_of_the_folder_last(tmp_path: Pat
 
 
 @pytest.mark.parametrize("found", [{"name": 3}, {"tags": "abc"}, {"name": {"a": 1}}, {"tags": [{"b": 2}]}])
-def test_a_summary_of_a_stranger_whose_labels_are_no_texts_is_not_read(
-    found: dict[str, object], tmp_path: Path
-) -> None:
+def test_a_summary_whose_labels_are_no_texts_is_not_read(found: dict[str, object], tmp_path: Path) -> None:
     known = {"status": "finished", "seconds": 1.0}
     for values, kept in ((known, True), (known | found, False)):
         (tmp_path / "summary.json").write_text(json.dumps(values))
