@@ -1,13 +1,10 @@
-"""The sources that read larger files: tar shards, TFRecord, RecordIO, LMDB, Parquet, and arrays of NumPy."""
+"""The sources that read files of many records: tar shards, TFRecord, RecordIO, LMDB and Parquet."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from augment.data.dataset import DATA_DIR, Dataset, StoredImage
 from augment.data.formats.caffe import DatumImage, read_datums
@@ -16,15 +13,14 @@ from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.records import Index, Reader, RecordFile, Span, find_shards, is_pattern, load_indexes
 from augment.data.formats.tfrecord import IMAGE, LABEL, read_examples
 from augment.data.formats.webdataset import read_shard
-from augment.data.images import as_ppm
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.sources.remote import fetch_shards, is_new, is_url
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import LABELS
-from augment.data.targets.names import Label, LabeledSplit, Labels, pack
+from augment.data.targets.names import Label, LabeledSplit, pack
 from augment.data.targets.numbers import NUMBERS
 from augment.params import WRITES, Number, Text, Texts, setting
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError
 from augment.support.files import digest, expanded, near_file
 
 
@@ -196,106 +192,3 @@ class Parquet(Records):
 
     def _names(self, path: Path) -> tuple[str, ...] | None:
         return None if self.targets else class_names(path, self.label)
-
-
-@source("numpy")
-@dataclass(frozen=True, kw_only=True)
-class Arrays(LabeledSource):
-    """Decoded images of one size in .npy files, (N, height, width, 3) uint8, and their targets, (N,) or (N, K)."""
-
-    train: str = setting(Text(required=True, doc="the training images, a .npy file"))
-    train_targets: str = setting(
-        Text(required=True, doc="their targets, a .npy file: classes, or rows of 0 and 1 for labels, or of numbers")
-    )
-    val_targets: str | None = setting(Text(optional=True, doc="their targets, a .npy file"))
-
-    def load(self) -> Dataset:
-        """Map the arrays."""
-        options, given = self.target_options(), self.given()
-        learned, *scored = (expanded(file).resolve() for file in given.values())
-        note = f"data.val: {learned} is data.train, too: the model is validated on what it learns"
-        targets = {"data.train": self.train_targets, "data.val": self.val_targets}
-        found = make_dataset([_split(key, file, targets[key]) for key, file in given.items()], options)
-        return found.noting(note if learned in scored else "")
-
-    def must_check(self, dataset: Dataset) -> Collection[str]:
-        """Return all splits if val is cut from train, to keep copies on one side."""
-        return ("train", "val") if self.cuts_val else ()
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayImage:
-    """An image in a .npy file of images, (N, height, width, 3) uint8."""
-
-    file: RecordFile
-    index: int
-
-    @property
-    def slot(self) -> str:
-        """Identifies it in its file."""
-        return str(self.index)
-
-    @property
-    def name(self) -> str:
-        """File and index, "train.npy[17]"."""
-        return f"{self.file.path.name}[{self.index}]"
-
-    def read_pixels(self) -> NDArray[np.uint8]:
-        """Return (height, width, 3), a view of the file.
-
-        Raises:
-            OSError: the file has changed.
-        """
-        self.file.require_unchanged()
-        return np.asarray(_mapped(self.file)[self.index])
-
-    @staticmethod
-    def read_together(images: "Sequence[ArrayImage]") -> list[NDArray[np.uint8]]:
-        """Return what `read_pixels` does for each image, but look at each file once.
-
-        Raises:
-            OSError: a file has changed.
-        """
-        files = {id(image.file): image.file for image in images}
-        for file in files.values():
-            file.require_unchanged()
-        arrays = {key: _mapped(file) for key, file in files.items()}
-        return [arrays[id(image.file)][image.index] for image in images]
-
-    def read(self) -> bytes:
-        """Return the image as PPM."""
-        return as_ppm(self.read_pixels())
-
-
-def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
-    if targets is None:
-        raise UserError(f"{key}_targets: missing. Allowed: a .npy file of a number for each image, or several.")
-    path = expanded(file)
-    array, rows = _open(path, f"{key}={file}"), _open(expanded(targets), f"{key}_targets={targets}")
-    if array.ndim != 4 or array.shape[3] != 3 or array.dtype != np.uint8 or 0 in array.shape:
-        allowed = "images of one size, (N, height, width, 3) uint8, RGB"
-        raise UserError(f"{key}={file}: is {array.shape} {array.dtype}. Allowed: {allowed}.")
-    if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
-        allowed = f"a number for each image, ({len(array)},), or several, ({len(array)}, K)"
-        raise UserError(f"{key}_targets={targets}: is {rows.shape} {rows.dtype}. Allowed: {allowed}.")
-    state = RecordFile.of(path)
-    images = [ArrayImage(state, index) for index in range(len(array))]
-    return LabeledSplit(key, images, Labels.of_rows(np.array(rows)), lambda index: images[index].name)
-
-
-@lru_cache(64)
-def _mapped(file: RecordFile) -> NDArray[Any]:
-    """Return an array, mapped."""
-    return np.asarray(np.load(file.path, mmap_mode="r"))  # indexing a memmap costs ten times as much
-
-
-def _open(file: Path, what: str) -> NDArray[Any]:
-    if not file.is_file():
-        raise UserError(f"{what}: there is no file {file}.{near_file(file)} Allowed: one .npy file.")
-    try:
-        return np.asarray(np.lib.format.open_memmap(file, mode="r"))
-    except OSError as error:
-        raise UserError(f"{what}: cannot be read: {error.strerror or error}.") from None
-    except (ValueError, OverflowError) as error:
-        why = f"is not a .npy file of numbers that can be read ({first_line(error).rstrip('.')})"
-        raise UserError(f"{what}: {why}.") from None
