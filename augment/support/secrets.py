@@ -8,13 +8,15 @@ from typing import Any
 from augment.support.errors import UserError
 from augment.support.nested import leaves
 
-# Names of settings that hold secrets, and addresses with a password in them.
+# Names of settings that hold secrets, and addresses with a password before the host or a signature in the query.
 _SECRET = re.compile(
     r"(?:.*[_-])?(?:tokens?|secrets?|password|passwd|passphrase|credentials?|auth)"
     r"|(?:.*[_-])?(?:api|access|auth|private|secret)[_-]?key|key",
     re.IGNORECASE,
 )
-_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_ADDRESS = re.compile(
+    r"://(?:[^/@\s]+@|\S*[?&](?:[^=&\s]*[_-])?(?:token|sig|signature|secret|password|key)=\S)", re.IGNORECASE
+)
 _MASK = "***"
 
 
@@ -37,7 +39,7 @@ class Reference(str):
 
 
 def is_secret(key: str, value: object) -> bool:
-    """Return whether a value must not be written: a text whose key looks like a secret, or that has a password."""
+    """Return whether a value must not be written: its key looks like a secret, or it is an address with one."""
     if not isinstance(value, str) or "${" in value:
         return False
     return bool(_SECRET.fullmatch(key.rpartition(".")[2]) or _ADDRESS.search(value))

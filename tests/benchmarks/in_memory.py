@@ -1,16 +1,20 @@
-"""Compare augment.Transform with torchvision and kornia on a decoded batch in memory.
+"""Compare augment.Transform with torchvision, kornia, vision-synth and triton-augment on a decoded batch in memory.
 
-    pip install kornia
+    pip install kornia vision-synth triton-augment
     python tests/benchmarks/in_memory.py +aug=imagenette --photos DIR
 
 torchvision draws once for all images that it is given: one row draws once for the whole batch, which is fast but
 augments all images alike, and another transforms image by image. kornia draws for each image,
-as we do. It lacks `warp`; its random affine, which costs the same, takes its place.
+as we do. It lacks `warp`; its random affine, which costs the same, takes its place. vision-synth fuses kornia's
+transforms. triton-augment has one kernel for affine, crop, flip, colors and normalization, without a resized crop (its
+affine scales instead), `warp` or probabilities for affine and colors, so every image gets them.
 """
 
 import sys
 from collections.abc import Callable, Iterator, Sized
 from functools import partial
+from importlib import import_module
+from types import ModuleType
 
 import in_torchvision
 import kornia.augmentation as kornia
@@ -25,10 +29,11 @@ from augment.cli.compose import Recipe
 from augment.cli.parser import readable_errors
 from augment.data.images import open_image, to_rgb
 from augment.pipeline.transform import Transform
-from augment.support.measurement import Row
+from augment.support.measurement import LeftOutError, Row
 from augment.tools.bench.rows import Setup, row
 
 SIDE = 224  # px, of the images in memory
+COLORS = ("brightness", "contrast", "saturation")
 
 FLIPS = {"horizontal": kornia.RandomHorizontalFlip, "vertical": kornia.RandomVerticalFlip}
 TRANSLATIONS = {
@@ -45,13 +50,43 @@ TRANSLATIONS = {
 }
 
 
-def by_kornia(setup: Setup) -> Iterator[Sized]:
+def by_kornia(setup: Setup, *, fused: bool = False) -> Iterator[Sized]:
     plan = setup.plan
     steps = translate(plan, TRANSLATIONS, "kornia", plan.crop)
     normalize = kornia.Normalize(mean=torch.tensor(plan.mean), std=torch.tensor(plan.std))
-    made = [make(step.params, step.p, plan.size) for step, make in steps]
-    modules = nn.Sequential(*made, normalize).to(setup.device)
+    made = [*(make(step.params, step.p, plan.size) for step, make in steps), normalize]
+    modules = (imported("fuse_augmentations").Compose(made) if fused else nn.Sequential(*made)).to(setup.device)
     return repeated(setup, lambda batch: modules(batch.permute(0, 3, 1, 2).float() / 255))
+
+
+def by_triton_augment(setup: Setup) -> Iterator[Sized]:
+    if setup.device.type != "cuda":
+        raise LeftOutError("triton-augment needs a GPU")
+    triton_augment, plan = imported("triton_augment"), setup.plan
+    params = {step.op.name: step.params for step in (plan.crop, *plan.tree)}
+    if missing := {"random_resized_crop", "flip", "warp", "rotate", *COLORS} - set(params):
+        raise LeftOutError(f"made for the steps of +aug=imagenette, but the recipe has no {', '.join(sorted(missing))}")
+    low, high = params["random_resized_crop"]["area_range"]
+    transform = triton_augment.TritonFusedAugment(
+        crop_size=tuple(plan.size),
+        horizontal_flip_p=0.5,
+        degrees=tuple(params["rotate"]["angle_range"]),
+        translate=(0.1, 0.1),
+        scale=(plan.size[0] / SIDE / high**0.5, plan.size[0] / SIDE / low**0.5),
+        shear=(-11.0, 11.0, -11.0, 11.0),
+        interpolation=triton_augment.InterpolationMode.BILINEAR,
+        **{name: tuple(params[name]["factor_range"]) for name in COLORS},
+        mean=plan.mean,
+        std=plan.std,
+    )
+    return repeated(setup, lambda batch: transform(batch.permute(0, 3, 1, 2).float() / 255))
+
+
+def imported(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise LeftOutError(f"{name} is not installed") from None
 
 
 def memory_rows(setup: Setup) -> list[Row]:
@@ -93,7 +128,12 @@ def repeated(setup: Setup, apply: Callable[[Tensor], Sized]) -> Iterator[Sized]:
 def main() -> None:
     flags, overrides = make_parser("in_memory", __doc__).split(sys.argv[1:])
     setup = make_setup(flags, overrides)
-    rows = [*memory_rows(setup), row("kornia", "kornia, parameters per image", lambda: by_kornia(setup))]
+    rows = [
+        *memory_rows(setup),
+        row("kornia", "kornia, parameters per image", partial(by_kornia, setup)),
+        row("vision_synth", "vision-synth, kornia's transforms fused", partial(by_kornia, setup, fused=True)),
+        row("triton_augment", "triton-augment", partial(by_triton_augment, setup)),
+    ]
     measure(setup, "in memory", rows, ["transform"])
 
 

@@ -25,6 +25,9 @@ from augment.support.secrets import Reference, as_written, is_secret, masked, re
         ("token", "${oc.env:TOKEN}", False),
         ("url", "https://me:word@host/x.tgz", True),
         ("url", "https://host/x@y.tgz", False),
+        ("train", "https://host/x.tar?X-Amz-Date=20261126&X-Amz-Signature=ab12", True),
+        ("train", "https://host/x.tar?sig=ab12", True),
+        ("train", "https://host/x.tar?version=3&design=b&key=", False),
     ],
 )
 def test_what_looks_like_a_secret(key: str, value: object, secret: bool) -> None:
