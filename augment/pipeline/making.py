@@ -77,12 +77,12 @@ class BatchMaker:
         if self._motions is not None:
             device = shown.indices.device
             motions = self._motions.of(shown.windows, shown.orientations(), epoch, start, device)
-        if self._mixer is not None and motions:
-            parts = self._mixer.parts(motions[0].size, len(shown.indices), epoch=epoch, start=start)
-            motions = [motion.mixed(parts) for motion in motions]
+        if self._mixer is not None:
+            where = {"epoch": epoch, "start": start}
+            motions = [m.mixed(self._mixer.parts(m.size, len(shown.indices), **where)) for m in motions]
         if self._follow is not None:
-            targets = [targets[sample] for sample in motions[0].parts.samples]
-            followed = [self._follow.follow(targets, motion, self._rules) for motion in motions]
+            own = [[targets[sample] for sample in motion.parts.samples] for motion in motions]
+            followed = [self._follow.follow(*pair, self._rules) for pair in zip(own, motions, strict=True)]
         if self._mixer is not None:
             mixed = [self._mixer.mix(*pair, epoch=epoch, start=start) for pair in zip(views, followed, strict=True)]
             views, followed = [view for view, _ in mixed], [own for _, own in mixed]

@@ -261,6 +261,17 @@ def test_each_view_has_its_own_objects(name: str) -> None:
     check_objects(name, masks=True, views=2)
 
 
+def test_a_view_of_another_size_has_its_objects_where_it_shows_them() -> None:
+    views = {"large": {}, "small": {"size": [HEIGHT // 2, WIDTH // 2]}}
+    train = {"mosaic": {"center_range": [0.5, 0.5]}, "again": {"op": "mosaic", "center_range": [0.25, 0.25]}}
+    recipe = load_recipe({"size": [HEIGHT, WIDTH], "train": train, "views": views, "min_area": 0})
+    pictures = [np.zeros((HEIGHT, WIDTH, 3), np.uint8)] * COUNT
+    large, small = Transform(recipe, device="cpu")(pictures, objects(masks=False)).view_targets
+    assert sum(len(target["boxes"]) for target in large) > 20
+    for one, other in zip(large, small, strict=True):
+        np.testing.assert_allclose(one["boxes"], 2 * other["boxes"], atol=1e-3)
+
+
 @needs_gpu
 @pytest.mark.parametrize("name", MIXES)
 def test_objects_go_there_on_the_gpu(name: str) -> None:

@@ -67,14 +67,15 @@ def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
             file = state.folder / name
             body = file.read_bytes() if file.exists() else b""
             self.send_response(fault if isinstance(fault, int) else 200 if body else 404)
-            self.send_header("Content-Length", str(len(body)))
+            if not get or fault != "short":
+                self.send_header("Content-Length", str(len(body)))
             self.send_header("ETag", f'"{state.tags[name]}"')
             self.end_headers()
             while get and fault == "late" and state.heads[name] < 2:
                 time.sleep(0.01)
             if get:
                 with suppress(OSError):
-                    self.wfile.write(body[: len(body) // 2] if fault in ("cut", "drip") else body)
+                    self.wfile.write(body[: len(body) // 2] if fault in ("cut", "drip", "short") else body)
                     while fault == "drip":
                         self.wfile.write(b"x")
                         time.sleep(0.1)
@@ -154,6 +155,7 @@ def test_faults_that_pass(faults: list[Any], server: Server, samples: list[Sampl
     ("fault", "reason"),
     [
         ("cut", "ContentLengthError: 400, message."),
+        ("short", "ValueError: 5,120 of 10,240 bytes came."),
         (500, "ClientResponseError: 500, "),
         (404, "there is no such object."),
         (403, "access is forbidden. Allowed: credentials that may read it."),
