@@ -80,7 +80,7 @@ class KeypointTask(PlacedTask):
         """Remember which points change places in a mirror image."""
         pairs = getattr(train.kind, "flip_pairs", ())
         network.register_buffer(MIRRORED, torch.tensor(mirrored(len(names), pairs)))
-        return f"{amount(len(pairs), 'pair')} of points change places in mirror images" if pairs else ""
+        return f"{amount(len(pairs), 'pair')} of points change places in mirror images"
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         """Remember it as the network of the state did."""

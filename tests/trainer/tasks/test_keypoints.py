@@ -100,6 +100,7 @@ def test_left_and_right_are_exchanged_in_mirror_images() -> None:
     network = nn.Linear(2, 6)
     split = Split((), (), Keypoints(flip_pairs=((1, 2),)))
     assert "1 pair" in TASK.prepare(network, parse_fit({}), split, NAMES)
+    assert "0 pairs" in TASK.prepare(nn.Linear(2, 6), parse_fit({}), Split((), (), Keypoints()), NAMES)
     restored = nn.Linear(2, 6)
     TASK.restore(restored, network.state_dict())
     mirrored = torch.tensor([[0.1, 0.2, -0.3, 0.4, 0.5, 0.6]])
