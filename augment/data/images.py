@@ -1,7 +1,7 @@
 """Names and bytes of images, which may be files or parts of larger files; open them with Pillow."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import TypeGuard
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
 from augment.data.dataset import DecodedImage, ImageRef, Paths, as_paths, kinds_of
+from augment.data.faults import DECODER_ERRORS
 
 
 def name_of(image: ImageRef) -> str:
@@ -94,6 +95,17 @@ def orientation_of(image: Image.Image) -> int:
     """Return the EXIF orientation of an opened image, 1 to 8; 1 is upright."""
     found = image.getexif().get(ExifTags.Base.Orientation, 1)
     return found if found in range(1, 9) else 1
+
+
+# What is wrong with an image whose targets may be in pixels of it before or after it is turned.
+TURNED = "a Pillow image that its EXIF block turns. Allowed with targets in the image, or frames: exif_transpose of it."
+
+
+def is_turned(image: object) -> bool:
+    """Return whether an image is a Pillow image that `to_rgb` turns."""
+    with suppress(*DECODER_ERRORS):  # of a corrupt EXIF block
+        return isinstance(image, Image.Image) and "exif" in image.info and orientation_of(image) > 1
+    return False
 
 
 def are_paths(images: Sequence[ImageRef]) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from augment.data.check import Decoder
 from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header
-from augment.data.images import SIDEWAYS, orientation_of, to_rgb
+from augment.data.images import SIDEWAYS, TURNED, is_turned, orientation_of, to_rgb
 from augment.data.targets.boxes import Boxes
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.keypoints import Keypoints
@@ -39,6 +39,7 @@ class Images:
 
     kind: Literal["encoded", "cpu", "gpu"]  # encoded, or decoded on the CPU or the GPU
     data: Any  # in the form that DALI's external_source takes
+    turned: str = ""  # the first Pillow image that its EXIF block has turned upright
 
     def __len__(self) -> int:
         return len(self.data)
@@ -56,7 +57,13 @@ class Images:
         return np.tile(self.data.shape[1:3], (len(self), 1))
 
     def orientations(self) -> NDArray[np.int64]:
-        """Return the EXIF orientation of each image, (N,); 1 for decoded ones."""
+        """Return the EXIF orientation of each image, (N,); 1 for decoded ones.
+
+        Raises:
+            UserError: one was turned, so it is not known whether targets are of its pixels before or after that.
+        """
+        if self.turned:
+            raise UserError(f"{self.turned} is {TURNED}")
         if self.kind == "encoded":
             return np.array([_header(data, number)[1] for number, data in enumerate(self.data)])
         return np.ones(len(self), np.int64)
@@ -89,7 +96,8 @@ def read_images(given: Any, device: torch.device) -> Images:
         kinds.add(_kind(image, device, f"images[{number}]"))
     if len(kinds) > 1:
         raise UserError("images: some on the CPU and some on the GPU. Allowed: all on one of them.")
-    return Images(kinds.pop(), [_plain(image) for image in images])
+    turned = (f"images[{number}]" for number, image in enumerate(given) if is_turned(image))
+    return Images(kinds.pop(), [_plain(image) for image in images], next(turned, ""))
 
 
 def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, classes: int | None) -> Tensor | None:

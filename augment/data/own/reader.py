@@ -16,6 +16,7 @@ from torch.utils.data import Subset
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS
 from augment.data.formats.objects import flip_pairs_of
+from augment.data.images import TURNED, is_turned
 from augment.data.own.factory import SequenceFactory, copied, describe
 from augment.data.own.items import DecodedItem, ItemImage, Items, as_path
 from augment.data.targets.boxes import BACKGROUND, BOXES, Boxes, joined_masks
@@ -276,6 +277,8 @@ def _read_targets(
         try:
             found, label = _target(items, index, given, kind, classes, with_masks)
             highest = max(highest, label)
+            if is_turned(image):
+                faults[images[index]] = f"is {TURNED.rstrip('.')}"
         except UserError as error:
             if not index:
                 raise items.error(index, f"has {_ending(error)}. Allowed: {_ALLOWED[kind.task]}.") from None

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from augment import Transform, UserError, load_recipe
 
@@ -41,6 +42,17 @@ def test_points_may_be_lists(points: Any) -> None:
 
 def test_arrays_of_whole_numbers_are_masks() -> None:
     assert moved([square(2, 2, 5)]).shape == (1, SIZE, SIZE)
+
+
+def test_pillow_images_that_exif_turns_are_refused_with_targets_in_them() -> None:
+    """Targets may be in pixels of the image before or after that."""
+    transform, image = Transform(load_recipe({"size": SIZE}), device="cpu"), Image.new("RGB", (9, 9))
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    image.info["exif"] = exif.tobytes()
+    assert transform([image], [1]).targets.tolist() == [1]
+    with pytest.raises(UserError, match=r"^images\[1\] is a Pillow image that its EXIF block turns\. Allowed with"):
+        transform([IMAGE, image], [[[3, 4]]] * 2)
 
 
 def test_lists_of_several_lengths_are_refused() -> None:

@@ -193,3 +193,20 @@ def test_a_later_item_that_is_wrong_can_be_left_out() -> None:
     with pytest.raises(UserError, match=r"2 of 3 train images cannot be used:\n  mine.train\[1\] has the box"):
         written(code, task="detect")
     assert len(written(code, task="detect", skip_bad=True).train) == 1
+
+
+def test_a_pillow_image_that_exif_turns_can_be_left_out() -> None:
+    """Its boxes may be in pixels of the image before or after that."""
+    code = f"""{CODE}        return {{"boxes": [[1, 1, 2, 3]], "labels": [1]}}
+    class Turned(Items):
+        def __getitem__(self, index):
+            image = Image.new("RGB", (12, 10))
+            exif = image.getexif()
+            exif[0x0112] = 1 + index
+            image.info["exif"] = exif.tobytes()
+            return image, target(index)
+    train = Turned
+    """
+    with pytest.raises(UserError, match=r"2 of 3 train images .*\n  mine.train\[1\] is a Pillow image that"):
+        written(code, task="detect")
+    assert len(written(code, task="detect", skip_bad=True).train) == 1
