@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator
 from importlib import import_module
 from pathlib import Path
 
+import composed
 import numpy as np
 import pytest
 import torch
@@ -92,6 +93,15 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """Undo the above: otherwise extension modules report leaks at exit."""
     gc.unfreeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compose_files_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let tests of the trainer, most of which compose configurations, spend no seconds on it; see `composed`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not {"augment", "faults"} & {*request.path.relative_to(Path(__file__).parent).parts}:
+            patch.setattr("hydra.compose", composed.compose)
+        yield
 
 
 @pytest.fixture

@@ -2,11 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
 from rich.console import Console
 
@@ -67,10 +65,7 @@ class FakeRuns:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
-    """Let workers of this process run these; compose each job once, without trying its data and its model."""
-    tree = cache(hydra.compose)
-    once = lambda name, overrides, return_hydra_config=False: tree(name, tuple(overrides), return_hydra_config)  # noqa: E731
-    monkeypatch.setattr("hydra.compose", once)
+    """Let workers of this process run these, without trying their data and their model."""
     for check in ("check.check_config", "resume.check_resume"):
         monkeypatch.setattr(f"trainer.run.{check}", lambda config: None)
     fake = FakeRuns()

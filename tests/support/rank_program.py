@@ -11,6 +11,8 @@ import socket
 import sys
 from importlib import import_module
 
+import composed
+import hydra
 import pytest
 from rank_runs import variables
 
@@ -22,6 +24,7 @@ from trainer.loop import ranks
 for module in ("trainer.run.train", "torch._dynamo", "torchmetrics.classification"):
     import_module(module)
 ranks.EVERY = 1
+hydra.compose = composed.compose
 
 
 def be(rank: int, size: int, port: int, folder: str, fits: list[tuple[str, list[str]]]) -> None:
