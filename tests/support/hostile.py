@@ -1,0 +1,239 @@
+"""What strangers put into folders of runs and sweeps, so that whoever opens one runs their code or sends data away."""
+
+import json
+import os
+import pickle
+import shutil
+import socket
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from omegaconf import OmegaConf
+
+from augment.cli.conf import CONF
+
+# What code in a folder would do, and where links in it lead.
+EVIL = "import pathlib\npathlib.Path({canary!r}).write_text('code ran')\ntrain = val = lambda **options: []\n"
+SECRET = "precious\n"
+
+ESCAPE = "\033]0;pwned\007\033[31m"
+Tamper = Callable[[Path, Path], object]  # with the folder of a run or job, and with one outside
+
+TOP = "../sweep.yaml"
+
+
+def away(file: Path) -> Path:
+    """Remove what has a name, and return the name."""
+    shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink(missing_ok=True)
+    return file
+
+
+def link(name: str) -> Tamper:
+    def tamper(run: Path, outside: Path) -> None:
+        folder = name in (".hydra", ".")
+        away(run / name).symlink_to(outside / ("folder" if folder else "bashrc"), target_is_directory=folder)
+
+    return tamper
+
+
+def pipe(name: str) -> Tamper:
+    return lambda run, _: os.mkfifo(away(run / name))
+
+
+def text(name: str, content: str) -> Tamper:
+    return lambda run, _: (run / name).write_text(content)
+
+
+def configure(**values: Any) -> Tamper:
+    """Change config.yaml, overrides.yaml and job.json; `a__b` is a.b."""
+
+    def tamper(run: Path, outside: Path) -> None:
+        given = {key.replace("__", "."): value for key, value in values.items()}
+        if (run / "config.yaml").exists():
+            config = OmegaConf.create(yaml.safe_load((run / "config.yaml").read_text()))
+            for key, value in given.items():
+                OmegaConf.update(config, key, value, merge=False, force_add=True)
+            (run / "config.yaml").write_text(OmegaConf.to_yaml(config))
+        override(*(f"++{key}={json.dumps(value).replace(': ', ':')}" for key, value in given.items()))(run, outside)
+
+    return tamper
+
+
+def override(*tokens: str) -> Tamper:
+    """Add overrides to those of a run, or to those of a job and of its sweep."""
+
+    def tamper(run: Path, outside: Path) -> None:
+        every = [token.replace("OUTSIDE", str(outside)) for token in tokens]
+        replaced = ("data=", "++data.") if any(token.lstrip("+").startswith("data") for token in every) else ("-",)
+        hydra = [token for token in every if "hydra" in token]
+
+        def others(before: list[str]) -> list[str]:
+            return [token for token in before if not token.startswith(replaced)]
+
+        if (file := run / ".hydra" / "overrides.yaml").exists():
+            file.write_text(OmegaConf.to_yaml([*others(yaml.safe_load(file.read_text())), *every]))
+        if (file := run / "job.json").exists():
+            job = json.loads(file.read_text())
+            job["overrides"] = [*others(job["overrides"]), *(token for token in every if token not in hydra)]
+            file.write_text(json.dumps(job))
+        if (file := run / TOP).exists():
+            sweep = yaml.safe_load(file.read_text())
+            file.write_text(yaml.safe_dump(sweep | {"command": [*others(sweep["command"]), *every]}))
+
+    return tamper
+
+
+def ask(*tokens: str) -> Tamper:
+    """Add overrides to those of a sweep alone."""
+
+    def tamper(run: Path, _: Path) -> None:
+        sweep = yaml.safe_load((run / TOP).read_text())
+        (run / TOP).write_text(yaml.safe_dump(sweep | {"command": [*sweep["command"], *tokens]}))
+
+    return tamper
+
+
+def elsewhere(run: Path, outside: Path) -> None:
+    """Let jobs start from a file of the stranger's."""
+    name = os.path.relpath(outside / "evil", CONF)
+    (run / TOP).write_text(yaml.safe_dump({"command": ["seed=0"], "config_name": name}))
+    (run / "job.json").write_text(json.dumps({"order": 0, "overrides": ["++seed=0"]}))
+
+
+def state(name: str, change: Callable[[dict[str, Any]], object]) -> Tamper:
+    """Change what a checkpoint holds."""
+
+    def tamper(run: Path, _: Path) -> None:
+        if (run / name).exists():
+            values = torch.load(run / name, weights_only=True)
+            change(values)
+            torch.save(values, run / name)
+
+    return tamper
+
+
+def momentum(values: dict[str, Any], tensor: torch.Tensor) -> None:
+    for inner in values["optimizer"]["state"].values():
+        inner.update(dict.fromkeys(inner, tensor))
+
+
+class Pickled:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (self.command,)
+
+
+def checkpoints(how: str) -> Tamper:
+    def tamper(run: Path, outside: Path) -> None:
+        evil = Pickled(f"touch {outside / 'canary'}")
+        for name in ("best.pt", "last.pt"):
+            if how == "compressed":
+                with zipfile.ZipFile(run / name, "w", zipfile.ZIP_DEFLATED) as archive:
+                    archive.writestr("x/data.pkl", bytes(10**7))
+            elif how == "old":
+                (run / name).write_bytes(pickle.dumps(evil))
+            else:
+                torch.save({"format": 1, "model": evil}, run / name)
+
+    return tamper
+
+
+CODE: dict[str, Tamper] = {
+    "a plugin": configure(plugins=["evil"]),
+    "a plugin of ops": configure(aug__plugins=["evil"]),
+    "a system call": override("data.source=own", "++data.train=os.system", "++data.val=os.system",
+                              "++data.options={command:'touch OUTSIDE/canary'}"),
+    "a function": override("++data={source:own,train:evil.train,val:evil.val}"),
+    "Hydra's callbacks": override("+hydra.callbacks.x={_target_: pathlib.Path.touch, self: OUTSIDE/canary}"),
+    "a section": override("++aug={plugins: [evil]}"),
+    "a flag": override("--config-dir=OUTSIDE"),
+    **{f"{how} checkpoints": checkpoints(how) for how in ("pickled", "old", "compressed")},
+    "a search path": override("hydra.searchpath=[OUTSIDE]", "+evil=evil"),
+    "a Python tag": lambda run, _: [(run / name).write_text("a: !!python/object/apply:os.system ['touch canary']\n")
+                                    for name in ("config.yaml", ".hydra/overrides.yaml", TOP) if (run / name).exists()],
+}  # fmt: skip
+REACH: dict[str, Tamper] = {
+    "Imagenette": override("data=imagenette"),
+    "Imagewoof": override("++data={source:imagewoof}"),
+    "a mirror": override("data=imagenette", "++data.url=http://127.0.0.1:9/imagenette2-160.tgz"),
+    "wandb": override("++callbacks.wandb={}"),
+    "mlflow": override("++callbacks.mlflow={}"),
+    "an environment variable": override("++run.name=${oc.env:HOME}"),
+    "a folder": override("data=sample", "++data.dir=OUTSIDE/canary"),
+    "the folder of a run": override("hydra.run.dir=OUTSIDE/canary", "+hydra={run: {dir: OUTSIDE/canary}}"),
+}
+SIZES: dict[str, Tamper] = {
+    "a large model": configure(model={"kind": "xresnet50", "width": 16}),
+    "a large image": configure(aug__size=4096),
+    "an expanded momentum": state("last.pt", lambda s: momentum(s, torch.zeros(1).expand(2**40))),
+    "another momentum": state("last.pt", lambda s: momentum(s, torch.zeros(3))),
+    "no optimizer": state("last.pt", lambda s: s.update(optimizer={})),
+    "other callbacks": state("last.pt", lambda s: s.update(callbacks={key: {"rows": 1} for key in s["callbacks"]})),
+    "another loader": state("last.pt", lambda s: s["loader"].update(consumed=2**70)),
+    "a position": state("last.pt", lambda s: s.update(position=(-1, 10**9))),
+    "random states": state("last.pt", lambda s: s.update(random={"cpu": torch.zeros(1), "cuda": []})),
+    "classes with escapes": state("best.pt", lambda s: s.update(classes=tuple(ESCAPE + c for c in s["classes"]))),
+    "a task": state("best.pt", lambda s: s.update(task=ESCAPE)),
+    "a name with escapes": configure(run__name=ESCAPE),
+    "aliases": text("config.yaml", "a: &a [x, x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}]\n" for a, b in zip(
+        "abcdefghijk", "bcdefghijkl", strict=True))),
+}  # fmt: skip
+SWEPT: dict[str, Tamper] = {
+    "a swept plugin": ask("++plugins=[evil],[evil,json]"),
+    "a configuration elsewhere": elsewhere,
+    "a launcher": override("hydra/launcher=slurm", "hydra.launcher.cluster=local"),
+    "a job elsewhere": lambda run, outside: (
+        shutil.move(run, outside / "folder" / "job"),
+        run.symlink_to(outside / "folder" / "job"),
+    ),
+}
+
+
+def set_up(top: Path) -> tuple[Path, Path]:
+    """Make what hostile folders refer to: a module `evil`, and files outside; return where those and the canary are."""
+    outside = top / "outside"
+    (outside / "folder").mkdir(parents=True)
+    for name in ("bashrc", "folder/overrides.yaml"):
+        (outside / name).write_text(SECRET)
+    (outside / "evil.yaml").write_text(
+        "# @package _global_\nplugins: [evil]\ndata: {source: sample}\nmodel: {kind: cnn}\n"
+    )
+    (top / "evil.py").write_text(EVIL.format(canary=str(outside / "canary")))
+    return outside, outside / "canary"
+
+
+def code_of(tool: Callable[[list[str]], int], *arguments: object) -> int:
+    """Return the exit code of a tool."""
+    try:
+        return tool([*map(str, arguments)])
+    except SystemExit as ended:
+        return int(str(ended.code or 0))
+
+
+def outside_of(top: Path, *mine: Path) -> dict[Path, bytes]:
+    """Return the files that nothing may change: those below a folder, but not in others."""
+    files = [path for path in top.rglob("*") if not any(path.is_relative_to(one) for one in mine)]
+    return {path: path.read_bytes() for path in files if path.is_file()}
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What was asked of the network, which is not there."""
+    asked: list[object] = []
+
+    def refuse(*address: object, **options: object) -> None:
+        asked.append(address)
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    return asked
