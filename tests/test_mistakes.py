@@ -25,7 +25,6 @@ COMMANDS = [
     # Tools
     ("trainer trian", "trian: unknown tool", "python -m trainer, which trains"),
     ("trainer test RUN", "test: unknown tool", "python -m trainer evaluate"),
-    ("trainer infer RUN photos", "infer: unknown tool", "python -m trainer predict"),
     ("trainer tune", "tune: unknown tool", "-m hydra/sweeper=optuna"),
     ("trainer info", "info: unknown tool", "python -m augment info"),
     ("trainer predct RUN photos", "predct: unknown tool", "Did you mean 'predict'?"),
@@ -36,20 +35,33 @@ COMMANDS = [
     ("trainer mine.yaml", "'mine.yaml' is not an override", "'+aug=mine'? Its file is conf/aug/mine.yaml"),
     # Flags
     ("trainer --aug imagenette", "--aug: unknown flag", "+aug=imagenette"),
-    ("trainer --epochs 3", "--epochs: unknown flag", "fit.epochs=3"),
     ("trainer --resume RUN", "--resume: unknown flag", "fit.resume=RUN"),
     ("trainer --config mine.yaml", "--config: unknown flag", "'--config-dir'"),
     ("trainer --config-dir nowhere", "--config-dir nowhere: there is no such folder", "a folder such as conf"),
     ("trainer --config-name nowhere", "--config-name nowhere: there is no such file", "Allowed: config"),
     ("trainer -sc install=bash", "-sc: unknown flag", "Allowed: --cfg"),
     ("trainer -m --cfg job seed=0,1", "--multirun and --cfg", "Allowed: one of them"),
-    ("trainer bench --batch-size 4", "--batch-size: unknown flag", "Settings are key=value"),
     ("augment preview --splti train", "--splti: unknown flag", "'--split'"),
+    ("trainer --batch-size", "--batch-size: unknown flag.", "fit.batch_size=..."),
+    ("trainer bench --batch-size 4", "--batch-size: unknown flag", "Settings are key=value"),
+    ("trainer --config-dir", "argument --config-dir/-cd", "expected one argument."),
+    ("trainer -aug.train.flip", "-aug.train.flip: unknown flag.", "'~aug.train.flip'"),
+    ("trainer --trust", "--trust: there is nothing to trust.", "with fit.resume=RUN."),
+    ("trainer report --open run", "--open: unknown flag.", "Allowed: "),
+    ("trainer sweep resume S --jop=1", "--jop: unknown flag.", "Did you mean '--job'? Allowed: --conf"),
+    ("trainer find_lr --from 0", "argument --from: 0 is not allowed.", "a number above 0"),
+    ("trainer find_lr --steps 3", "argument --steps: 3 is not allowed.", "a whole number from 20"),
+    ("trainer find_lr --out a.jpg", "argument --out: 'a.jpg' is not allowed.", "a file that ends in .png"),
+    ("trainer dashboard --port 80", "--port: has no effect without --watch.", ""),
     # Keys
     ("trainer epochs=3", "epochs: unknown key", "fit.epochs"),
-    ("augment info root=photos", "root: unknown key", "data.root"),
     ("trainer rotate.p=0.5", "rotate: unknown key", "aug.train.rotate"),
     ("trainer fit.epoch=3", "fit.epoch: unknown key", "'epochs'"),
+    ("trainer fit.num_workers=3", "fit.num_workers: unknown key.", "'threads'"),
+    ("trainer fit.ema=0.9", "fit.ema: unknown key.", "'callbacks.ema'"),
+    ("trainer report run fit.epochs=3", "fit.epochs=3: not allowed here.", "folders of runs."),
+    ("trainer dashboard fit.lr=1", "fit.lr=1: not allowed here.", "folder"),
+    ("trainer sweep resume S fit.lr=1", "fit.lr=1: not allowed here.", "hydra/launcher=..., hydra.launcher.*"),
     ("trainer data.root=photos", "data.root: unknown key of data=sample", "data=folder"),
     ("trainer model.name=resnet18", "model.name: unknown key of model=cnn", "model=timm"),
     ("trainer hydra.run.dri=x", "hydra.run.dri: unknown key", "hydra.run.dir"),
@@ -66,8 +78,8 @@ COMMANDS = [
     ("trainer aug.size=[360]", "aug.size: [360]", "[height, width]"),
     ("trainer aug.size=360x480", "aug.size: '360x480'", "Did you mean [360, 480]?"),
     ("trainer aug.mean=[124,116,104]", "aug.mean: [124, 116, 104]", "from 0 to 1"),
-    ("trainer fit.device=gpu", "fit.device: unknown name 'gpu'", "'cuda'"),
-    ("trainer fit.tta=flips", "fit.tta: unknown name 'flips'", "'flip'"),
+    ("trainer fit.device=gpu:1", "fit.device: unknown name 'gpu:1'.", "'cuda:1'"),
+    ("trainer hydra.run.dir= fit.resume=auto", "hydra.run.dir: a folder is missing.", "such as outputs/mine."),
     ("trainer run.tags=x", "run.tags: 'x'", "run.tags=[x]"),
     # Recipes
     ("trainer +aug=imagenete", "aug: unknown name 'imagenete'", "'imagenette'"),
@@ -83,11 +95,8 @@ COMMANDS = [
     # Models, optimizers, schedules
     ("trainer model=resnet18", "model: unknown name 'resnet18'", "model=timm model.name=resnet18"),
     ("trainer model=timm", "model.name: missing", "such as resnet18"),
-    ("trainer model=timm model.name=resnet_18", "model.name: unknown model 'resnet_18'", "'resnet18'"),
     ("trainer model.weights=/nope.pth", "model.weights=/nope.pth: no such file", "holds"),
     ("trainer model.weights=run/lst.pt", "model.weights=run/lst.pt: no such file", "run/last.pt"),
-    ("trainer fit.optimizer=sdg", "fit.optimizer: unknown name 'sdg'", "'sgd'"),
-    ("trainer fit.optimizer_options.foo=1", "fit.optimizer_options.foo: unknown key", "Allowed: dampening"),
     # Callbacks, metrics, trackers
     ("trainer callbacks.wnadb.project=x", "callbacks.wnadb: unknown callback", "'wandb'"),
     ("trainer callbacks=tensorflow", "callbacks: unknown name 'tensorflow'", "'tensorboard'"),
@@ -124,18 +133,55 @@ COMMANDS = [
     ("trainer -m hydra/sweeper=optuna hydra.sweeper.n_trial=3 fit.lr=interval(0.1,1)", "n_trial", "'n_trials'"),
     ("trainer -m hydra/sweeper=optuna hydra.sweeper.metrics=[val_acc] fit.lr=interval(0.1,1)", "val_acc",
      "'val_accuracy'"),
+    ("trainer -m hydra/sweeper=optuna hydra.sweeper.sampler=tpo fit.lr=interval(0.1,1)", "sampler: ", "'tpe'"),
+    ("trainer -m hydra/sweeper=optuna +hydra.sweeper.storage=x fit.lr=interval(0,1)", "is gone since", "the study"),
+    ("trainer -m hydra/sweeper=optuna hydra.sweeper.metrics=[val_loss,epoch] fit.lr=interval(0,1)", "metrics", "one;"),
     ("trainer hydra.sweeper.n_trials=3", "hydra.sweeper.n_trials: there is no sweep", "without -m"),
     ("trainer sweep list SWEEP", "list: unknown", "'show'"),
     ("trainer sweep resume", "resume: 0 folders", "resume SWEEP"),
     ("trainer sweep resume run", "run: no sweep.yaml in it", "the folder of a sweep"),
+    ("trainer sweep resume nowhere", "nowhere: there is no such folder.", "The current folder holds S"),
+    ("trainer sweep retry S --job nothing", "--job nothing: no such job in S.", ""),
+    ("trainer sweep resume S hydra.sweeper.n_trials=9", "hydra.sweeper.n_trials=9: S is a plain sweep.", "the folder"),
+    ("trainer -m seed=0,1 hydra.sweeper.n_trials=9", "hydra.sweeper.n_trials: needs a search.", "optuna as well."),
+    ("trainer -m seed=0,1 hydra.sweep.dir=notes.txt/x", "hydra.sweep.dir=notes.txt/x: cannot be written", "Not a dir"),
+    ("trainer -m seed=0,1 hydra.sweep.dir=", "hydra.sweep.dir: a folder is missing.", "such as outputs/mine."),
+    ("trainer -m seed=0,1 hydra.sweep.subdir=x", "hydra.sweep.subdir: unknown key.", "hydra.sweep.dir, hydra.searchp"),
+    ("trainer -m seed=0,1 hydra/launcher=plugin", "hydra/launcher: ", "local"),
+    ("trainer -m seed=0,1 hydra.launcher.n_job=2", "hydra.launcher.n_job: unknown key.", "'n_jobs'"),
+    ("trainer -m seed=0,1 hydra.launcher.n_jobs=0", "hydra.launcher.n_jobs: 0 is not allowed.", ""),
+    ("trainer -m seed=0,1 hydra.launcher.gpus=[0,one]", "hydra.launcher.gpus: ", "numbers"),
+    ("trainer -m seed=0,1 hydra/launcher=slurm hydra.launcher.cluster=slrm", "hydra.launcher", "slrm"),
     # Resume, evaluate, predict, export, compare, bench
+    ("trainer fit.resume=auto hydra.run.dir=run", "holds a run of another configuration.", "Allowed: another folder; "),
     ("trainer fit.resume=nowhere", "fit.resume=nowhere: there is no such folder", "the folder of a run"),
     ("trainer fit.resume=run/last.pt", "fit.resume=run/last.pt: a file", "Did you mean run?"),
+    ("trainer old", "'old' is not an override.", "'fit.resume=old'"),
+    ("trainer resume run", "resume: unknown tool.", "fit.resume=RUN_FOLDER"),
+    ("trainer find_lr fit.resume=x", "fit.resume: the test starts with fresh weights.", "null."),
+    ("trainer bench fit.gpus=2", "fit.gpus: 2, but this process trains alone.", ""),
+    ("trainer bench --out notes.txt/x", "notes.txt is not a folder", ""),
+    ("trainer report none", "none: there is no such folder.", "the folder of a run."),
+    ("trainer report run/best.pt", "run/best.pt: a file. Did you mean run?", "the folder of a run."),
+    ("trainer report photos", "no config.yaml in it.", "the folder of a run."),
+    ("trainer dashboard nowhere", "nowhere: no such folder", ""),
+    ("trainer dashboard photos run", "run: not allowed here.", "one folder."),
     ("trainer evaluate photos run", "photos: not a run", "run photos"),
     ("trainer evaluate run/best.pt", "run/best.pt: a file", "Did you mean run?"),
     ("trainer evaluate run nowhere", "nowhere: there is no such folder", "The current folder holds"),
     ("trainer evaluate run photos", "is not one of the model's classes", "Allowed: blue, green, red"),
     ("trainer predict run", "no images are given", "folders that hold images"),
+    ("trainer predict", "no run is given", ""),
+    ("trainer predict nowhere notes.txt", "nowhere: there is no such folder.", "The current folder holds "),
+    ("trainer predict empty photos", "best.pt: no such checkpoint", ""),
+    ("trainer predict run empty", "holds no images", ""),
+    ("trainer predict run bad.jpg", "error: the image cannot be used: ", ""),
+    ("trainer predict run bad.jpg bad.jpg", "none of 2 images can be used; the first: bad.jpg is empty", ""),
+    ("trainer predict run photos model.kind=timm model.name=resnet18", "best.pt: not the weights of ", ""),
+    ("trainer predict run photos --csv notes.txt/x.csv", "cannot be written", ""),
+    ("trainer export run --unchecked aug.val.flip.p=0.5", "aug.val.flip: is random", ""),
+    ("trainer export run --unchecked --limit 9", "--limit", ""),
+    ("trainer export run data.root=nowhere", "nowhere", ""),
     ("trainer predict run https://host/cat.jpg", "https://host/cat.jpg is a URL", "download it"),
     ("trainer predict run phtos", "phtos: there is no such file or folder", "Did you mean photos?"),
     ("trainer export run --to torch", "--to: unknown name 'torch'", "Allowed: onnx"),
@@ -211,6 +257,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory, finished_run: Path, sample_
     (root / "list.csv").write_text("path,label\nphotos/train/cat/0.png,cat\nnope.png,dog\n")
     (root / "notes.txt").write_text("notes")
     shutil.copytree(finished_run, root / "run")
+    for name in ("S", "empty"):
+        (root / name).mkdir()
+    (root / "S/sweep.yaml").write_text("command: []\n")
+    (root / "bad.jpg").touch()
+    (root / "old").symlink_to(root / "run")
+    shutil.copy(root / "run/config.yaml", root / "empty")
     return root
 
 
@@ -243,6 +295,7 @@ def test_a_command_line(line: str, given: str, remedy: str, capsys: pytest.Captu
     assert given in printed.err
     assert remedy in printed.err
     assert "Traceback" not in printed.out + printed.err
+    assert not [*Path("outputs").glob("2*")]
 
 
 @pytest.mark.parametrize(("call", "given", "remedy"), CALLS, ids=[given for _, given, _ in CALLS])

@@ -9,7 +9,7 @@ from torch import nn
 
 from augment import Count, Text, setting
 from augment.params import Size
-from trainer import Callback, CancelFit, Model, configurable, model
+from trainer import Callback, Model, configurable, model
 from trainer.callbacks.stopping import Interrupt
 from trainer.loop.learner import Learner
 
@@ -33,25 +33,18 @@ class Flat(Model):
 @configurable
 @dataclass(eq=False)
 class Trouble(Callback):
-    """Spoils a rank's part of a training batch, or stops, cancels, kills or fails a rank after the batch.
+    """Stops, kills or fails a rank after a training batch.
 
     The environment variable TROUBLE counts if it is set. Nothing happens after a restart by torchrun.
     """
 
     when: str = setting(Text(default="never", doc="what happens, on which rank, at which batch, as stop/1/3"))
 
-    def before_batch(self, learner: Learner) -> None:
-        """Spoil the batch."""
-        if self._due(learner) == "spoil":
-            learner.batch.images = learner.batch.images * torch.nan
-
     def after_batch(self, learner: Learner) -> None:
         """Make trouble."""
         kind = self._due(learner)
         if kind == "stop":
             learner.find(Interrupt).pressed = True
-        elif kind == "cancel":
-            raise CancelFit
         elif kind == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif kind == "orphan":
@@ -62,5 +55,5 @@ class Trouble(Callback):
     def _due(self, learner: Learner) -> str:
         kind, who, step = (os.environ.get("TROUBLE", self.when) + "//").split("/")[:3]
         ranks, again = learner.ranks, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        here = who in ("*", str(ranks.rank)) or (who == "others" and (ranks.rank or ranks.size == 1))
+        here = who in ("*", str(ranks.rank))
         return kind if here and step == str(learner.step) and learner.training and not again else ""

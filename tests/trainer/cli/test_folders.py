@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from photos import draw_photo
-from PIL import Image
-from runs import BARE, rows_of
+from runs import BARE, draw_classes, rows_of
 
 from augment.support.errors import UserError
 from trainer import train
@@ -18,23 +16,12 @@ from trainer.loop.learner import Learner
 from trainer.run.folder import owned, release
 from trainer.run.summary import read_summary
 
-SMALL = (
-    *("aug.size=16", "fit.batch_size=4", "fit.epochs=3", "fit.device=cpu", "fit.threads=1"),
-    *BARE,
-)
+SMALL = (*("aug.size=16", "fit.batch_size=4", "fit.epochs=3", "fit.device=cpu", "fit.threads=1"), *BARE)
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("photos")
-    for split in ("train", "val"):
-        for channel, name in ((0, "red"), (2, "blue")):
-            (root / split / name).mkdir(parents=True)
-            for seed in range(4):
-                photo = draw_photo(24, 20, 10 * channel + seed) // 2
-                photo[..., channel] += 120
-                Image.fromarray(photo).save(root / split / name / f"{seed}.png")
-    return root
+    return draw_classes(tmp_path_factory.mktemp("photos"), count=4)
 
 
 Call = Callable[..., tuple[int, str]]
@@ -143,25 +130,6 @@ def read_overrides(run: Path) -> list[str]:
     return [line.removeprefix("- ").strip("'").lstrip("+") for line in lines]
 
 
-@pytest.mark.slow
-@pytest.mark.long
-def test_auto_stays_in_the_folder_that_is_given(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    again = ("hydra.run.dir=run", "fit.resume=auto")
-    fail_in(monkeypatch, 0)
-    assert call(*again)[0] == 1
-    fail_in(monkeypatch, 2)
-    assert call(*again)[0] == 1
-    fail_in(monkeypatch, None)
-    assert call(*again)[0] == 0
-    assert [row["epoch"] for row in rows_of(tmp_path / "run")] == [0, 1, 2]
-    code, text = call(*again)
-    assert (code, text.split(":")[0]) == (0, "already finished, nothing to resume")
-    code, text = call(*again, "fit.lr=0.5")
-    assert code == 2
-    assert text.startswith("error: hydra.run.dir=run: holds a run of another configuration. Allowed: another folder; ")
-    assert not started(tmp_path)
-
-
 def test_auto_does_not_start_a_second_run_beside_a_living_one(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,16 +141,3 @@ def test_auto_does_not_start_a_second_run_beside_a_living_one(
     assert code == 2
     assert f"fit.resume=auto: a run of this configuration is in progress in {run.relative_to(tmp_path)} (pro" in text
     assert started(tmp_path) == [run]
-
-
-def test_a_sweep_is_refused_with_auto_and_where_it_cannot_write(call: Call, tmp_path: Path) -> None:
-    code, text = call("-m", "seed=0,1", "fit.resume=auto")
-    assert code == 2
-    assert text.startswith(
-        "error: fit.resume=auto: resumes only single runs. Allowed: --multirun without it; sweeps continue "
-    )
-    (tmp_path / "file").touch()
-    assert call("-m", "seed=0,1", "hydra.sweep.dir=file/sweep") == (
-        2,
-        "error: hydra.sweep.dir=file/sweep: cannot be written: Not a directory.\n",
-    )

@@ -163,10 +163,3 @@ def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch:
     error.hint = "fit.resume=run continues."
     short = "rank 1 failed; its message says why. fit.resume=run continues."
     assert str(ranks.once(error)) == (str(error) if first else short)
-
-
-@pytest.mark.long
-def test_a_mistake_is_said_once(images: Path, tmp_path: Path) -> None:
-    wrong = command(tmp_path, images, "fit.lrr=3")
-    assert wrong.returncode == 2
-    assert (wrong.stdout + wrong.stderr).count("fit.lrr") == 1

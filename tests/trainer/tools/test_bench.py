@@ -58,19 +58,6 @@ def test_all_rows_run_and_are_reported(
         assert all(timing["images"] == 4 * timing["batches"] for timing in row["rounds"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["fit.gpus=2"], "fit.gpus: 2, but this process trains alone."),
-        (["--out", f"{__file__}/x"], f"{__file__} is not a folder"),
-    ],
-)
-def test_mistakes_are_explained(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
-    assert message in capsys.readouterr().err
-
-
 @needs_gpu
 @pytest.mark.parametrize("graph", ["true", "false"])
 def test_all_rows_run_on_the_gpu(

@@ -153,21 +153,3 @@ def test_the_command_writes_a_curve_and_says_what_to_type(small, tmp_path, monke
     assert f"{len(written['lrs'])} steps, learning rate {written['lrs'][0]:.2g} to {written['lrs'][-1]:.2g}\n" in out
     assert f"fit.lr={written['suggestion']:.2g}," in out
     assert not list(tmp_path.rglob("*.pt"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--from", "0"], "argument --from: 0 is not allowed. Allowed: a number above 0"),
-        (["--steps", "3"], "argument --steps: 3 is not allowed. Allowed: a whole number from 20"),
-        (["--out", "a.jpg"], "argument --out: 'a.jpg' is not allowed. Allowed: the name of a file that ends in .png"),
-        (["fit.resume=x"], "fit.resume: the test starts with fresh weights. Allowed: null."),
-    ],
-)
-def test_mistakes(arguments, message, small, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        main([*small, *arguments])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.glob("outputs/2*"))

@@ -11,7 +11,6 @@ import torch
 from annotated import mask, photo
 from fakes import assert_same, on
 from PIL import Image
-from rank_runs import environment
 
 from augment.cli.compose import compose
 from augment.data.targets.spatial import IGNORE
@@ -147,12 +146,3 @@ def test_a_run_that_was_stopped_within_an_epoch_resumes_exactly(run: Path, tmp_p
         assert_same(getattr(straight, part), getattr(resumed, part), part)
     ours, theirs = (load(tmp_path / name / BEST, BestModel).samples for name in ("straight", "resumed"))
     assert_same(ours, theirs)
-
-
-@pytest.mark.long
-def test_scores_of_several_ranks_are_those_of_all_images(run: Path, tmp_path: Path) -> None:
-    given = [*settings(run.parent), "fit.gpus=2", f"hydra.run.dir={tmp_path / 'ranks'}"]
-    subprocess.run([sys.executable, "-m", "trainer", *given], check=True, capture_output=True, env=environment())
-    (row,) = (json.loads(line) for line in (tmp_path / "ranks" / "metrics.jsonl").read_text().splitlines())
-    alone = evaluate.evaluate(tmp_path / "ranks").values
-    assert {key: row[key] for key in alone} == pytest.approx(alone, abs=1e-6)

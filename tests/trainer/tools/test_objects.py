@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from annotated import coco
 from PIL import Image
-from runs import BARE, QUIET, rows_of
+from runs import QUIET, rows_of
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
-from trainer.loop.callback import Callback, CancelFit
 from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
 from trainer.run.train import train
@@ -66,24 +65,6 @@ def test_a_run_of_boxes_is_scored_and_reported(run: Path) -> None:
     assert scores.per_class["dog"]["objects"] == 1  # the crowd does not count
     assert "Average precision of each class in the best epoch" in (run / "report.html").read_text()
     assert (run / "classes.png").is_file()
-
-
-class StopAt(Callback):
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
-
-    def after_batch(self, learner: object) -> None:
-        if learner.training and learner.position.batch == self.batch and learner.epoch:  # type: ignore[attr-defined]
-            raise CancelFit
-
-
-def test_a_resumed_run_of_boxes_equals_one_that_never_stopped(folder: Path) -> None:
-    for name, callbacks in (("whole", ()), ("parts", (StopAt(1),))):
-        train(config_of(folder, *BARE), folder / name, console=QUIET, callbacks=callbacks)
-    assert len(rows_of(folder / "parts")) == 1
-    config = config_of(folder, *BARE, f"fit.resume={folder / 'parts'}")
-    train(config, folder / "rest", console=QUIET)
-    assert rows_of(folder / "rest") == rows_of(folder / "whole")
 
 
 def test_objects_are_predicted_in_pixels_of_stored_images(run: Path) -> None:

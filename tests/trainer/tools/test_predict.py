@@ -116,38 +116,3 @@ def test_csv_json_and_the_exit_code_for_bad_images(finished_run, photos, bad, tm
 )
 def test_csv(predictions, expected):
     assert as_csv(predictions) == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no run is given"),
-        (["nowhere", "PHOTO"], "nowhere: there is no such folder. The current folder holds "),
-        (["EMPTY", "PHOTO"], "best.pt: no such checkpoint"),
-        (["RUN", "EMPTY"], "holds no images"),
-        (["RUN", "BAD"], "error: the image cannot be used: "),
-        (["RUN", "BAD", "BAD"], "none of 2 images can be used; the first: bad.jpg is empty"),
-        (
-            ["RUN", "PHOTO", "model.kind=timm", "model.name=resnet18"],
-            "best.pt: not the weights of the configured model",
-        ),
-        (["RUN", "PHOTO", "--csv", "PHOTO/x.csv"], "cannot be written"),
-    ],
-)
-def test_mistakes(arguments, message, finished_run, photos, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(photos[0], "photo.png")
-    (tmp_path / "empty").mkdir()
-    shutil.copy(finished_run / "config.yaml", tmp_path / "empty")
-    (tmp_path / "bad.jpg").touch()
-    places = {
-        "BAD": "bad.jpg",
-        "RUN": str(finished_run),
-        "PHOTO": "photo.png",
-        "EMPTY": "empty",
-        "PHOTO/x.csv": "photo.png/x.csv",
-    }
-    with pytest.raises(SystemExit) as stopped:
-        main([places.get(a, a) for a in arguments])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
