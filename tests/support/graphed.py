@@ -8,15 +8,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from fakes import (
-    CLASSES,
-    CPU,
-    MemoryLoader,
-    make_learner,
-    noise_loader,
-    on,
-    raises,
-)
+from fakes import CLASSES, CPU, MemoryLoader, make_learner, noise_loader, on, raises
 from torch import Tensor, nn
 
 from trainer.callbacks.steps import FreshStatistics, GradClip, ParamScheduler

@@ -18,6 +18,7 @@ from trainer.callbacks.registry import known_callbacks, parse_callbacks
 from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.tracker import Tracker
 from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, in_order
+from trainer.loop.learner import Learner
 from trainer.run.maps import MapWriter
 from trainer.run.masks import MaskWriter
 from trainer.run.sweeping import SearchSettings
@@ -66,38 +67,30 @@ def test_every_event_of_a_callback_exists(cls: type[Callback]) -> None:
         assert list(inspect.signature(getattr(cls, name)).parameters) == ["self", "learner"], name
 
 
+def learner_of(callback: Callback, *more: Callback, folder: Path | None = None) -> Learner:
+    recorder = () if isinstance(callback, Recorder) else (Recorder(),)
+    return make_learner(*recorder, callback, *more, folder=folder)
+
+
 @every_callback
-def test_a_callback_takes_a_fit_without_a_folder(cls: type[Callback]) -> None:
-    callback = make(cls)
-    others = () if cls is Recorder else (Recorder(),)
-    learner = make_learner(*others, callback, folder=None)
+def test_a_callback_takes_fits_cut_short_and_without_a_folder_and_a_validation_of_its_own(
+    cls: type[Callback], tmp_path: Path
+) -> None:
+    short = learner_of(make(cls), on("after_step", raises(CancelEpoch)), folder=tmp_path)
+    short.fit()
+    learner = learner_of(make(cls))
     learner.fit()
-    assert learner.position == (2, 0)
-
-
-@every_callback
-def test_a_callback_takes_a_validation_of_its_own(cls: type[Callback]) -> None:
-    """As evaluation does it: without a fit around it."""
-    others = () if cls is Recorder else (Recorder(),)
-    learner = make_learner(*others, make(cls))
-    learner.validate()
-    assert learner.find(Recorder).val
-
-
-@every_callback
-def test_a_callback_takes_an_epoch_that_is_cut_short(cls: type[Callback], tmp_path: Path) -> None:
-    others = () if cls is Recorder else (Recorder(),)
-    learner = make_learner(*others, make(cls), on("after_step", raises(CancelEpoch)), folder=tmp_path)
-    learner.fit()
-    assert learner.position == (2, 0)
+    assert learner.position == short.position == (2, 0)
+    evaluated = learner_of(make(cls))
+    evaluated.validate()
+    assert evaluated.find(Recorder).val
 
 
 @every_callback
 @pytest.mark.parametrize("at", [2, 10])
 def test_a_state_survives_its_file_and_comes_back_as_it_was(cls: type[Callback], at: int, tmp_path: Path) -> None:
     callback = make(cls)
-    others = () if cls is Recorder else (Recorder(),)
-    make_learner(*others, callback, on("before_batch", raises(CancelFit, at)), folder=tmp_path).fit()
+    learner_of(callback, on("before_batch", raises(CancelFit, at)), folder=tmp_path).fit()
     state, file = callback.state_dict(), BytesIO()
     torch.save(state, file)
     file.seek(0)

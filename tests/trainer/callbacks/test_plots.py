@@ -7,8 +7,6 @@ import pytest
 import torch
 from fakes import CLASSES, MemoryLoader, make_learner, on, raises
 
-from trainer.callbacks import plots
-from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.recorder import Recorder
 from trainer.figures import outputs
@@ -41,12 +39,6 @@ def test_the_batch_has_its_pixels_and_the_names_of_its_classes(monkeypatch: pyte
     ((shown, labels),) = seen
     assert torch.equal(torch.as_tensor(shown), (images[:2] * 255).round().byte().permute(0, 2, 3, 1))
     assert labels == [CLASSES[2], CLASSES[0]]
-
-
-def test_the_figures_of_a_fit(tmp_path: Path) -> None:
-    make_learner(Recorder(), Checkpoint(), Plots(), folder=tmp_path).fit()
-    drawn = {plots.BATCH, "confusion.png"}
-    assert {file.name for file in tmp_path.glob("*.png")} == drawn
 
 
 def test_a_folder_that_is_deleted_before_its_first_drawing_is_not_made_again(tmp_path: Path) -> None:

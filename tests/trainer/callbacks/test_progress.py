@@ -12,7 +12,7 @@ from rich.console import Console
 from trainer.callbacks import progress
 from trainer.callbacks.progress import Pace, ProgressBar
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.callback import CancelEpoch, CancelFit, Phase
+from trainer.loop.callback import CancelFit, Phase
 from trainer.loop.learner import Learner
 
 
@@ -24,10 +24,7 @@ def test_a_head_and_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) ->
     head, *lines = (line.split() for line in shown)
     assert head[:5] == ["epoch", "train", "loss", "train", "acc"]
     assert [line[:5] for line in lines] == [
-        [
-            f"{epoch}/2",
-            *(f"{row[key]:.4f}" for key in ("train_loss", "train_accuracy", "val_loss", "val_accuracy")),
-        ]
+        [f"{epoch}/2", *(f"{row[key]:.4f}" for key in ("train_loss", "train_accuracy", "val_loss", "val_accuracy"))]
         for epoch, row in enumerate(recorder.rows, 1)
     ]
 
@@ -50,12 +47,6 @@ def test_the_bar_fits_80_columns_and_has_running_values_in_training_only(monkeyp
     assert shown[False] == "epoch 10/10 val 4/147 12 min 3 s left"
 
 
-def test_missing_values_are_dashes(capsys: pytest.CaptureFixture[str]) -> None:
-    make_learner(Recorder(), ProgressBar(), on("before_train", raises(CancelEpoch)), epochs=1).fit()
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "1/1" in line)
-    assert line.split() == ["1/1", *"-------"]
-
-
 def test_a_narrow_terminal_shows_the_columns_that_fit() -> None:
     bar, recorder = ProgressBar(), Recorder()
     bar.console = Console(file=(text := StringIO()), width=60, force_terminal=True, no_color=True)
@@ -64,15 +55,6 @@ def test_a_narrow_terminal_shows_the_columns_that_fit() -> None:
     (head,) = (line for line in lines if "val acc" in line)
     assert head.split() == ["epoch", "train", "loss", "train", "acc", "val", "loss", "val", "acc", "lr"]
     assert max(len(line.rstrip()) for line in lines if "1/1 " in line and "train" not in line) <= 60
-
-
-def test_rows_that_go_to_a_file_are_not_wrapped() -> None:
-    bar, recorder = ProgressBar(), Recorder()
-    bar.console = Console(file=(text := StringIO()), width=60)
-    make_learner(recorder, bar, epochs=1).fit()
-    head, row = (line for line in text.getvalue().splitlines() if re.match(r" +(epoch|1/1) ", line))
-    assert head.endswith(" seconds")
-    assert len(row) == len(head) > 60
 
 
 def test_a_notebook_shows_one_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,14 @@
-"""A tracker that fails, hangs or belongs to someone else does no harm to the run."""
+"""Trackers that fail, hang or belong to somebody else, and Weights & Biases with a stand-in for its package."""
 
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any, ClassVar
 
 import pytest
-from fakes import make_learner
+from fakes import FakeWandb, make_learner, on, raises
 from torch import nn
 
 from augment.params import SENDS, settings
@@ -17,6 +19,10 @@ from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.registry import known_callbacks
 from trainer.callbacks.tracker import Tracker
 from trainer.callbacks.wandb import Wandb
+from trainer.loop.callback import RunDescription
+from trainer.loop.learner import Learner
+
+# --- failures ---
 
 
 @dataclass(eq=False)
@@ -82,15 +88,11 @@ def test_a_run_folder_does_not_decide_where_trackers_send() -> None:
     ours = {name: cls for name, cls in known_callbacks().items() if cls.__module__.startswith("trainer.callbacks")}
     params = {f"{name}.{key}": p for name, cls in ours.items() for key, p in settings(cls).items()}
     reaching = {key for key, param in params.items() if param.reach == SENDS}
-    assert reaching == {
-        *("wandb.project", "wandb.entity"),
-        *("mlflow.experiment", "mlflow.tracking_uri"),
-    }
+    assert reaching == {"wandb.project", "wandb.entity", "mlflow.experiment", "mlflow.tracking_uri"}
 
 
 @pytest.mark.parametrize(
-    ("known", "replays", "missing"),
-    [(-1, False, [1, 2]), (1, False, [2]), (2, False, []), (None, False, []), (None, True, [1, 2])],
+    ("known", "replays", "missing"), [(-1, False, [1, 2]), (1, False, [2]), (None, False, []), (None, True, [1, 2])]
 )
 def test_a_resumed_run_sends_the_epochs_that_its_record_lacks(
     known: int | None, replays: bool, missing: list[int], monkeypatch: pytest.MonkeyPatch
@@ -112,3 +114,110 @@ def test_ids_of_a_stranger_are_not_used() -> None:
     broken.load_state_dict({"id": "../../up"})
     make_learner(Recorder(), broken).fit()
     assert broken.state_dict()["id"].isalnum()
+
+
+# --- Weights & Biases ---
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeWandb:
+    """The stand-in, and a machine on which nobody has an account."""
+    module = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in [name for name in os.environ if name.startswith("WANDB_") or name == "NETRC"]:
+        monkeypatch.delenv(name)
+    (tmp_path / "home").mkdir()
+    return module
+
+
+def options(wandb: FakeWandb) -> dict[str, Any]:
+    """Return what the only dashboard run was started with."""
+    (given,) = [value for name, value in wandb.calls if name == "init"]
+    assert isinstance(given, dict)
+    return given
+
+
+def fit(callback: Wandb, folder: Path | None = None, *others: Any, run: RunDescription | None = None) -> Learner:
+    learner = make_learner(Recorder(), callback, *others, folder=folder, run=run)
+    learner.fit()
+    return learner
+
+
+ENVIRONMENT = {f"WANDB_{name}": "theirs" for name in ("PROJECT", "NAME", "RUN_GROUP", "DIR", "RUN_ID")}
+
+
+def test_settings_win_over_the_environment_which_counts_where_nothing_is_set(
+    wandb: FakeWandb, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in (ENVIRONMENT | {"WANDB_MODE": "offline"}).items():
+        monkeypatch.setenv(name, value)
+    fit(Wandb(), tmp_path, run=RunDescription({"run": {"name": None}}, name="derived"))
+    given = options(wandb)
+    # What is None is read from the environment.
+    assert {given[key] for key in ("project", "name", "group", "dir", "id", "resume", "mode", "tags")} == {None}
+    wandb.calls.clear()
+    labels = RunDescription({"run": {"name": "mine"}}, "sweep", name="mine", tags=("a" * 99, "b", "b"))
+    fit(Wandb(project="mine", mode="online", entity="us"), tmp_path, run=labels)
+    given = options(wandb)
+    assert (given["project"], given["mode"], given["name"]) == ("mine", "online", "mine")
+    assert (given["tags"], given["entity"]) == (["a" * 64, "b"], "us")
+    assert given["id"] is not None  # jobs of a sweep do not share the one of the environment
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
+def test_a_failed_fit_ends_its_dashboard_run_as_failed(error: BaseException, wandb: FakeWandb) -> None:
+    with pytest.raises(type(error)):
+        fit(Wandb(), None, on("after_batch", raises(error, at=3)))
+    assert wandb.calls[-1] == ("finish", 1)
+    assert [name for name, _ in wandb.calls].count("finish") == 1
+
+
+# --- with an account and without ---
+
+
+@pytest.mark.parametrize(
+    ("mode", "key", "expected"),
+    [
+        ("auto", None, "offline"),
+        ("auto", "0123abc", "online"),
+        ("online", None, "online"),
+        ("offline", "0123abc", "offline"),
+    ],
+)
+def test_mode(mode: str, key: str | None, expected: str, wandb: FakeWandb, monkeypatch: pytest.MonkeyPatch) -> None:
+    if key is not None:
+        monkeypatch.setenv("WANDB_API_KEY", key)
+    fit(Wandb(mode=mode))
+    assert options(wandb)["mode"] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("machine api.wandb.ai login user password 0123abc\n", "online"),
+        ("machine example.com login user password 0123abc\n", "offline"),
+        ("this is no netrc\n", "offline"),
+    ],
+)
+def test_an_account_in_netrc(text: str, expected: str, wandb: FakeWandb, tmp_path: Path) -> None:
+    file = tmp_path / "home" / ".netrc"
+    file.write_text(text)
+    file.chmod(0o600)
+    fit(Wandb())
+    assert options(wandb)["mode"] == expected
+
+
+@pytest.mark.parametrize("given", ["callbacks.wandb.mode", "WANDB_MODE"])
+def test_without_an_account_nothing_is_sent_online(
+    given: str, wandb: FakeWandb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callback = Wandb(mode="online" if given == "callbacks.wandb.mode" else "auto")
+    if given == "WANDB_MODE":
+        monkeypatch.setenv("WANDB_MODE", "online")
+    expected = rf"^{given}=online: there is no account .* Allowed: `wandb login`, .*; or {given}=offline, "
+    with pytest.raises(UserError, match=expected):
+        callback.check(nn.Identity())
+    Wandb(mode="offline").check(nn.Identity())
+    monkeypatch.setenv("WANDB_API_KEY", "0123abc")
+    callback.check(nn.Identity())

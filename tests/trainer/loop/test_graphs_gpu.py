@@ -11,30 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import (
-    MemoryLoader,
-    make_learner,
-    needs_gpu,
-    noise_loader,
-    on,
-    raises,
-    refuse_waiting,
-    tiny_model,
-)
-from graphed import (
-    CASES,
-    CUDA,
-    How,
-    Make,
-    adamw,
-    compare,
-    lamb,
-    losses,
-    on_gpu,
-    rmsprop,
-    sgd,
-    with_clip,
-)
+from fakes import MemoryLoader, make_learner, needs_gpu, noise_loader, on, raises, refuse_waiting, tiny_model
+from graphed import CASES, CUDA, How, Make, adamw, compare, lamb, losses, on_gpu, rmsprop, sgd, with_clip
 from torch import Tensor, nn
 
 from augment.params import Size
@@ -84,20 +62,14 @@ def test_sizes_that_change_leave_the_results_right() -> None:
 
 @needs_gpu
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("clip", [False, True])
-def test_replays_equal_eager_steps(name: str, clip: bool) -> None:
-    options = with_clip(CASES[name]) if clip else CASES[name]
-    compare(on_gpu, rel=2e-3, device=CUDA, **options)
+def test_replays_equal_eager_steps(name: str) -> None:
+    compare(on_gpu, rel=2e-3, device=CUDA, **with_clip(CASES[name]))
 
 
 @needs_gpu
-def test_replays_equal_eager_steps_in_bf16() -> None:
-    compare(on_gpu, rel=0.02, device=CUDA, precision="bf16")
-
-
-@needs_gpu
-def test_replays_equal_eager_steps_of_other_optimizers_of_pytorch() -> None:
-    compare(on_gpu, rel=2e-3, device=CUDA, optimizer=rmsprop)
+@pytest.mark.parametrize(("options", "rel"), [({"precision": "bf16"}, 0.02), ({"optimizer": rmsprop}, 2e-3)])
+def test_replays_equal_eager_steps_in_bf16_and_of_other_optimizers(options: dict[str, Any], rel: float) -> None:
+    compare(on_gpu, rel=rel, device=CUDA, **options)
 
 
 @needs_gpu

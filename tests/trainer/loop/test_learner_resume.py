@@ -88,25 +88,13 @@ def test_a_fit_interrupted_in_any_batch_equals_one_that_was_not(
 
 
 @pytest.mark.parametrize(
-    "event",
-    ["before_epoch", "before_train", "after_train", "before_validate", "after_validate", "after_epoch"],
+    "event", ["before_epoch", "before_train", "after_train", "before_validate", "after_validate", "after_epoch"]
 )
 def test_a_fit_stopped_in_any_event_equals_one_that_was_not(
     event: str, uninterrupted: dict[str, Any], tmp_path: Path
 ) -> None:
     interrupt(tmp_path / "first", event, 1)
     assert_same(outcome(resume(tmp_path / "first", tmp_path / "second")), uninterrupted)
-
-
-def test_a_finished_fit_may_be_extended(tmp_path: Path) -> None:
-    (tmp_path / "short").mkdir()
-    short = resumable(tmp_path / "short")
-    short.fit()
-    (tmp_path / "long").mkdir()
-    longer = resumable(tmp_path / "long", epochs=EPOCHS + 1)
-    longer.fit(longer.restore(load(tmp_path / "short" / LAST, FitState)))
-    assert [row["epoch"] for row in read_metrics(tmp_path / "long")] == [0, 1, 2, 3]
-    assert longer.train_loader.fetched == [(3, 0), (3, 1), (3, 2)]  # type: ignore[attr-defined]
 
 
 class Late(Callback):

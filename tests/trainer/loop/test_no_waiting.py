@@ -7,16 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import (
-    CPU,
-    make_learner,
-    needs_gpu,
-    noise_loader,
-    on,
-    refuse_waiting,
-    sgd,
-    tiny_model,
-)
+from fakes import CPU, make_learner, needs_gpu, noise_loader, on, refuse_waiting, sgd, tiny_model
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,9 +18,7 @@ from trainer.callbacks.progress import Pace, ProgressBar
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import FreshStatistics, GradClip, ParamScheduler
 from trainer.callbacks.tracker import TrackedRun, Tracker
-from trainer.loop.callback import (
-    Callback,
-)
+from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
 from trainer.optim.schedule import one_cycle
 
@@ -142,11 +131,7 @@ def test_between_looks_nothing_comes_to_the_host(precision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wait",
-    [
-        pytest.param(Tensor.item, id="item"),
-        pytest.param(lambda loss: loss[None][loss[None] > 0], id="mask"),
-    ],
+    "wait", [pytest.param(Tensor.item, id="item"), pytest.param(lambda loss: loss[None][loss[None] > 0], id="mask")]
 )
 @pytest.mark.parametrize("training", [True, False])
 def test_the_guard_of_the_test_before_sees_what_waits(wait: Callable[[Tensor], object], training: bool) -> None:

@@ -1,13 +1,58 @@
-"""The settings of stages."""
+"""Progressive resizing: settings of stages, sizes of each epoch, one pipeline at a time, steps, exact resuming."""
+
+import gc
+import weakref
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from stages import config_of
+import torch
+from fakes import CLASSES, frozen, needs_gpu, on, tiny_model
+from nvidia.dali import backend
+from nvidia.dali.pipeline import Pipeline
+from passes import saved
+from stages import SIZES, STAGES, config_of, content, same, staged, take, wait_for_threads
 
+import augment.pipeline.loader
 from augment.cli.compose import compose
+from augment.data.dataset import Dataset, Split
 from augment.params import Size
+from augment.pipeline.graph import Placement
+from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
+from trainer.callbacks.steps import Prepare
+from trainer.loop.callback import RunDescription
+from trainer.loop.counts import Position
+from trainer.loop.learner import Learner
+from trainer.loop.resizing import StagedLoader
+from trainer.run.build import make_loader, make_train_loader
 from trainer.run.check import check_config
-from trainer.run.config import parse_config
+from trainer.run.config import Config, parse_config
+
+
+@pytest.fixture
+def data(image_files: Split, monkeypatch: pytest.MonkeyPatch) -> Split:
+    """The images that every configuration finds."""
+    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: Dataset(CLASSES, image_files, image_files))
+    return image_files
+
+
+@pytest.fixture
+def alive(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[Pipeline]":
+    """Every pipeline that a loader built and somebody still holds."""
+    built: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+    build = augment.pipeline.loader.build_pipeline
+
+    def spy(*given: Any, **options: Any) -> Pipeline:
+        pipeline = build(*given, **options)
+        built.add(pipeline)
+        return pipeline
+
+    monkeypatch.setattr(augment.pipeline.loader, "build_pipeline", spy)
+    return built
+
+
+# --- settings ---
 
 
 @pytest.mark.parametrize(
@@ -67,3 +112,197 @@ def test_each_size_must_fit_through_the_model() -> None:
     sections = {**config.resolved, "model": {"kind": "timm", "name": "vit_tiny_patch16_224"}, "aug": {"size": 224}}
     with pytest.raises(UserError, match=r"^fit\.stages\.small\.size=64: the model cannot take images of that size"):
         check_config(parse_config(sections))
+
+
+# --- loaders ---
+
+
+def test_each_epoch_has_its_sizes_and_every_sample_once(data: Split) -> None:
+    loader = staged(config_of(), data)
+    for epoch, (size, batches) in enumerate(SIZES):
+        assert (loader.epoch, len(loader), loader.batches_in(epoch)) == (epoch, len(batches), len(batches))
+        taken = take(loader)
+        assert [(side, len(indices)) for side, indices, _ in taken] == [(size, count) for count in batches]
+        assert sorted(index for _, indices, _ in taken for index in indices) == list(range(len(data)))
+
+
+def test_a_stage_draws_what_a_loader_of_its_own_would_in_that_epoch(data: Split) -> None:
+    # The order and the window are DALI's, from the epoch in which it was built.
+    loader = staged(config_of(), data)
+    epochs = [take(loader) for _ in SIZES]
+    for start, size, batch_size in ((0, 8, 3), (2, 16, 4), (3, 12, 4)):
+        config = config_of({}, batch_size=batch_size)
+        plan = build_plan(replace(config.aug, size=Size(size, size)), "train")
+        alone = make_loader(config, plan, data)
+        alone.start_at(start)
+        assert same([content(batch) for batch in alone], epochs[start])
+    assert not same(epochs[3], epochs[4])
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_pass_that_was_cut_is_followed_by_the_next_epoch(after: int, data: Split) -> None:
+    whole, cut = staged(config_of(), data), staged(config_of(), data)
+    epochs = [take(whole) for _ in SIZES]
+    for _ in range(2):
+        take(cut, after)
+    assert same(take(cut), epochs[2])
+    assert same(take(cut), epochs[3])
+
+
+def test_one_pipeline_is_alive_and_the_next_one_only_in_the_last_epoch_of_a_stage(
+    data: Split, alive: "weakref.WeakSet[Pipeline]"
+) -> None:
+    loader = staged(config_of({"small": {"epochs": 2, "size": 8, "batch_size": 1}, "last": {}}, epochs=3), data)
+    counts = []
+    for _ in range(3):
+        for _ in loader:
+            wait_for_threads()
+            counts.append(len(alive))
+    assert counts == [1] * 7 + [2] * 7 + [1, 1]
+    loader.close()
+    assert len(alive) == 0
+
+
+@needs_gpu
+@pytest.mark.alone
+def test_changes_of_stage_leave_no_memory_behind(image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: Dataset(CLASSES, image_files, image_files))
+    sizes = [64, 128] * 6
+    stages = {f"s{i}": {"epochs": 1, "size": size, "batch_size": 2 + i % 2} for i, size in enumerate(sizes)}
+    loader = staged(config_of(stages, epochs=len(sizes), device="cuda"), image_files)
+    free = []
+    for number, size in enumerate(sizes):
+        shapes = []
+        for batch in loader:
+            assert batch.images.is_cuda
+            shapes.append(tuple(batch.images.shape[1:]))
+        assert set(shapes) == {(3, size, size)}
+        assert len(shapes) == -(-len(image_files) // (2 + number % 2))
+        free.append(free_memory())
+    # What the first stages took is what all take: libraries, and a pool that is grown once.
+    assert free[3] - min(free[4:]) < 64 * 2**20
+    loader.close()
+    del batch
+    assert free_memory() >= free[3] - 16 * 2**20
+
+
+def free_memory() -> int:
+    wait_for_threads()
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]
+    return torch.cuda.mem_get_info()[0]
+
+
+# --- fits ---
+
+
+def learner_of(data: Split, *callbacks: Any, **fit: Any) -> Learner:
+    config = config_of(**fit)
+    return Learner(
+        tiny_model(),
+        staged(config, data),
+        make_loader(config, build_plan(config.aug, "val"), data),
+        config.fit,
+        optimizer=frozen,
+        callbacks=callbacks,
+        classes=CLASSES,
+        run=RunDescription(stages=config.fit.full_stages(config.aug.size)),
+    )
+
+
+def note(notes: list[tuple[bool, int, int, int]]) -> Any:
+    return on(
+        "after_batch", lambda learner: notes.append((learner.training, learner.step, *learner.batch.images.shape[::3]))
+    )
+
+
+@pytest.mark.parametrize(("limit", "batches"), [(None, [3, 3, 2, 2, 2]), (2, [2] * 5), (1, [1] * 5)])
+def test_steps_count_the_batches_of_all_stages(limit: int | None, batches: list[int], data: Split) -> None:
+    notes: list[tuple[bool, int, int, int]] = []
+    learner = learner_of(data, note(notes), limit_batches=limit)
+    learner.fit()
+    assert learner.total_steps == sum(batches)
+    assert [step for training, step, *_ in notes if training] == list(range(sum(batches)))
+    sizes = [(count, size) for size, counts in SIZES for count in counts[:limit]]
+    assert [(count, size) for training, _, count, size in notes if training] == sizes
+    assert {size for training, *_, size in notes if not training} == {12}
+
+
+def test_validation_is_prepared_while_the_first_epoch_trains(data: Split, alive: "weakref.WeakSet[Pipeline]") -> None:
+    counts: list[int] = []
+
+    def look(learner: Learner) -> None:
+        wait_for_threads()
+        counts.append(len(alive))
+
+    learner = learner_of(data, Prepare(), on("after_train", look))
+    learner.fit(Position(4, 0))  # no other stage comes after it
+    # One for training and one for validation.
+    assert counts == [2]
+
+
+# --- resuming ---
+
+
+@pytest.mark.parametrize(("epoch", "done"), [(1, 2), (2, 0), (3, 1)])
+def test_resume_in_any_stage(epoch: int, done: int, data: Split) -> None:
+    whole = staged(config_of(), data)
+    epochs = [take(whole) for _ in SIZES]
+    loader = staged(config_of(), data)
+    for _ in range(epoch):
+        take(loader)
+    if done:
+        take(loader, done)
+    resumed = staged(config_of(), data)
+    resumed.load_state_dict(saved(loader.state_dict()))
+    left = epochs[epoch][done:]
+    if left:
+        assert same(take(resumed), left)
+    for following in epochs[epoch + 1 :]:
+        assert same(take(resumed), following)
+
+
+def test_all_stages_go_back_to_what_a_trial_of_decoders_chose(data: Split) -> None:
+    config = config_of()
+    chosen, other = (Placement("gpu", decode=decode, auto=True) for decode in ("cpu", "mixed"))
+    saved_one, resumed = (make_train_loader(config, data, placement) for placement in (chosen, other))
+    assert isinstance(resumed, StagedLoader)
+    resumed.load_state_dict(saved_one.state_dict())
+    assert [loader.placement.decode for loader in resumed._loaders] == ["cpu"] * 3
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return {name: values | changes.get(name, {}) for name, values in STAGES.items()}
+
+
+@pytest.mark.parametrize(
+    ("other", "resumes"),
+    [
+        (config_of(changed(last={"size": 24})), True),
+        (config_of(changed(middle={"epochs": 2})), True),
+        (config_of(epochs=7), True),
+        (config_of(changed(small={"epochs": 1})), False),
+        (config_of(changed(small={"size": 9})), False),
+        (config_of(changed(small={"batch_size": 4})), False),
+        (config_of(changed(middle={"size": 12})), False),
+    ],
+)
+def test_only_stages_to_come_may_change(other: Config, resumes: bool, data: Split) -> None:
+    loader = staged(config_of(), data)
+    for _ in range(2):
+        take(loader)
+    take(loader, 1)
+    state = saved(loader.state_dict())
+    if resumes:
+        make_train_loader(other, data).check_state(state)
+        return
+    with pytest.raises(UserError, match=r"^fit\.stages: .* Allowed: the same"):
+        make_train_loader(other, data).check_state(state)
+
+
+def test_a_run_without_stages_does_not_resume_with_some(data: Split) -> None:
+    state = make_train_loader(config_of({}), data).state_dict()
+    with pytest.raises(UserError, match=r"^fit\.stages: "):
+        staged(config_of(), data).check_state(state)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request
@@ -21,8 +22,7 @@ from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
 # --- cnn ---
 
 
-@pytest.mark.parametrize("size", [8, 9, 31, 32, 97])
-@pytest.mark.parametrize("classes", [1, 2, 1000])
+@pytest.mark.parametrize(("size", "classes"), [(8, 1), (33, 1000)])
 def test_cnn_takes_any_size_and_number_of_classes(size: int, classes: int) -> None:
     network = Cnn().build(classes, Size(size, size))
     output = network(torch.randn(2, 3, size, size))
@@ -40,10 +40,6 @@ def test_cnn_takes_any_size_and_number_of_classes(size: int, classes: int) -> No
         (None, "model.kind: missing. Allowed: "),
         ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, "),
         (
-            {"kind": "cnn", "name": "resnet18"},
-            "model.name: unknown key of model=cnn; model=",
-        ),
-        (
             {"kind": "timm", "nam": "resnet18"},
             "model.nam: unknown key. Did you mean 'name'? Allowed: checkpointing, name, options, pretrained, weights.",
         ),
@@ -58,27 +54,17 @@ def test_mistakes_are_named(given: object, message: str) -> None:
 # --- timm ---
 
 
-def test_a_timm_model_has_a_head_for_the_classes() -> None:
-    network = Timm(name="test_resnet").build(7, Size(32, 32)).eval()
-    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
-
-
-@pytest.mark.parametrize("use", ["build", "check", "normalization"])
-@pytest.mark.parametrize(("given", "meant"), [("resnet81", "resnet18"), ("resnt18", "resnet18"), ("xyzzy", None)])
-def test_an_unknown_name_is_refused_with_the_nearest(given: str, meant: str | None, use: str) -> None:
-    settings = Timm(name=given, pretrained=use == "normalization")
-    calls = {
-        "build": lambda: settings.build(10, Size(64, 64)),
-        "check": lambda: check_model(settings, 10, Size(64, 64)),
-        "normalization": settings.normalization,
-    }
-    with pytest.raises(UserError) as caught:
-        calls[use]()
-    hint = f" Did you mean '{meant}'?" if meant else ""
-    assert str(caught.value) == (
-        f"model.name: unknown model '{given}'.{hint} "
-        f"Allowed: one of the {len(timm.list_models())} names that timm.list_models() gives."
-    )
+@pytest.mark.parametrize(("given", "hint"), [("resnet81", " Did you mean 'resnet18'?"), ("xyzzy", "")])
+def test_an_unknown_name_is_refused_with_the_nearest(given: str, hint: str) -> None:
+    settings = Timm(name=given, pretrained=True)
+    check = partial(check_model, Timm(name=given), 10, Size(64, 64))
+    for call in (check, partial(settings.build, 10, Size(64, 64)), settings.normalization):
+        with pytest.raises(UserError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"model.name: unknown model '{given}'.{hint} "
+            f"Allowed: one of the {len(timm.list_models())} names that timm.list_models() gives."
+        )
 
 
 @pytest.mark.parametrize("choice", [False, True])
@@ -153,11 +139,9 @@ def test_the_normalization_is_that_of_the_weights_named() -> None:
 # --- check_model ---
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), [("vit_tiny_patch16_224", 8), ("eca_halonext26ts", 130), ("bat_resnext26ts", 130)]
-)
+@pytest.mark.parametrize(("name", "size"), [("vit_tiny_patch16_224", 8), ("bat_resnext26ts", 130)])
 def test_a_size_that_does_not_fit_is_refused(name: str, size: int) -> None:
-    """The last two raise an error without words."""
+    """The second raises an error without words."""
     with pytest.raises(UserError, match=rf"^aug\.size={size}: the model cannot take images of that size"):
         check_model(Timm(name=name), 10, Size(size, size))
 
@@ -200,7 +184,6 @@ def test_options_go_to_timm() -> None:
         ("vit_tiny_patch16_224", {"clas_token": False}, r"^model\.options\.clas_token: .* Did you mean 'class_token'"),
         ("resnet18", {"in_chans": 1}, r"^model\.options\.in_chans: is set elsewhere\. Allowed: 3 channels\.$"),
         ("resnet18", {"pretrained": True}, r"^model\.options\.pretrained: is set elsewhere\. .* model\.pretrained\.$"),
-        ("resnet18", {"pretrained_cfg": "a1_in1k"}, r"^model\.options\.pretrained_cfg: is set elsewhere\."),
         ("resnet18", {"layers": 3}, r"^model\.options: resnet18 cannot be made with them: "),
     ],
 )

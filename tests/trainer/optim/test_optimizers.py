@@ -38,12 +38,10 @@ def step(network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         ({"nesterov": True}, torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "foreach": True}),
         ({"optimizer_options": {"dampening": 0.5}}, torch.optim.SGD, {"dampening": 0.5}),
         ({"optimizer": "adamw", "momentum": 0.8}, torch.optim.AdamW, {"betas": (0.8, 0.999), "eps": 1e-8}),
-        ({"optimizer": "adamw", "beta2": 0.95, "eps": 1e-6}, torch.optim.AdamW, {"betas": (0.9, 0.95), "eps": 1e-6}),
         ({"optimizer": "muon", "momentum": 0.95}, Muon, {"momentum": 0.95, "beta2": 0.999, "nesterov": True}),
         ({"optimizer": "muon", "beta2": 0.9, "nesterov": False}, Muon, {"beta2": 0.9, "nesterov": False}),
         ({"optimizer": "lion", "momentum": 0.95}, timm.optim.Lion, {"betas": (0.95, 0.99)}),
         ({"optimizer": "adan", "beta2": 0.5}, timm.optim.Adan, {"betas": (0.98, 0.5, 0.99)}),
-        ({"optimizer": "adan", "momentum": 0.9}, timm.optim.Adan, {"betas": (0.9, 0.92, 0.99)}),
         ({"optimizer": "lambc", "optimizer_options": {"trust_clip": True}}, timm.optim.Lamb, {"trust_clip": True}),
     ],
 )
@@ -69,7 +67,7 @@ def test_without_a_momentum_optimizers_have_their_own(name: str, key: str, expec
     assert made(optimizer=name).param_groups[0][key] == expected
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "muon", "lamb", "nadamw", "adafactor"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "muon", "lamb"])
 def test_a_step_moves_everything(name: str) -> None:
     network = tiny_model()
     optimizer = made(network, optimizer=name, **SMALL)
@@ -135,7 +133,6 @@ def test_muons_matrices_come_first_and_the_others_learn_slower() -> None:
         ({"optimizer": "adahessian"}, "fit.optimizer: adahessian needs second derivatives"),
         ({"optimizer": "bnbsgd"}, "fit.optimizer=bnbsgd: "),
         ({"eps": 1e-3}, "fit.eps=0.001: sgd has no eps. Allowed: null."),
-        ({"beta2": 0.9}, "fit.beta2=0.9: sgd has no beta2."),
         ({"optimizer": "adamw", "nesterov": True}, "fit.nesterov=True: adamw has no nesterov."),
         ({"nesterov": True, "momentum": 0.0}, "fit.optimizer=sgd: Nesterov momentum requires a momentum"),
         ({"optimizer": "adafactor", "momentum": 0.5}, "fit.momentum=0.5: adafactor has no momentum. Allowed: null."),
@@ -147,7 +144,6 @@ def test_muons_matrices_come_first_and_the_others_learn_slower() -> None:
             {"optimizer_options": {"momentum": 1}},
             "fit.optimizer_options.momentum: has a key of its own. Allowed: fit.mom",
         ),
-        ({"optimizer_options": {"fused": True}}, "fit.optimizer_options.fused: unknown key."),
     ],
 )
 def test_mistakes_are_named(settings: dict[str, Any], message: str) -> None:

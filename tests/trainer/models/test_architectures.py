@@ -1,5 +1,7 @@
-"""The xresnet family: sizes, known parameter counts, what each choice changes, and what a step of training reaches."""
+"""The xresnet family, and models with outputs for each pixel: sizes, counts, what each choice changes, and mistakes."""
 
+import re
+import sys
 from typing import Any
 
 import pytest
@@ -11,13 +13,13 @@ from torch import nn
 
 from augment.params import Size
 from augment.support.errors import UserError
-from trainer.models.registry import Xresnet, count_parameters, parse_model
-from trainer.models.xresnet import (
-    ACTIVATIONS,
-    POOLS,
-    BlurPool,
-    SelfAttention,
-)
+from trainer.models.base import Model
+from trainer.models.pixels import Smp, Torchvision, Unet
+from trainer.models.registry import Xresnet, check_model, count_parameters, parse_model
+from trainer.models.xresnet import ACTIVATIONS, POOLS, BlurPool, SelfAttention
+
+# --- xresnet ---
+
 
 # As small as they get: every kind of block, two of them a stage.
 SMALL: dict[str, Any] = {"depth": "26", "width": 0.125, "groups": 2, "base_width": 16}
@@ -36,24 +38,20 @@ def test_the_parameters_of_known_networks() -> None:
     assert {name: parameters(depth=name[6:8]) for name in known} == known
 
 
-@pytest.mark.parametrize("size", [8, 33])
 @pytest.mark.parametrize(
     "settings",
     [
-        SMALL,
-        BASIC,
         *({**SMALL, "pool": pool} for pool in POOLS),
         *({**BASIC, "activation": activation} for activation in ACTIVATIONS),
         {**SMALL, "attention": "se", "self_attention": True},
         {**BASIC, "attention": "se", "stem_pool": False, "zero_init": False, "dropout": 0.5},
     ],
 )
-def test_it_takes_any_size_and_every_parameter_is_reached(settings: dict[str, Any], size: int) -> None:
-    network = Xresnet(**settings, **({} if "zero_init" in settings else {"zero_init": False})).build(
-        3, Size(size, size)
-    )
-    output = network(torch.randn(2, 3, size, size))
-    assert output.shape == (2, 3)
+def test_it_takes_any_size_and_every_parameter_is_reached(settings: dict[str, Any]) -> None:
+    network = Xresnet(**{"zero_init": False} | settings).build(3, Size(33, 33))
+    for size in (8, 33):
+        output = network(torch.randn(2, 3, size, size))
+        assert output.shape == (2, 3)
     output.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
 
@@ -112,3 +110,50 @@ def test_a_step_can_be_captured_on_the_gpu() -> None:
     for p, grad in zip(network.parameters(), expected, strict=True):
         assert p.grad is not None
         assert (p.grad - grad).norm() <= 0.05 * grad.norm() + 1e-6
+
+
+# --- pixels ---
+
+
+@pytest.mark.parametrize("model", [Unet(), Unet(name="test_resnet"), Unet(name="convnext_atto")])
+def test_outputs_have_the_size_of_the_images(model: Model) -> None:
+    network = model.build(5, Size(32, 32)).train()
+    for height, width in ((32, 32), (33, 50), (97, 45)):
+        outputs = network(torch.randn(2, 3, height, width))
+        assert outputs.shape == (2, 5, height, width)
+    outputs.sum().backward()
+    assert all(p.grad is not None for p in network.parameters())
+
+
+@pytest.mark.parametrize("name", ["resnet18", "tu-mobilenetv3_small_050"])
+def test_models_of_smp_are_built(name: str) -> None:
+    assert Smp(architecture="fpn", name=name).build(5, Size(64, 96))(torch.randn(2, 3, 64, 96)).shape == (2, 5, 64, 96)
+
+
+def test_a_model_of_torchvision_has_its_names_and_one_output() -> None:
+    network = check_model(Torchvision(name="lraspp_mobilenet_v3_large"), 5, Size(64, 64))
+    assert "backbone.0.0.weight" in network.state_dict()
+    assert "classifier.low_classifier.weight" in network.state_dict()
+    extra = {"aux_classifier.0.weight": torch.zeros(1), "classifier.low_classifier.weight": torch.zeros(1)}
+    assert list(Torchvision(name="").convert(extra, network)) == ["classifier.low_classifier.weight"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Unet(name="resnet81"), "model.name: unknown model 'resnet81'. Did you mean 'resnet18'?"),
+        (Smp(architecture="fpm"), "model.architecture: unknown 'fpm'. Did you mean 'fpn'?"),
+        (Smp(name="resnet43"), "model.name: unknown encoder 'resnet43'. Did you mean 'resnet34'?"),
+        (Unet(pretrained=True), "model.pretrained: true, but without a model.name. Allowed: false, or model.name="),
+        (Torchvision(name="fcn_resnet51"), "model.name: unknown model 'fcn_resnet51'. Did you mean 'fcn_resnet50'?"),
+    ],
+)
+def test_mistakes_are_named(model: Model, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        model.build(3, Size(32, 32))
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch", None)
+    with pytest.raises(UserError, match=r"^model=smp: needs the package segmentation-models-pytorch\. Allowed: pip"):
+        Smp().build(3, Size(32, 32))
