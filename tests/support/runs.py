@@ -19,12 +19,12 @@ QUIET = Console(quiet=True)
 BARE = ("callbacks.plots=null", "callbacks.report=null", "callbacks.progress_bar=null")
 
 
-def draw_classes(root: Path, names: Sequence[str] = ("ant", "bee"), count: int = 3) -> Path:
-    """Draw so many images of each class, for training and for validation; return their folder."""
-    for split in ("train", "val"):
+def draw_classes(root: Path, names: Sequence[str] = ("ant", "bee"), count: int = 3, val: int | None = None) -> Path:
+    """Draw so many images of each class, for training and (as many, if nothing else is given) for validation."""
+    for split, images in (("train", count), ("val", count if val is None else val)):
         for name in names:
             (root / split / name).mkdir(parents=True)
-            for seed in range(count):
+            for seed in range(images):
                 Image.fromarray(draw_photo(24, 24, seed)).save(root / split / name / f"{seed}.png")
     return root
 

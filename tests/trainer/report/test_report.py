@@ -109,11 +109,10 @@ def test_every_file_may_be_missing(run: Path, missing: str) -> None:
     assert ("Without run.json, this page has no schedules" in text) is (missing == FACTS_FILE)
 
 
-@pytest.mark.parametrize(
-    "broken", [BEST, FACTS_FILE, CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, "batch.png", MISTAKES_FILE]
-)
-def test_every_file_may_be_broken(run: Path, broken: str) -> None:
-    (run / broken).write_bytes(b"[what is this")
+@pytest.mark.parametrize("broken", [(BEST, SUMMARY_FILE), (FACTS_FILE, MISTAKES_FILE), (METRICS_FILE, CONFIG_FILE)])
+def test_every_file_may_be_broken(run: Path, broken: tuple[str, str]) -> None:
+    for name in (*broken, "batch.png"):
+        (run / name).write_bytes(b"[what is this")
     assert "Run it again" in Page(render(read_record(run))).text
 
 
@@ -148,15 +147,11 @@ def test_curves_show_the_data(run: Path) -> None:
     assert all(b"<metadata" not in base64.b64decode(chart.uri.split(",")[1]) for chart in made.values())
 
 
-@pytest.mark.parametrize(
-    ("values", "course"),
-    [((0.9, 0.8, 0.9), "0.9 to 0.9, ")],
-)
-def test_every_schedule_has_a_curve(run: Path, values: tuple[float, ...], course: str) -> None:
+def test_every_schedule_has_a_curve(run: Path) -> None:
     read = read_record(run)
-    read.run.facts = replace(read.run.facts, schedules={"lr": (1, 0), "momentum": values})
+    read.run.facts = replace(read.run.facts, schedules={"lr": (1, 0), "momentum": (0.9, 0.8, 0.9)})
     captions = {chart.title: chart.caption for chart in charts(read)}
-    assert course in captions["Momentum"]
+    assert "0.9 to 0.9, " in captions["Momentum"]
 
 
 def test_on_a_plateau_the_rate_is_that_of_the_epochs(run: Path) -> None:

@@ -13,20 +13,9 @@ from trainer.report.charts import charts
 from trainer.report.page import render
 from trainer.report.record import read_record
 from trainer.run.summary import Summary
-from trainer.tasks.classify import most_confused
 from trainer.tasks.display import MetricsRow
 from trainer.tasks.meter import OutputSamples
 from trainer.tasks.metrics.classification import wilson_interval
-from trainer.tasks.registry import task_named
-
-
-def test_scores_of_classes_by_hand() -> None:
-    counts, task = np.array([[8, 2, 0], [0, 10, 0], [0, 0, 0]]), task_named("classify")
-    worst, best = task.worst_first(task.per_class(counted(counts.tolist()), ("a", "b", "c")))  # c has no images
-    assert worst == ("a", {"right": 8, "of": 10, "recall": 0.8, "precision": 1.0})
-    assert (best[0], best[1]["recall"]) == ("b", 1.0)
-    (pair,) = most_confused(counts, ["a", "b", "c"], 20)
-    assert pair == ("a", "b", 2, 0.2)
 
 
 def test_the_interval_of_nothing_is_everything() -> None:

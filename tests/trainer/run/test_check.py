@@ -23,11 +23,6 @@ def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("three_classes")
-def test_a_configuration_that_works() -> None:
-    check_config(config_of(fit={"device": "cpu"}))
-
-
-@pytest.mark.usefixtures("three_classes")
 @pytest.mark.parametrize(
     ("name", "size", "message"),
     [("resnet81", 64, "model.name: unknown model 'resnet81'"), ("vit_tiny_patch16_224", 8, "aug.size=8: the model")],

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from augment.support.errors import UserError
-from trainer.run.config import CONFIG_FILE
 from trainer.run.folder import LOCK_FILE, owned, release, reserve, user_of
 
 
@@ -20,32 +19,22 @@ def nothing_stays_locked() -> Iterator[None]:
     release()
 
 
-def holding(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / CONFIG_FILE).write_text("seed: 0\n")
-    return folder
-
-
-def test_a_folder_is_locked_until_its_run_has_ended(tmp_path: Path) -> None:
+def test_a_folder_is_locked_until_its_run_has_ended_or_releases_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with owned(folder):
         assert user_of(folder) == f"process {os.getpid()} on {os.uname().nodename}"
         with pytest.raises(UserError, match=rf"^folder={folder}: a run is writing to it \(process {os.getpid()} on "):
             reserve(folder)
     assert user_of(folder) is None
-    reserve(folder)
-    assert user_of(folder)
-
-
-def test_a_reserved_folder_is_taken_over_and_released(tmp_path: Path) -> None:
-    reserve(tmp_path)
-    reserve(tmp_path)  # by the same process: nothing new
-    with owned(tmp_path):
+    for _ in range(2):  # the second time by the same process: nothing new
+        reserve(folder)
+        assert user_of(folder)
+    with owned(folder):
         pass
-    assert user_of(tmp_path) is None
-    reserve(tmp_path)
+    assert user_of(folder) is None
+    reserve(folder)
     release()
-    assert user_of(tmp_path) is None
+    assert user_of(folder) is None
 
 
 def test_a_process_that_looks_at_a_lock_keeps_no_run_from_beginning(
@@ -56,24 +45,6 @@ def test_a_process_that_looks_at_a_lock_keeps_no_run_from_beginning(
     monkeypatch.setattr("trainer.run.folder.sleep", lambda _: os.close(looking))
     with owned(tmp_path):
         assert user_of(tmp_path)
-
-
-def test_a_folder_with_a_run_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
-    folder = holding(tmp_path)
-    with pytest.raises(
-        UserError, match=r"^hydra\.run\.dir=.*: holds a run\. Allowed: a folder of its own for each run"
-    ):
-        reserve(folder, key="hydra.run.dir")
-    with pytest.raises(UserError, match="holds a run"):
-        reserve(folder, str(tmp_path / "other"))
-    assert [file.name for file in folder.iterdir()] == [CONFIG_FILE]
-
-
-def test_a_run_continues_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = holding(tmp_path / "run")
-    with owned(folder, "run"):
-        assert user_of(folder)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_in_one_sentence(tmp_path: Path) -> None:

@@ -10,11 +10,9 @@ import pytest
 from PIL import Image
 from runs import small_config
 
-from augment.support.errors import UserError
-from trainer.figures import attention
 from trainer.report.record import MISTAKES_FILE, REPORT_FILE
 from trainer.run.train import train
-from trainer.tools.predict import main, predict
+from trainer.tools.predict import main
 
 pytestmark = pytest.mark.slow
 
@@ -77,11 +75,3 @@ def test_the_report_shows_it_beside_the_mistakes(run: Path) -> None:
     page = (run / REPORT_FILE).read_text()
     assert mistake["map"] in page
     assert "where the model finds what it predicts" in page
-
-
-def test_refusals(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = [run.parent / "val"]
-    monkeypatch.setattr(attention, "installed", lambda: False)
-    with pytest.raises(UserError, match=r"^--explain: needs the package captum"):
-        predict(run, images, explain=tmp_path / "maps")
-    assert not (tmp_path / "maps").exists()

@@ -37,7 +37,7 @@ def test_the_overrides_of_the_resumed_run_come_first(run: Path, plus: str) -> No
     assert with_resumed([f"fit.resume={run}"], trust=True)[1] is None
 
 
-@pytest.mark.parametrize("token", ["fit.lr=2", "+fit.lr=2", "++fit.lr=2", "~fit.lr"])
+@pytest.mark.parametrize("token", ["fit.lr=2", "++fit.lr=2", "~fit.lr"])
 def test_those_of_the_command_line_replace_them(run: Path, token: str) -> None:
     tokens, _ = with_resumed([f"fit.resume={run}", token, "aug=none"])
     assert tokens == ["++a.b=[1,2]", *normalize([f"fit.resume={run}", token]), "aug=none"]

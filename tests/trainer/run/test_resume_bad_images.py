@@ -77,14 +77,8 @@ def spoil(*files: Path) -> None:
         file.write_bytes(b"words")
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        pytest.param((), id="all", marks=[pytest.mark.slow, pytest.mark.long]),
-        pytest.param(("data.fraction=0.8", "data.balance=oversample"), id="a part"),
-    ],
-)
-def test_rows_are_those_of_a_run_that_was_not_interrupted(more: tuple[str, ...], tmp_path: Path) -> None:
+def test_rows_are_those_of_a_run_that_was_not_interrupted(tmp_path: Path) -> None:
+    more = ("data.fraction=0.8", "data.balance=oversample")
     last = epoch_of(put_photos(tmp_path / "known"), tmp_path / "look", 1, *more)[-1]
 
     def run(name: str, stop: tuple[int, int] | None = None) -> list[dict[str, Any]]:

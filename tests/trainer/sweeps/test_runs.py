@@ -57,21 +57,6 @@ def test_sweeps_runs_and_folders_above_them_are_searched(tmp_path: Path) -> None
     assert [run.folder.name for run in twice] == ["zebra", "a0", "90"]
 
 
-@pytest.mark.parametrize(
-    ("summary", "status"),
-    [
-        ({"status": "failed"}, "failed"),
-        ({"status": "interrupted"}, "interrupted"),
-        ({"status": "running"}, "killed"),
-        ({"stopped": "pruned at epoch 3"}, "pruned"),
-        ({"stopped": "no better val_loss in 3 epochs"}, "finished"),
-        ({"status": ["?"]}, "killed"),
-    ],
-)
-def test_statuses(summary: dict[str, object], status: str, tmp_path: Path) -> None:
-    assert RunFolder(write_run(tmp_path / "run", 0.5, **summary)).status == status
-
-
 def test_a_run_that_somebody_works_on_is_running(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", 0.5, status="running")
     reserve(folder, again=True)

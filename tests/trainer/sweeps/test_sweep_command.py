@@ -196,30 +196,6 @@ def test_a_stranger_s_sweep_decides_on_values_only(
     assert not Path("canary").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["resume", "nowhere"], "nowhere: there is no such folder. The current folder holds S, outputs. Allowed: "),
-        (["resume", "S", "fit.lr=1"], "fit.lr=1: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*"),
-        (["retry", "S", "--job", "nothing"], "--job nothing: no such job in S."),
-        (
-            ["resume", "S", "hydra.sweeper.n_trials=9"],
-            "hydra.sweeper.n_trials=9: S is a plain sweep. Allowed: the folder",
-        ),
-        (
-            ["resume", "S", "--jop=1"],
-            "--jop: unknown flag. Did you mean '--job'? Allowed: --config-dir, --config-name, --help, --job, --trust.",
-        ),
-    ],
-)
-def test_mistakes(call: Call, arguments: list[str], message: str) -> None:
-    Path("S").mkdir()
-    Path("S/sweep.yaml").write_text("command: []\n")
-    code, text = call("sweep", *arguments)
-    assert code == 2
-    assert f"error: {message}" in text
-
-
 def test_the_tables_are_shown(call: Call) -> None:
     call("-m", "seed=0,1", "hydra.sweep.dir=S")
     code, text = call("sweep", "show", "S")
@@ -240,23 +216,6 @@ def test_a_finished_search_of_somebody_else_is_shown(call: Call, runs: FakeRuns)
     assert code == 0
     assert "add seed=" not in text  # a search would choose among them
     assert not Path("S/sweep.md").exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("hydra.sweeper.n_trials=9", "hydra.sweeper.n_trials: needs a search. Allowed: hydra/sweeper=optuna as well."),
-        ("hydra.sweep.dir=", "hydra.sweep.dir: a folder is missing. Allowed: such as outputs/mine."),
-        (
-            "hydra.sweep.subdir=x",
-            "hydra.sweep.subdir: unknown key. Allowed: hydra.sweep.dir, hydra.searchpath, hydra.launcher*, "
-            "hydra.sweeper*.",
-        ),
-    ],
-)
-def test_what_would_have_no_effect_or_no_folder(call: Call, given: str, message: str) -> None:
-    assert call("-m", "seed=0,1", "hydra.sweep.dir=S", given) == (2, f"error: {message}\n")
-    assert [file.name for file in Path().iterdir()] == ["outputs"]  # where the sample set is
 
 
 def test_the_last_of_several_values_counts(call: Call, runs: FakeRuns) -> None:

@@ -81,9 +81,9 @@ def test_of_a_score_that_never_varies_only_the_resolution_is_known() -> None:
     assert mean_interval([0.4, 0.2 + 0.2], SHARE) is None  # rounding is no spread
 
 
-@pytest.mark.parametrize(("mean", "images"), [(0.9, 500), (0.99, 500), (0.99, 100)])
+@pytest.mark.parametrize(("mean", "images"), [(0.99, 100)])
 def test_it_holds_the_mean_in_95_of_100_cases(mean: float, images: int) -> None:
-    """docs/sweeps.md has the figures of a longer simulation; Student's t holds it in 63% of the third case."""
+    """docs/sweeps.md has the figures of a longer simulation; Student's t holds it in 63% of this case."""
     rng = np.random.default_rng(0)
     hits = []
     for _ in range(10):
@@ -135,7 +135,7 @@ def test_partly_shared_seeds_drop_no_run() -> None:
     assert (more.mean, more.counts, more.paired) == (pytest.approx(0.0375), (3, 4), False)
 
 
-@pytest.mark.parametrize(("counts", "shared"), [((5, 5), 2), ((5, 5), 4), ((6, 3), 3)])
+@pytest.mark.parametrize(("counts", "shared"), [((5, 5), 2), ((6, 3), 3)])
 def test_verdicts_on_partly_shared_seeds_are_rarely_false(counts: tuple[int, int], shared: int) -> None:
     """docs/sweeps.md has the figures of a longer simulation."""
     assert false_verdicts(NOISES["normal, 0"], counts, shared, correlation=0.5, samples=400) <= 0.06
@@ -154,13 +154,6 @@ def test_seeds_of_a_fold_count_as_one() -> None:
     found, expected = difference(base, other, ACCURACY), ttest_rel([0.65, 0.75, 0.65], [0.55, 0.75, 0.6])
     assert found is not None
     assert (found.counts, found.unit, found.p) == ((3, 3), "fold", pytest.approx(expected.pvalue))
-
-
-def test_differences_stay_in_their_range() -> None:
-    found = difference(seeds("b", 0.0, 0.1), seeds("o", 1.0, 0.9), ACCURACY)
-    assert found is not None
-    assert found.interval is not None
-    assert found.interval[1] == 1
 
 
 def test_the_correction_of_holm() -> None:
@@ -217,14 +210,6 @@ def test_of_losses_less_is_better_and_has_no_points() -> None:
     base = seeds("b", 0.30, 0.31, 0.32)
     (better,) = said(base, seeds("o", 0.20, 0.215, 0.22), metric=LOSS)
     assert better == "better by 0.0983 (95% interval 0.0912 to 0.1055, p < .001, 3 seeds, paired)"
-
-
-def test_correction_makes_verdicts_careful() -> None:
-    base = seeds("b", 0.900, 0.905, 0.910)
-    close = seeds("o", 0.907, 0.916, 0.919)
-    assert said(base, close)[0].startswith("better by 0.9 points")
-    others = [seeds(str(i), 0.901 + i / 1000, 0.903, 0.909) for i in range(9)]
-    assert said(base, close, *others)[0].startswith("no difference beyond chance (+0.9 points, 95% interval 0.4 to 1.4")
 
 
 def test_one_seed_tells_nothing() -> None:

@@ -66,7 +66,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "distances.py").write_text(MODULE)
     data = [f"data.root={write_folder(tmp_path / 'photos')}", "data=folder", "aug.size=16", "fit.batch_size=8"]
-    yield [*data, "fit.device=cpu", "fit.threads=1", "fit.epochs=3", "fit.lr=0.01", "plugins=[distances]"]
+    yield [*data, "fit.device=cpu", "fit.threads=1", "fit.epochs=2", "fit.lr=0.01", "plugins=[distances]"]
     sys.modules.pop("distances", None)
 
 
@@ -131,10 +131,9 @@ def test_what_is_measured_changes_nothing_else_and_resumes(given: list[str]) -> 
     configured = [parse_config(compose([*given, *more])) for more in ([], ["fit.metrics=[brier]"])]
     assert len({identity_text(identity(config)) for config in configured}) == 1
     stopped = fit("stopped", *given, "fit.metrics=[brier,f1]", callbacks=(stop_at(4),))
-    assert rows_of(fit("resumed", *given, "fit.metrics=[brier,f1]", f"fit.resume={stopped}")) == whole
     more = rows_of(fit("more", *given, "fit.metrics=[brier,f1,auroc]", f"fit.resume={stopped}"))
     assert [{key: row[key] for key in row if key != "val_auroc"} for row in more] == whole
-    assert ["val_auroc" in row for row in more] == [False, True, True]
+    assert ["val_auroc" in row for row in more] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
-"""What the dashboard takes from run folders: everything that it shows, and nothing that a folder could do with it."""
+"""What the dashboard takes from run folders, and sends: what it shows, and nothing that a folder could do with it."""
 
 import json
 import math
 import re
 from base64 import b64decode
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
 from io import BytesIO
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -13,13 +16,16 @@ import pytest
 from many_runs import HOSTILE, config_of, write_few, write_run
 from PIL import Image
 
+from augment.support.errors import UserError
 from trainer.figures.outputs import plot_batch
 from trainer.run.facts import Facts
 from trainer.run.run_folder import find_runs
-from trainer.sweeps.dashboard.command import main
+from trainer.sweeps.dashboard.command import _serve, main
 from trainer.sweeps.dashboard.content import collect, rounded
-from trainer.sweeps.dashboard.server import Watched, render
+from trainer.sweeps.dashboard.server import Server, Watched, render
 from trainer.sweeps.dashboard.settings import importance
+
+# --- content ---
 
 
 @pytest.fixture
@@ -138,13 +144,13 @@ def test_images_that_a_limit_leaves_out_do_not_count(limit: int | None, images: 
 
 
 def test_long_curves_are_thinned_and_huge_values_are_cut(tmp_path: Path) -> None:
-    for i in range(8):
+    for i in range(4):
         config = config_of(0.1, 0.0, i, note="x" * 10_000 + str(i), huge=10**400 + i)
-        write_run(tmp_path / str(i), config, [], list(np.linspace(0.1, 0.9, 5000)), planned=5000)
+        write_run(tmp_path / str(i), config, [], list(np.linspace(0.1, 0.9, 1000)), planned=1000)
     data = content(tmp_path)
     for run in data["runs"]:
         at, values = run["curves"][run["monitor"]]
-        assert (len(values), data["epochs"][at][0], data["epochs"][at][-1], values[-1]) == (200, 1, 5000, 0.9)
+        assert (len(values), data["epochs"][at][0], data["epochs"][at][-1], values[-1]) == (200, 1, 1000, 0.9)
     assert len(json.dumps(data)) < 200_000
 
 
@@ -203,14 +209,89 @@ def test_the_command_writes_the_page(
     assert main(["--watch"]) == 0  # before the first run
     assert Path("outputs/dashboard.html").is_file()
     monkeypatch.chdir("..")
-    for arguments, message in (
-        (["nowhere"], "nowhere: no such folder"),
-        (["outputs", "outputs/sweep"], "outputs/sweep: not allowed here. Allowed: one folder."),
-        (["--port", "80"], "--port: has no effect without --watch."),
-        (["--out", "linked.html"], "linked.html: cannot be written: it is a link"),
-        (["fit.lr=1"], "fit.lr=1: not allowed here."),
+    with pytest.raises(SystemExit, match="2"):
+        main(["--out", "linked.html"])
+    assert "linked.html: cannot be written: it is a link" in capsys.readouterr().err
+
+
+# --- the server ---
+
+
+class Eager(Watched):
+    """Looks at the folders at each request."""
+
+    def latest(self) -> tuple[str, str, str]:
+        self._next = -math.inf
+        return super().latest()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server of outputs/."""
+    write_few(tmp_path / "outputs")
+    with Server(Eager(tmp_path / "outputs"), 0) as served:
+        Thread(target=served.serve_forever, args=(0.02,), daemon=True).start()
+        yield served
+        served.shutdown()
+
+
+def ask(server: Server, path: str, **headers: str) -> tuple[HTTPResponse, bytes]:
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response, body
+
+
+def test_data_are_sent_when_they_change(server: Server, tmp_path: Path) -> None:
+    response, page = ask(server, "/")
+    assert response.status == 200
+    assert b"connect-src &#39;self&#39;" in page
+    response, body = ask(server, "/data.json")
+    version = response.headers["ETag"]
+    assert f'data-version="{version}"'.encode() in page
+    assert len(json.loads(body)["runs"]) == 14
+    assert ask(server, "/data.json", If_None_Match=version)[0].status == 304
+    # A new epoch, then a new run.
+    job = tmp_path / "outputs" / "sweep" / "0000000000"
+    (job / "metrics.jsonl").write_text('{"epoch": 0, "val_accuracy": 0.25}\n')
+    response, body = ask(server, "/data.json", If_None_Match=version)
+    (changed,) = [run for run in json.loads(body)["runs"] if run["path"] == "sweep/0000000000"]
+    assert changed["epochs"] == 1
+    write_run(tmp_path / "outputs" / "new", config_of(0.1, 0.0, 0), [], [0.5], planned=1)
+    response, body = ask(server, "/data.json", If_None_Match=response.headers["ETag"])
+    assert len(json.loads(body)["runs"]) == 15
+
+
+def test_only_files_that_the_page_links_to_are_sent(server: Server, tmp_path: Path) -> None:
+    job = tmp_path / "outputs" / "sweep" / "0000000000"
+    (job / "report.html").write_text("<script>alert(1)</script>")
+    (job.parent / "0000000001" / "report.html").symlink_to(tmp_path / "report.html")
+    (tmp_path / "report.html").write_text("secret")
+    response, body = ask(server, "/sweep/0000000000/report.html")
+    assert (response.status, body) == (200, b"<script>alert(1)</script>")
+    # A report may be a stranger's: its scripts do not run, and it does not share the origin of the page.
+    assert response.headers["Content-Security-Policy"].startswith("sandbox; default-src 'none'")
+    for path in (
+        "/sweep/0000000001/report.html",
+        "/../report.html",
+        "/%2e%2e/report.html",
+        "//report.html",
+        f"/{tmp_path}/report.html",
+        "/sweep/0000000000/config.yaml",
+        "/sweep/%00/report.html",
+        "/" + "x" * 5000 + "/report.html",
     ):
-        with pytest.raises(SystemExit) as stopped:
-            main(arguments)
-        assert stopped.value.code == 2
-        assert message in capsys.readouterr().err
+        assert ask(server, path)[0].status == 404, path
+
+
+def test_a_page_of_another_site_reads_nothing(server: Server) -> None:
+    for host in ("example.com", "example.com:80", "127.0.0.1.example.com:80", ""):
+        assert ask(server, "/data.json", Host=host)[0].status == 403
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_port_that_is_in_use(server: Server) -> None:
+    with pytest.raises(UserError, match=rf"--port {server.server_port}: .* Allowed: a free port; 0 finds one"):
+        _serve(server.RequestHandlerClass.args[0], server.server_port)  # type: ignore[attr-defined]

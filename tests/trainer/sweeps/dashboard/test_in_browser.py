@@ -94,17 +94,6 @@ def test_sorting_filtering_overlaying_and_brushing(outputs: Path, tmp_path: Path
     assert (seen["images"], seen["bold"], seen["scripts"], seen["title"]) == (0, 1, 4, "outputs: dashboard")
 
 
-def test_verdicts_name_settings_as_the_table_does(outputs: Path, tmp_path: Path) -> None:
-    file = outputs / "sweep" / "0000000003" / "job.json"
-    job = json.loads(file.read_text())
-    file.write_text(json.dumps(job | {"varied": job["overrides"]}))
-    page = render(collect(find_runs([outputs]), outputs, outputs))
-    seen = run_script(page, """return { head: texts("#head th"), verdicts: texts("#verdicts li") };""", tmp_path)
-    assert "rotate.p" in seen["head"]
-    assert any(text.startswith("lr=0.04 rotate.p=0.2: ") for text in seen["verdicts"])
-    assert any("failed (lr=0.01 rotate.p=0.2 seed=1)" in text for text in seen["verdicts"])
-
-
 CHARTS = """
   const option = (id) => echarts.getInstanceByDom(document.getElementById(id)).getOption();
   const all_of = (id, name) => option(id).series.filter((one) => one.name === name).flatMap((one) => one.data);
@@ -123,6 +112,11 @@ CHARTS = """
     seen[`axis ${axis}`] = ends()[0];
   }
   const first = () => option("curves").series.find((one) => one.type === "line").data.map((p) => p[1]);
+  await choose(document.getElementById("scale"), "log");
+  const { yAxis, series } = option("curves");
+  const begins = series.filter((one) => one.type === "line").map((one) => one.data[0][1]);
+  seen.log = [yAxis[0].type, yAxis[0].min, yAxis[0].max, begins, location.hash.includes("scale")];
+  await choose(document.getElementById("scale"), "value");
   const raw = first();
   await choose(document.getElementById("smooth"), "0.6");
   seen.smooth = [raw, first()];
@@ -145,7 +139,8 @@ def test_the_charts_of_a_search_and_the_images_of_its_runs(tmp_path: Path) -> No
         config = config_of(0.01 * (i + 1), 0.0, 0, model=dict.fromkeys(many, i))
         given = [f"fit.lr={0.01 * (i + 1)}", *(f"model.{name}={i}" for name in many)]
         stopped = "pruned" if score == 0.3 else ""
-        write_run(job, config, given, [0.1, score, score], planned=3, order=i, part=part, stopped=stopped)
+        begin = 0.0 if stopped else 0.1  # a logarithmic scale has no place for it
+        write_run(job, config, given, [begin, score, score], planned=3, order=i, part=part, stopped=stopped)
         facts = {
             "task": "classify",
             "classes": ["a"],
@@ -170,6 +165,8 @@ def test_the_charts_of_a_search_and_the_images_of_its_runs(tmp_path: Path) -> No
     assert seen["scatter"] == 6
     assert seen["chosen"] == ["best val_accuracy", ["finished", "pruned"]]
     assert [seen[f"axis {axis}"] for axis in range(4)] == [3, 15, 4.5, 120]
+    kind, low, high, begins, kept = seen["log"]
+    assert (kind, low, high, sorted(map(str, begins)), kept) == ("log", 0.1, 0.8, ["0.1"] * 5 + ["None"], True)
     raw, smooth = seen["smooth"]
     assert raw == [0.1, 0.8, 0.8]
     assert smooth == pytest.approx([0.1, (0.6 * 0.4 * 0.1 + 0.4 * 0.8) / (1 - 0.36), smooth[2]])
@@ -181,37 +178,27 @@ def test_the_charts_of_a_search_and_the_images_of_its_runs(tmp_path: Path) -> No
 
 
 def test_the_filtered_table_is_saved(outputs: Path, tmp_path: Path) -> None:
-    """As CSV, in which texts stay texts."""
+    """As CSV, in which texts stay texts; verdicts name settings as the table does."""
+    file = outputs / "sweep" / "0000000003" / "job.json"
+    job = json.loads(file.read_text())
+    file.write_text(json.dumps(job | {"varied": job["overrides"]}))
     named = config_of(0.02, 0.2, 0, run={"name": '=1+"x"', "tags": ["a", "b"]})
     write_run(outputs / "10-00-00-abcdef", named, ["fit.lr=0.02"], [0.1, 0.25], planned=2, status="interrupted")
     script = """
+      const verdicts = texts("#verdicts li");
       let saved;
       URL.createObjectURL = (file) => { saved = file; return "#"; };
       await type(document.getElementById("text"), "status=interrupted abcdef");
       await click(document.getElementById("save"));
-      return await saved.text();
+      return [...(await saved.text()).split("\\r\\n"), verdicts];
     """
     page = render(collect(find_runs([outputs]), outputs, outputs))
-    head, row, end = run_script(page, script, tmp_path).split("\r\n")
+    head, row, end, verdicts = run_script(page, script, tmp_path)
     assert head.startswith('"path","run","status","last.val_accuracy","best.val_accuracy"')
     assert row.startswith('"10-00-00-abcdef","\'=1+""x""","interrupted",0.25,0.25,')
     assert end == ""
-
-
-def test_curves_have_a_logarithmic_scale(tmp_path: Path) -> None:
-    """On which bands end at the smallest value that is drawn."""
-    for seed, curve in enumerate(([0.001, 0.01, 0.5], [0.0, 0.02, 0.6])):
-        write_run(tmp_path / "runs" / str(seed), config_of(0.1, 0.0, seed), [f"seed={seed}"], curve, planned=3)
-    script = """
-      await choose(document.getElementById("metric"), "val_accuracy");
-      await choose(document.getElementById("mode"), "runs");
-      await choose(document.getElementById("scale"), "log");
-      const { yAxis, series } = echarts.getInstanceByDom(document.getElementById("curves")).getOption();
-      const begins = series.map((one) => one.data[0][1]);
-      return [yAxis[0].type, yAxis[0].min, yAxis[0].max, begins, location.hash.includes("scale")];
-    """
-    data = collect(find_runs([tmp_path / "runs"]), tmp_path, tmp_path)
-    assert run_script(render(data), script, tmp_path) == ["log", 0.001, 0.6, [None, 0.001], True]
+    assert any(text.startswith("lr=0.04 rotate.p=0.2: ") for text in verdicts)
+    assert any("failed (lr=0.01 rotate.p=0.2 seed=1)" in text for text in verdicts)
 
 
 def test_a_served_page_takes_new_runs_and_keeps_its_filters(outputs: Path, tmp_path: Path) -> None:

@@ -1,26 +1,48 @@
-"""The local launcher: real processes, around workers that train nothing."""
+"""The launchers: local ones with real processes, around workers that train nothing, and those of clusters."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from jobs import FakeRuns
 from rich.console import Console
-from workers import where
+from workers import command, where
 
 from augment.cli.compose import compose
+from augment.cli.overrides import normalize
 from augment.support.errors import UserError
+from augment.support.signals import StopSignals
 from trainer.run.config import parse_config
-from trainer.sweeps.launchers import Local, parse_launcher
-from trainer.sweeps.ledger import Job, unfinished
-from trainer.sweeps.work import Command
+from trainer.run.run_folder import JOB_FILE
+from trainer.sweeps.launchers import LAUNCHERS, Cluster, Local, Slurm, parse_launcher
+from trainer.sweeps.ledger import Job, read_ledger, unfinished
+from trainer.sweeps.start import Request, sweep
+from trainer.sweeps.work import Command, Worker
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    for order in range(4):
+        folder = tmp_path / f"000000000{order}"
+        folder.mkdir()
+        (folder / JOB_FILE).write_text(json.dumps({"order": order, "overrides": [f"seed={order}"]}))
+    monkeypatch.setattr(Command, "of", staticmethod(command))
+    return read_ledger(tmp_path)
+
+
+# --- the local one ---
 
 
 def run(launcher: Local, jobs: list[Job]) -> None:
@@ -109,15 +131,6 @@ def test_after_a_failed_job_its_process_is_replaced(jobs: list[Job], monkeypatch
     run(Local(n_jobs=2), jobs[:3])
     assert [job.status() for job in jobs[:3]] == ["failed", "failed", "finished"]
     assert len({process for process, _ in where(jobs[:3])}) == 3
-
-
-def test_jobs_that_kill_their_workers_do_not_end_the_sweep(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as those that need more memory than there is."""
-    monkeypatch.setattr("trainer.sweeps.launchers._ATTEMPTS", 1)
-    for job in jobs[:2]:
-        (job.folder / "die always").touch()
-    run(Local(n_jobs=2), jobs[:3])
-    assert [job.status() for job in jobs[:3]] == ["failed", "failed", "finished"]
 
 
 def test_jobs_may_kill_their_workers_often_if_they_make_progress(
@@ -216,3 +229,118 @@ def test_gpus_that_are_not_there_are_refused(seen: int, monkeypatch: pytest.Monk
         UserError, match=rf"^hydra\.launcher\.gpus=0,2: PyTorch sees {seen} GPUs here\. Allowed: {allowed}"
     ):
         launcher.check(configs.values())
+
+
+# --- clusters ---
+
+
+def start(*tokens: str) -> None:
+    """Start a sweep in the folder a."""
+    sweep(Request.of(normalize(["seed=0,1", "hydra.sweep.dir=a", *tokens])), StopSignals())
+
+
+@pytest.mark.parametrize("gpus", ["0,1", [0, 1], 0, None])
+def test_gpus_can_be_given_in_any_way(gpus: object) -> None:
+    launcher = parse_launcher({"kind": "local", "gpus": gpus})
+    assert launcher.at_a_time == {None: 1, 0: 1}.get(gpus if not isinstance(gpus, list) else "many", 2)  # type: ignore[call-overload]
+
+
+@pytest.mark.usefixtures("sample_drawn")
+@pytest.mark.parametrize(("name", "module"), [("slurm", "submitit"), ("ray", "ray")])
+def test_a_missing_extra_is_named(
+    name: str, module: str, jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    message = rf"needs the package {module}\. Allowed: pip install 'dali-trainer\[{name}\]'"
+    with pytest.raises(UserError, match=message):
+        LAUNCHERS[name]().run(jobs, FakeRuns().worker())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        start(f"hydra/launcher={name}")
+    assert not Path("a").exists()
+
+
+@pytest.mark.usefixtures("sample_drawn")
+def test_options_that_slurm_does_not_know_are_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"^hydra\.launcher: Unknown argument 'partiton'"):
+        start("hydra/launcher=slurm", "hydra.launcher.options.slurm_partiton=gpu")
+    assert not Path("a").exists()
+
+
+@dataclass(frozen=True)
+class Inline(Cluster):
+    """Works in this process, or not at all."""
+
+    work: Callable[[], None]
+    n_jobs: int = 8
+    name, logs = "inline", "logs"
+
+    @contextmanager
+    def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:
+        assert count == 4, "no more workers than jobs"
+        self.work()
+        yield lambda: True
+
+
+def test_jobs_are_followed_until_all_have_ended(jobs: list[Job]) -> None:
+    Inline(lambda: FakeRuns().worker().work(jobs)).run(jobs, FakeRuns().worker())
+    assert not unfinished(jobs)
+
+
+def test_workers_that_end_before_the_jobs_are_an_error(jobs: list[Job], tmp_path: Path) -> None:
+    message = f"hydra/launcher=inline: the workers ended before the jobs did; see their logs in {tmp_path}/logs."
+    with pytest.raises(UserError) as refused:
+        Inline(lambda: None).run(jobs, FakeRuns().worker())
+    assert str(refused.value) == message
+
+
+@pytest.mark.long
+def test_submitit_runs_workers_on_this_machine(jobs: list[Job], tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    launcher = parse_launcher({"kind": "slurm", "cluster": "local", "n_jobs": 2, "options": {"timeout_min": 5}})
+    launcher.run(jobs, FakeRuns().worker())
+    assert not unfinished(jobs)
+    assert list((tmp_path / "submitit").iterdir())
+
+
+def test_workers_are_submitted_as_one_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a cluster would show the difference."""
+    submitit = pytest.importorskip("submitit")
+    arrays: list[list[object]] = []
+
+    class Executor:
+        def __init__(self, **_: Any) -> None: ...
+
+        def update_parameters(self, **_: Any) -> None: ...
+
+        @contextmanager
+        def batch(self) -> Iterator[None]:
+            arrays.append([])
+            yield
+
+        def submit(self, command: object) -> SimpleNamespace:
+            arrays[-1].append(command)
+            return SimpleNamespace(job_id=f"7_{len(arrays[-1])}", done=lambda: True, wait=lambda: None)
+
+    monkeypatch.setattr(submitit, "AutoExecutor", Executor)
+    command, said = Command(("worker",), {}, "."), StringIO()
+    launcher = parse_launcher({"kind": "slurm", "n_jobs": 2})
+    assert isinstance(launcher, Slurm)
+    with launcher.started(command, 2, tmp_path, replace(FakeRuns().worker(), console=Console(file=said))) as ended:
+        assert ended()
+    assert arrays == [[command, command]]
+    assert said.getvalue() == "submitted 2 workers: 7_1, 7_2\n"
+
+
+@pytest.mark.long
+def test_ray_runs_workers_on_this_machine(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    launcher = parse_launcher({"kind": "ray", "n_jobs": 2, "cpus_per_job": 0.5})
+    launcher.run(jobs, FakeRuns().worker())
+    assert not unfinished(jobs)
+    assert len({process for process, _ in where(jobs)}) <= 2
+    assert not ray.is_initialized()
