@@ -21,11 +21,3 @@ def test_every_dependency_has_a_tested_version() -> None:
     for line in (*project["dependencies"], *extras["dev"], *extras["docs"]):
         wanted = Requirement(line)
         assert wanted.specifier.contains(versions[canonicalize_name(wanted.name)]), line
-
-
-def test_malicious_and_insecure_releases_are_not_installed() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [Requirement(line) for line in (*project["dependencies"], *project["optional-dependencies"]["dev"])]
-    known = {requirement.name: requirement.specifier for requirement in wanted}
-    bad = {"lightning": ("2.6.2", "2.6.3"), "hydra-core": ("1.3.3", "1.3.7")}
-    assert [(name, version) for name, found in bad.items() for version in found if version in known[name]] == []

@@ -1,7 +1,6 @@
 """A disk that becomes full at 20 points: one sentence, nothing lost, and the run resumes once there is room."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 from full_disk import CREATE, FSYNC, RENAME, WRITE, operations
-from photos import draw_photo
-from PIL import Image
-from runs import rows_of
+from rank_runs import environment
+from runs import draw_classes, rows_of
 
 from trainer.cli.main import main
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
@@ -22,7 +20,6 @@ from trainer.run.summary import SUMMARY_FILE
 
 pytestmark = pytest.mark.faults
 
-ROOT = Path(__file__).parents[2]
 TRAIN = [
     "+aug=imagenette", "data=folder", "data.root=../DATA", "aug.size=16", "fit.batch_size=4", "fit.epochs=3",
     "fit.device=cpu", "fit.threads=1",
@@ -59,16 +56,15 @@ POINTS = [
     ("evaluate", WRITE, "run/evaluations.jsonl", 0),
     ("sweep", WRITE, "sweep/sweep.md", 0),
 ]
-SAMPLE = (POINTS[10], POINTS[13])
+SAMPLE = (POINTS[13],)
 
 
 def run(given: Sequence[str], folder: Path, number: int = -1) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder whose outputs/ are on a disk that is full from an operation on."""
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", "COLUMNS": "200"}
     return subprocess.run(
         [sys.executable, "-m", "full_disk", "outputs", str(number), "trace", "trainer", *given],
         cwd=folder,
-        env=environment,
+        env=environment() | {"COLUMNS": "200"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -90,11 +86,7 @@ def run_here(given: Sequence[str], folder: Path, patch: pytest.MonkeyPatch) -> i
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with DATA, and beside it one for each command that ran with room."""
     folder = tmp_path_factory.mktemp("disks")
-    for split, count in {"train": 12, "val": 6}.items():
-        for seed in range(count):
-            file = folder / "DATA" / split / ("cat", "dog")[seed % 2] / f"{seed}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(draw_photo(40, 30, seed + 1000 * len(split))).save(file)
+    draw_classes(folder / "DATA", count=6, val=3)
     return folder
 
 

@@ -1,7 +1,6 @@
 """Searches that are killed at random moments, also with the lock of the journal, and resumed to their end."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,14 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from photos import draw_photo
-from PIL import Image
+from rank_runs import environment
+from runs import draw_classes
 
 from trainer.run.folder import SWEEP_FILE
 
 pytestmark = pytest.mark.faults
-
-ROOT = Path(__file__).parents[2]
 
 # Runs the trainer until it opens the journal for the nth time to append to it; then it dies, after half a line or none.
 DYING = """
@@ -62,21 +59,14 @@ LIMIT = 180
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of 16 + 8 images of two classes."""
-    folder = tmp_path_factory.mktemp("killed_searches") / "photos"
-    for split, count in (("train", 16), ("val", 8)):
-        for seed in range(count):
-            file = folder / split / ("cat", "dog")[seed % 2] / f"{seed}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(draw_photo(40, 30, seed + 1000 * len(split))).save(file)
-    return folder
+    return draw_classes(tmp_path_factory.mktemp("killed_searches") / "photos", count=8, val=4)
 
 
 def run(given: list[str], folder: Path, *, after: float | None = None) -> subprocess.CompletedProcess[str]:
     """Run Python in a folder, and kill it after some seconds; without them, it has to end by itself."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    environment["PYTHONUNBUFFERED"] = "1"
+    unbuffered = environment() | {"PYTHONUNBUFFERED": "1"}
     with (folder / "log").open("w") as log:  # no pipe, which workers of a dead process would hold
-        process = subprocess.Popen([sys.executable, *given], cwd=folder, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen([sys.executable, *given], cwd=folder, env=unbuffered, stdout=log, stderr=log)
         try:
             process.wait(LIMIT if after is None else after)
         except subprocess.TimeoutExpired:

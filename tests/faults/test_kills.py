@@ -16,9 +16,7 @@ import pytest
 import torch
 from fakes import needs_gpu
 from omegaconf import OmegaConf
-from photos import draw_photo
-from PIL import Image
-from runs import rows_of
+from runs import draw_classes, rows_of
 
 from augment.cli.parser import INTERRUPTED
 from trainer.loop.checkpoint import LAST, FitState, load
@@ -78,12 +76,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """DATA with 24 + 8 images of two classes, LARGE_VAL with more to validate on, and the module of `own`."""
     folder = tmp_path_factory.mktemp("kills")
     (folder / "photos_of_mine.py").write_text(OWN)
-    for name, counts in (("DATA", {"train": 24, "val": 8}), ("LARGE_VAL", {"train": 8, "val": 96})):
-        for split, count in counts.items():
-            for seed in range(count):
-                file = folder / name / split / ("cat", "dog")[seed % 2] / f"{seed}.png"
-                file.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(draw_photo(40, 30, seed + 1000 * len(split))).save(file)
+    draw_classes(folder / "DATA", count=12, val=4)
+    draw_classes(folder / "LARGE_VAL", count=4, val=48)
     return folder
 
 
@@ -140,8 +134,7 @@ CASES = [(number, name) for number in range(10) for name in SCENARIOS]
 
 
 @pytest.mark.parametrize(
-    ("number", "name"),
-    [pytest.param(*case, marks=[pytest.mark.sample] * (case == (5, "saving"))) for case in CASES],
+    ("number", "name"), [pytest.param(*case, marks=[pytest.mark.sample] * (case == (5, "saving"))) for case in CASES]
 )
 def test_a_killed_run_is_resumed_to_the_same_bits(number: int, name: str, data: Path, tmp_path: Path) -> None:
     check_kill(number, name, data, tmp_path)
