@@ -1,8 +1,8 @@
-"""The picture of the schedules: what `trainer.optim.schedule` computes, with default settings."""
+"""The picture of the schedules: what `trainer.optim.settings` computes, with default settings."""
 
 from matplotlib.figure import Figure
 
-from trainer.optim.schedule import drops
+from trainer.optim.settings import drops
 from trainer.run.fit import parse_fit
 
 EPOCHS = 30

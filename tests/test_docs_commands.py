@@ -21,7 +21,7 @@ from trainer.cli.main import main as train
 from trainer.run.config import parse_config
 from trainer.sweeps.launchers import parse_launcher
 from trainer.sweeps.plan import Plan
-from trainer.sweeps.start import Request, is_search
+from trainer.sweeps.sweep.command import Request, is_search
 
 __all__ = ["photos_folder"]
 

@@ -24,7 +24,7 @@ import augment
 import augment.data.sources.registry
 import augment.recipe.op
 import trainer
-import trainer.callbacks.registry
+import trainer.loop.callback
 import trainer.models.base
 import trainer.optim.optimizers
 import trainer.tasks.loss
@@ -38,10 +38,9 @@ from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.registry import known_callbacks
 from trainer.cli.help import help_text
 from trainer.cli.main import main as train
-from trainer.loop.callback import RunDescription
+from trainer.loop.callback import RunDescription, known_callbacks
 from trainer.run.config import parse_config
 from trainer.run.identity import identity
 from trainer.tasks.registry import known_tasks, task_named
@@ -66,7 +65,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registries: list[dict[Any, Any]] = [
         augment.recipe.op._OPS,
         augment.data.sources.registry._SOURCES,
-        trainer.callbacks.registry._CALLBACKS,
+        trainer.loop.callback._CALLBACKS,
         trainer.models.base._MODELS,
         trainer.optim.optimizers._OURS,
         trainer.tasks.registry._TASKS,
@@ -92,7 +91,7 @@ def test_a_tracker_of_your_own(monkeypatch: pytest.MonkeyPatch) -> None:
     ((subject, text),) = ((mail["Subject"], mail.get_content()) for mail in sent)
     assert subject == "a b finished"
     assert re.fullmatch(r"best/epoch: [01]\nbest/val_accuracy: [\d.]+\n", text)
-    assert identity(config)["callbacks"] == identity(parse_config(compose([])))["callbacks"]
+    assert identity(config.resolved)["callbacks"] == identity(parse_config(compose([])).resolved)["callbacks"]
 
 
 @pytest.mark.usefixtures("modules")
@@ -111,8 +110,8 @@ def test_an_op_of_your_own() -> None:
 def test_a_callback_of_your_own() -> None:
     import my_callbacks
 
-    (make,) = trainer.callbacks.registry.parse_callbacks({"stop_early": {"patience": 5}})
-    callback = make()
+    values = trainer.loop.callback.parse_callbacks({"stop_early": {"patience": 5}})
+    callback: Any = trainer.loop.callback.known_callbacks()["stop_early"](**values["stop_early"])
     assert isinstance(callback, my_callbacks.StopEarly)
     assert callback.patience == 5
 

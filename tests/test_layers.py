@@ -115,7 +115,7 @@ def test_breaches_are_found() -> None:
         "augment.support.up": "augment.data.dataset",
         "augment.tools.across": "trainer.loop.learner",
         "trainer.tools.across": "augment.tools.plan",
-        "trainer.report.beside": "trainer.sweeps.table",
+        "trainer.report.beside": "trainer.sweeps.comparison",
     }
     modules = sources(ROOT) | {name: f"def f():\n    import {target}" for name, target in wrong.items()}
     modules |= {"augment.loose": "", "trainer.attic.box": "", long: "\n" * 351}

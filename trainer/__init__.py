@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainer.callbacks.recorder import Recorder
-    from trainer.callbacks.registry import configurable
     from trainer.cli.jobs import train
     from trainer.loop.callback import (
         Callback,
@@ -25,12 +24,13 @@ if TYPE_CHECKING:
         CancelValidate,
         Phase,
         RunDescription,
+        configurable,
     )
     from trainer.loop.learner import Learner
     from trainer.loop.settings import LoopSettings
     from trainer.models.base import Model, model
     from trainer.optim.optimizers import optimizer
-    from trainer.run.summary import Summary
+    from trainer.run.folder import Summary
     from trainer.tasks.loss import loss
     from trainer.tasks.metric import metric
 
@@ -60,16 +60,16 @@ __all__ = [
 # Where each name is declared, for `__getattr__`.
 _MODULES = {
     "trainer.callbacks.recorder": "Recorder",
-    "trainer.callbacks.registry": "configurable",
     "trainer.cli.jobs": "train",
     "trainer.loop.callback": (
-        "Callback CancelBatch CancelEpoch CancelFit CancelStep CancelTrain CancelValidate Phase RunDescription"
+        "Callback CancelBatch CancelEpoch CancelFit CancelStep CancelTrain CancelValidate Phase RunDescription "
+        "configurable"
     ),
     "trainer.loop.learner": "Learner",
     "trainer.loop.settings": "LoopSettings",
     "trainer.models.base": "Model model",
     "trainer.optim.optimizers": "optimizer",
-    "trainer.run.summary": "Summary",
+    "trainer.run.folder": "Summary",
     "trainer.tasks.loss": "loss",
     "trainer.tasks.metric": "metric",
 }

@@ -84,6 +84,7 @@ class Parser(ArgumentParser):
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self._needs_path = arguments[:1] not in ("", "[")
         self._settings = " Settings are key=value, without dashes." if "key=value" in arguments else ""
         if self._settings:
             self.add_argument(CONFIG_DIR_FLAG, "-cd", metavar="DIR", help=CONFIG_DIR_HELP)
@@ -126,9 +127,17 @@ class Parser(ArgumentParser):
         return options, rest
 
     def split_paths(self, arguments: Sequence[str]) -> tuple[Namespace, list[Path], list[str]]:
-        """Return the values of the flags, the paths, and the overrides: what has an = in it and does not exist."""
+        """Return the values of the flags, the paths, and the overrides: what has an = in it and does not exist.
+
+        Raises:
+            SystemExit: a path is needed, and none is given; the help was printed.
+            UserError: see `split`.
+        """
         options, rest = self.split(arguments)
         paths = [token for token in rest if "=" not in token or Path(token).exists()]
+        if self._needs_path and not paths:
+            self.print_help()
+            raise SystemExit(USAGE)
         return options, [Path(token) for token in paths], [token for token in rest if token not in paths]
 
 

@@ -15,7 +15,7 @@ from augment.support.errors import UserError
 from trainer.cli.main import main
 from trainer.run.check import check_config
 from trainer.run.config import parse_config
-from trainer.run.summary import Summary
+from trainer.run.folder import Summary
 
 pytestmark = pytest.mark.faults
 
@@ -117,7 +117,7 @@ def test_a_command_line_is_accepted_or_refused(
     ended = Summary("finished", tmp_path, 0, {}, {}, 0.0)
     monkeypatch.setattr("trainer.cli.main.run_job", lambda *_, **__: ended)  # nothing is trained
     for launch in ("run", "search"):
-        monkeypatch.setattr(f"trainer.sweeps.start.{launch}", lambda *_: 0)
+        monkeypatch.setattr(f"trainer.sweeps.sweep.command.{launch}", lambda *_: 0)
     codes: dict[int, int] = {}
 
     def test(tokens: list[str]) -> None:

@@ -18,7 +18,7 @@ from augment.pipeline.batch import Batch
 from trainer.loop.callback import EVENTS, Callback
 from trainer.loop.learner import Learner
 from trainer.loop.settings import LoopSettings
-from trainer.optim.schedule import Schedule
+from trainer.optim.settings import Schedule
 
 CLASSES = ("ant", "bee", "cat")
 CPU = torch.device("cpu")

@@ -14,8 +14,7 @@ from augment.params import Choice, Param, settings
 from augment.recipe.equivalents import equivalents
 from augment.recipe.op import OPS
 from augment.support.yaml_files import read_yaml
-from trainer.callbacks.registry import parse_callbacks
-from trainer.loop.callback import in_order, loop_text
+from trainer.loop.callback import in_order, known_callbacks, loop_text, parse_callbacks
 from trainer.run.sweeping import SearchSettings
 from trainer.run.train import loop_callbacks
 
@@ -63,7 +62,7 @@ def settings_table(params: Mapping[str, Param[Any]], prefix: str) -> str:
 def default_loop() -> str:
     """Return the loop with the callbacks of the default configuration."""
     configured = read_yaml(CONF / "callbacks" / "default.yaml")
-    callbacks = [make() for make in parse_callbacks(configured)]
+    callbacks = [known_callbacks()[name](**values) for name, values in parse_callbacks(configured).items()]
     return loop_text(in_order([*loop_callbacks({}), *callbacks]))
 
 

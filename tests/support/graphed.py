@@ -17,8 +17,8 @@ from trainer.loop.graphs import ATTEMPTS, WARM_UP, CudaBackend, Graphs, Tensors,
 from trainer.loop.learner import Learner
 from trainer.loop.recorded import Recorded
 from trainer.loop.runner import Runner
-from trainer.optim.schedule import one_cycle
-from trainer.tasks.losses import CrossEntropy
+from trainer.optim.settings import one_cycle
+from trainer.tasks.loss import CrossEntropy
 
 CUDA = torch.device("cuda")
 

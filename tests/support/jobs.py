@@ -11,7 +11,7 @@ from rich.console import Console
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
 from trainer.run.config import Config, config_text
-from trainer.run.summary import Summary
+from trainer.run.folder import Summary
 from trainer.sweeps.work import Worker
 
 

@@ -18,10 +18,10 @@ from trainer.report.findings import findings
 from trainer.report.record import RunRecord
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, parse_config
 from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts
+from trainer.run.folder import SUMMARY_FILE, Summary
 from trainer.run.run_folder import RunFolder
-from trainer.run.summary import SUMMARY_FILE, Summary
 from trainer.tasks.classify import ClassSamples
-from trainer.tasks.display import MetricsRow
+from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import task_named
 
 NAMES = ("<script>alert(1)</script>", 'bee "&" co')

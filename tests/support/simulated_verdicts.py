@@ -67,7 +67,7 @@ def false_verdicts(
     false = 0
     for row in scores.tolist():
         keyed = [((str(seed), ""), score) for seed, score in zip(seeds, row, strict=True)]
-        baseline, other = (Replicates("", dict(part)) for part in (keyed[: counts[0]], keyed[counts[0] :]))
+        baseline, other = (Replicates(dict(part)) for part in (keyed[: counts[0]], keyed[counts[0] :]))
         found = difference(baseline, other, LOSS)
         false += found is not None and found.p is not None and found.p < LEVEL
     return false / samples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from augment.params import Count, Number, setting
 from augment.support.background import Background
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, Learner, Phase
-from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, on_host, save
-from trainer.tasks.display import MetricsRow
+from trainer.loop.callback import Callback, Learner, Phase, configurable
+from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, save, to_host
+from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import best_row, monitor_param, monitored, smaller_is_better
 from trainer.tasks.task import AUTO
 
@@ -37,10 +36,7 @@ def best_of(learner: Learner) -> tuple[str, MetricsRow]:
 def best_model(learner: Learner) -> BestModel | None:
     """Return what best.pt holds, perhaps without the model's weights; None if there is no such file.
 
-    Only an epoch before this fit, of a run that was resumed, is read from the file.
-
-    Raises:
-        UserError: the file is unreadable.
+    Only an epoch before this fit, of a run that was resumed, is read from the file, which may raise a UserError.
     """
     kept = next((c.kept for c in learner.callbacks if isinstance(c, Checkpoint)), None)
     file = None if learner.folder is None else learner.folder / BEST
@@ -123,7 +119,7 @@ class Checkpoint(Callback):
                 classes=learner.classes,
                 task=learner.task.name,
             )
-            self.kept = best.without_weights()
+            self.kept = replace(best, model={})
         self._save(learner, best, last=(learner.epoch + 1) % self.every == 0)
 
     def after_fit(self, learner: Learner) -> None:
@@ -146,7 +142,11 @@ class Checkpoint(Callback):
         self._finish_writing()
         states = {BEST: best, LAST: learner.state() if last else None}
         if learner.folder is not None:
-            copies = {learner.folder / name: on_host(state) for name, state in states.items() if state is not None}
+            copies = {
+                learner.folder / name: replace(state, **to_host(vars(state)))
+                for name, state in states.items()
+                if state is not None
+            }
             self._writing = Background(partial(_write, copies, self.keep))
         if last:
             self._saved, self._saved_at = learner.position, monotonic()

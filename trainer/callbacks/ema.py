@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from augment.params import Count, Flag, Number, setting
 from augment.support.lazy import Tensor, nn, torch
-from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, Learner, Phase
-from trainer.optim.schedule import position
+from trainer.loop.callback import Callback, Learner, Phase, configurable
+from trainer.optim.settings import position
 
 
 @configurable
@@ -78,9 +78,8 @@ class EMA(Callback):
 
 def _averaged(model: nn.Module) -> Mapping[str, Tensor]:
     """Return the parameters and buffers that are averaged, each once; counters are left out."""
-    values: dict[str, Tensor] = dict(model.named_parameters())
-    values |= dict(model.named_buffers())
-    return {name: value for name, value in values.items() if value.is_floating_point()}
+    values = chain(model.named_parameters(), model.named_buffers())
+    return {name: value for name, value in values if value.is_floating_point()}
 
 
 def _copies(model: nn.Module) -> dict[str, Tensor]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from augment.params import Choice, Count, Text, setting
 from augment.support.errors import UserError
 from augment.support.lazy import nn
-from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, Learner
+from trainer.loop.callback import Callback, Learner, configurable
 from trainer.optim.layers import layer_of, matches
 
 
@@ -51,8 +49,13 @@ class Freeze(Callback):
         self._freeze(learner, self.frozen(learner.model, learner.epoch))
 
     def before_train(self, learner: Learner) -> None:
-        """Keep the running statistics of frozen layers."""
-        keep_statistics(learner.model, {n for n, p in learner.model.named_parameters() if not p.requires_grad})
+        """Put norms whose parameters are all frozen into evaluation mode; those without any follow the layer before."""
+        keeps = False
+        for module in learner.model.modules():
+            if own := list(module.parameters(recurse=False)):
+                keeps = not any(parameter.requires_grad for parameter in own)
+            if keeps and hasattr(module, "running_mean"):
+                module.eval()
 
     def after_fit(self, learner: Learner) -> None:
         """Unfreeze everything."""
@@ -68,11 +71,9 @@ class Freeze(Callback):
         return {name for name, number in layers.items() if number in numbers}
 
     def _freeze(self, learner: Learner, names: set[str]) -> None:
-        changed = False
-        for name, param in self._trainable.items():
-            if param.requires_grad == (name in names):
-                param.requires_grad_(name not in names)
-                changed = True
+        changed = [param for name, param in self._trainable.items() if param.requires_grad == (name in names)]
+        for param in changed:
+            param.requires_grad_(not param.requires_grad)
         if changed:
             learner.recapture()  # drops the gradients of frozen parameters, so that no optimizer moves them
 
@@ -93,14 +94,3 @@ class Freeze(Callback):
                 f"or a pattern of names such as {', '.join([*children][:5])}."
             )
         return frozen
-
-
-def keep_statistics(model: nn.Module, frozen: Collection[str]) -> None:
-    """Put norms whose parameters are all frozen into evaluation mode; those without any follow the layer before."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}  # a shared one has its first name
-    keeps = False
-    for module in model.modules():
-        if own := [names[id(parameter)] for parameter in module.parameters(recurse=False)]:
-            keeps = all(name in frozen for name in own)
-        if keeps and hasattr(module, "running_mean"):
-            module.eval()

@@ -15,8 +15,8 @@ from PIL import Image
 from augment.params import SENDS, Flag, Text, setting
 from augment.support.nested import leaves
 from augment.support.reading import locked
-from trainer.callbacks.registry import configurable
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
+from trainer.loop.callback import configurable
 
 _LOCAL = Path("outputs")
 _STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}

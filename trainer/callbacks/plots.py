@@ -3,17 +3,14 @@
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Count, setting
 from augment.support.background import Background
-from augment.support.lazy import Tensor
 from trainer.callbacks.checkpoint import best_model
-from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, Learner, Phase
+from trainer.loop.callback import Callback, Learner, Phase, configurable
 
 BATCH = "batch.png"
 REPORT = "report.html"  # of `trainer.report`
@@ -45,9 +42,13 @@ class Plots(Callback):
     def after_batch(self, learner: Learner) -> None:
         """Draw the first training batch, as it came out of the pipeline, in the background."""
         if learner.training and self._first is None and learner.folder is not None:
-            images, labels = as_fed(learner, learner.batch.images[: self.images], learner.batch.targets[: self.images])
-            draw = partial(_draw_first, learner.folder, learner.step + 1, images, labels)
-            self._first = Background(draw)
+            from augment.pipeline.batch import as_pixels
+
+            images = as_pixels(learner.batch.images[: self.images], learner.train_loader.plan)
+            targets = learner.batch.targets[: self.images]
+            each = targets if isinstance(targets, list) else targets.tolist()
+            labels = [learner.task.caption(target, learner.classes) for target in each]
+            self._first = Background(partial(_draw_first, learner.folder, learner.step + 1, images, labels))
 
     def after_epoch(self, learner: Learner) -> None:
         """Draw the figure after the last epoch, while the checkpoints are being written."""
@@ -80,12 +81,3 @@ def _draw_first(folder: Path, step: int, images: NDArray[np.uint8], labels: list
 
     if folder.is_dir():  # otherwise it was deleted, and drawing would create it again
         plot_batch(images, labels, folder / BATCH, title=f"training batch {step}, as fed")
-
-
-def as_fed(learner: Learner, images: Tensor, targets: Tensor | list[Any]) -> tuple[NDArray[np.uint8], list[str]]:
-    """Return training images as pixels, (N, H, W, 3), as they were fed, and their targets in words."""
-    from augment.pipeline.batch import as_pixels
-
-    each = targets if isinstance(targets, list) else targets.tolist()
-    captions = [learner.task.caption(target, learner.classes) for target in each]
-    return as_pixels(images, learner.train_loader.plan), captions

@@ -15,10 +15,8 @@ from augment.support.console import progress_bar
 from augment.support.text import duration, html_table
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, Learner, Phase
-from trainer.tasks.display import PACE, Column, MetricsRow
-from trainer.tasks.metric import columns_of
+from trainer.loop.callback import Callback, Learner, Phase, configurable
+from trainer.tasks.metric import PACE, Column, MetricsRow, columns_of
 
 _REDRAWN = 0.5  # seconds between two drawings of the table in a notebook
 

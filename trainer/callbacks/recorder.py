@@ -12,9 +12,7 @@ from augment.support.files import json_line, write_atomically
 from augment.support.lazy import Tensor, torch
 from augment.support.reading import append
 from trainer.loop.callback import Callback, Learner, Phase
-from trainer.tasks.display import MetricsRow
-from trainer.tasks.meter import Meter, Samples
-from trainer.tasks.metric import Metric
+from trainer.tasks.metric import Meter, Metric, MetricsRow, Samples
 from trainer.tasks.task import AUTO
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"

@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from augment.support.nested import leaves
-from trainer.callbacks.registry import configurable
 from trainer.callbacks.tracker import Cell, TrackedRun, Tracker
+from trainer.loop.callback import configurable
 
 FOLDER = "tensorboard"
 

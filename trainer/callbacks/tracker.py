@@ -24,11 +24,9 @@ from augment.support.text import as_bytes, printable
 from trainer.callbacks.checkpoint import best_model, best_of
 from trainer.callbacks.plots import BATCH, REPORT, Plots
 from trainer.callbacks.recorder import Recorder, StepRow
-from trainer.callbacks.registry import name_in_config
-from trainer.callbacks.steps import ParamScheduler
-from trainer.callbacks.stopping import status_of
+from trainer.callbacks.steps import ParamScheduler, ending_of
 from trainer.figures.images import worst_images
-from trainer.loop.callback import Callback, Learner, Phase
+from trainer.loop.callback import Callback, Learner, Phase, name_in_config
 from trainer.loop.checkpoint import BEST, BestModel
 
 # Names of what all trackers get besides metrics.
@@ -197,7 +195,7 @@ class Tracker(Callback):
         seconds = self.patience
         if self.checkpoint and learner.folder is not None and (learner.folder / BEST).is_file():
             seconds += (learner.folder / BEST).stat().st_size / 1e6
-        if not worker.close(partial(self._finish, status_of(learner)), seconds):
+        if not worker.close(partial(self._finish, ending_of(learner)), seconds):
             self._warn(f"not everything was sent within {seconds:.0f} s after the fit; the rest is not waited for")
 
     # --- its parts ---

@@ -16,8 +16,8 @@ from PIL import Image
 from augment.params import SENDS, Choice, Flag, Text, setting
 from augment.support.errors import UserError
 from augment.support.lazy import nn
-from trainer.callbacks.registry import configurable
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
+from trainer.loop.callback import configurable
 from trainer.loop.ranks import current
 from trainer.tasks.registry import smaller_is_better
 
@@ -55,9 +55,7 @@ class Wandb(Tracker):
         key, mode = f"{self._key}.mode", self.mode
         if mode == "auto":
             key, mode = "WANDB_MODE", os.environ.get("WANDB_MODE", "")
-        if mode != "online":
-            return
-        if current().is_main and not _has_account():
+        if mode == "online" and current().is_main and not _has_account():
             raise UserError(
                 f"{key}=online: there is no account of Weights & Biases here. Allowed: `wandb login`, or its key in "
                 f"WANDB_API_KEY; or {key}=offline, and `wandb sync` later."

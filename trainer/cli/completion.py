@@ -155,8 +155,8 @@ def declared() -> None:
     from augment.params import CacheSize, Choice, Flag, Param
     from augment.recipe.op import OPS
     from augment.recipe.steps import SPLITS
-    from trainer.callbacks.registry import known_callbacks
     from trainer.cli.help import overview, sections, topics
+    from trainer.loop.callback import known_callbacks
     from trainer.models.registry import MODELS
     from trainer.tasks.loss import LOSSES
 

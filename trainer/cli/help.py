@@ -17,13 +17,12 @@ from augment.recipe.op import OPS
 from augment.recipe.steps import Aug
 from augment.recipe.views import View, Views
 from augment.support.errors import UserError, nearest
-from trainer.callbacks.registry import known_callbacks
+from trainer.loop.callback import known_callbacks
 from trainer.loop.stages import StageSettings
 from trainer.models.registry import MODELS
 from trainer.optim.settings import OptimizerSettings
-from trainer.run.config import inner_keys
+from trainer.run.config import RunLabels, inner_keys
 from trainer.run.fit import Fit
-from trainer.run.labels import RunLabels
 from trainer.run.sweeping import LAUNCHERS, SearchSettings
 
 _WIDTH = 80

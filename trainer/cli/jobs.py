@@ -19,11 +19,9 @@ from trainer.cli import ranks
 from trainer.cli.ranks import with_resume
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
-from trainer.run.folder import named_folder, reserve, user_of
+from trainer.run.folder import Summary, named_folder, read_summary, reserve, user_of
 from trainer.run.identity import identity, identity_text
-from trainer.run.jobs import check_configs, run_job
-from trainer.run.overrides import AUTO, resumed_in, with_resumed
-from trainer.run.summary import Summary, read_summary
+from trainer.run.jobs import AUTO, check_configs, resumed_in, run_job, with_resumed
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def _same_runs(config: Config, pattern: Path) -> Iterator[Path]:
 
 def _is_same(config: Config, run: Path) -> bool:
     try:
-        return identity_text(identity(load_config(run))) == identity_text(identity(config))
+        return identity_text(identity(load_config(run))) == identity_text(identity(config.resolved))
     except UserError:  # not a configuration that can be read
         return False
 

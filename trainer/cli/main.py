@@ -26,8 +26,7 @@ from trainer.loop.ranks import leave
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import inner_keys
 from trainer.run.folder import named_folder, release, reserve
-from trainer.run.jobs import RanksError, check_configs, run_job
-from trainer.run.overrides import AUTO, resumed_in, with_resumed
+from trainer.run.jobs import AUTO, RanksError, check_configs, resumed_in, run_job, with_resumed
 
 # Keys of Hydra's own that have an effect, for a single run and for a sweep.
 _OF_RUNS = ("hydra.run.dir", "hydra.searchpath")
@@ -122,7 +121,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         )
     if launched() > 1:
         raise UserError("--multirun: each job trains on one GPU. Allowed: to start it without torchrun.")
-    from trainer.sweeps.start import Request, sweep
+    from trainer.sweeps.sweep.command import Request, sweep
 
     with nullcontext() if gate is None else gated(gate):
         return sweep(Request.of(tokens, options.config_name), signals)

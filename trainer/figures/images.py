@@ -16,7 +16,7 @@ from augment.data.images import open_image, orientation_of
 from augment.support.background import in_threads
 from augment.support.reading import UnreadableError, regular
 from trainer.tasks.display import WrongSample
-from trainer.tasks.meter import Samples
+from trainer.tasks.metric import Samples
 from trainer.tasks.task import Task
 
 SIDE = 160  # of a thumbnail, in pixels
@@ -28,12 +28,7 @@ def worst_images(
 ) -> list[tuple[WrongSample, ImageRef, Image.Image | None]] | None:
     """Return what a model gets most wrong, the worst first; None if nobody knows which images these are.
 
-    Args:
-        task: the task, which chooses them and may draw on them, see `Task.draw`.
-        samples: the predictions of a pass.
-        names: names of classes, labels or numbers.
-        files: the images of the pass in the order of their indices.
-        most: the most to return.
+    The task chooses them and may draw on them, see `Task.draw`; `files` are the images of the pass by index.
 
     Returns:
         For each its sample, its file, and a thumbnail; None in place of one that cannot be read.

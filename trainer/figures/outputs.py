@@ -1,19 +1,41 @@
 """Figures of a run: a batch, what a pass predicts, a test of learning rates."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
+from augment.drawing import text
 from augment.drawing.sheet import draw_batch
-from augment.drawing.text import BLUE, DPI, GRAY, INK, drawable, font, set_title, shorten, text_width
+from augment.drawing.text import BLUE, DPI, GRAY, INK, drawable, font, save_figure, set_title, shorten, text_width
 from augment.support.text import percent
-from trainer.figures.style import SMALL, TEXT, frame, new_figure
 from trainer.tasks.display import BarChart, FigureData, Matrix, Scatter
+
+SPLITS = (("train", GRAY), ("val", BLUE))
+TEXT, SMALL = 10, 9  # points
+# Matplotlib's font caches are shared by all threads.
+LOCK = Lock()
+
+
+frame = partial(text.frame, points=TEXT)
+
+
+@contextmanager
+def new_figure(path: Path, *, constrained: bool = True) -> Iterator[Figure]:
+    """Yield an empty figure to draw on, and save it as a PNG at the end."""
+    with LOCK:
+        figure = Figure(dpi=DPI, layout="constrained" if constrained else None)
+        yield figure
+        save_figure(figure, path, DPI, parents=False)  # a run's folder that was deleted is not made again
+
 
 MAX_BARS = 60
 MAX_SCATTERS = 9
@@ -38,13 +60,9 @@ def plot_outputs(figure: FigureData, path: Path) -> None:
 
 
 def plot_confusion(counts: NDArray[np.integer], classes: Sequence[str], path: Path, *, shares: bool = False) -> None:
-    """Draw a confusion matrix, each row colored by its share of the true class.
+    """Draw a confusion matrix, (C, C) with true rows and predicted columns, each row colored by its share of the class.
 
-    Args:
-        counts: (C, C) integers, rows true, columns predicted.
-        classes: C names.
-        path: the PNG to write.
-        shares: whether to write shares in place of counts.
+    With `shares`, they are written in place of counts.
     """
     size = len(classes)
     with new_figure(path, constrained=False) as figure:

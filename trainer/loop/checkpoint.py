@@ -4,21 +4,79 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import pickle
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
-from augment.support.errors import UserError
+from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
 from augment.support.lazy import Tensor, torch
 from augment.support.reading import contents, regular
-from trainer.loop.plain import DamagedError, check_tensors, is_whole, read_plain
+
+_BROKEN = (
+    *(OSError, EOFError, LookupError, RuntimeError, ValueError, OverflowError, TypeError, AttributeError),
+    *(zipfile.BadZipFile, struct.error, zlib.error),
+)
+
+
+class DamagedError(UserError):
+    """A checkpoint is missing, cut short, or differs from what was written."""
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether every part of a file matches its checksum, which PyTorch does not verify."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except _BROKEN:
+        return False
+
+
+def read_plain(path: Path, device: torch.device | None = None) -> Any:
+    """Read what `torch.save` wrote, with its tensors on the device (default: the CPU).
+
+    Raises:
+        DamagedError: the file is cut short, or something else, such as one of PyTorch before version 1.6.
+        UserError: it is compressed, or holds objects of other types.
+    """
+    # torch.load would mistake anything else for one of its own old formats, and fail in unpredictable ways.
+    if not is_whole(path):
+        raise DamagedError(f"{path}: not a checkpoint, or cut short.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                raise UserError(f"{path}: not a checkpoint: it is compressed, and those of PyTorch never are.")
+        return torch.load(path, map_location=device or "cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # its message would advise loading it anyway
+        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = f" ({found[1]})" if found else ""
+        raise UserError(f"{path}: not a checkpoint: it holds more than plain values and tensors{what}.") from error
+    except _BROKEN as error:
+        raise UserError(f"{path}: not a checkpoint, or cut short ({first_line(error)}).") from error
+
+
+def check_tensors(tensors: Iterable[object], path: Path) -> None:
+    """Check that values are tensors that are no larger than what their file holds of them.
+
+    Raises:
+        UserError: one is something else, or repeats its numbers.
+    """
+    for value in tensors:
+        if not isinstance(value, torch.Tensor):
+            raise UserError(f"{path}: holds other types than a checkpoint does.")
+        if value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes():
+            raise UserError(f"{path}: holds a tensor that is larger than its file.")
+
 
 LAST, BEST = "last.pt", "best.pt"
-COUNTERS = "num_batches_tracked"  # how the names of batch norms' counters of training batches end
 
 # Version of the file format. Increase it with every change to the classes below, or to the states inside them.
 FORMAT = 1
@@ -63,11 +121,6 @@ class BestModel:
     samples: dict[str, Tensor] | None
     classes: tuple[str, ...]  # names of the classes, labels or numbers
     task: str
-
-    def without_weights(self) -> BestModel:
-        """Return a copy with no more of the model's state than the counters of batch norms, on the host."""
-        counters = {name: value for name, value in self.model.items() if name.endswith(COUNTERS)}
-        return replace(self, model=to_host(counters))
 
 
 S = TypeVar("S", bound=FitState | BestModel)
@@ -182,11 +235,6 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"].cpu())
     if state["cuda"] and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"][0].cpu(), device)
-
-
-def on_host(state: S) -> S:
-    """Return a copy of a state in the host's memory, which training does not change."""
-    return type(state)(**to_host(vars(state)))
 
 
 def to_host(value: Any) -> Any:

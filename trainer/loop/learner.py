@@ -14,13 +14,12 @@ from torch.optim import Optimizer
 from augment.pipeline.batch import Batch
 from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
 from trainer.loop.checkpoint import FitState, random_state, set_random_state, to_host
-from trainer.loop.counts import Counts, Position
-from trainer.loop.protocols import BatchLoader, checked_loaders, make_optimizer
-from trainer.loop.ranked import make_runner
+from trainer.loop.counts import BatchLoader, Counts, Position, checked_loaders, make_optimizer
 from trainer.loop.ranks import current
+from trainer.loop.recorded import make_runner
 from trainer.loop.runner import Runner
 from trainer.loop.settings import LoopSettings
-from trainer.tasks.losses import LossFunction
+from trainer.tasks.loss import LossFunction
 from trainer.tasks.registry import DEFAULT, task_named
 from trainer.tasks.task import Task
 
@@ -43,7 +42,7 @@ class Learner(Counts):
         loss_function: `(outputs, targets) -> scalar`, a mean over the batch.
         val_loss_function: that of validation; None: `loss_function`.
         callbacks: see `trainer.loop.callback`.
-        runner: makes what does the work of batches; None: as `settings` say, see `trainer.loop.ranked.make_runner`.
+        runner: makes what does the work of batches; None: as `settings` say, see `trainer.loop.recorded.make_runner`.
         folder: where callbacks write; None: nowhere.
         classes: names of classes, labels or numbers.
         task: measures passes and averages views; None: classification.

@@ -1,6 +1,6 @@
 """The work of a batch: forward, backward and the optimizer's step, here one after the other, as PyTorch does it.
 
-`trainer.loop.recorded` records it as CUDA graphs, and `trainer.loop.ranked` adds what several processes exchange.
+`trainer.loop.recorded` records it as CUDA graphs, and `trainer.loop.recorded` adds what several processes exchange.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
 from augment.pipeline.batch import Batch
 from trainer.loop.callback import Learner
+from trainer.loop.counts import check_outputs
 from trainer.loop.graphs import Tensors
-from trainer.loop.protocols import check_outputs
-from trainer.tasks.losses import LossFunction
-from trainer.tasks.tta import average
+from trainer.tasks.loss import LossFunction
+from trainer.tasks.task import Task
 
 
 class Pass(NamedTuple):
@@ -156,6 +156,22 @@ class Runner:
 
     def _zero(self) -> None:
         self._optimizer.zero_grad()
+
+
+def average(model: nn.Module, images: Tensor, tta: str, task: Task[Any]) -> Tensor:
+    """Return a model's outputs for images, with "flip" averaged with those for their mirror images.
+
+    Probabilities are averaged, not logits: their mean is what one reads in a table of probabilities, and no single view
+    can rule a class out. The mean is returned as a logarithm, so that softmax gives it back and cross-entropy is the
+    loss of the averaged prediction. The model sees one view after the other, so that a batch takes no more memory.
+
+    Images are (N, 3, height, width), outputs (N, ...) float32; with "none" the model's output as it is.
+    """
+    output: Tensor = model(images)
+    if tta == "none":
+        return output
+    mirrored = task.unmirrored(model(images.flip(3)).float(), model)
+    return task.average([(0.5, output.float()), (0.5, mirrored)])
 
 
 class Scaler(GradScaler):

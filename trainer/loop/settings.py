@@ -9,8 +9,8 @@ from augment.support.errors import UserError
 from augment.support.lazy import torch
 from augment.support.process import launched, local_rank
 from augment.support.text import amount
-from trainer.tasks.tta import TTA
 
+TTA = ("none", "flip")  # test-time augmentation: nothing, or the outputs for an image and its mirror image, averaged
 _GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # how they are also called
 
 
@@ -43,10 +43,8 @@ class LoopSettings:
             aliases=("grad_accum", "accumulate_grad_batches", "gradient_accumulation_steps"),
             default=1,
             within=(1, 10**6),
-            doc=(
-                "batches per optimizer step, in which each image counts the same; data.balance=weights is relative "
-                "within each batch"
-            ),
+            doc="batches per optimizer step, in which each image counts the same; data.balance=weights is relative "
+            "within each batch",
         )
     )
     limit_batches: int | None = setting(
@@ -77,10 +75,8 @@ class LoopSettings:
             aliases=("amp", "mixed_precision", "dtype"),
             default="fp32",
             options=("fp32", "tf32", "bf16", "fp16"),
-            doc=(
-                "precision of the forward pass; fp32: with convolutions in TF32 on a GPU, as PyTorch's default; tf32: "
-                "matrix products, too; bf16, fp16: autocast, fp16 with loss scaling, for GPUs without bf16"
-            ),
+            doc="precision of the forward pass; fp32: with convolutions in TF32 on a GPU, as PyTorch's default; tf32: "
+            "matrix products, too; bf16, fp16: autocast, fp16 with loss scaling, for GPUs without bf16",
         )
     )
     gpus: int | None = setting(
@@ -88,10 +84,8 @@ class LoopSettings:
             aliases=("devices", "num_gpus", "n_gpus", "world_size"),
             optional=True,
             within=(1, 4096),
-            doc=(
-                "processes that train together, one per GPU, or with device=cpu on the CPU; null: those that torchrun "
-                "started, or one"
-            ),
+            doc="processes that train together, one per GPU, or with device=cpu on the CPU; null: those that torchrun "
+            "started, or one",
         )
     )
     sync_batchnorm: bool = setting(

@@ -27,10 +27,8 @@ class Model:
     weights: str | None = setting(
         Text(
             optional=True,
-            doc=(
-                "start from the weights of this file (.safetensors or a PyTorch checkpoint) or run folder; the head is "
-                "new unless the classes are the same"
-            ),
+            doc="start from the weights of this file (.safetensors or a PyTorch checkpoint) or run folder; the head is "
+            "new unless the classes are the same",
         )
     )
 

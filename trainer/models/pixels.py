@@ -1,15 +1,12 @@
 """Models with an output for each pixel and class, (N, classes, height, width), for segmentation."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
 from augment.params import Flag, Size, Text, setting
-from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD
 from augment.support.errors import UserError, first_line, missing_package, suggest
-from augment.support.lazy import Tensor, nn
-from trainer.models.backbones import Backbone
+from augment.support.lazy import nn
 from trainer.models.base import Channels, Pretrained, model
 from trainer.models.timm_models import Timm
 
@@ -104,42 +101,6 @@ class Smp(Pretrained):
             return None
         params = smp.encoders.get_preprocessing_params(self.name)
         return tuple(params["mean"]), tuple(params["std"])
-
-
-@model("torchvision")
-@dataclass(frozen=True, kw_only=True)
-class Torchvision(Backbone):
-    """A segmentation model of torchvision, by its name there."""
-
-    task: ClassVar[str] = "segment"
-
-    name: str = setting(Text(required=True, doc="a segmentation model of torchvision, like lraspp_mobilenet_v3_large"))
-    pretrained: bool = setting(
-        Flag(default=False, doc="start from ImageNet weights of the backbone; model.weights takes precedence")
-    )
-
-    def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it."""
-        from torchvision.models import get_model, list_models, segmentation
-
-        if self.name not in (known := list_models(module=segmentation)):
-            raise UserError(f"model.name: unknown model '{self.name}'.{suggest(self.name, known)}")
-        backbone = "DEFAULT" if self.loads else None
-        network: nn.Module = get_model(self.name, weights=None, weights_backbone=backbone, num_classes=classes)
-        network.register_forward_hook(_logits)  # not a module around it, so that names of tensors are torchvision's
-        return network
-
-    def normalization(self) -> tuple[Channels, Channels] | None:
-        """Return those of ImageNet with a pretrained backbone."""
-        return (IMAGENET_MEAN, IMAGENET_STD) if self.loads else None
-
-    def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
-        """Return the tensors without those of an auxiliary classifier, which is not trained here."""
-        return {name: tensor for name, tensor in tensors.items() if not name.startswith("aux_classifier.")}
-
-
-def _logits(network: "nn.Module", _: Any, outputs: "Mapping[str, Tensor]") -> "Tensor":
-    return outputs["out"]
 
 
 def _smp() -> Any:

@@ -6,16 +6,14 @@ The settings of a model build its network, and only then import PyTorch, which t
 from dataclasses import dataclass
 from typing import ClassVar
 
-import trainer.models.detector
-import trainer.models.pixels  # noqa: F401  # so that their models are in the registry
 from augment.params import Choice, Count, Flag, Number, Size, parse_named, setting
 from augment.support.errors import UserError, first_line
 from augment.support.lazy import nn, torch
-from trainer.models.base import MODELS as MODELS
-from trainer.models.base import Channels as Channels
-from trainer.models.base import Model as Model
-from trainer.models.base import model as model
-from trainer.models.timm_models import Timm as Timm
+from trainer.models import pixels, torchvision_models  # noqa: F401  # so that their models are in the registry
+from trainer.models.base import MODELS, Channels, Model, model
+from trainer.models.timm_models import Timm
+
+__all__ = ["MODELS", "Channels", "Model", "Timm", "check_model", "count_parameters", "model", "parse_model"]
 
 
 def parse_model(given: object) -> Model:
@@ -102,12 +100,7 @@ def check_model(
 ) -> "nn.Module":
     """Build the network on the device "meta", without weights, to detect mistakes early, and return it.
 
-    Args:
-        settings: the model's settings.
-        classes: number of classes.
-        size: that of the images that it is built for.
-        fed: that of the images that it is fed; None: the same.
-        key: where that was given, for the message.
+    It is built for images of `size`, and fed those of `fed`, which `key` names for the message.
 
     Raises:
         UserError: see `Model.build`; or an image of that size does not fit through the network, or there is not one

@@ -79,15 +79,11 @@ class Timm(Pretrained):
         except (TypeError, AssertionError) as error:
             if not own:
                 raise
-            self._check_options(timm, own)
+            with torch.device("meta"):  # the signature of the model's class, as functions of timm hide it
+                takes = signature(type(timm.create_model(self.name))).parameters
+            check_known(own, {name: None for name in takes if name not in _ELSEWHERE}, "model.options")
             raise UserError(f"model.options: {self.name} cannot be made with them: {first_line(error)}.") from error
         return network
-
-    def _check_options(self, timm: Any, own: Mapping[str, Any]) -> None:
-        """Check the names of options against the signature of the model's class, as functions of timm hide them."""
-        with torch.device("meta"):
-            takes = signature(type(timm.create_model(self.name))).parameters
-        check_known(own, {name: None for name in takes if name not in _ELSEWHERE}, "model.options")
 
     def normalization(self) -> tuple[Channels, Channels] | None:
         """Return those of the pretrained weights, also for a file of weights."""

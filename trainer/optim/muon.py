@@ -162,7 +162,10 @@ def _updates(params: list[Tensor], directions: list[Tensor], lr: float | Tensor,
         shapes[rows, param.numel() // rows, _in_memory_order(param, direction)].append(index)
     updates: list[Tensor] = [torch.empty(0)] * len(params)
     for (rows, columns, in_order), indices in shapes.items():
-        batch = torch.stack([_matrix(directions[i], rows, columns, in_order) for i in indices])
+        picked = (directions[i] for i in indices)
+        layout = (rows, columns), (columns, 1)
+        matrices = [d.as_strided(*layout, d.storage_offset()) if in_order else d.reshape(rows, columns) for d in picked]
+        batch = torch.stack(matrices)
         scale = max(1.0, rows / columns) ** 0.5
         batch = orthogonalize(batch, iterations).to(batch.dtype) * (lr * -scale)
         # orthogonalize may return tall matrices as transposed views.
@@ -187,12 +190,6 @@ def _in_memory_order(param: Tensor, direction: Tensor) -> bool:
         and param.stride(0) == param.numel() // rows
         and (param.is_contiguous() or param.is_contiguous(memory_format=torch.channels_last))
     )
-
-
-def _matrix(direction: Tensor, rows: int, columns: int, in_order: bool) -> Tensor:
-    if in_order:
-        return direction.as_strided((rows, columns), (columns, 1), direction.storage_offset())
-    return direction.reshape(rows, columns)
 
 
 def hidden_matrices(network: nn.Module) -> set[str]:

@@ -1,12 +1,98 @@
 """Settings of the optimizer and of the schedules."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from augment.params import Choice, Count, Flag, Number, OptionMap, Text, setting
 from augment.support.errors import UserError
-from trainer.optim.schedule import Schedule, constant, flat_cos, one_cycle, step
+
+Schedule = Callable[[float], float]
+
+
+def position(step: int, total_steps: int) -> float:
+    """Return how far step `step` (from 0) is in a run of `total_steps` steps, clamped to [0, 1]."""
+    return min(max(step, 0), total_steps) / total_steps
+
+
+def constant(value: float) -> Schedule:
+    """Return a schedule that is always `value`."""
+    return _Schedule(f"constant({value})", lambda at: value)
+
+
+def cos(start: float, end: float) -> Schedule:
+    """Return half a cosine wave from `start` to `end`, flat at both (Loshchilov and Hutter, 2017, arXiv:1608.03983)."""
+    return _Schedule(f"cos({start}, {end})", lambda at: _between(start, end, (1.0 - math.cos(math.pi * at)) / 2.0))
+
+
+def exp(start: float, end: float) -> Schedule:
+    """Return the exponential curve from `start` to `end`, which are positive: the same factor in every step."""
+    return _Schedule(f"exp({start}, {end})", lambda at: end if at == 1.0 else start * (end / start) ** at)
+
+
+def one_cycle(peak: float, *, start: float, end: float, warmup: float = 0.3) -> Schedule:
+    """Return a cosine from `start` up to `peak` over the share `warmup` of the run, then a cosine down to `end`.
+
+    After Smith and Topin (2018, arXiv:1708.07120), with the cosine of fastai in place of straight lines.
+    """
+    rule = partial(_in_turn, warmup, cos(start, peak), cos(peak, end))
+    return _Schedule(f"one_cycle({peak}, start={start}, end={end}, warmup={warmup})", rule)
+
+
+def flat_cos(peak: float, *, end: float = 0.0, flat: float = 0.75) -> Schedule:
+    """Return `peak` over the share `flat` of the run, then a cosine down to `end` (fastai's fit_flat_cos)."""
+    rule = partial(_in_turn, flat, constant(peak), cos(peak, end))
+    return _Schedule(f"flat_cos({peak}, end={end}, flat={flat})", rule)
+
+
+def step(value: float, *, share: float, factor: float) -> Schedule:
+    """Return `value`, times `factor` each time that another `share` of the run is over."""
+    text = f"step({value}, share={share}, factor={factor})"
+    # A float may be just below the multiple that it is.
+    return _Schedule(text, lambda at: value * factor ** math.floor(at / share + 1e-9))
+
+
+def drops(scores: Iterable[float], patience: int) -> int:
+    """Return how often a value on a plateau has fallen after epochs with these scores, of which larger ones are better.
+
+    It falls after `patience` epochs without a better score, the first time and from each fall on; NaN is no score, and
+    after an epoch without one it does not fall.
+    """
+    best, waited, count = -math.inf, 0, 0
+    for score in scores:
+        waited += 1
+        if score > best:
+            best, waited = score, 0
+        elif waited >= patience and not math.isnan(score):
+            count, waited = count + 1, 0
+    return count
+
+
+@dataclass(frozen=True, repr=False)
+class _Schedule:
+    """A rule on [0, 1], clamped outside; prints as the call that made it."""
+
+    text: str
+    rule: Schedule = field(compare=False)
+
+    def __call__(self, position: float) -> float:
+        return self.rule(min(max(position, 0.0), 1.0))
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _between(start: float, end: float, weight: float) -> float:
+    # start + (end - start) may differ from end by a rounding error.
+    return end if weight == 1.0 else start + (end - start) * weight
+
+
+def _in_turn(share: float, first: Schedule, second: Schedule, position: float) -> float:
+    if position < share or share == 1.0:
+        return first(position / share)
+    return second((position - share) / (1.0 - share))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +119,8 @@ class OptimizerSettings:
         Number(
             optional=True,
             within=(0, 0.9999),
-            doc=(
-                "momentum of SGD and Muon; beta1 of AdamW and similar optimizers; null: the optimizer's default, but "
-                "0.9 for SGD and others whose default is 0"
-            ),
+            doc="momentum of SGD and Muon; beta1 of AdamW and similar optimizers; null: the optimizer's default, but "
+            "0.9 for SGD and others whose default is 0",
         )
     )
     beta2: float | None = setting(
@@ -58,10 +142,8 @@ class OptimizerSettings:
             optional=True,
             within=(0, 1),
             above=0,
-            doc=(
-                "for fine-tuning: ratio of each layer's learning rate to that of the next layer towards the head; "
-                "null: 1"
-            ),
+            doc="for fine-tuning: ratio of each layer's learning rate to that of the next layer towards the head; "
+            "null: 1",
         )
     )
     optimizer_options: Mapping[str, Any] | None = setting(

@@ -16,11 +16,10 @@ from augment.support.text import printable
 from trainer.callbacks.checkpoint import best_model, best_of
 from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.registry import configurable
-from trainer.loop.callback import Callback, Phase
+from trainer.loop.callback import Callback, Phase, configurable
 from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord, write_best
+from trainer.run.folder import RUNNING, Summary, summarize
 from trainer.run.run_folder import RunFolder
-from trainer.run.summary import RUNNING, Summary, summarize
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner

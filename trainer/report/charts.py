@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from augment.drawing.text import BLUE
 from augment.support.text import amount
-from trainer.figures.style import LOCK, SPLITS, frame
+from trainer.figures.outputs import LOCK, SPLITS, frame
 from trainer.report.record import RunRecord
 
 _FAINT = "0.75"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from jinja2 import TemplateError
 
-from augment.cli.parser import USAGE, Parser, readable_errors, writing
+from augment.cli.parser import Parser, readable_errors, writing
 from augment.support.errors import UserError, describe_error
 from augment.support.reading import check_folder
 from trainer.report.page import write_record
@@ -21,9 +21,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("trainer report", "Write the reports of runs again.", _EXAMPLES, arguments="RUN_FOLDER ...")
     with readable_errors():
         _, folders, overrides = parser.split_paths(arguments)
-        if not folders:
-            sys.stdout.write(parser.format_help())
-            return USAGE
         if overrides:
             raise UserError(f"{overrides[0]}: not allowed here. Allowed: folders of runs.")
         for folder in folders:

@@ -11,8 +11,9 @@ from trainer.loop.checkpoint import LAST
 from trainer.report.charts import column
 from trainer.report.record import RunRecord
 from trainer.run.facts import FACTS_FILE
-from trainer.run.summary import KILLED, RUNNING
-from trainer.tasks.display import Finding, MetricsRow
+from trainer.run.folder import KILLED, RUNNING
+from trainer.tasks.display import Finding
+from trainer.tasks.metric import MetricsRow
 
 
 def findings(record: RunRecord) -> list[Finding]:

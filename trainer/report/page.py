@@ -4,13 +4,13 @@ import re
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from math import isfinite, nan
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from augment.support.files import write_atomically
 from augment.support.text import amount, duration, percent
@@ -21,7 +21,7 @@ from trainer.report.charts import charts
 from trainer.report.findings import findings
 from trainer.report.record import REPORT_FILE, RunRecord
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
-from trainer.run.summary import FINISHED, RUNNING
+from trainer.run.folder import FINISHED, RUNNING
 from trainer.tasks.task import AUTO
 
 _MOST_PIXELS, _WITHIN = 2**26, (1600, 2**26)  # of a figure; those of a run have a tenth of the pixels
@@ -43,7 +43,15 @@ def render(record: RunRecord) -> str:
     run, ending, folder = record.run, record.ending, record.run.folder.resolve()
     running = ending.status == RUNNING
     resumable = not running and ending.status != FINISHED and (run.folder / LAST).is_file()
-    return template().render(
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,  # names of classes and files may be anything
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = percent
+    return environment.get_template("page.html.jinja").render(
         # A run that has only the name of its folder is shown with the folder above it.
         name=ending.name if ending.name not in ("", folder.name) else "/".join(folder.parts[-2:]),
         reload=RELOAD if running else 0,
@@ -64,20 +72,6 @@ def render(record: RunRecord) -> str:
         table=_table(record),
         notes=run.notes,
     )
-
-
-@cache
-def template() -> Template:
-    """Return the template of the page; compiling it takes a while."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,  # names of classes and files may be anything
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["percent"] = percent
-    return environment.get_template("page.html.jinja")
 
 
 def _headline(record: RunRecord) -> dict[str, Any]:

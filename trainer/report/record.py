@@ -20,10 +20,10 @@ from augment.support.reading import contents, read_as
 from trainer.callbacks.plots import REPORT
 from trainer.figures.images import SIDE, data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel, load
+from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, Summary
 from trainer.run.run_folder import RunFolder
-from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, Summary
-from trainer.tasks.display import Block, Display, Finding, Matrix, MetricsRow, WrongSample
-from trainer.tasks.meter import Samples
+from trainer.tasks.display import Display, Finding, Matrix, WrongSample
+from trainer.tasks.metric import MetricsRow, Samples
 from trainer.tasks.metrics.classification import wilson_interval
 from trainer.tasks.registry import best_row, task_named, task_of
 
@@ -99,11 +99,8 @@ class RunRecord:
     ) -> None:
         """Add what the best epoch achieved, if a function can read it; otherwise note why not.
 
-        Args:
-            read: the function.
-            files: the validation images in the order of their indices.
-            most: the most of those that it gets wrong to draw.
-            maps: returns where the model looks in samples at some positions; nothing if nobody knows.
+        Of the validation images, `files` by index, at most so many are drawn that it gets wrong, with maps of where the
+        model looks if somebody knows.
         """
         try:
             with contents(self.run.folder / BEST):
@@ -122,7 +119,11 @@ class RunRecord:
             self.best_pass = BestPass(
                 epoch=best.row["epoch"],
                 images=None if worst is None else tuple(_mistakes(worst, samples, maps)),
-                blocks=tuple(map(_plain, task.section(samples, names))),
+                blocks=tuple(
+                    {"kind": type(block).__name__, **vars(block)}
+                    | ({"counts": block.counts.tolist()} if isinstance(block, Matrix) else {})
+                    for block in task.section(samples, names)
+                ),
                 findings=tuple(task.findings(samples, names)),
                 total=right[1] if right else 0,
                 interval=wilson_interval(*right) if right else None,
@@ -138,12 +139,6 @@ def _mistakes(
     for (wrong, file, image), beside in zip_longest(worst, looks):
         uris = ("" if each is None else data_uri(each, "JPEG", 82) for each in (image, beside))
         yield Mistake(name_of(file), wrong.true, wrong.predicted, wrong.confidence, *uris)
-
-
-def _plain(block: Block) -> dict[str, Any]:
-    """Return a block as it is written to a file."""
-    counts = {"counts": block.counts.tolist()} if isinstance(block, Matrix) else {}
-    return {"kind": type(block).__name__, **vars(block), **counts}
 
 
 def read_record(folder: Path) -> RunRecord:

@@ -47,12 +47,8 @@ def make_loader(
 ) -> Loader:
     """Make the loader of a split as configured; on a GPU that of validation images has larger batches.
 
-    Args:
-        config: the configuration.
-        plan: what is done to the images.
-        split: the images.
-        placement: where they are decoded; None: chosen for the split, without a trial of decoders.
-        classes: names of the classes; none: those of the configured data.
+    Without a placement of decoding it is chosen for the split, without a trial of decoders; without names of classes,
+    they are those of the configured data.
     """
     device = config.fit.torch_device()
     if placement is None:

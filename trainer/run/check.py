@@ -9,9 +9,8 @@ from trainer.run.config import Config
 from trainer.run.weights import check_weights, require_start
 from trainer.tasks.loss import check_loss
 from trainer.tasks.metric import columns_of
-from trainer.tasks.registry import ALL_MONITORED, check_metrics, task_named
+from trainer.tasks.registry import ALL_MONITORED, check_metrics, check_views, task_named
 from trainer.tasks.task import AUTO
-from trainer.tasks.tta import check_views
 
 
 def check_config(config: Config) -> None:

@@ -3,9 +3,11 @@
 Nothing here imports PyTorch or DALI; `trainer.run.check` checks what has to be tried out.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,7 +20,7 @@ from augment.data.dataset import Dataset
 from augment.data.images import portable_name
 from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
-from augment.params import parse_params, parse_settings, plain_value, settings
+from augment.params import Text, Texts, parse_params, parse_settings, plain_value, setting, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
 from augment.support.errors import UserError
@@ -27,32 +29,40 @@ from augment.support.nested import section_of
 from augment.support.own_code import load_plugins
 from augment.support.process import launched
 from augment.support.reading import contents, read_object
-from augment.support.secrets import as_written
+from augment.support.secrets import as_written, masked
+from augment.support.text import clip
 from augment.support.yaml_files import read_yaml
-from trainer.callbacks.registry import complete_callbacks, known_callbacks, parse_callbacks
-from trainer.loop.callback import Callback
+from trainer.loop.callback import Callback, known_callbacks, parse_callbacks
 from trainer.loop.stages import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
 from trainer.run.fit import Fit, check_ranks, parse_fit
-from trainer.run.labels import RunLabels
-from trainer.run.older import with_one_loss
+from trainer.run.identity import refuse_removed, with_one_loss
 from trainer.run.sweeping import LAUNCHERS, SearchSettings
 
 CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
 LEFT_OUT_FILE = "left_out.json"
 
-# Settings of older versions: their defaults, and what there is in their place.
-REMOVED: Mapping[str, tuple[Any, str]] = {
-    "fit.auto_batch_size": (False, "a smaller fit.batch_size, with fit.accumulate for steps of as many images"),
-    "fit.skip_nonfinite": (0, "a smaller fit.lr, or callbacks.grad_clip; a loss that is not finite ends the run"),
-    "hydra.sweeper.directions": ((), "hydra.sweeper.metrics alone; each score improves in its own way"),
-    "hydra.sweeper.enqueue": (None, "a sweep over these values, as jobs of the same folder"),
-    "hydra.sweeper.storage": (None, "the study in the sweep's folder, which hosts may share"),
-}
-
 # For what a folder may decide.
 KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLabels:
+    """What people call a run."""
+
+    name: str | None = setting(
+        Text(
+            optional=True,
+            doc="name in the report and in trackers; null: what a sweep varies, otherwise the name of the folder",
+        )
+    )
+    tags: tuple[str, ...] = setting(Texts(default=(), doc="tags in summary.json and in trackers"))
+
+    @property
+    def written_tags(self) -> tuple[str, ...]:
+        """The tags, without secrets."""
+        return tuple(as_written(self.tags))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,14 +118,14 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     if launched() > 1:
         fit = replace(fit, gpus=fit.gpus or launched())
     check_ranks(fit, aug.size)
-    callbacks = given.get("callbacks") or {}
+    callbacks, known = parse_callbacks(given.get("callbacks") or {}), known_callbacks()
     run = parse_settings(RunLabels, given.get("run"), "run")
     return Config(
         data=data,
         model=model,
         aug=aug,
         fit=fit,
-        callbacks=parse_callbacks(callbacks),
+        callbacks=tuple(partial(known[name], **values) for name, values in callbacks.items()),
         seed=top["seed"],
         run=run,
         resolved={
@@ -125,19 +135,12 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             | {"views": plain_views(aug)}
             | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
             "fit": _plain(fit) | {"stages": plain_stages(fit.stages)},
-            "callbacks": complete_callbacks(callbacks),
+            "callbacks": callbacks,
             "seed": top["seed"],
             "plugins": list(top["plugins"]),
             "run": _plain(run),
         },
     )
-
-
-def refuse_removed(section: str, given: Mapping[str, Any]) -> None:
-    """Refuse settings of older versions in a section."""
-    for name in given:
-        if (found := REMOVED.get(f"{section}.{name}")) is not None:
-            raise UserError(f"{section}.{name}: is gone since 0.13.0. Allowed: {found[1]}.")
 
 
 def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels] | None:
@@ -216,28 +219,15 @@ def run_first(paths: Sequence[Path]) -> Sequence[Path]:
 
 
 def load_config(folder: Path) -> dict[str, Any]:
-    """Read the configuration of a run from its folder.
+    """Read the configuration of a run from its folder, or raise a UserError.
 
     Interpolations stay text; `augment.cli.trust` describes when they are resolved.
-
-    Raises:
-        UserError: the folder has none, or it cannot be read.
     """
     file = config_file(folder)
     loaded = read_yaml(file, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run.")
     return with_one_loss({str(key): value for key, value in loaded.items()})
-
-
-def without_removed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain configuration of a run, perhaps of an older version, without the settings that are gone."""
-    return {
-        section: {name: value for name, value in values.items() if f"{section}.{name}" not in REMOVED}
-        if isinstance(values, Mapping)
-        else values
-        for section, values in config.items()
-    }
 
 
 def write_left_out(folder: Path, dataset: Dataset) -> None:
@@ -265,3 +255,26 @@ def _name_of(settings: object, registry: Mapping[str, type]) -> str:
 def _plain(section: Any) -> dict[str, Any]:
     """Return a section as plain values that parse to the same section."""
     return {name: plain_value(getattr(section, name)) for name in settings(type(section))}
+
+
+# Characters of a derived name; the rest of a long override says little.
+_LONGEST = 120
+
+
+def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str:
+    """Return the name of a run: configured, or by the overrides in which it differs from others of its sweep."""
+    if labels.name is not None:
+        return str(as_written(labels.name))
+    return varied_name(varied) or folder.resolve().name
+
+
+def varied_name(varied: Sequence[str]) -> str:
+    """Return overrides as a name: "rotate.p=0.075 seed=1" for aug.train.rotate.p=0.075 and seed=1.
+
+    A key loses its section, unless another key would then be the same.
+    """
+    pairs = [masked(override.lstrip("+~")).partition("=") for override in varied]
+    short = {key: ".".join(key.split(".")[1:][-2:]) or key for key, _, _ in pairs}
+    times = Counter(short.values())
+    name = " ".join(f"{key if times[short[key]] > 1 else short[key]}{is_}{value}" for key, is_, value in pairs)
+    return clip(name, _LONGEST)

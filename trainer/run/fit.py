@@ -11,7 +11,7 @@ from augment.support.text import amount
 from trainer.loop.settings import LoopSettings
 from trainer.loop.stages import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.optim.settings import ScheduleSettings
-from trainer.tasks.losses import LossSettings
+from trainer.tasks.loss import LossSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,19 +29,15 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
     drop_last: bool = setting(
         Flag(
             default=False,
-            doc=(
-                "leave out the smaller last training batch, which differs between epochs; needed if it is a single "
-                "small image, on which batch norm cannot train"
-            ),
+            doc="leave out the smaller last training batch, which differs between epochs; needed if it is a single "
+            "small image, on which batch norm cannot train",
         )
     )
     fresh_statistics: bool | None = setting(
         Flag(
             optional=True,
-            doc=(
-                "let running statistics of batch norms begin anew in each epoch; null: in epochs of fewer than 50 "
-                "batches, unless the model starts from given weights"
-            ),
+            doc="let running statistics of batch norms begin anew in each epoch; null: in epochs of fewer than 50 "
+            "batches, unless the model starts from given weights",
         )
     )
     threads: int | None = setting(
@@ -56,10 +52,8 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
         Text(
             aliases=("checkpoint", "ckpt", "resume_from"),
             optional=True,
-            doc=(
-                "folder of a run to resume; auto: the newest run of the same configuration unless it has finished, "
-                "or a new run if there is none"
-            ),
+            doc="folder of a run to resume; auto: the newest run of the same configuration unless it has finished, "
+            "or a new run if there is none",
         )
     )
     stages: tuple[StageSettings, ...] = field(default=())

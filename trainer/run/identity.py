@@ -1,14 +1,59 @@
-"""What makes two configurations the same: the one form that everything compares which tells configurations apart."""
+"""What makes two configurations the same, also of older versions: the one form in which everything compares them."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from augment.support.errors import UserError
 from augment.support.nested import section_of
 from augment.support.secrets import as_written
-from trainer.callbacks.registry import known_callbacks
-from trainer.run.config import REMOVED, Config
-from trainer.run.older import with_older_losses
+from trainer.loop.callback import known_callbacks
+from trainer.models.registry import MODELS
+
+_DEFAULTS = {"regression_loss": "huber", "mask_loss": "ce"}
+_LOSSES = {"regression_loss": "huber|mse|mae", "mask_loss": r"(ce|dice|focal)(\+(ce|dice|focal))*"}
+_KEY = re.compile(r"(?<=\bfit\.)(regression|mask)_loss$")
+
+
+def with_one_loss(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with `fit.loss` in place of the older settings."""
+    fit, own = dict(section_of(config, "fit")), _own(config)
+    older = {name: fit.pop(name, default) for name, default in _DEFAULTS.items()}
+    if fit.get("loss") is None and older[own] != _DEFAULTS[own]:
+        fit["loss"] = older[own]
+    return {**config, "fit": fit} if fit else dict(config)
+
+
+def with_older_losses(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the older settings, by which sweeps name their jobs."""
+    fit, own = {**_DEFAULTS, **section_of(config, "fit")}, _own(config)
+    if re.fullmatch(_LOSSES[own], str(fit.get("loss"))) and not fit.get("loss_options"):
+        fit |= {own: fit["loss"], "loss": None}
+    return {**config, "fit": fit}
+
+
+def renamed(overrides: Iterable[str]) -> list[str]:
+    """Return overrides of an older version with `fit.loss`, which took precedence."""
+    pairs = [token.partition("=") for token in overrides]
+    named = any(key.lstrip("+") == "fit.loss" for key, _, _ in pairs)
+    return ["".join((_KEY.sub("loss", key), *rest)) for key, *rest in pairs if not (named and _KEY.search(key))]
+
+
+def _own(config: Mapping[str, Any]) -> str:
+    """Return the older setting that has an effect, by the kind of the model."""
+    kind = MODELS.get(str(section_of(config, "model").get("kind")))
+    return "mask_loss" if kind is not None and kind.task == "segment" else "regression_loss"
+
+
+# Settings of older versions: their defaults, and what there is in their place.
+REMOVED: Mapping[str, tuple[Any, str]] = {
+    "fit.auto_batch_size": (False, "a smaller fit.batch_size, with fit.accumulate for steps of as many images"),
+    "fit.skip_nonfinite": (0, "a smaller fit.lr, or callbacks.grad_clip; a loss that is not finite ends the run"),
+    "hydra.sweeper.directions": ((), "hydra.sweeper.metrics alone; each score improves in its own way"),
+    "hydra.sweeper.enqueue": (None, "a sweep over these values, as jobs of the same folder"),
+    "hydra.sweeper.storage": (None, "the study in the sweep's folder, which hosts may share"),
+}
 
 # Defaults of settings that older versions lack: with these, a configuration is the same as theirs.
 _LATER: Mapping[str, Mapping[str, Any]] = {
@@ -20,19 +65,32 @@ _LATER: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def identity(config: Config | Mapping[str, Any]) -> dict[str, Any]:
+def refuse_removed(section: str, given: Mapping[str, Any]) -> None:
+    """Refuse settings of older versions in a section."""
+    for name in given:
+        if (found := REMOVED.get(f"{section}.{name}")) is not None:
+            raise UserError(f"{section}.{name}: is gone since 0.13.0. Allowed: {found[1]}.")
+
+
+def without_removed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain configuration of a run, perhaps of an older version, without the settings that are gone."""
+    return {
+        section: {name: value for name, value in values.items() if f"{section}.{name}" not in REMOVED}
+        if isinstance(values, Mapping)
+        else values
+        for section, values in config.items()
+    }
+
+
+def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resolved configuration without what changes no result.
 
-    These are `fit.resume`, `fit.gpus`, `fit.metrics`, `run` and trackers.
-
-    Two configurations are the same if `identity_text` of these values is. Where the order of keys counts, mappings
-    become lists of pairs: steps, views, stages, and what is nested in arguments of other code, which may look at it.
-    Built-in callbacks have an order of their own.
-
-    Args:
-        config: the configuration, or its plain values as `load_config` reads them from a run's folder.
+    These are `fit.resume`, `fit.gpus`, `fit.metrics`, `run` and trackers. Two configurations are the same if
+    `identity_text` of these values is. Where the order of keys counts, mappings become lists of pairs: steps, views,
+    stages, and what is nested in arguments of other code, which may look at it. Built-in callbacks have an order of
+    their own.
     """
-    plain = with_older_losses(as_written(config.resolved if isinstance(config, Config) else config))
+    plain = with_older_losses(as_written(config))
     known = known_callbacks()
     plain |= {
         key: {name: value for name, value in section_of(plain, key).items() if (name, value) not in later.items()}

@@ -24,8 +24,8 @@ from trainer.loop.ranks import current
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.build import Loaders, make_train_loader
 from trainer.run.config import Config, load_config
+from trainer.run.folder import FINISHED
 from trainer.run.run_folder import RunFolder
-from trainer.run.summary import FINISHED
 from trainer.tasks.registry import task_named
 
 log = logging.getLogger(__name__)

@@ -16,14 +16,11 @@ from augment.support.nested import section_of
 from augment.support.reading import contents, parse_json, read_as, read_bytes, read_object, read_text, regular
 from augment.support.yaml_files import MAX_BYTES, read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
-from trainer.run.config import CONFIG_FILE, load_config
+from trainer.run.config import CONFIG_FILE, load_config, varied_name
 from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, page_settings
-from trainer.run.folder import status_of
-from trainer.run.labels import varied_name
-from trainer.run.older import renamed
-from trainer.run.overrides import OVERRIDES_FILE
-from trainer.run.summary import SUMMARY_FILE, Summary
-from trainer.tasks.display import MetricsRow
+from trainer.run.folder import OVERRIDES_FILE, SUMMARY_FILE, Summary, status_of
+from trainer.run.identity import renamed
+from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import learn_metrics, task_of
 
 T = TypeVar("T")

@@ -24,21 +24,19 @@ from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
-from trainer.callbacks.steps import FreshStatistics, LossScale, ParamScheduler, Prepare
-from trainer.callbacks.stopping import Interrupt, status_of
+from trainer.callbacks.steps import FreshStatistics, Interrupt, LossScale, ParamScheduler, Prepare, ending_of
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import Schedule
+from trainer.optim.settings import Schedule
 from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory, using
-from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, write_left_out
+from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
 from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
 from trainer.run.failures import explain
-from trainer.run.labels import run_name
+from trainer.run.folder import RUNNING, Summary, summarize
 from trainer.run.resume import describe_changed_validation, resume
 from trainer.run.run_folder import RunFolder
-from trainer.run.summary import RUNNING, Summary, summarize
 from trainer.tasks.registry import unused_settings
 
 log = logging.getLogger(__name__)
@@ -90,7 +88,10 @@ def train(
             log_notices(config.dataset.notices)
             if device.type == "cpu":
                 keep_freed_memory()
-            plans = _write_description(config, folder)
+            plans = "\n".join(str(build_plan(config.aug, split)) for split in ("train", "val"))
+            write_atomically(folder / CONFIG_FILE, config_text(config))
+            write_json(folder / ENVIRONMENT_FILE, environment())
+            write_atomically(folder / PLAN_FILE, plans + "\n")
             write_left_out(folder, config.dataset)
             loaders = opened.enter_context(closing(make_loaders(config)))
             every = (*_callbacks(config), *callbacks)
@@ -113,7 +114,8 @@ def train(
             cause = getattr(learner, "error", None) or error
             pressed = isinstance(cause, KeyboardInterrupt)
             failure = explain(cause, config, folder) or _of_state(cause, config, learner)
-            ending = "finished" if _is_complete(learner) else "interrupted"
+            complete = learner is not None and learner.position.epoch >= learner.epochs  # nothing is left to resume
+            ending = "finished" if complete else "interrupted"
             status, why = (ending, "") if pressed else ("failed", describe_error(failure))
             with suppress(OSError):  # the message below says enough
                 folder.stat()  # fails if the folder was deleted, so that it is not created again
@@ -123,7 +125,8 @@ def train(
                     summary = summarize(learner, folder, seconds)
                 replace(summary, status=status, error=why).write()
             if pressed:
-                cause.args = (_cut_short(learner, config.fit.resume, folder),)
+                text = "stopped after the last epoch; figures or the report may be missing"
+                cause.args = (text if complete else _cut_short(learner, config.fit.resume, folder),)
                 log.info("%s", cause)
                 raise cause from None
             if not isinstance(failure, UserError):
@@ -150,10 +153,7 @@ def follow(config: Config) -> str:
     """Train along with rank 0, which trains the same configuration with `train`; write and print nothing.
 
     Returns:
-        How the fit ended: finished or interrupted.
-
-    Raises:
-        LostRankError: another rank has ended.
+        How the fit ended: finished or interrupted. A LostRankError says that another rank has ended.
     """
     with StopSignals() as signals, ExitStack() as ending:
         signals.hold()
@@ -174,7 +174,7 @@ def _fit_along(config: Config, loaders: Loaders) -> str:
         if (explained := explain(error, config, Path())) is None:
             raise
         raise explained from error
-    return status_of(learner)
+    return ending_of(learner)
 
 
 def _of_state(error: BaseException, config: Config, learner: Learner | None) -> BaseException:
@@ -202,15 +202,6 @@ def _callbacks(config: Config) -> tuple[Callback, ...]:
 def loop_callbacks(schedules: dict[str, Schedule], plateau: tuple[int, float] | None = None) -> tuple[Callback, ...]:
     """Return the callbacks that every run has, whatever the configuration."""
     return Recorder(), Prepare(), Pace(), ParamScheduler(schedules, plateau), Interrupt()
-
-
-def _write_description(config: Config, folder: Path) -> str:
-    """Write configuration, environment and plans into the folder; return the plans."""
-    plans = "\n".join(str(build_plan(config.aug, split)) for split in ("train", "val"))
-    write_atomically(folder / CONFIG_FILE, config_text(config))
-    write_json(folder / ENVIRONMENT_FILE, environment())
-    write_atomically(folder / PLAN_FILE, plans + "\n")
-    return plans
 
 
 def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console) -> None:
@@ -242,15 +233,8 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _is_complete(learner: Learner | None) -> bool:
-    """Return whether the last epoch has ended, so that there is nothing to resume."""
-    return learner is not None and learner.position.epoch >= learner.epochs
-
-
 def _cut_short(learner: Learner | None, resumed: str | None, folder: Path) -> str:
     """Return a message that says how to resume a run that a signal stopped at once."""
-    if _is_complete(learner):
-        return "stopped after the last epoch; figures or the report may be missing"
     when = "at once" if hasattr(learner, "error") else "before the first batch"
     run = folder if (folder / LAST).is_file() else resumed
     what = "nothing to resume" if run is None else f"fit.resume={shown(Path(run))} continues from its last checkpoint"

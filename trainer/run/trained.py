@@ -18,11 +18,11 @@ from augment.support.reading import contents
 from trainer.loop.callback import Callback, Learner
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.settings import LoopSettings
-from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config, without_removed
+from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import explain_memory
-from trainer.tasks.registry import task_named
+from trainer.run.identity import without_removed
+from trainer.tasks.registry import check_views, task_named
 from trainer.tasks.task import Task
-from trainer.tasks.tta import check_views
 
 
 class KeptOutputs(Callback):
@@ -86,7 +86,7 @@ def load_trained(
     Args:
         run: folder of the run.
         overrides: `key=value` overrides of the run's configuration.
-        tta: test-time augmentation, a name of `trainer.tasks.tta.TTA`; None: that of the run.
+        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`; None: that of the run.
         trust: whether the folder may name code to import, see `augment.cli.trust`.
         data: whether the caller will load the images of the run.
 

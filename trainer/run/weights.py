@@ -3,7 +3,7 @@
 Files are data: safetensors, or what `torch.save` wrote, of which only plain values and tensors are read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,16 @@ from torch import Tensor, nn
 
 from augment.data.dataset import same_outputs
 from augment.params import Size
-from augment.support.errors import UserError, first_line
+from augment.support.errors import UserError, first_line, nearest
 from augment.support.files import expanded, near_file
 from augment.support.text import amount, list_some, printable
-from trainer.loop.checkpoint import BEST
-from trainer.loop.plain import check_tensors, read_plain
-from trainer.models.matching import Match, match
+from trainer.loop.checkpoint import BEST, check_tensors, read_plain
 from trainer.models.registry import Model
-from trainer.tasks.standardize import MEAN, STD
+from trainer.tasks.regress import MEAN, STD
 
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
 # Where training scripts keep the weights in their checkpoints; averaged ones first, as timm does.
+_COUNTERS = "num_batches_tracked"  # of batch norm, which older files lack; nothing depends on their values
 _SECTIONS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
 
 
@@ -36,6 +35,14 @@ class Weights:
     file: Path
     tensors: dict[str, Tensor]
     classes: tuple[str, ...] | None  # names of the model's outputs; None: the file does not say
+
+
+@dataclass(frozen=True)
+class Match:
+    """Tensors of a file that fit into a network."""
+
+    tensors: dict[str, Tensor]  # the tensors by their names in the network, without those of a head that does not fit
+    head: tuple[str, ...]  # names of the network's head that the file has no fitting tensors for
 
 
 def require_start(model: Model) -> None:
@@ -154,3 +161,48 @@ def _describe(found: Match, weights: Weights, classes: tuple[str, ...]) -> str:
         if weights.classes is not None:
             parts.append(f"it was trained for {list_some(map(printable, weights.classes), 3)}")
     return "; ".join(parts)
+
+
+def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Collection[str]) -> Match:
+    """Match the tensors of a file with those of a network; only the head may be another one, or missing.
+
+    If all names have a prefix that the network's lack, as of wrappers, it is ignored.
+
+    The head's tensors are those that depend on the number of classes; only names, shapes and types count.
+
+    Raises:
+        UserError: they do not fit; the message says which, and begins with "not".
+    """
+    given = dict(tensors)
+    while given and not any(name in network for name in given):
+        prefix = next(iter(given)).partition(".")[0] + "."
+        if not all(name.startswith(prefix) for name in given):
+            break
+        given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
+    body = [name for name in network if name not in head and not name.endswith(_COUNTERS)]
+    spare = [name for name in given if name not in network]
+    if missing := [name for name in body if name not in given]:
+        raise UserError(
+            f"not the weights of this model: {len(missing)} of its {amount(len(body), 'tensor')} are missing, such as "
+            f"'{missing[0]}'.{nearest(missing[0], spare)} Allowed: tensors by the names of the model's own."
+        )
+    if wrong := [name for name in body if not _fits(given[name], network[name])]:
+        raise UserError(
+            f"not the weights of this model: '{wrong[0]}' is {_shape(given[wrong[0]])}, and "
+            f"{_shape(network[wrong[0]])} in the model ({amount(len(wrong), 'such tensor')})."
+        )
+    if spare:
+        raise UserError(
+            f"not the weights of this model, but of a larger one: {amount(len(spare), 'tensor')} would be left over, "
+            f"such as '{spare[0]}'."
+        )
+    new = tuple(name for name in network if name in head and not _fits(given.get(name), network[name]))
+    return Match({name: tensor for name, tensor in given.items() if name not in new}, new)
+
+
+def _fits(tensor: Tensor | None, own: Tensor) -> bool:
+    return tensor is not None and tensor.shape == own.shape and tensor.is_floating_point() == own.is_floating_point()
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "a single number"

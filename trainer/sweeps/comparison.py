@@ -1,17 +1,36 @@
 """Compare groups of runs with a baseline: what `python -m trainer compare` and the end of a sweep show."""
 
-from collections.abc import Sequence
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from augment.cli.parser import writing
 from augment.support.errors import UserError, nearest
+from augment.support.files import write_atomically, write_json
 from augment.support.text import amount, list_some
-from trainer.run.run_folder import RunFolder
-from trainer.sweeps.groups import OF_LOSSES, Group, group_runs, scored
-from trainer.sweeps.verdict import compare
-from trainer.sweeps.words import Table, left_out, p_value, score, signed, verdict
-from trainer.tasks.registry import smaller_is_better
+from trainer.run.folder import FINISHED, PRUNED
+from trainer.run.run_folder import RunFolder, find_runs
+from trainer.sweeps.groups import OF_LOSSES, REPEATED, Group, group_runs, scored
+from trainer.sweeps.verdict import Metric, compare
+from trainer.sweeps.words import (
+    Table,
+    left_out,
+    markdown_lines,
+    markdown_table,
+    p_value,
+    print_lines,
+    print_table,
+    score,
+    signed,
+    verdict,
+)
+from trainer.tasks.registry import DEFAULT, range_of, smaller_is_better, task_named
 
 # The smallest difference worth detecting, by default: half a point; of other scores, a share of the baseline's mean.
 POINTS, RELATIVE = 0.5, 0.01
@@ -50,13 +69,13 @@ class Comparison:
             if (found := group.difference) is not None:
                 p = p_value(found.corrected).removeprefix("p ").removeprefix("= ")
                 difference = signed(found, group.metric)
-            replicates, text = group.replicates, partial(score, group.metric, like=group.mean)
+            replicates, text = group.replicates, partial(score, group.metric, like=group.replicates.mean)
             bounds, n = replicates.interval(group.metric), str(len(replicates.scores))
             if len(replicates.samples) < len(replicates.scores):
                 n += f" in {len(replicates.samples)} folds"
             about = "" if bounds is None else f"{text(bounds[0])}..{text(bounds[1])}"
             std = "" if replicates.std is None else text(replicates.std)
-            mean = f"{group.metric.key} " * (len(keys) > 1) + text(group.mean)
+            mean = f"{group.metric.key} " * (len(keys) > 1) + text(group.replicates.mean)
             cells.append([group.name, n, mean, std, about, difference, p])
         head = ["configuration", "n", "mean", "std", "95% interval of the mean", "difference", "p"]
         return f"last {one_of(keys)}", [head, *cells]
@@ -73,10 +92,10 @@ class Comparison:
 def compare_runs(
     runs: Sequence[RunFolder], baseline: str | None = None, key: str | None = None, detect: float | None = None
 ) -> tuple[Comparison | None, str]:
-    """Compare runs, those of the same configuration as replicates of it.
+    """Compare runs, in the order of `find_runs`, those of the same configuration as replicates of it.
 
     Args:
-        runs: the runs, in the order of `find_runs`.
+        runs: the runs.
         baseline: what to compare with: the name of a group or a run, or its folder; None: the first one.
         key: the score to compare by; None: that of the task.
         detect: the smallest difference worth detecting, in points for scores in [0, 1]; None: .5 points, or 1%
@@ -84,9 +103,6 @@ def compare_runs(
 
     Returns:
         The comparison, None if no run counts; and why runs do not count.
-
-    Raises:
-        UserError: the baseline is not among the runs.
     """
     groups, left = group_runs(scored(runs, key))
     missing = left_out((run.name, reason) for run, reason in left)
@@ -99,13 +115,9 @@ def compare_runs(
 def compare_groups(
     groups: Sequence[Group], notes: Sequence[str] = (), baseline: Group | None = None, detect: float | None = None
 ) -> Comparison:
-    """Compare groups with one of them, as far as they can be compared.
+    """Compare groups with one of them, as far as they can be compared; see `compare_runs`.
 
-    Args:
-        groups: the groups, in the order of `find_runs`.
-        notes: sentences about runs that were left out.
-        baseline: one of the groups; None: the first one, of those with several seeds or folds if there are any.
-        detect: see `compare_runs`.
+    Without a baseline it is the first one, of those with several seeds or folds if there are any.
     """
     why = "the baseline"
     if baseline is None:
@@ -114,7 +126,7 @@ def compare_groups(
         why = "the first configuration" + ("" if baseline is groups[0] else " with several seeds")
     metric = baseline.metric
     if detect is None:
-        detect = POINTS if metric.share else RELATIVE * abs(baseline.mean)
+        detect = POINTS if metric.share else RELATIVE * abs(baseline.replicates.mean)
     detect /= 100 if metric.share else 1
     refused = {group.name: _refusal(group, baseline) for group in groups if group is not baseline}
     judged = [group for group in groups if refused.get(group.name) == ""]
@@ -123,8 +135,13 @@ def compare_groups(
     for group, one in zip(judged, found, strict=True):
         text = verdict(one, group.replicates, baseline.replicates, metric, detect)
         rows.append(replace(group, difference=one, verdict=text))
-    rows.sort(key=lambda group: (group.metric.key != metric.key, *rank(group.metric.key, group.mean)))
-    return Comparison(tuple(rows), baseline, why, detect, (*_notes(groups), *notes))
+    rows.sort(key=lambda group: (group.metric.key != metric.key, *rank(group.metric.key, group.replicates.mean)))
+    noted = []
+    if any(len(group.runs) > len(group.replicates.scores) for group in groups):
+        noted.append("Runs that repeat a seed count as one, with their mean.")
+    if early := [group.name for group in groups if group.runs[0].summary.stopped]:
+        noted.append(f"All runs stopped early, so that their last epochs differ: {list_some(early, 5, '; ')}.")
+    return Comparison(tuple(rows), baseline, why, detect, (*noted, *notes))
 
 
 def rank(score: str, value: float) -> tuple[str, float]:
@@ -182,10 +199,92 @@ def _refusal(group: Group, baseline: Group) -> str:
     return ""
 
 
-def _notes(groups: Sequence[Group]) -> list[str]:
-    notes = []
-    if any(len(group.runs) > len(group.replicates.scores) for group in groups):
-        notes.append("Runs that repeat a seed count as one, with their mean.")
-    if early := [group.name for group in groups if group.runs[0].summary.stopped]:
-        notes.append(f"All runs stopped early, so that their last epochs differ: {list_some(early, 5, '; ')}.")
-    return notes
+TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
+
+# The beginnings of overrides that repeat an experiment.
+_REPEATED = tuple(f"{key}=" for key in REPEATED)
+
+
+def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
+    """Print the tables of a sweep, and write them into its folder; return whether all jobs finished or were pruned."""
+    runs = scored([run for run in find_runs([folder]) if run.folder.parent == folder])  # not those of a sweep in it
+    jobs, varied = sorted(runs, key=_place), _varied(runs)
+    repeats = any(override.startswith(_REPEATED) for own in varied.values() for override in own)
+    groups, left = group_runs(runs) if repeats else ([], [])  # otherwise it is the same job several times
+    missing = [left_out((run.folder.name, reason) for run, reason in left)] if left else []
+    compared = compare_groups(groups, missing) if any(len(group.runs) > 1 for group in groups) else None
+    tables = [_job_table(jobs, varied), *([compared.table()] if compared else [])]
+    for table in tables:
+        print_table(console, table)
+    lines = [*(compared.lines() if compared else _advice(runs, varied)), *_errors(jobs)]
+    print_lines(console, lines)
+    console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
+    if write:
+        means = [plain_group(group) for group in (compared.rows if compared else ()) if len(group.runs) > 1]
+        plain = {"jobs": [*map(_plain, jobs)], "means": means} | ({"comparison": compared.plain()} if compared else {})
+        with writing(str(folder / TABLE_FILE)):
+            texts = [*map(markdown_table, tables), *([markdown_lines(lines)] if lines else [])]
+            write_atomically(folder / TABLE_FILE, "\n".join(texts))
+            write_json(folder / VALUES_FILE, plain)
+    return all(run.status in (FINISHED, PRUNED) for run in runs)
+
+
+def _place(run: RunFolder) -> tuple[bool, str, float]:
+    """Return the sort key of a job: the best score of the last epoch first, those without a score last."""
+    value = _value(run.last, run.score)
+    return value is None, *rank(run.score, value or 0.0)
+
+
+def _value(row: Mapping[str, float], key: str) -> float | None:
+    value = row.get(key)
+    return None if value is None or math.isnan(value) else value
+
+
+def _plain(run: RunFolder) -> dict[str, Any]:
+    return {
+        "name": run.folder.name,
+        "overrides": run.overrides,
+        "status": run.status,
+        "last": _value(run.last, run.score),
+        "best": _value(run.summary.best, run.score),
+        "seconds": run.summary.seconds,
+        "error": run.summary.error,
+        "score": run.score,
+    }
+
+
+def _varied(runs: Sequence[RunFolder]) -> dict[Path, list[str]]:
+    """Return the overrides of each run that not all runs have, by its folder."""
+    everywhere = set.intersection(*(set(run.overrides) for run in runs)) if runs else set()
+    return {run.folder: [override for override in run.overrides if override not in everywhere] for run in runs}
+
+
+def _job_table(jobs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]]) -> Table:
+    shown = one_of(
+        {run.score for run in jobs if _value(run.last, run.score) is not None} or {task_named(DEFAULT).monitor}
+    )
+    rows = [["job", "what it varies", "last", "best", "seconds", "status"]]
+    for run in jobs:
+        which, metric = f"{run.score} " if shown == "score" else "", Metric(run.score, within=range_of(run.score))
+        values = (_value(row, run.score) for row in (run.last, run.summary.best))
+        scores = ("" if value is None else which + score(metric, value) for value in values)
+        rows.append([run.folder.name, " ".join(varied[run.folder]), *scores, f"{run.summary.seconds:.0f}", run.status])
+    return f"{amount(len(jobs), 'job')} by {shown} of the last epoch, the best first", rows
+
+
+def _errors(runs: Sequence[RunFolder]) -> list[str]:
+    """Return each error once, with the jobs that it ended."""
+    names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for run in runs:
+        if run.summary.error:
+            names[run.status, run.summary.error].append(run.folder.name)
+    return [f"{status} ({list_some(some)}): {error}" for (status, error), some in names.items()]
+
+
+def _advice(runs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]]) -> list[str]:
+    """Return what to do if a sweep has no replicates; a search makes its own."""
+    finished = sum(run.status == FINISHED for run in runs)
+    settings = any(not override.startswith(_REPEATED) for own in varied.values() for override in own)
+    if finished < 2 or not settings or any(run.trial for run in runs):
+        return []
+    return ["One seed says nothing about chance: to compare, add seed=0,1,2,3,4 to the sweep."]

@@ -9,9 +9,9 @@ from statistics import mean
 
 from augment.support.nested import leaves, section_of
 from augment.support.text import list_some
+from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.run.identity import identity, identity_text
 from trainer.run.run_folder import RunFolder
-from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.sweeps.verdict import Difference, Key, Metric, Replicates, resolution_of
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
@@ -48,6 +48,7 @@ Settings = Mapping[str, str]
 class Group:
     """Runs that differ in their seed and fold alone."""
 
+    name: str  # what sets their configuration apart from others
     # The scores of their last epochs; runs of the same seed and fold count as one, with their mean
     replicates: Replicates
     metric: Metric
@@ -57,16 +58,6 @@ class Group:
     # The difference to a baseline; None for the baseline, and where there is nothing to compare
     difference: Difference | None = None
     verdict: str = ""  # what that means, in words; empty for the baseline
-
-    @property
-    def name(self) -> str:
-        """What sets its configuration apart from those of other groups."""
-        return self.replicates.name
-
-    @property
-    def mean(self) -> float:
-        """The mean of the scores."""
-        return self.replicates.mean
 
 
 def group_runs(runs: Sequence[RunFolder]) -> tuple[list[Group], list[tuple[RunFolder, str]]]:
@@ -114,7 +105,7 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
     losses = OF_LOSSES if key.endswith("_loss") and not plain else ()
     for other in ("fit.limit_batches", *losses):
         basis[other] = value_of(runs[0], other)
-    return Group(Replicates(name, scores), metric, tuple(runs), basis)
+    return Group(name, Replicates(scores), metric, tuple(runs), basis)
 
 
 def scored(runs: Sequence[RunFolder], key: str | None = None) -> list[RunFolder]:

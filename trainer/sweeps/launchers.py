@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +22,7 @@ from augment.support.files import shown
 from augment.support.lazy import torch
 from augment.support.text import amount, list_some
 from trainer.run.config import Config
-from trainer.run.summary import FAILED, RUNNING, Summary
+from trainer.run.folder import FAILED, RUNNING, Summary
 from trainer.run.sweeping import LocalSettings, RaySettings, SlurmSettings
 from trainer.sweeps.ledger import ENDED, Job, unfinished
 from trainer.sweeps.work import NAMED_LATER, Command, Worker, watch
@@ -37,7 +38,7 @@ class Launcher:
 
     name: ClassVar[str]
 
-    @property
+    @cached_property
     def at_a_time(self) -> int:
         """Number of jobs that run at a time."""
         raise NotImplementedError
@@ -45,10 +46,7 @@ class Launcher:
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Run the jobs that have not ended, and wait for those that other processes run.
 
-        Args:
-            jobs: the jobs, of one sweep.
-            worker: what a worker in this process needs.
-            until_one_ends: whether it may return as soon as one of them has ended.
+        With `until_one_ends`, it may return as soon as one of them has ended.
 
         Raises:
             KeyboardInterrupt: a signal asked to stop; running jobs are saved.
@@ -74,9 +72,9 @@ class Local(LocalSettings, Launcher):
         if not all(name.isdecimal() for name in self._gpus):
             raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not allowed. Allowed: numbers, such as '0,1'.")
 
-    @property
+    @cached_property
     def at_a_time(self) -> int:
-        """Number of jobs that run at a time."""
+        """As many as asked for, or as there are GPUs."""
         return self.n_jobs or len(self._gpus) or 1
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
@@ -156,17 +154,12 @@ class _Slot:
                 self.process.stdin.close()
 
 
-class WorkerPool(Launcher):
+class WorkerPool(Launcher, AbstractContextManager[Launcher]):
     """Worker processes on this machine; they end with the context, or when this process dies."""
 
     def __init__(self, slots: Sequence[_Slot], worker: Worker) -> None:
-        self._slots, self._signals = slots, worker.signals
+        self._slots, self._signals, self.at_a_time = slots, worker.signals, len(slots)
         self._seen: dict[str, str] = {}
-
-    @property
-    def at_a_time(self) -> int:
-        """Number of jobs that run at a time."""
-        return len(self._slots)
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Run the jobs; a process that dies is replaced, and its job resumed."""
@@ -182,25 +175,19 @@ class WorkerPool(Launcher):
             for slot, job in zip(free, waiting, strict=False):
                 slot.give(job)
 
-    def __enter__(self) -> "WorkerPool":
-        return self
-
     def __exit__(self, kind: object, *error: object) -> None:
-        self._end(stop=kind is not None)
-
-    def _end(self, *, stop: bool) -> None:
-        """Let the processes end, and wait for them; if they are to stop, they save their jobs."""
+        """Let the processes end, and wait for them; after an error, or a signal, they save their jobs."""
         processes = [slot.process for slot in self._slots if slot.process is not None]
         for slot in self._slots:
             slot.close()
-        for process in processes if stop else ():
+        for process in () if kind is None else processes:
             process.send_signal(signal.SIGTERM)
         try:
             while any(process.poll() is None for process in processes):
                 time.sleep(0.02)  # a signal that comes just before `wait` would not be noticed until it returns
         except KeyboardInterrupt:
             self._signals.hold()
-            self._end(stop=True)  # at their own second signal, they end at once
+            self.__exit__(KeyboardInterrupt)  # at their own second signal, they end at once
             raise
 
 
@@ -210,9 +197,9 @@ class Cluster(Launcher):
     n_jobs: int
     logs: ClassVar[str] = ""  # where in the folder of the sweep the program writes them; empty: nowhere
 
-    @property
+    @cached_property
     def at_a_time(self) -> int:
-        """Number of jobs that run at a time."""
+        """One for each worker."""
         return self.n_jobs
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:

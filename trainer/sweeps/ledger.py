@@ -1,7 +1,6 @@
 """The ledger of a sweep: which jobs it has, what became of each, and who works on it."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -11,10 +10,9 @@ from augment.support.files import shown, write_json
 from augment.support.reading import UnreadableError
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import Config
-from trainer.run.folder import claimed, status_of, user_of
+from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, read_summary, status_of, user_of
 from trainer.run.identity import identity, identity_text
 from trainer.run.run_folder import JOB_FILE, load_job
-from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, Summary, read_summary
 
 DELETED = "deleted"  # that of a job whose folder somebody has deleted
 
@@ -49,35 +47,26 @@ class Job:
         checkpoint = self.folder / LAST
         return checkpoint.stat().st_mtime_ns if checkpoint.is_file() else 0
 
-    @property
-    def ending(self) -> Summary | None:
-        """How it ended; None if it has not."""
-        return read_summary(self.folder)
-
     def status(self) -> str:
         """Return its status, see `trainer.run.run_folder.RunFolder`; or `DELETED`."""
         if not (self.folder / JOB_FILE).exists():
             return DELETED
-        status = status_of(self.folder, self.ending)
+        status = status_of(self.folder, read_summary(self.folder))
         return KILLED if status == RUNNING and self.worker() is None else status
 
     def worker(self) -> str | None:
         """Return the process that works on it, such as "process 17 on HOST"; None if there is none."""
         return user_of(self.folder)
 
-    def claimed(self) -> AbstractContextManager[bool]:
-        """Hold the job, by the lock of its folder, which ends with this process; False if another one works on it."""
-        return claimed(self.folder)
-
     def retry(self) -> None:
         """Let a failed job be resumed, or begin again if it has no checkpoint."""
-        if (ending := self.ending) is not None and ending.status == FAILED:
+        if (ending := read_summary(self.folder)) is not None and ending.status == FAILED:
             replace(ending, status=INTERRUPTED).write()
 
 
 def job_id(config: Config) -> str:
     """Return ten hexadecimal digits that tell apart configurations with different results, see `identity`."""
-    return sha256(identity_text(identity(config)).encode()).hexdigest()[:10]
+    return sha256(identity_text(identity(config.resolved)).encode()).hexdigest()[:10]
 
 
 def plan_jobs(

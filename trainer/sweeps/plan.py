@@ -20,14 +20,13 @@ from augment.params import parse_settings
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
 from augment.support.text import list_some
-from trainer.run.config import Config, refuse_removed
-from trainer.run.identity import identity
+from trainer.run.config import Config
+from trainer.run.identity import identity, refuse_removed
 from trainer.run.jobs import check_jobs
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.groups import REPEATED, flat
 from trainer.sweeps.study import Search
-from trainer.tasks.display import PACE
-from trainer.tasks.metric import columns_of
+from trainer.tasks.metric import PACE, columns_of
 from trainer.tasks.registry import task_named
 
 # What a study remembers of the configuration that its search began with.
@@ -77,16 +76,6 @@ class Dimension:
             return trial.suggest_int(self.key, values.low, values.high, log=values.log)
         assert isinstance(values, CategoricalDistribution)
         return trial.suggest_categorical(self.key, values.choices)
-
-    def check_same(self, known: BaseDistribution, folder: Path) -> None:
-        """Check that a search can have these values and those of an earlier trial: only intervals may change."""
-        try:
-            check_distribution_compatibility(known, self.distribution)
-        except ValueError as error:
-            raise UserError(
-                f"{self}: the search in {folder} began with {_written(known)}. "
-                "Allowed: the same choices, or an interval of the same kind; or another hydra.sweep.dir."
-            ) from error
 
     def active(self, chosen: Mapping[str, Value]) -> bool:
         """Return whether the key has an effect, given values of the dimensions before it.
@@ -223,12 +212,13 @@ def begin(plan: Plan) -> None:
     Raises:
         UserError: the configuration, the scores or the choices are not those of the study.
     """
-    folder, now = shown(plan.search.folder), flat(identity(plan.base) | {"aug": plan.base.resolved["aug"]})
+    folder, now = shown(plan.search.folder), flat(identity(plan.base.resolved) | {"aug": plan.base.resolved["aug"]})
     with plan.search.locked() as study:
         before = study.user_attrs.get(_BASE, now)
         changed = [key for key in (now | before) if now.get(key) != before.get(key)]
         texts = [f"{key}={now.get(key, 'unset')}, was {before.get(key, 'unset')}" for key in changed]
-        if not changed and _of_recipe(now) != _of_recipe(before):
+        orders = [[key for key in settings if key.startswith("aug.")] for settings in (now, before)]
+        if not changed and orders[0] != orders[1]:
             texts = ["aug: steps or views in another order"]
         if texts:
             raise UserError(
@@ -237,11 +227,13 @@ def begin(plan: Plan) -> None:
             )
         for one in plan.space:
             for trial in study.get_trials(deepcopy=False):
-                if (known := trial.distributions.get(one.key)) is not None:
-                    one.check_same(known, folder)
+                known = trial.distributions.get(one.key, one.distribution)
+                try:
+                    check_distribution_compatibility(known, one.distribution)
+                except ValueError as error:
+                    raise UserError(
+                        f"{one}: the search in {folder} began with {_written(known)}. "
+                        "Allowed: the same choices, or an interval of the same kind; or another hydra.sweep.dir."
+                    ) from error
         if _BASE not in study.user_attrs:
             study.set_user_attr(_BASE, now)
-
-
-def _of_recipe(settings: Mapping[str, str]) -> list[str]:
-    return [key for key in settings if key.startswith("aug.")]

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from optuna.study import Study, StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.study import StudyDirection
+from optuna.trial import TrialState
 from rich.console import Console
 
 from augment.cli.parser import table_console
@@ -14,15 +14,15 @@ from augment.support.errors import UserError, describe_error, suggest
 from augment.support.files import shown, write_atomically, write_json
 from augment.support.text import amount
 from trainer.loop.callback import Callback
+from trainer.run.folder import FINISHED, PRUNED, RUNNING
 from trainer.run.jobs import check_jobs
 from trainer.run.run_folder import RunFolder
-from trainer.run.summary import FINISHED, PRUNED, RUNNING
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.groups import group_runs, scored
 from trainer.sweeps.launchers import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan, overrides_of, suggest_from
-from trainer.sweeps.study import JOB, Prune, ask, best_trials, counted, job_of
+from trainer.sweeps.study import JOB, Prune, best_trials, counted
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import markdown_lines, markdown_table, print_lines, print_table, score
 from trainer.sweeps.work import Worker, time_left
@@ -42,12 +42,20 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     worker = replace(worker, watch=watch_trials(plan), left=partial(_time_left, plan))
     _run_trials(plan, launcher, worker)
     study, settings = plan.search.study(), plan.search.settings
-    lines, compared = [_count(study)], None
+    states = [trial.state for trial in counted(study)]
+    words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+    counts = [amount(len(states), "trial"), *(f"{states.count(one)} {word}" for one, word in words.items())]
+    lines, compared = [f"{', '.join(counts)}."], None
     known = {job.id: job for job in read_ledger(plan.search.folder)}
     if best := best_trials(study, known)[: max(1, settings.finalists)]:
-        lines += _best(plan, best[0])
+        metric = Metric(plan.search.metric, within=range_of(plan.search.metric))
+        reached, top = score(metric, best[0].value or 0.0), _joined(overrides_of(best[0].params, plan.space))
+        lines.append(f"Best of the search: {metric.key} {reached} with {top}.")
+        lines.append(
+            "That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below."
+        )
         if settings.finalists:
-            candidates = [known[job_of(trial) or ""].overrides for trial in best]
+            candidates = [known[trial.user_attrs.get(JOB) or ""].overrides for trial in best]
             winner, compared = _finals(plan, candidates, launcher, worker)
             varied = _joined(override for override in winner if override not in plan.fixed)
             lines.append(f"Winner of {amount(len(candidates), 'finalist')}: {varied}")
@@ -87,7 +95,8 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
         with plan.search.locked() as study:
             if len(counted(study)) >= settings.n_trials:
                 return None
-            trial = ask(plan.search, study)
+            study.sampler = plan.search.sampler(len(study.get_trials(deepcopy=False)))
+            trial = study.ask()
             chosen = suggest_from(trial, plan.space)
             overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
             try:
@@ -107,25 +116,21 @@ def _tell(plan: Plan) -> list[Job]:
     study, known = plan.search.study(), {job.id: job for job in read_ledger(plan.search.folder)}
     running = []
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
-        if (name := job_of(trial)) is None:  # another process is about to plan it
+        if (name := trial.user_attrs.get(JOB)) is None:  # another process is about to plan it
             continue
         status = known[name].status() if name in known else DELETED
         if status not in ENDED:
             running.append(known[name])
             continue
-        value = _score(plan, known[name]) if status == FINISHED else math.nan
+        last, metric = RunFolder(plan.search.folder / name).last if status == FINISHED else {}, plan.search.metric
+        if status == FINISHED and metric not in last:
+            folder = shown(plan.search.folder / name)
+            raise UserError(f"hydra.sweeper.metrics: {folder} has no {metric}.{suggest(metric, last)}")
+        value = last.get(metric, math.nan)
         ended = TrialState.FAIL if math.isnan(value) else TrialState.COMPLETE
         state = TrialState.PRUNED if status == PRUNED else ended
         study.tell(trial.number, None if math.isnan(value) else value, state=state, skip_if_finished=True)
     return running
-
-
-def _score(plan: Plan, job: Job) -> float:
-    """Return the score of a job that has finished."""
-    last, metric = RunFolder(job.folder).last, plan.search.metric
-    if metric not in last:
-        raise UserError(f"hydra.sweeper.metrics: {shown(job.folder)} has no {metric}.{suggest(metric, last)}")
-    return last[metric]
 
 
 def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
@@ -153,7 +158,7 @@ def _finals(
     winner = finalists[0]
     if chosen is not None:
         sign = -1 if plan.search.study().direction == StudyDirection.MINIMIZE else 1
-        best = max(chosen.rows, key=lambda group: sign * group.mean).runs[0].folder.name
+        best = max(chosen.rows, key=lambda group: sign * group.replicates.mean).runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
@@ -179,24 +184,6 @@ def _run_seeds(
         worker.say(f"{part}: {amount(len(distinct), 'job')} with seeds {seeds[0]} to {seeds[-1]}")
     launcher.run(distinct, worker)
     return jobs
-
-
-def _count(study: Study) -> str:
-    """Return how many trials there are."""
-    states = [trial.state for trial in counted(study)]
-    words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
-    text = ", ".join([amount(len(states), "trial"), *(f"{states.count(one)} {word}" for one, word in words.items())])
-    return f"{text}."
-
-
-def _best(plan: Plan, best: FrozenTrial) -> list[str]:
-    """Describe the best trial of a search."""
-    top = _joined(overrides_of(best.params, plan.space))
-    metric = Metric(plan.search.metric, within=range_of(plan.search.metric))
-    return [
-        f"Best of the search: {metric.key} {score(metric, best.value or 0.0)} with {top}.",
-        "That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below.",
-    ]
 
 
 def _joined(overrides: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ import optuna
 from optuna import pruners, samplers, storages
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study, StudyDirection
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
@@ -20,7 +20,7 @@ from augment.support.reading import locked
 from augment.support.seeds import derive_seed
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, Learner, Phase
-from trainer.run.summary import PRUNED
+from trainer.run.folder import PRUNED
 from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
 from trainer.tasks.registry import smaller_is_better
 
@@ -63,7 +63,7 @@ class Search:
         with locked(self.folder / _LOCK_FILE):
             study = self.study()
             for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
-                if job_of(trial) is None:
+                if trial.user_attrs.get(JOB) is None:
                     study.tell(trial.number, state=TrialState.FAIL)
             yield study
 
@@ -129,12 +129,6 @@ class Prune(Callback):
         done, value = learner.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metric, math.nan)
         if math.isnan(value) or done >= learner.epochs:
             return
-        if self._report(done, value):
-            self.reason = f"{PRUNED}, behind other trials"
-            raise CancelFit
-
-    def _report(self, done: int, value: float) -> bool:
-        """Report the score of an epoch, which counts from 1, to the study; return whether to end the trial."""
         study, storage = self.search.study(), self.search.storage()
         number = storage.get_trial_id_from_study_id_trial_number(storage.get_study_id_from_name(STUDY), self.number)
         trial = storage.get_trial(number)
@@ -143,26 +137,17 @@ class Prune(Callback):
             trial = storage.get_trial(number)
         settings, least = self.search.settings, max(1, self.search.epochs // 9)
         pruner = pruners.SuccessiveHalvingPruner(settings.min_epochs or least, settings.reduction)
-        return pruner.prune(study, trial)
-
-
-def ask(search: Search, study: Study) -> Trial:
-    """Return a new trial; the study must be locked."""
-    study.sampler = search.sampler(len(study.get_trials(deepcopy=False)))
-    return study.ask()
+        if pruner.prune(study, trial):
+            self.reason = f"{PRUNED}, behind other trials"
+            raise CancelFit
 
 
 def counted(study: Study) -> list[FrozenTrial]:
     """Return the trials that have got a job, except those that up to 0.12 were repeated."""
     known = study.get_trials(deepcopy=False)
     repeated = {trial.user_attrs.get(_REPEATS) for trial in known}
-    begun = (trial for trial in known if trial.state != TrialState.WAITING and job_of(trial) is not None)
+    begun = (trial for trial in known if trial.state != TrialState.WAITING and trial.user_attrs.get(JOB) is not None)
     return [trial for trial in begun if trial.number not in repeated]
-
-
-def job_of(trial: FrozenTrial) -> str | None:
-    """Return the id of a trial's job; None if it has none yet."""
-    return trial.user_attrs.get(JOB)
 
 
 def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:
@@ -172,6 +157,6 @@ def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:
     done.sort(key=lambda trial: sign * (trial.value or 0.0))
     by_job: dict[str, FrozenTrial] = {}
     for trial in done:
-        if (name := job_of(trial)) is not None and name in jobs:
+        if (name := trial.user_attrs.get(JOB)) is not None and name in jobs:
             by_job.setdefault(name, trial)
     return list(by_job.values())

@@ -46,7 +46,6 @@ class Metric:
 class Replicates:
     """The scores of runs that differ in their seed and fold alone."""
 
-    name: str  # what sets their configuration apart from others
     scores: Mapping[Key, float]
 
     @property

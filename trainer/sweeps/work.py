@@ -22,11 +22,10 @@ from augment.support.files import shown
 from augment.support.signals import StopSignals
 from augment.support.text import amount, duration
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import LAST
-from trainer.loop.plain import DamagedError
+from trainer.loop.checkpoint import LAST, DamagedError
 from trainer.run.config import Config
+from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary, claimed, read_summary
 from trainer.run.jobs import check_jobs, run_job
-from trainer.run.summary import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary
 from trainer.sweeps.ledger import ENDED, Job, job_id, read_ledger, unfinished
 
 NO_FURTHER_JOB = "stopped; no further job was started"
@@ -43,7 +42,9 @@ _ROOT = Path(__file__).parents[2]
 
 def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0) -> str:
     """Return how long unfinished jobs and further ones will take, estimated from finished ones; empty if unknown."""
-    finished = [ending for job in jobs if (ending := job.ending) is not None and ending.status == FINISHED]
+    finished = [
+        ending for job in jobs if (ending := read_summary(job.folder)) is not None and ending.status == FINISHED
+    ]
     left = len(unfinished(jobs)) + further
     if not left or not finished:
         return ""
@@ -116,7 +117,7 @@ class Worker:
     def _try(self, job: Job, jobs: Sequence[Job]) -> bool:
         """Run a job unless another process works on it or has finished it; return whether it ran."""
         self.signals.check(NO_FURTHER_JOB)
-        with job.claimed() as mine:
+        with claimed(job.folder) as mine:
             if not mine or job.status() in ENDED:  # finished meanwhile
                 return False
             self._run(job, jobs)
@@ -142,7 +143,9 @@ class Worker:
             )
         except Exception as error:
             self.say(f"job {job.id} failed: {describe_error(error)}", "red")
-            if (ending := job.ending) is None or ending.status != FAILED:  # it failed before the run began
+            if (
+                ending := read_summary(job.folder)
+            ) is None or ending.status != FAILED:  # it failed before the run began
                 Summary(FAILED, job.folder, error=describe_error(error)).write()
             return
         self.say(str(summary))
@@ -260,7 +263,7 @@ def watch(jobs: Sequence[Job], worker: Worker, at_a_time: int, seen: dict[str, s
         news = [job for job in jobs if now[job.id] != seen[job.id]]
         seen |= now
         for job in news:
-            ending, status = job.ending, now[job.id]
+            ending, status = read_summary(job.folder), now[job.id]
             about = f" {status}: {job.title}" if ending is None else f": {ending}"
             if ending is not None and ending.error:
                 about = f" {status}: {ending.error}"

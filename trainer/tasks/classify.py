@@ -9,23 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.support.lazy import F, Tensor, nn, torch
+from augment.support.lazy import F, Tensor, torch
 from augment.support.text import amount, percent
-from trainer.tasks.display import (
-    Bar,
-    Bars,
-    Block,
-    Evaluation,
-    FigureImage,
-    Finding,
-    Matrix,
-    MetricsRow,
-    Table,
-    WrongSample,
-)  # fmt: skip
-from trainer.tasks.loss import ClassLoss, named_loss
-from trainer.tasks.losses import CrossEntropy, LossFunction, LossSettings
-from trainer.tasks.meter import Samples
+from trainer.tasks.display import Bar, Bars, Block, Evaluation, FigureImage, Finding, Matrix, Table, WrongSample
+from trainer.tasks.loss import ClassLoss, CrossEntropy
+from trainer.tasks.metric import MetricsRow, Samples
 from trainer.tasks.metrics.classification import confusion, wilson_interval
 from trainer.tasks.registry import register
 from trainer.tasks.task import S, Task, listed
@@ -57,10 +45,6 @@ class ClassSamples(Samples):
     prediction: Tensor
     confidence: Tensor
     target_confidence: Tensor
-
-    def confusion(self, classes: int) -> NDArray[np.int64]:
-        """Return the counts, (classes, classes): rows are targets, columns predictions."""
-        return confusion(self.target, self.prediction, classes)
 
 
 class ClassTask(Task[S]):
@@ -102,18 +86,10 @@ class Classify(ClassTask[ClassSamples]):
     name = "classify"
     monitor, score, score_title, unit_score = "val_accuracy", "accuracy", "Accuracy", "recall"
     samples = ClassSamples
-    loss_type = ClassLoss
+    usual_loss, loss_type = CrossEntropy, ClassLoss
     loss_settings = ("loss", "loss_options", "label_smoothing")
     top = 3
     reads_folders = True
-
-    def make_losses(
-        self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
-    ) -> tuple[LossFunction, LossFunction]:
-        """Return the loss of the fit, with smoothing and weights, and cross entropy, by which any fits compare."""
-        if fit.loss is not None:
-            return named_loss(self, fit, weights), CrossEntropy()
-        return CrossEntropy(fit.label_smoothing, weights), CrossEntropy()
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         """Return outputs and classes, or shares, of two samples."""
@@ -132,7 +108,7 @@ class Classify(ClassTask[ClassSamples]):
 
     def per_class(self, samples: ClassSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return how many images of each class are right, of how many; recall and precision."""
-        counts = samples.confusion(len(names))
+        counts = confusion(samples.target, samples.prediction, len(names))
         right, of, predicted = (n.tolist() for n in (counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)))
         return {
             name: {"right": r, "of": n, "recall": r / n if n else math.nan, "precision": r / p if p else math.nan}
@@ -159,7 +135,7 @@ class Classify(ClassTask[ClassSamples]):
 
     def figure(self, samples: ClassSamples, names: Sequence[str]) -> Matrix:
         """Return the confusion matrix."""
-        return Matrix(samples.confusion(len(names)), names)
+        return Matrix(confusion(samples.target, samples.prediction, len(names)), names)
 
     def section(self, samples: ClassSamples, names: Sequence[str]) -> tuple[Block, ...]:
         """Return the accuracy of each class, and the confusion matrix or the most confused pairs."""
@@ -176,7 +152,7 @@ class Classify(ClassTask[ClassSamples]):
 
     def findings(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield whether the model only guesses, and the worst class."""
-        counts = samples.confusion(len(names))
+        counts = confusion(samples.target, samples.prediction, len(names))
         # Always predicting the largest class reaches this accuracy.
         chance = float(counts.sum(axis=1).max()) / int(counts.sum())
         if len(names) > 1 and wilson_interval(*self.right_of(samples))[0] <= chance:

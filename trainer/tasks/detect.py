@@ -11,7 +11,7 @@ from augment.data.targets.boxes import BOXES
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import percent, plural
 from trainer.tasks.display import Bar, BarChart, Bars, Block, Finding, FoundObject, WrongSample
-from trainer.tasks.losses import LossFunction, LossSettings
+from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metrics.detection import average_precisions, require_backend
 from trainer.tasks.placing import PlacedSamples, PlacedTask, placed
 from trainer.tasks.registry import register
@@ -80,12 +80,14 @@ class Detect(PlacedTask):
 
     def per_class(self, samples: PlacedSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return the average precision of each class, at an IoU of .5, too, and its objects and images."""
-        precisions, labels = average_precisions(samples.output, samples.target), samples.target[..., 4]
-        counted = samples.target[..., 5] == 0
-        scores = {}
+        values, known = average_precisions(samples.output, samples.target)
+        precisions = {
+            label: (float(of.mean()), float(of[0])) for label, of in zip(known, values.unbind(1), strict=True)
+        }
+        labels, counted, scores = samples.target[..., 4], samples.target[..., 5] == 0, {}
         for label, name in list(enumerate(names))[1:]:
             has = (labels == label) & counted
-            precision, at_50 = precisions.of(label)
+            precision, at_50 = precisions.get(label, (math.nan, math.nan))
             objects, images = int(has.sum()), int(has.any(dim=1).sum())
             scores[name] = {"average_precision": precision, "ap50": at_50, "objects": objects, "images": images}
         return scores

@@ -2,52 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-# The measurements of one epoch, by their names in metrics.jsonl.
-MetricsRow = dict[str, float]
-
-
-class Column(NamedTuple):
-    """A value of a metrics row, as a column of the progress line and of the report's table of epochs.
-
-    Attributes:
-        key: key of the row.
-        title: heading of the column.
-        line: how the progress line formats the value; empty: the progress line leaves it out.
-        page: how the report formats it; empty: as the progress line.
-        smaller: whether a smaller value is better.
-        within: the lowest and the highest possible value.
-        above: it is measured where there are more classes, labels or numbers than this.
-    """
-
-    key: str
-    title: str
-    line: str = "{:.4f}"
-    page: str = ""
-    smaller: bool = False
-    within: tuple[float, float] = (-inf, inf)
-    above: int = 0
-
-
-# Ranges of values.
-SHARE, POSITIVE = (0.0, 1.0), (0.0, inf)
-
-TRAIN_LOSS = Column("train_loss", "train loss", smaller=True, within=POSITIVE)
-VAL_LOSS = Column("val_loss", "val loss", smaller=True, within=POSITIVE)
-
-# Columns of every task, behind its own.
-PACE = (
-    Column("lr", "lr", "{:.2g}"),
-    Column("images_per_second", "img/s", "{:,.0f}", within=POSITIVE),
-    Column("waiting", "waiting", "", "{:.0%}", smaller=True, within=SHARE),
-    Column("gpu_memory_mib", "GPU MiB", "", "{:,.0f}", smaller=True, within=POSITIVE),
-    Column("seconds", "seconds", "{:.1f}", smaller=True, within=POSITIVE),
-)
+from trainer.tasks.metric import Column
 
 
 @dataclass(frozen=True)

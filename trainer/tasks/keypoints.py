@@ -16,8 +16,7 @@ from augment.data.targets.keypoints import KEYPOINTS, mirrored
 from augment.support.lazy import F, Tensor, nn, torch
 from augment.support.text import amount
 from trainer.tasks.display import Bar, Bars, Block, Finding, WrongSample
-from trainer.tasks.loss import named_loss
-from trainer.tasks.losses import LossFunction, LossSettings
+from trainer.tasks.loss import LossFunction, LossSettings, named_loss
 from trainer.tasks.metrics.keypoints import NEAR, point_errors
 from trainer.tasks.placing import PlacedSamples, PlacedTask, placed
 from trainer.tasks.registry import register

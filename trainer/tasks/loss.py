@@ -2,16 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from augment.params import check_known
+from augment.params import Flag, Number, OptionMap, Text, check_known, setting
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.lazy import F, Tensor
-from trainer.tasks.losses import BinaryCrossEntropy, CrossEntropy, LossFunction, LossSettings
+
+LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSettings:
+    """How the loss is computed; some settings apply to some tasks only."""
+
+    loss: str | None = setting(
+        Text(
+            aliases=("criterion", "loss_fn", "loss_function", "regression_loss", "mask_loss"),
+            optional=True,
+            doc="the loss to train with, or a sum, as cross_entropy+dice; classes: asymmetric, bce, cross_entropy, "
+            "focal, poly; labels: asymmetric, bce, focal, poly; numbers: huber, mae, mse; masks: "
+            "cross_entropy, dice, focal; null: cross_entropy, of labels bce, of numbers huber",
+        )
+    )
+    loss_options: Mapping[str, Any] | None = setting(
+        OptionMap(
+            optional=True,
+            doc="arguments of fit.loss, such as {gamma: 3}; focal: gamma=2; poly: epsilon=2; asymmetric: gamma_neg=4, "
+            "gamma_pos=1; bce: target_threshold; huber: delta=1; labels: also alpha of focal, alpha and gamma of poly, "
+            "clip=0.05 of asymmetric",
+        )
+    )
+    label_smoothing: float = setting(
+        Number(default=0, within=(0, 0.999), doc="share of each training target that is spread over all classes")
+    )
+    standardize: bool = setting(
+        Flag(
+            default=True,
+            doc="regression: learn targets standardized by mean and deviation of the train split, which the loss is "
+            "computed on; everything else is in original units",
+        )
+    )
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross entropy, a mean over the batch.
+
+    Attributes:
+        smoothing: share of every target that is spread evenly over all classes (Szegedy et al. 2016,
+            arXiv:1512.00567), in [0, 1).
+        weights: (classes,) weights of the classes, on the device; None: 1. For class indices the mean is PyTorch's:
+            each image has the weight of its class, and the sum is divided by the sum of these weights. For shares
+            PyTorch divides by the number of images; here the mean is as for indices, as an index is the share 1.
+    """
+
+    smoothing: float = 0.0
+    weights: Tensor | None = field(default=None, compare=False)
+
+    def weight_of(self, targets: Tensor) -> Tensor | None:
+        """Return the () sum of weights that the mean over a batch divides by; None: the number of its images."""
+        if self.weights is None:
+            return None
+        return (targets @ self.weights if targets.ndim == 2 else self.weights[targets]).sum().float()
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss.
+
+        Args:
+            outputs: (N, classes).
+            targets: (N,) class indices, or (N, classes) shares.
+        """
+        if self.weights is None or (targets.ndim == 1 and not self.smoothing):
+            return F.cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing)
+        if targets.ndim == 1:
+            # With weights and smoothing PyTorch selects images by a mask, for which it waits for the GPU.
+            targets = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
+        total = F.cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing, reduction="sum")
+        return total / (targets @ self.weights).sum()
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy:
+    """Cross entropy of each label on its own, present or absent, a mean over the batch and the labels.
+
+    Attributes:
+        smoothing: share of every target that is spread evenly over present and absent, in [0, 1).
+        weights: (labels,) weights of present labels, on the device; an absent label has weight 1. None: 1.
+    """
+
+    smoothing: float = 0.0
+    weights: Tensor | None = field(default=None, compare=False)
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss.
+
+        Args:
+            outputs: (N, labels) logits.
+            targets: (N, labels) in [0, 1].
+        """
+        if self.smoothing:
+            targets = targets * (1 - self.smoothing) + self.smoothing / 2
+        return F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=self.weights)
+
 
 if TYPE_CHECKING:
     from trainer.tasks.task import Task

@@ -1,17 +1,58 @@
-"""Metrics: what is measured of a pass besides its loss. A metric is a function with one decorator."""
+"""Metrics, functions with one decorator; and meters: sums of a pass that stay on the device until they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from math import inf
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from augment.support.errors import UserError
-from augment.support.lazy import Tensor
-from trainer.tasks.display import SHARE, TRAIN_LOSS, VAL_LOSS, Column
+from augment.support.lazy import F, Tensor, torch
 
-F = TypeVar("F", bound=Callable[..., Any])
+# The measurements of one epoch, by their names in metrics.jsonl.
+MetricsRow = dict[str, float]
+
+
+class Column(NamedTuple):
+    """A value of a metrics row, as a column of the progress line and of the report's table of epochs.
+
+    Attributes:
+        key: key of the row.
+        title: heading of the column.
+        line: how the progress line formats the value; empty: the progress line leaves it out.
+        page: how the report formats it; empty: as the progress line.
+        smaller: whether a smaller value is better.
+        within: the lowest and the highest possible value.
+        above: it is measured where there are more classes, labels or numbers than this.
+    """
+
+    key: str
+    title: str
+    line: str = "{:.4f}"
+    page: str = ""
+    smaller: bool = False
+    within: tuple[float, float] = (-inf, inf)
+    above: int = 0
+
+
+# Ranges of values.
+SHARE, POSITIVE = (0.0, 1.0), (0.0, inf)
+
+TRAIN_LOSS = Column("train_loss", "train loss", smaller=True, within=POSITIVE)
+VAL_LOSS = Column("val_loss", "val loss", smaller=True, within=POSITIVE)
+
+# Columns of every task, behind its own.
+PACE = (
+    Column("lr", "lr", "{:.2g}"),
+    Column("images_per_second", "img/s", "{:,.0f}", within=POSITIVE),
+    Column("waiting", "waiting", "", "{:.0%}", smaller=True, within=SHARE),
+    Column("gpu_memory_mib", "GPU MiB", "", "{:,.0f}", smaller=True, within=POSITIVE),
+    Column("seconds", "seconds", "{:.1f}", smaller=True, within=POSITIVE),
+)
+
+M = TypeVar("M", bound=Callable[..., Any])
 
 # By the name of the task and its own.
 METRICS: dict[tuple[str, str], Metric] = {}
@@ -97,7 +138,7 @@ def metric(
     on_request: bool = False,
     finish: Callable[[float], float] = float,
     line: str = "{:.4f}",
-) -> Callable[[F], F]:
+) -> Callable[[M], M]:
     """Declare a function `(outputs, targets)` as a metric of a task, under its own name; the rows have its mean.
 
     It returns a value for each sample, (N,), on the device, or several, (N, K), which count alike. With `whole` it gets
@@ -117,7 +158,7 @@ def metric(
         line: how the progress line formats it; empty: the progress line leaves it out.
     """
 
-    def decorate(function: F) -> F:
+    def decorate(function: M) -> M:
         called = name or function.__name__
         heading, page = title or called.replace("_", " "), "{:.2%}" if within == SHARE else line or "{:.4g}"
         columns = tuple(
@@ -136,3 +177,149 @@ def columns_of(metrics: Iterable[Metric], *, val_loss: bool = True) -> tuple[Col
     train = [column for column in columns if column.key.startswith("train_")]
     loss = (VAL_LOSS,) if val_loss else ()
     return (TRAIN_LOSS, *train, *loss, *(column for column in columns if column not in train))
+
+
+if TYPE_CHECKING:
+    from trainer.tasks.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What a pass predicted for each sample, in the order seen, on the CPU; a task adds tensors of its own.
+
+    Attributes:
+        index: (N,) int64, index into the split's files; -1 where it is unknown.
+        target: (N, ...), the target.
+    """
+
+    index: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class OutputSamples(Samples):
+    """Outputs of a pass for each sample.
+
+    Attributes:
+        output: (N, K) float32, such as the logit of each label, or each number.
+    """
+
+    output: Tensor
+
+
+class Meter:
+    """Sums of a pass; updating takes a handful of small kernels and never waits for the device.
+
+    Args:
+        task: the task.
+        metrics: what to measure besides the loss.
+        device: the device of outputs and targets.
+        keep: keep the predictions for each sample, for `kept` and the metrics that need all of them.
+
+    Attributes:
+        samples: number of samples so far.
+    """
+
+    def __init__(self, task: Task[Any], metrics: Sequence[Metric], device: torch.device, *, keep: bool = False) -> None:
+        self._task, self._metrics = task, tuple(metrics)
+        self._means = [metric for metric in metrics if not metric.whole and (keep or len(metric.columns) > 1)]
+        self._whole = [metric for metric in metrics if metric.whole and keep]
+        self._kept: list[dict[str, Tensor]] | None = [] if keep else None
+        # All but the last times the samples. In double precision every count is exact.
+        self._names = ("loss", *(metric.name for metric in self._means), "counted")
+        self._sums = torch.zeros(len(self._names), dtype=torch.float64, device=device)
+        self._loss, *self._totals, self._counted = self._sums.unbind()
+        self.samples = 0
+
+    def update(
+        self,
+        loss: Tensor,
+        outputs: Tensor,
+        targets: Tensor,
+        indices: Tensor | None = None,
+        *,
+        frames: Tensor | None = None,
+    ) -> None:
+        """Add a batch; keep nothing of it but copies.
+
+        Args:
+            loss: () mean over the batch.
+            outputs: (N, ...), output of the model.
+            targets: (N, ...), targets of the batch, see `Task.targets_of`.
+            indices: (N,) indices into the split's files.
+            frames: (N, 3, 3), see `Task.frames_of`.
+        """
+        count = len(targets)
+        outputs, targets = outputs.detach().float(), self._task.unmixed(targets)
+        self._counted.add_(count)
+        self._loss.add_(loss.detach(), alpha=count)
+        for metric, total in zip(self._means, self._totals, strict=True):
+            metric.add_to(total, outputs, targets)
+        if self._kept is not None:
+            known = targets.new_full((count,), -1).long() if indices is None else indices
+            kept = {"index": known, "target": targets} | ({"output": outputs} if self._whole else {})
+            kept |= self._task.keep(outputs, targets)
+            kept |= {} if frames is None else {"frame": frames}
+            self._kept.append({name: value.clone() for name, value in kept.items()})
+        self.samples += count
+
+    def compute(self) -> dict[str, float]:
+        """Return the means so far, NaN before the first batch: one transfer, which waits."""
+        *sums, counted = self._sums.tolist()
+        loss, *means = (value / counted if counted else math.nan for value in sums)
+        return {"loss": loss} | {m.name: m.finish(mean) for m, mean in zip(self._means, means, strict=True)}
+
+    def scores(self) -> dict[str, float]:
+        """Return the values at the end of a pass, also those that need all samples at once."""
+        kept = self._together()
+        whole = {m.name: m.of_all(kept["output"], kept["target"]) if kept else math.nan for m in self._whole}
+        means = self.compute()
+        if self._task.own_loss:
+            del means["loss"]
+        return means | whole
+
+    def kept(self) -> Samples | None:
+        """Return the predictions for each sample so far; None before the first batch."""
+        names, kept = [field.name for field in fields(self._task.samples)], self._together()
+        return self._task.condensed(self._task.samples(**{name: kept[name] for name in names})) if kept else None
+
+    def _together(self) -> dict[str, Tensor]:
+        kept, together = self._kept or [{}], {}
+        for name in kept[0]:
+            joined = torch.cat(_alike([batch[name] for batch in kept]))
+            together[name] = (joined.sum(dim=0, keepdim=True) if name in self._task.sums else joined).cpu()
+        return together
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums with their names."""
+        return {"samples": self.samples, "names": self._names, "sums": self._sums.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; metrics that were not measured become NaN."""
+        # Up to 0.9.7 sums had no names, but the order of the tasks' own metrics, and samples left out were counted.
+        sums = dict(zip(state.get("names", self._names), state["sums"].tolist(), strict=False))
+        sums.setdefault("counted", state["samples"] - float(state.get("left_out", 0)))
+        self._sums.copy_(self._sums.new_tensor([sums.get(name, math.nan) for name in self._names]))
+        self.samples = state["samples"]
+
+    def merged(self, gather: Callable[[dict[str, Any]], Sequence[dict[str, Any]]]) -> Meter:
+        """Return a meter of everything that this one and others of the same kind have measured.
+
+        Args:
+            gather: takes what this meter has measured, on the CPU, and returns that of all, in their order.
+        """
+        parts = gather({"samples": self.samples, "sums": self._sums.cpu(), "kept": self._together()})
+        whole = Meter(self._task, self._metrics, self._sums.device, keep=self._kept is not None)
+        whole.samples = sum(part["samples"] for part in parts)
+        whole._sums.copy_(sum(part["sums"] for part in parts))
+        whole._kept = None if self._kept is None else [part["kept"] for part in parts if part["kept"]]
+        return whole
+
+
+def _alike(parts: list[Tensor]) -> list[Tensor]:
+    """Return tensors (N, K, ...) with the largest K of them; what is missing is NaN."""
+    lengths = {part.shape[1] for part in parts if part.ndim > 2}
+    if len(lengths) < 2:
+        return parts
+    rest = (0, 0) * (parts[0].ndim - 2)
+    return [F.pad(part, (*rest, 0, max(lengths) - part.shape[1]), value=math.nan) for part in parts]

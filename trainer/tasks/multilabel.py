@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from augment.data.targets.labels import LABELS
-from augment.support.lazy import F, Tensor, nn, torch
+from augment.support.lazy import F, Tensor, torch
 from augment.support.text import amount, percent, plural
 from trainer.tasks.display import Bar, BarChart, Bars, Block, Finding, WrongSample
-from trainer.tasks.loss import LabelLoss, named_loss
-from trainer.tasks.losses import BinaryCrossEntropy, LossFunction, LossSettings
-from trainer.tasks.meter import OutputSamples
+from trainer.tasks.loss import BinaryCrossEntropy, LabelLoss
+from trainer.tasks.metric import OutputSamples
 from trainer.tasks.metrics.labels import average_precisions, best_threshold
 from trainer.tasks.registry import register
 from trainer.tasks.task import Task
@@ -24,18 +23,10 @@ class Multilabel(Task[OutputSamples]):
     name, kind = "multilabel", LABELS
     unit, units = "label", "labels"
     monitor, score, score_title, unit_score = "val_map", "map", "Mean average precision", "average_precision"
-    loss_type = LabelLoss
+    usual_loss, loss_type = BinaryCrossEntropy, LabelLoss
     loss_settings = ("loss", "loss_options", "label_smoothing")
     threshold = 0.5
     figure_file = "labels.png"
-
-    def make_losses(
-        self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
-    ) -> tuple[LossFunction, LossFunction]:
-        """Return the loss of the fit, with smoothing and weights, and binary cross entropy."""
-        if fit.loss is not None:
-            return named_loss(self, fit, weights), BinaryCrossEntropy()
-        return BinaryCrossEntropy(fit.label_smoothing, weights), BinaryCrossEntropy()
 
     def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
         """Return the logits of the mean probabilities, from logarithms alone, so that none is rounded to 0 or 1."""

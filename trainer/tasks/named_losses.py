@@ -1,10 +1,68 @@
 """The losses that `fit.loss` can name, most of them timm's."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from augment.support.lazy import F, Tensor
-from trainer.tasks.loss import Named, loss
-from trainer.tasks.losses import LossFunction, PixelLoss
+from augment.support.lazy import F, Tensor, torch
+from trainer.tasks.loss import LossFunction, Named, loss
+
+
+@dataclass(frozen=True)
+class PixelLoss:
+    """A loss of masks, or a sum of several: each is computed for every image, and the mean is over the images.
+
+    So it means the same for any batch size, accumulation and number of ranks. Pixels whose target is no class, such as
+    those to ignore, do not count; an image that has no other counts as 0.
+
+    cross_entropy: a mean over the image's pixels.
+    focal: the same, each pixel weighted by (1 - p)^gamma, with p the probability of its class (Lin et al. 2017,
+        arXiv:1708.02002).
+    dice: 1 - the Dice coefficient of probabilities and targets, a mean over the classes that the image has (Milletari
+        et al. 2016, arXiv:1606.04797, but with sums of the values, not of their squares).
+
+    Attributes:
+        terms: names of the losses to add up.
+        smoothing: share of every target that is spread evenly over all classes, in cross_entropy, in [0, 1).
+        gamma: exponent of (1 - p) in focal.
+    """
+
+    terms: tuple[str, ...] = ("cross_entropy",)
+    smoothing: float = 0.0
+    gamma: float = 2.0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss.
+
+        Args:
+            outputs: (N, classes, height, width).
+            targets: (N, height, width) class indices.
+        """
+        logs = outputs.log_softmax(dim=1)
+        counted = targets < outputs.shape[1]
+        truth = targets.where(counted, 0)[:, None]
+        # PyTorch's own loss of indices is not deterministic on a GPU.
+        entropy = -logs.gather(1, truth)[:, 0]
+        pixels = counted.flatten(1).sum(dim=1).clamp(min=1)
+        loss = outputs.new_zeros(len(outputs))
+        for term in self.terms:
+            if term == "dice":
+                loss = loss + _dice_loss(logs.exp() * counted[:, None], truth, counted)
+                continue
+            if term == "focal":
+                each = (1 - (-entropy).exp()).clamp(min=1e-30) ** self.gamma * entropy
+            else:
+                each = entropy * (1 - self.smoothing) - self.smoothing * logs.mean(dim=1)
+            loss = loss + (each * counted).flatten(1).sum(dim=1) / pixels
+        return loss.mean()
+
+
+def _dice_loss(shares: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
+    """Return the loss of each image, (N,), of probabilities, (N, classes, height, width), and (N, 1, height, width)."""
+    there = torch.zeros_like(shares).scatter(1, truth, counted[:, None].to(shares.dtype))
+    common, in_truth, in_shares = (part.flatten(2).sum(dim=2) for part in (shares * there, there, shares))
+    has = in_truth > 0
+    lost = 1 - 2 * common / (in_truth + in_shares).clamp(min=1e-6)
+    return (lost * has).sum(dim=1) / has.sum(dim=1).clamp(min=1)
 
 
 @loss("classify")

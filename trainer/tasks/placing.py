@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from augment.support.lazy import Tensor, torch
-from trainer.tasks.meter import OutputSamples
+from trainer.tasks.metric import OutputSamples
 from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ class PlacedTask(Task[PlacedSamples]):
 
     samples = PlacedSamples
 
-    @abstractmethod
     def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
         """Draw the target and the output of a sample, each on its side; the matrix leads to pixels of these."""
 

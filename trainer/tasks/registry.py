@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from augment.params import Choice, settings
 from augment.support.errors import UserError, suggest
-from trainer.tasks.display import Column, MetricsRow
-from trainer.tasks.metric import METRICS, columns_of
+from trainer.tasks.metric import METRICS, Column, MetricsRow, columns_of
 from trainer.tasks.task import AUTO, Task
 
 T = TypeVar("T", bound=type[Task[Any]])
@@ -88,11 +87,6 @@ def monitored(monitor: str, task: Task[Any]) -> str:
 def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str]) -> None:
     """Check metrics that are to be measured, and that all metrics are of tasks that there are.
 
-    Args:
-        task: the task.
-        classes: names of classes, labels or numbers.
-        names: names of metrics.
-
     Raises:
         UserError: there is no such metric, or none for these classes.
     """
@@ -105,6 +99,16 @@ def check_metrics(task: Task[Any], classes: Sequence[str], names: Iterable[str])
             f"fit.metrics: {unknown} is not measured for the task {task.name} with {task.count(len(classes))}."
             f"{suggest(unknown, allowed)}"
         )
+
+
+def check_views(tta: str, task: Task[Any]) -> None:
+    """Check that a task can average the views of a name.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if tta not in task.views:
+        raise UserError(f"fit.tta={tta}: not where {task.kind.units} are predicted. Allowed: {', '.join(task.views)}.")
 
 
 def smaller_is_better(key: str) -> bool:
@@ -155,12 +159,7 @@ def best_row(rows: Iterable[Mapping[str, float]], key: str) -> MetricsRow:
 
 
 def unused_settings(fit: object, task: Task[Any]) -> Iterator[str]:
-    """Yield a sentence for each setting of the loss that was set but has no effect with a task.
-
-    Args:
-        fit: settings of the fit.
-        task: the task of the data.
-    """
+    """Yield a sentence for each setting of the fit's loss that was set but has no effect with a task."""
     for name in dict.fromkeys(name for other in known_tasks().values() for name in other.loss_settings):
         param, value = settings(type(fit))[name], getattr(fit, name)
         if name not in task.loss_settings and value != param.default:

@@ -3,19 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from augment.data.dataset import Split
+from augment.data.targets.kind import Target
 from augment.data.targets.numbers import NUMBERS
 from augment.support.lazy import Tensor, nn, torch
 from trainer.tasks.display import Block, FigureImage, Finding, Scatter, WrongSample
-from trainer.tasks.loss import named_loss
-from trainer.tasks.losses import LossFunction, LossSettings
-from trainer.tasks.meter import OutputSamples
+from trainer.tasks.loss import LossFunction, LossSettings, named_loss
+from trainer.tasks.metric import OutputSamples
 from trainer.tasks.metrics.regression import number_scores
 from trainer.tasks.registry import register
-from trainer.tasks.standardize import Standard
 from trainer.tasks.task import Task
+
+# Names of the two buffers.
+MEAN, STD = "target_mean", "target_std"
+
+
+@dataclass(frozen=True)
+class Standard:
+    """Mean and standard deviation of some numbers.
+
+    Attributes:
+        mean: (K,) float32.
+        std: (K,) float32, above 0.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def of(cls, targets: Sequence[Target]) -> Standard:
+        """Return mean and std of a split's targets, rows of K numbers; for a constant number, std is 1."""
+        values = np.array(targets, np.float64)
+        mean, std = values.mean(axis=0), values.std(axis=0)
+        # A constant's deviation need not be exactly 0, as its mean is rounded.
+        std[std <= 1e-12 * np.abs(mean)] = 1.0
+        return cls(torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32))
+
+    @classmethod
+    def in_state(cls, state: Mapping[str, Any]) -> Standard | None:
+        """Return mean and std from the state of a model; None if it has none."""
+        return cls(state[MEAN], state[STD]) if MEAN in state else None
+
+    def put_into(self, network: nn.Module) -> None:
+        """Make a network whose outputs are standard deviations from the mean return numbers in their own units."""
+        network.register_buffer(MEAN, self.mean.clone())
+        network.register_buffer(STD, self.std.clone())
+        network.register_forward_hook(_in_own_units)
+
+    def loss(self, loss: LossFunction, device: torch.device) -> LossFunction:
+        """Return a loss of numbers in their own units that is measured in standard deviations.
+
+        Args:
+            loss: depends only on the difference between outputs and targets.
+            device: the device of outputs and targets.
+        """
+        std = self.std.to(device)
+
+        def standardized(outputs: Tensor, targets: Tensor) -> Tensor:
+            # The difference first: dividing large numbers first would lose digits.
+            errors = (outputs - targets) / std
+            return loss(errors, torch.zeros_like(errors))
+
+        return standardized
+
+
+def _in_own_units(network: nn.Module, _: Any, output: Tensor) -> Tensor:
+    # In float32 even where the network runs in bfloat16, which cannot tell the year 1990 from 1992.
+    mean, std = network.get_buffer(MEAN), network.get_buffer(STD)
+    return output.float() * std + mean
 
 
 @register
@@ -39,7 +99,9 @@ class Regress(Task[OutputSamples]):
             return ""
         standard = Standard.of(train.targets)
         standard.put_into(network)
-        return f"targets are standardized by mean and standard deviation in train: {standard.describe(names)}"
+        pairs = zip(names, standard.mean.tolist(), standard.std.tolist(), strict=True)
+        scales = ", ".join(f"{name} {mean:.4g} +- {std:.4g}" for name, mean, std in pairs)
+        return f"targets are standardized by mean and standard deviation in train: {scales}"
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         """Make the network predict numbers in their own units, if the one of the state did."""

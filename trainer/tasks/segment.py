@@ -15,9 +15,8 @@ from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import amount, percent, plural
 from trainer.tasks.classify import ClassTask
 from trainer.tasks.display import Bar, Bars, Block, Finding, Matrix, WrongSample
-from trainer.tasks.loss import named_loss
-from trainer.tasks.losses import LossFunction, LossSettings
-from trainer.tasks.meter import Samples
+from trainer.tasks.loss import LossFunction, LossSettings, named_loss
+from trainer.tasks.metric import Samples
 from trainer.tasks.metrics.segmentation import confusions, ious
 from trainer.tasks.named_losses import joined
 from trainer.tasks.registry import register

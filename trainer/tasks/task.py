@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -13,23 +12,9 @@ from augment.data.targets.classes import CLASSES
 from augment.data.targets.kind import Kind
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import amount, percent
-from trainer.tasks.display import (
-    PACE,
-    SHARE,
-    Block,
-    Column,
-    Display,
-    Evaluation,
-    FigureData,
-    Finding,
-    MetricsRow,
-    Table,
-    WrongSample,
-)
-from trainer.tasks.loss import NamedLoss
-from trainer.tasks.losses import LossFunction, LossSettings
-from trainer.tasks.meter import OutputSamples, Samples
-from trainer.tasks.metric import METRICS, Metric, columns_of
+from trainer.tasks.display import Block, Display, Evaluation, FigureData, Finding, Table, WrongSample
+from trainer.tasks.loss import LossFunction, LossSettings, NamedLoss, named_loss
+from trainer.tasks.metric import METRICS, PACE, SHARE, Column, Metric, MetricsRow, OutputSamples, Samples, columns_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,8 +31,8 @@ AUTO = "auto"
 _SHOWN = 60  # classes, labels or numbers in a table on the terminal
 
 
-class Task(ABC, Generic[S]):
-    """A kind of prediction. All hooks but the abstract ones have defaults; metrics are declared for its `name`.
+class Task(Generic[S]):
+    """A kind of prediction. Its hooks have defaults; metrics are declared for its `name`.
 
     Attributes:
         name: name of the task, as `augment.data.dataset.Dataset` and checkpoints have it.
@@ -63,6 +48,7 @@ class Task(ABC, Generic[S]):
         own_loss: whether these get the targets, too, in training, and return their losses; then validation has none.
         views: the test-time augmentations that it can average.
         samples: what is kept of each sample in validation, and in best.pt of the best epoch: tensors by name.
+        usual_loss: what makes the loss without `fit.loss`, of the smoothing and the weights of classes.
         loss_type: what makes one loss of those that `fit.loss` names.
         default_loss: the one of them without `fit.loss`; empty: another one.
         loss_settings: settings of the fit that have an effect with this task.
@@ -91,6 +77,7 @@ class Task(ABC, Generic[S]):
     own_loss: ClassVar[bool] = False
     views: ClassVar[tuple[str, ...]] = ("none", "flip")
     samples: ClassVar[type[Samples]] = OutputSamples
+    usual_loss: ClassVar[type[Any]]
     loss_type: ClassVar[type[Any]] = NamedLoss
     default_loss: ClassVar[str] = ""
     loss_settings: ClassVar[tuple[str, ...]] = ()
@@ -127,11 +114,10 @@ class Task(ABC, Generic[S]):
         """Return the matrices from stored pixels to what outputs are in, (N, 3, 3); None where nobody asks for them."""
         return batch.frames
 
-    @abstractmethod
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
-        """Return the losses of training and of validation.
+        """Return the losses of training and of validation, by which any fits compare.
 
         Args:
             fit: settings of the fit.
@@ -139,6 +125,8 @@ class Task(ABC, Generic[S]):
             device: the device of outputs and targets.
             weights: (K,) weights of the classes or labels in training; None: 1.
         """
+        usual = self.usual_loss
+        return usual(fit.label_smoothing, weights) if fit.loss is None else named_loss(self, fit, weights), usual()
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         """Return outputs and targets of two samples, to try a loss with; with `shares`, targets as if mixed."""

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from augment.cli.parser import USAGE, Parser, one_of, readable_errors, table_console, writing
+from augment.cli.parser import Parser, one_of, readable_errors, table_console, writing
 from augment.data.check import check_files, leave_out
 from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
@@ -22,10 +22,10 @@ from augment.support.files import json_line, write_json
 from augment.support.reading import append, check_folder
 from augment.support.secrets import masked
 from trainer.callbacks.recorder import Recorder
+from trainer.loop.settings import TTA
 from trainer.run.config import run_first
 from trainer.run.trained import Trained, load_trained
 from trainer.tasks.display import Evaluation
-from trainer.tasks.tta import TTA
 
 _EXAMPLES = """\
   RUN                              on the run's own validation data
@@ -54,7 +54,7 @@ def evaluate(
         run: folder of the run.
         folder: images to score it on, see `scan_split`; None: the run's validation data.
         overrides: `key=value` that replace values of the run's configuration.
-        tta: test-time augmentation, a name of `trainer.tasks.tta.TTA`; None: that of the run.
+        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`; None: that of the run.
         trust: whether the folder of the run may name code to import, see `augment.cli.trust`.
 
     Raises:
@@ -124,12 +124,8 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
     """Parse `RUN [DIR] [key=value ...]`: return the flags, both folders and the overrides.
 
     Raises:
-        SystemExit: nothing is given, so the help was printed.
         UserError: another number of folders is given.
     """
-    if not given:
-        parser.print_help()
-        raise SystemExit(USAGE)
     options, folders, overrides = parser.split_paths(given)
     run_first(folders)
     if not 1 <= len(folders) <= 2:

@@ -23,7 +23,7 @@ from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.callbacks.progress import PassBar
 from trainer.loop.callback import Callback, CancelFit, CancelValidate, Learner, Phase
-from trainer.optim.schedule import exp
+from trainer.optim.settings import exp
 from trainer.run.config import Config, new_folder, parse_config
 from trainer.run.failures import explain_memory
 from trainer.run.jobs import require_ranks

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,17 @@ from augment.data.check import check_files
 from augment.data.dataset import Split
 from augment.data.formats.folder import find_images
 from augment.data.images import name_of, open_image
-from augment.support.errors import UserError
+from augment.support.errors import UserError, missing_package
 from augment.support.files import near_file, write_atomically
 from augment.support.text import amount, printable, table_cell
-from trainer.figures.attention import require_captum
 from trainer.loop.callback import Callback
+from trainer.loop.settings import TTA
 from trainer.run.config import run_first
-from trainer.run.masks import MaskWriter, mask_files
-from trainer.run.objects import Objects, as_coco, as_rows
+from trainer.run.masks import MaskWriter, Objects, as_coco, as_rows, mask_files
 from trainer.run.trained import KeptOutputs, Trained, load_trained
 from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
 from trainer.tasks.segment import Segment
-from trainer.tasks.tta import TTA
 
 FAILED = 1  # exit code if some of the images cannot be used
 STDOUT = "-"
@@ -83,7 +82,7 @@ def predict(
         files: images, and folders that are searched for images at any depth.
         top: number of classes or labels to name for each image; None: 3 classes, or the labels above the threshold.
         threshold: probability from which a label is predicted; None: 0.5.
-        tta: test-time augmentation, a name of `trainer.tasks.tta.TTA`; None: that of the run.
+        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`; None: that of the run.
         overrides: `key=value` that replace values of the run's configuration.
         trust: whether the folder of the run may name code to import, see `augment.cli.trust`.
         out: where masks are written, see `trainer.run.masks`; None: RUN/masks.
@@ -106,11 +105,11 @@ def predict(
     masks = mask_files(images, files, out or run / "masks") if isinstance(trained.task, Segment) else None
     if masks is None and (out is not None or overlay):
         raise UserError(f"--out, --overlay: this model predicts no masks, but {trained.task.units}. Allowed: neither.")
+    if explain is not None and not isinstance(trained.task, Classify):
+        raise UserError(f"--explain: this model predicts {trained.task.units}. Allowed: models of classes.")
+    if explain is not None and not find_spec("captum"):
+        raise missing_package("--explain", "captum", "explain")
     maps = {} if explain is None else mask_files(images, files, explain, "--explain")
-    if maps:
-        if not isinstance(trained.task, Classify):
-            raise UserError(f"--explain: this model predicts {trained.task.units}. Allowed: models of classes.")
-        require_captum("--explain")
     problems = {problem.file: problem.reason for problem in check_files(images)}
     good = tuple(image for image in images if image not in problems)
     if not good:
@@ -119,13 +118,15 @@ def predict(
             "the image cannot be used" if len(images) == 1 else f"none of {len(images)} images can be used; the first"
         )
         raise UserError(f"{none}: {name_of(file)} {reason}")
+    # The loader needs targets, but nothing reads them.
+    split = Split(good, (trained.task.kind.blank(len(trained.classes)),) * len(good), trained.task.kind)
     if masks is None:
         from trainer.run.maps import MapWriter  # imports PyTorch
 
         writers = [MapWriter([maps[file] for file in good])] if maps else []
-        predicted = iter(_predict(trained, good, top, threshold, *writers))
+        predicted = iter(_predict(trained, good, split, top, threshold, *writers))
     else:
-        predicted = iter(_predict_masks(trained, good, masks, top, overlay=overlay))
+        predicted = iter(_predict_masks(trained, good, split, masks, top, overlay=overlay))
     return [Prediction(image, error=problems[image]) if image in problems else next(predicted) for image in images]
 
 
@@ -150,13 +151,16 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
 
 
 def _predict(
-    trained: Trained, files: tuple[Path, ...], top: int | None, threshold: float | None, *writers: Callback
+    trained: Trained,
+    files: Sequence[Path],
+    split: Split,
+    top: int | None,
+    threshold: float | None,
+    *writers: Callback,
 ) -> list[Prediction]:
     names, task, kept = trained.classes, trained.task, KeptOutputs()
-    # The loader needs targets, but nothing reads them.
-    targets = (task.kind.blank(len(names)),) * len(files)
     with writing("--explain"):
-        trained.run_over(Split(files, targets, task.kind), kept, *writers, description="predicting")
+        trained.run_over(split, kept, *writers, description="predicting")
     outputs, *frames = kept.in_order()
     outputs = outputs.float()
     if isinstance(task, Detect):
@@ -185,13 +189,12 @@ def _predict(
 
 
 def _predict_masks(
-    trained: Trained, files: tuple[Path, ...], masks: Mapping[Path, Path], top: int | None, *, overlay: bool
+    trained: Trained, files: Sequence[Path], split: Split, masks: Mapping[Path, Path], top: int | None, *, overlay: bool
 ) -> list[Prediction]:
     names, task, found = trained.classes, trained.task, []
     writer = MaskWriter(files, [masks[file] for file in files], names, overlay=overlay)
-    targets = (task.kind.blank(len(names)),) * len(files)
     with writing("--out"):
-        trained.run_over(Split(files, targets, task.kind), writer, description="predicting")
+        trained.run_over(split, writer, description="predicting")
     for number, file in enumerate(files):
         shares = writer.shares[number]
         largest = (-shares).argsort(kind="stable")[: top or task.top].tolist()
@@ -258,14 +261,6 @@ def _print(predictions: Sequence[Prediction], console: Console) -> None:
     console.print(table)
 
 
-def _write(text: str, file: str, flag: str) -> None:
-    if file == STDOUT:
-        sys.stdout.write(printable(text))
-        return
-    with writing(f"{flag} {file}"):
-        write_atomically(Path(file), text)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     description = "Predict with the best model of a run."
@@ -283,8 +278,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_trust_flag()
     with readable_errors():
         options, paths, overrides = parser.split_paths(arguments)
-        if not paths:
-            raise UserError("no run is given. Allowed: the folder of a run, then images or folders of images.")
         run_first(paths)
         predictions = predict(
             paths[0],
@@ -300,8 +293,11 @@ def main(arguments: Sequence[str]) -> int:
         )
         bad = [prediction for prediction in predictions if prediction.error]
         for flag, file, text in (("--csv", options.csv, as_csv), ("--json", options.json, as_json)):
-            if file:
-                _write(text(predictions), file, flag)
+            if file == STDOUT:
+                sys.stdout.write(printable(text(predictions)))
+            elif file:
+                with writing(f"{flag} {file}"):
+                    write_atomically(Path(file), text(predictions))
         if not options.csv and not options.json:
             _print(predictions, table_console())
         elif STDOUT not in (options.csv, options.json):

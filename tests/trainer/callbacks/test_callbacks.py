@@ -14,10 +14,9 @@ import trainer
 import trainer.run.config
 from augment.params import settings
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.registry import known_callbacks, parse_callbacks
 from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.tracker import Tracker
-from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, in_order
+from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, in_order, known_callbacks, parse_callbacks
 from trainer.loop.learner import Learner
 from trainer.run.maps import MapWriter
 from trainer.run.masks import MaskWriter
@@ -106,8 +105,7 @@ def test_a_state_survives_its_file_and_comes_back_as_it_was(cls: type[Callback],
 
 @pytest.mark.parametrize("name", known_callbacks())
 def test_every_callback_can_be_made_from_its_defaults(name: str) -> None:
-    (maker,) = parse_callbacks({name: {}})
-    callback = maker()
+    callback = known_callbacks()[name](**parse_callbacks({name: {}})[name])
     assert type(callback) is known_callbacks()[name]
     for key, param in settings(known_callbacks()[name]).items():
         assert getattr(callback, key) == param.default

@@ -13,7 +13,7 @@ from trainer.callbacks.steps import GradClip, ParamScheduler
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import constant, one_cycle
+from trainer.optim.settings import constant, one_cycle
 
 # --- ParamScheduler ---
 

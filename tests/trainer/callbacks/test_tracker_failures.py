@@ -16,10 +16,9 @@ from augment.support.errors import UserError
 from trainer.callbacks import tracker as trackers
 from trainer.callbacks.mlflow import Mlflow
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.registry import known_callbacks
 from trainer.callbacks.tracker import Tracker
 from trainer.callbacks.wandb import Wandb
-from trainer.loop.callback import RunDescription
+from trainer.loop.callback import RunDescription, known_callbacks
 from trainer.loop.learner import Learner
 
 # --- failures ---

@@ -13,8 +13,7 @@ from trainer import train
 from trainer.callbacks.steps import Prepare
 from trainer.cli.main import main
 from trainer.loop.learner import Learner
-from trainer.run.folder import owned, release
-from trainer.run.summary import read_summary
+from trainer.run.folder import owned, read_summary, release
 
 SMALL = (*("aug.size=16", "fit.batch_size=4", "fit.epochs=3", "fit.device=cpu", "fit.threads=1"), *BARE)
 

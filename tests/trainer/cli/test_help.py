@@ -16,9 +16,9 @@ from augment.params import Param, Range, settings
 from augment.recipe.op import OPS
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError
-from trainer.callbacks.registry import known_callbacks
 from trainer.cli.help import experiments, explain, help_text, overview, sections, topics
 from trainer.cli.main import main
+from trainer.loop.callback import known_callbacks
 from trainer.models.registry import MODELS
 from trainer.run.fit import Fit
 

@@ -2,15 +2,13 @@
 
 import numpy as np
 import pytest
-import timm
 import torch
 from torch import Tensor, nn
 
 from augment.params import Size
 from augment.support.errors import UserError
-from trainer.figures import attention
-from trainer.figures.attention import class_maps, feature_layer, overlay, require_captum, with_weights
 from trainer.models.registry import parse_model
+from trainer.run.maps import class_maps, feature_layer, overlay
 
 
 class Corner(nn.Module):
@@ -60,16 +58,6 @@ def test_the_last_feature_map_before_the_pooling(kind: dict[str, str], layer: st
     assert not any(module._forward_hooks for module in network.modules())
 
 
-def test_a_copy_has_the_other_weights() -> None:
-    network = timm.create_model("test_resnet", num_classes=2).train()
-    state = {name: torch.zeros_like(value) for name, value in network.state_dict().items()}
-    copied = with_weights(network, state)
-    assert not copied.training
-    assert network.training
-    assert not copied.get_parameter("fc.weight").any()
-    assert network.get_parameter("fc.weight").any()
-
-
 def test_an_overlay_is_the_image_where_the_map_is_zero_and_bright_where_it_is_one() -> None:
     pixels, values = np.full((4, 6, 3), 100, np.uint8), np.zeros((4, 6), np.float32)
     values[1, 2] = 1
@@ -79,10 +67,3 @@ def test_an_overlay_is_the_image_where_the_map_is_zero_and_bright_where_it_is_on
     assert red > 170
     assert green > 170
     assert blue < 150
-
-
-def test_without_captum(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_captum("--explain")
-    monkeypatch.setattr(attention, "installed", lambda: False)
-    with pytest.raises(UserError, match=r"^--explain: needs the package captum\. Allowed: pip install .*\[explain\]"):
-        require_captum("--explain")

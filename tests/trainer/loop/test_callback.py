@@ -12,8 +12,7 @@ from trainer.callbacks.ema import EMA
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import GradClip
-from trainer.callbacks.stopping import Interrupt
+from trainer.callbacks.steps import GradClip, Interrupt
 from trainer.loop.callback import EVENTS, Callback, in_order, loop_text
 from trainer.loop.learner import Learner
 

@@ -14,7 +14,7 @@ from fakes import assert_same
 from torch import nn
 
 from augment.support.errors import UserError
-from trainer.loop.checkpoint import FORMAT, BestModel, FitState, load, on_host, save
+from trainer.loop.checkpoint import FORMAT, BestModel, FitState, load, save, to_host
 
 BEST_MODEL = BestModel(
     model={"weight": torch.arange(100.0)},
@@ -124,7 +124,7 @@ def test_a_copy_does_not_change() -> None:
     weight = torch.zeros(2, 3).t()
     module = nn.BatchNorm1d(1)
     state = replace(FIT_STATE, model={"weight": weight}, loader=module.state_dict(), callbacks={"C": {"rows": [{}]}})
-    held = on_host(state)
+    held = replace(state, **to_host(vars(state)))
     weight += 1
     state.callbacks["C"]["rows"].append({})
     assert held.model["weight"].tolist() == [[0, 0]] * 3

@@ -18,7 +18,7 @@ from trainer.loop.callback import CancelFit
 from trainer.loop.graphs import ATTEMPTS, Graphs, Tensors, capturable
 from trainer.loop.learner import Learner
 from trainer.loop.runner import Runner
-from trainer.optim.schedule import one_cycle
+from trainer.optim.settings import one_cycle
 
 
 def double(value: Tensor) -> Tensors:

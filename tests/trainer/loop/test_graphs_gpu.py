@@ -25,7 +25,7 @@ from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
 from trainer.loop.runner import Runner
 from trainer.models.registry import Xresnet
-from trainer.optim.schedule import one_cycle
+from trainer.optim.settings import one_cycle
 
 
 @needs_gpu

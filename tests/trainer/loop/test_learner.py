@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.progress import Pace, ProgressBar
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import Prepare
-from trainer.callbacks.stopping import EarlyStopping
+from trainer.callbacks.steps import EarlyStopping, Prepare
 from trainer.loop.callback import CANCELS, EVENTS, Callback, CancelStep, CancelTrain
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner

@@ -12,13 +12,12 @@ from runs import read_metrics, rows_of, timeless
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.ema import EMA
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import ParamScheduler
-from trainer.callbacks.stopping import EarlyStopping
+from trainer.callbacks.steps import EarlyStopping, ParamScheduler
 from trainer.loop.callback import Callback, CancelFit, CancelStep
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import one_cycle
+from trainer.optim.settings import one_cycle
 
 EPOCHS = 3
 

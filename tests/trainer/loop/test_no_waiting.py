@@ -20,7 +20,7 @@ from trainer.callbacks.steps import FreshStatistics, GradClip, ParamScheduler
 from trainer.callbacks.tracker import TrackedRun, Tracker
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
-from trainer.optim.schedule import one_cycle
+from trainer.optim.settings import one_cycle
 
 
 class _Functions(TorchFunctionMode):

@@ -18,10 +18,10 @@ from torch import Tensor
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import CancelStep
-from trainer.loop.ranked import Ranked
 from trainer.loop.ranks import Ranks
+from trainer.loop.recorded import Ranked
 from trainer.loop.settings import LoopSettings
-from trainer.tasks.losses import CrossEntropy
+from trainer.tasks.loss import CrossEntropy
 
 # --- alone ---
 

@@ -15,9 +15,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from augment.params import Size
 from augment.support.errors import UserError
-from trainer.models import backbones, timm_models
-from trainer.models.detector import Detector
+from trainer.models import timm_models, torchvision_models
 from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
+from trainer.models.torchvision_models import Detector
 
 # --- cnn ---
 
@@ -115,7 +115,7 @@ def test_weights_of_torchvision_are_announced_and_have_to_be_within_reach(
         raise URLError(f"no route to {request.host} in {timeout} s")
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr(backbones, "urlopen", fail)
+    monkeypatch.setattr(torchvision_models, "urlopen", fail)
     name = "fasterrcnn_resnet50_fpn"
     assert Detector(name=name).downloads() == Detector(name=name, pretrained=True, weights="file").downloads() == ""
     Detector(name=name).require_weights()

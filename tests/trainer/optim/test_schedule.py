@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainer.optim.schedule import Schedule, constant, cos, drops, exp, flat_cos, one_cycle, position, step
+from trainer.optim.settings import Schedule, constant, cos, drops, exp, flat_cos, one_cycle, position, step
 
 ABOVE_ONE = 1.0000000000000022
 

@@ -22,8 +22,7 @@ from trainer.report.page import render, write_record
 from trainer.report.record import MISTAKES_FILE, REPORT_FILE, RunRecord, read_record, write_best
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.facts import FACTS_FILE
-from trainer.run.folder import owned
-from trainer.run.summary import SUMMARY_FILE, Summary
+from trainer.run.folder import SUMMARY_FILE, Summary, owned
 from trainer.tasks.metrics.classification import wilson_interval
 from trainer.tasks.registry import task_named
 

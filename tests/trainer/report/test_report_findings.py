@@ -12,9 +12,8 @@ from augment.support.text import percent
 from trainer.report.charts import charts
 from trainer.report.page import render
 from trainer.report.record import read_record
-from trainer.run.summary import Summary
-from trainer.tasks.display import MetricsRow
-from trainer.tasks.meter import OutputSamples
+from trainer.run.folder import Summary
+from trainer.tasks.metric import MetricsRow, OutputSamples
 from trainer.tasks.metrics.classification import wilson_interval
 
 

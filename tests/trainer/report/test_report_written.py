@@ -16,8 +16,7 @@ from augment.support.files import json_line
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import ParamScheduler
-from trainer.callbacks.stopping import Interrupt
+from trainer.callbacks.steps import Interrupt, ParamScheduler
 from trainer.loop.callback import Callback, RunDescription
 from trainer.loop.checkpoint import LAST
 from trainer.report import page

@@ -16,13 +16,12 @@ from augment.data.sources import SOURCES, Folder
 from augment.params import settings
 from augment.recipe.op import OPS
 from augment.support.errors import UserError
-from trainer.callbacks import registry as callbacks
+from trainer.loop import callback as callbacks
 from trainer.loop.callback import Callback
 from trainer.models.registry import MODELS, Timm
-from trainer.run.config import parse_config
+from trainer.run.config import RunLabels, parse_config
 from trainer.run.fit import Fit
 from trainer.run.identity import identity, identity_text
-from trainer.run.labels import RunLabels
 
 FULL: dict[str, Any] = {
     "data": {"source": "folder", "root": "/photos", "skip_bad": True},
@@ -45,7 +44,7 @@ def test_plugins_are_loaded_before_names_are_checked(tmp_path: Path, monkeypatch
     (tmp_path / "plugin_of_the_config_test.py").write_text(
         "from dataclasses import dataclass\n"
         "from trainer.loop.callback import Callback\n"
-        "from trainer.callbacks.registry import configurable\n"
+        "from trainer.loop.callback import configurable\n"
         "@configurable\n"
         "@dataclass(eq=False)\n"
         "class PluginOfTheConfigTest(Callback): pass\n"
@@ -106,7 +105,7 @@ def test_what_is_written_down_makes_the_same_configuration(name: str) -> None:
     assert isinstance(read, dict)
     second = parse_config({str(key): value for key, value in read.items()})
     assert second.resolved == first.resolved
-    assert identity_text(identity(second.resolved)) == identity_text(identity(first))
+    assert identity_text(identity(second.resolved)) == identity_text(identity(first.resolved))
     assert (second.data, second.model, second.aug, second.fit, second.seed) == (
         *(first.data, first.model, first.aug, first.fit, first.seed),
     )

@@ -7,7 +7,7 @@ import torch
 from runs import config_of
 
 from augment.support.errors import UserError
-from trainer.optim.schedule import constant, flat_cos, one_cycle
+from trainer.optim.settings import constant, flat_cos, one_cycle
 from trainer.run.check import check_config
 
 

@@ -12,8 +12,7 @@ from runs import config_of
 from augment.support.errors import UserError
 from trainer.run.config import CONFIG_FILE, config_text, load_config
 from trainer.run.fit import parse_fit
-from trainer.run.identity import identity, identity_text
-from trainer.run.older import renamed
+from trainer.run.identity import identity, identity_text, renamed
 from trainer.run.run_folder import RunFolder
 from trainer.sweeps.ledger import job_id
 
@@ -28,7 +27,7 @@ def backwards(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_of(given: Mapping[str, Any]) -> str:
-    return identity_text(identity(config_of(**given)))
+    return identity_text(identity(config_of(**given).resolved))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def test_names_of_jobs_are_those_of_0_12(
     (tmp_path / CONFIG_FILE).write_text(OmegaConf.to_yaml(OmegaConf.create(written)))
     loaded = load_config(tmp_path)
     assert parse_fit(loaded["fit"]).loss in (loss, None)
-    assert identity_text(identity(loaded)) == identity_text(identity(config))
+    assert identity_text(identity(loaded)) == identity_text(identity(config.resolved))
 
 
 @pytest.mark.parametrize(

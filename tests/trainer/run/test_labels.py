@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.run.labels import RunLabels, run_name, varied_name
-from trainer.run.summary import Summary, read_summary
+from trainer.run.config import RunLabels, run_name, varied_name
+from trainer.run.folder import Summary, read_summary
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import sys
 from io import BytesIO
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 from PIL import Image
 from runs import small_config
 
+from augment.support.errors import UserError
 from trainer.report.record import MISTAKES_FILE, REPORT_FILE
 from trainer.run.train import train
-from trainer.tools.predict import main
+from trainer.tools.predict import main, predict
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +67,13 @@ def test_predict_explains(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     for name, corner in (("above/1", "above left"), ("above/2", "above left"), ("below/1", "below right")):
         assert looked_at(tmp_path / f"{name}.png", images / f"{name}.png") == corner
     assert len(list(tmp_path.rglob("*.png"))) == 6
+
+
+def test_predict_needs_captum(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "captum", None)
+    with pytest.raises(UserError, match=r"^--explain: needs the package captum\. Allowed: pip install .*\[explain\]"):
+        predict(run, [run.parent / "val"], explain=tmp_path / "maps")
+    assert not (tmp_path / "maps").exists()
 
 
 def test_the_report_shows_it_beside_the_mistakes(run: Path) -> None:

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from augment.cli.overrides import normalize
 from augment.support.errors import UserError
-from trainer.run.overrides import with_resumed
+from trainer.run.jobs import with_resumed
 
 
 def save(run: Path, *overrides: str) -> None:

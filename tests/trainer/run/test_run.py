@@ -24,7 +24,7 @@ from trainer.run import train as run
 from trainer.run.build import make_learner, make_loaders
 from trainer.run.check import check_config
 from trainer.run.config import parse_config
-from trainer.tasks.losses import CrossEntropy
+from trainer.tasks.loss import CrossEntropy
 from trainer.tools.evaluate import evaluate
 
 pytestmark = pytest.mark.usefixtures("own_folder")

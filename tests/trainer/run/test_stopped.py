@@ -12,7 +12,7 @@ from trainer.callbacks.steps import GradClip
 from trainer.cli import main as cli
 from trainer.run import build
 from trainer.run import train as run
-from trainer.run.summary import read_summary
+from trainer.run.folder import read_summary
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 

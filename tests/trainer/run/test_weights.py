@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from augment.cli.compose import compose
 from augment.params import Size
 from augment.support.errors import UserError
-from trainer.models.matching import match
 from trainer.models.registry import Cnn, Model, Timm, check_model
 from trainer.run.check import check_config
 from trainer.run.config import config_text, parse_config
 from trainer.run.trained import load_trained
-from trainer.run.weights import check_weights, read_weights, start_from
+from trainer.run.weights import check_weights, match, read_weights, start_from
 
 COLORS, OTHERS = ("blue", "green", "red"), ("cyan", "magenta", "yellow")
 

@@ -19,8 +19,8 @@ from augment.support.errors import UserError
 from augment.support.signals import StopSignals
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.run.config import Config, load_config, parse_config
+from trainer.run.folder import Summary, claimed, read_summary
 from trainer.run.jobs import check_jobs
-from trainer.run.summary import Summary, read_summary
 from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.work import Command, Worker, watch
 
@@ -52,9 +52,9 @@ def test_the_command_decides_what_a_job_is(tmp_path: Path) -> None:
 def test_statuses(tmp_path: Path) -> None:
     (job,) = plan_jobs(tmp_path, [(config(), ["seed=0"])])
     assert job.status() == "planned"
-    with job.claimed() as mine:
+    with claimed(job.folder) as mine:
         assert (mine, job.status()) == (True, "running")
-        with job.claimed() as again:
+        with claimed(job.folder) as again:
             assert not again
         (job.folder / "summary.json").write_text('{"status": "running"}')
     assert job.status() == "killed"
@@ -72,12 +72,12 @@ def test_without_locks_a_second_process_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(fcntl, "flock", refuse)
     (job,) = plan_jobs(tmp_path, [(config(), ["seed=0"])])
     for _ in range(2):  # the first one has released it
-        with job.claimed() as mine:
+        with claimed(job.folder) as mine:
             assert mine
     (job.folder / ".lock").write_text("process 17 on another-host\n")
     with (
         pytest.raises(UserError, match=r"no locks \(No locks available\), and process 17 on another-host works here\."),
-        job.claimed(),
+        claimed(job.folder),
     ):
         raise AssertionError
 
@@ -182,7 +182,7 @@ def test_a_configuration_that_changed_since_is_not_run(runs: FakeRuns, jobs: lis
 
 def test_jobs_of_others_are_waited_for(runs: FakeRuns, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     claim = ExitStack()
-    claim.enter_context(jobs[0].claimed())
+    claim.enter_context(claimed(jobs[0].folder))
     waits: list[float] = []
 
     def wait(seconds: float) -> None:

@@ -9,9 +9,8 @@ import pytest
 from sweeps import write_run
 
 from augment.support.errors import UserError
-from trainer.run.folder import LOCK_FILE, release, reserve
+from trainer.run.folder import LOCK_FILE, SUMMARY_FILE, release, reserve
 from trainer.run.run_folder import RunFolder, find_runs
-from trainer.run.summary import SUMMARY_FILE
 
 
 def plan(folder: Path, order: int, *overrides: str) -> Path:

@@ -18,12 +18,13 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from augment.support.errors import UserError
+from trainer.run.folder import claimed
 from trainer.run.sweeping import JOURNAL_FILE, SAMPLERS
 from trainer.sweeps.launchers import Launcher, Local
 from trainer.sweeps.ledger import Job, read_ledger
 from trainer.sweeps.plan import Plan, begin, suggest_from
 from trainer.sweeps.search import search, watch_trials
-from trainer.sweeps.study import Prune, ask, job_of
+from trainer.sweeps.study import JOB, Prune
 from trainer.sweeps.work import Worker
 
 __all__ = ["runs"]
@@ -59,7 +60,7 @@ def test_each_sampler_runs_as_many_trials_as_asked(runs: FakeRuns, tmp_path: Pat
     assert search(plan, Local(), runs.worker()) == 0
     trials = plan.search.study().trials
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 4
-    assert {job_of(trial) for trial in trials} == {job.id for job in read_ledger(tmp_path)}
+    assert {trial.user_attrs.get(JOB) for trial in trials} == {job.id for job in read_ledger(tmp_path)}
     assert (tmp_path / JOURNAL_FILE).is_file()
     before = len(runs.runs)
     assert search(plan, Local(), runs.worker()) == 0
@@ -76,7 +77,7 @@ def test_a_trial_begins_as_soon_as_one_has_ended(runs: FakeRuns, tmp_path: Path)
 
         def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
             waiting.append([job.trial for job in jobs])
-            claims.enter_context(jobs[0].claimed())  # the first one runs until the end
+            claims.enter_context(claimed(jobs[0].folder))  # the first one runs until the end
             if len(jobs) == 1:
                 claims.close()
             worker.work(jobs[-1:])
@@ -132,7 +133,8 @@ def test_the_seed_of_a_search_decides_about_its_trials(sampler: str, tmp_path: P
         drawn = []
         for _ in range(6):
             with plan.search.locked() as study:
-                trial = ask(plan.search, study)
+                study.sampler = plan.search.sampler(len(study.trials))
+                trial = study.ask()
                 drawn.append(tuple(suggest_from(trial, plan.space).values()))
                 study.tell(trial, drawn[-1][-1])
         tried.append(drawn)

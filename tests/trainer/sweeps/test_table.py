@@ -10,8 +10,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from trainer.run.run_folder import find_runs
-from trainer.sweeps.comparison import compare_runs
-from trainer.sweeps.table import report_sweep
+from trainer.sweeps.comparison import compare_runs, report_sweep
 
 BETTER = 0.0625  # by how much the best epoch of a job is better than its last one
 
@@ -194,4 +193,4 @@ def test_what_a_search_chose_by_is_in_no_mean_and_no_verdict(tmp_path: Path) -> 
     assert "Left out: trials and finalists of a search, which chose by their scores (0, 1)." in lines
     compared, _ = compare_runs(find_runs([tmp_path]))
     assert compared is not None
-    assert compared.baseline.mean == pytest.approx(0.55)
+    assert compared.baseline.replicates.mean == pytest.approx(0.55)

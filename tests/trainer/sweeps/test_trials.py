@@ -12,7 +12,7 @@ from augment.support.errors import UserError
 from trainer.loop.callback import CancelFit
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.plan import overrides_of, parse_space, suggest_from
-from trainer.sweeps.study import JOB, Prune, Search, ask
+from trainer.sweeps.study import JOB, Prune, Search
 
 # --- spaces ---
 
@@ -92,7 +92,7 @@ def search_in(folder: Path) -> Search:
 def train(search: Search, score: float, first: int = 0) -> Prune:
     """Return the callback of a new trial after epochs that all have one score, or after the one that ended it."""
     with search.locked() as study:
-        trial = ask(search, study)
+        trial = study.ask()
         trial.set_user_attr(JOB, f"job {trial.number}")
     prune = Prune(search, trial.number)
     for epoch in range(first, EPOCHS):

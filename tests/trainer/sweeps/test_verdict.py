@@ -20,7 +20,7 @@ from trainer.sweeps.verdict import (
     mean_interval,
     needed,
     resolution_of,
-)  # fmt: skip
+)
 from trainer.sweeps.words import score, verdict
 
 SHARE = (0.0, 1.0)
@@ -29,12 +29,12 @@ LOSS = Metric("val_loss", smaller=True, within=(0.0, math.inf))
 
 
 def seeds(name: str, *scores: float, start: int = 0) -> Replicates:
-    return Replicates(name, {(str(start + i), ""): score for i, score in enumerate(scores)})
+    return Replicates({(str(start + i), ""): score for i, score in enumerate(scores)})
 
 
 def folds(name: str, *scores: float) -> Replicates:
     """Scores of two seeds in each fold."""
-    return Replicates(name, {(str(i % 2), str(i // 2)): score for i, score in enumerate(scores)})
+    return Replicates({(str(i % 2), str(i // 2)): score for i, score in enumerate(scores)})
 
 
 def said(baseline: Replicates, *others: Replicates, metric: Metric = ACCURACY, detect: float = 0.005) -> list[str]:
@@ -143,7 +143,7 @@ def test_verdicts_on_partly_shared_seeds_are_rarely_false(counts: tuple[int, int
 
 def test_folds_are_paired_whatever_their_seeds() -> None:
     base = folds("b", 0.5, 0.6, 0.7, 0.8, 0.6, 0.6)
-    one_seed = Replicates("o", {("0", str(fold)): score for fold, score in enumerate((0.65, 0.75, 0.65))})
+    one_seed = Replicates({("0", str(fold)): score for fold, score in enumerate((0.65, 0.75, 0.65))})
     found, expected = difference(base, one_seed, ACCURACY), ttest_rel([0.65, 0.75, 0.65], [0.55, 0.75, 0.6])
     assert found is not None
     assert (found.paired, found.p) == (True, pytest.approx(expected.pvalue))

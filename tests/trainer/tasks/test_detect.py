@@ -21,7 +21,7 @@ from augment.support.errors import UserError
 from trainer.models.registry import parse_model
 from trainer.run.fit import parse_fit
 from trainer.tasks.detect import _compare, boxes_at
-from trainer.tasks.meter import Meter
+from trainer.tasks.metric import Meter
 from trainer.tasks.metrics import detection
 from trainer.tasks.placing import PlacedSamples
 from trainer.tasks.registry import task_named
@@ -149,10 +149,9 @@ def test_scores_at_other_ious_and_of_absent_classes_are_not_minus_one() -> None:
     assert meter.scores() == pytest.approx({"map": 0.5, "map50": 1, "map75": 0})
     samples = meter.kept()
     assert isinstance(samples, PlacedSamples)
-    precisions = detection.average_precisions(samples.output, samples.target)
-    assert [precisions.mean(iou) for iou in range(10)] == pytest.approx([1] * 5 + [0] * 5)
-    assert precisions.of(2) == pytest.approx((0.5, 1))
-    assert np.isnan(precisions.of(3)).all()
+    precisions, labels = detection.average_precisions(samples.output, samples.target)
+    assert precisions.mean(dim=1).tolist() == pytest.approx([1] * 5 + [0] * 5)
+    assert (labels, precisions.mean().item()) == ((2,), pytest.approx(0.5))
 
 
 @pytest.mark.usefixtures("backend")

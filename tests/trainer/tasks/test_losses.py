@@ -22,10 +22,18 @@ from trainer.run.check import check_config
 from trainer.run.config import parse_config
 from trainer.run.fit import parse_fit
 from trainer.run.train import train
-from trainer.tasks.loss import LOSSES, check_loss, named_loss
-from trainer.tasks.losses import BinaryCrossEntropy, CrossEntropy, LossFunction, LossSettings, PixelLoss
+from trainer.tasks.loss import (
+    LOSSES,
+    BinaryCrossEntropy,
+    CrossEntropy,
+    LossFunction,
+    LossSettings,
+    check_loss,
+    named_loss,
+)
+from trainer.tasks.named_losses import PixelLoss
 from trainer.tasks.registry import known_tasks, task_named, unused_settings
-from trainer.tasks.standardize import Standard
+from trainer.tasks.regress import Standard
 
 OUTPUTS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.3]])
 INDICES = torch.tensor([0, 2])

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_confusion_matrix
 
-from trainer.tasks.meter import Meter
+from trainer.tasks.metric import Meter
+from trainer.tasks.metrics.classification import confusion
 from trainer.tasks.metrics.labels import average_precisions, best_threshold, mean_of_known
 from trainer.tasks.metrics.regression import number_scores
 from trainer.tasks.registry import task_named
@@ -108,7 +109,10 @@ def test_every_metric_agrees_with_other_libraries(task: str) -> None:
     assert samples.index.tolist() == list(range(300))
     assert torch.equal(samples.target, targets)
     if task == "classify":
-        assert samples.confusion(7).tolist() == multiclass_confusion_matrix(outputs, targets, 7).tolist()
+        assert (
+            confusion(samples.target, samples.prediction, 7).tolist()
+            == multiclass_confusion_matrix(outputs, targets, 7).tolist()
+        )
     else:
         assert torch.equal(samples.output, outputs)
     # In any batches, of any ranks, in any order.

@@ -27,8 +27,7 @@ from trainer.run.identity import identity, identity_text
 from trainer.run.run_folder import find_runs
 from trainer.run.train import train
 from trainer.sweeps.plan import Plan
-from trainer.tasks.meter import Meter
-from trainer.tasks.metric import METRICS
+from trainer.tasks.metric import METRICS, Meter
 from trainer.tasks.registry import check_metrics, learn_metrics, range_of, smaller_is_better, task_named
 from trainer.tools import evaluate
 
@@ -129,7 +128,7 @@ def test_what_is_measured_changes_nothing_else_and_resumes(given: list[str]) -> 
     plain, whole = rows_of(fit("plain", *given[:-1])), rows_of(fit("whole", *given, "fit.metrics=[brier,f1]"))
     assert [{key: row[key] for key in plain[0]} for row in whole] == plain
     configured = [parse_config(compose([*given, *more])) for more in ([], ["fit.metrics=[brier]"])]
-    assert len({identity_text(identity(config)) for config in configured}) == 1
+    assert len({identity_text(identity(config.resolved)) for config in configured}) == 1
     stopped = fit("stopped", *given, "fit.metrics=[brier,f1]", callbacks=(stop_at(4),))
     more = rows_of(fit("more", *given, "fit.metrics=[brier,f1,auroc]", f"fit.resume={stopped}"))
     assert [{key: row[key] for key in row if key != "val_auroc"} for row in more] == whole

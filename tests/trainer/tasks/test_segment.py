@@ -9,13 +9,13 @@ from torch.nn.functional import cross_entropy, one_hot
 from torchmetrics.classification import MulticlassJaccardIndex
 
 from augment.data.targets.spatial import IGNORE
+from trainer.loop.runner import average
 from trainer.run.fit import parse_fit
-from trainer.tasks.losses import PixelLoss
-from trainer.tasks.meter import Meter
+from trainer.tasks.metric import Meter
 from trainer.tasks.metrics.segmentation import confusions
+from trainer.tasks.named_losses import PixelLoss
 from trainer.tasks.registry import task_named
 from trainer.tasks.segment import MaskSamples
-from trainer.tasks.tta import average
 
 SEGMENT = task_named("segment")
 NAMES = ("sky", "road", "car", "never")

@@ -22,8 +22,7 @@ from trainer.report.record import read_record
 from trainer.run.check import check_config
 from trainer.run.config import parse_config
 from trainer.run.train import train
-from trainer.tasks.display import PACE
-from trainer.tasks.metric import columns_of
+from trainer.tasks.metric import PACE, columns_of
 from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better, task_named, task_of
 from trainer.tools import evaluate, predict
 

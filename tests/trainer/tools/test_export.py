@@ -23,12 +23,11 @@ from augment.support.errors import UserError
 from trainer.models.registry import Cnn
 from trainer.run.trained import Trained, load_trained
 from trainer.tasks.registry import task_named
-from trainer.tasks.standardize import Standard
+from trainer.tasks.regress import Standard
 from trainer.tools.evaluate import evaluate
-from trainer.tools.export.check import compare
 from trainer.tools.export.command import main
 from trainer.tools.export.served import Served, onnx_bytes
-from trainer.tools.export.write import export, predict_source
+from trainer.tools.export.write import compare, export, predict_source
 from trainer.tools.predict import predict
 
 COLORS = ("blue", "green", "red")

@@ -1,10 +1,9 @@
 """`python -m trainer compare RUN_OR_SWEEP ...`: compare settings by their seeds and folds, across runs and sweeps."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from augment.cli.parser import USAGE, Parser, output, positive_number, readable_errors, table_console, writing
+from augment.cli.parser import Parser, output, positive_number, readable_errors, table_console, writing
 from augment.support.errors import UserError, suggest
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
@@ -54,16 +53,16 @@ def main(arguments: Sequence[str]) -> int:
         help="write the comparison to a file: .md or .json; may be given twice",
     )
     with readable_errors():
-        options, paths = parser.split(arguments)
-        if not paths:
-            sys.stdout.write(parser.format_help())
-            return USAGE
+        options, paths, others = parser.split_paths(arguments)
+        paths += map(Path, others)
         for file in options.out:
             if file.suffix not in (".md", ".json"):
                 raise UserError(f"--out {file}: unknown format. Allowed: a name that ends in .md or .json.")
-        runs = find_runs(map(Path, paths))
+        runs = find_runs(paths)
         if not runs:
-            raise UserError(f"{', '.join(paths)}: no runs. Allowed: folders of runs or sweeps, or above them.")
+            raise UserError(
+                f"{', '.join(map(str, paths))}: no runs. Allowed: folders of runs or sweeps, or above them."
+            )
         known = {name for run in runs for name in run.last}
         if options.metric is not None and options.metric not in known:
             raise UserError(f"--metric {options.metric}: no run has it.{suggest(options.metric, known)}")

@@ -2,23 +2,30 @@
 
 import math
 import os
+from base64 import b64decode
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from datetime import datetime
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
+from PIL import Image
 
+from augment.support.errors import UserError
 from augment.support.nested import section_of
-from augment.support.text import clip
-from trainer.callbacks.plots import REPORT
+from augment.support.reading import contents, read_object
+from augment.support.text import as_bytes, clip
+from trainer.callbacks.plots import BATCH, REPORT
+from trainer.figures.images import data_uri, read_png, without_background
+from trainer.run.folder import FINISHED
 from trainer.run.run_folder import RunFolder
-from trainer.run.summary import FINISHED
 from trainer.sweeps.comparison import compare_runs
-from trainer.sweeps.dashboard.images import RunImages, href
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, importance
-from trainer.tasks.display import SHARE, MetricsRow
+from trainer.tasks.metric import SHARE, MetricsRow
 from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
 
 MOST_RUNS = 5_000
@@ -31,26 +38,31 @@ _AXES = ("steps", "seconds", "images")  # of curves, besides epochs
 
 
 def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, Any]:
-    """Return the data of the page.
-
-    Args:
-        runs: what to show; of more than `MOST_RUNS` the last ones.
-        folder: the folder that they were found in.
-        base: the folder that links are relative to.
-    """
+    """Return the data of the page, of runs in a folder, at most the last `MOST_RUNS`; links are relative to `base`."""
     omitted, runs = max(0, len(runs) - MOST_RUNS), runs[-MOST_RUNS:]
     sweeps = list(dict.fromkeys(run.sweep for run in runs if run.sweep is not None))
     settings, metrics, embedded = Settings(runs), _metrics(runs), RunImages(base)
     names, group_of = groups(runs)
     environments: dict[tuple[tuple[str, str], ...], int] = {}
-    environment_of = [environments.setdefault(_environment(run), len(environments)) for run in runs]
+    facts = ([*run.versions(digits=12).items()][:40] for run in runs)
+    clipped = (tuple((clip(name, KEY), clip(text, VALUE)) for name, text in of) for of in facts)
+    environment_of = [environments.setdefault(of, len(environments)) for of in clipped]
     epochs: dict[tuple[int, ...], int] = {}
     points = _points(runs, metrics)
     # The best runs of each sweep first: there is no room for the images of many.
     images = {i: embedded.of(runs[i], settings.recipe(i)) for i in _best_first(runs)}
     rows = [
         {
-            **_facts(run),
+            "name": clip(run.name, KEY),
+            "status": run.status,
+            "tags": [clip(tag, KEY) for tag in run.summary.tags[:20]],
+            "error": clip(run.summary.error, _MOST_TEXT),
+            "stopped": clip(run.summary.stopped, _MOST_TEXT),
+            "notes": clip("\n".join(f"{file}: {why}" for file, why in run.notes.items()), _MOST_TEXT),
+            "epochs": len(run.rows),
+            "planned": run.summary.planned,
+            "seconds": rounded(run.summary.seconds) or None,
+            "started": run.started,
             "path": clip(os.path.relpath(run.folder, folder), _MOST_TEXT),
             "report": href(run.folder / REPORT, base),
             "sweep": sweeps.index(run.sweep) if run.sweep is not None else -1,
@@ -75,33 +87,14 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
         "sweeps": [_sweep(sweep, runs, settings, folder) for sweep in sweeps],
         "groups": names,
         "params": settings.plain(),
-        "metrics": [{"key": key, **_kind(key)} for key in metrics],
+        "metrics": [
+            {"key": key, "smaller": smaller, "share": range_of(key) == SHARE and not smaller}
+            for key, smaller in zip(metrics, map(smaller_is_better, metrics), strict=True)
+        ],
         "epochs": list(epochs),
         "environments": [dict(items) for items in environments],
         "images": embedded.images,
     }
-
-
-def _facts(run: RunFolder) -> dict[str, Any]:
-    """Return what a run says of itself, without its metrics."""
-    return {
-        "name": clip(run.name, KEY),
-        "status": run.status,
-        "tags": [clip(tag, KEY) for tag in run.summary.tags[:20]],
-        "error": clip(run.summary.error, _MOST_TEXT),
-        "stopped": clip(run.summary.stopped, _MOST_TEXT),
-        "notes": clip("\n".join(f"{file}: {why}" for file, why in run.notes.items()), _MOST_TEXT),
-        "epochs": len(run.rows),
-        "planned": run.summary.planned,
-        "seconds": rounded(run.summary.seconds) or None,
-        "started": run.started,
-    }
-
-
-def _kind(key: str) -> dict[str, bool]:
-    """Return whether a smaller score is better, and whether it is a share in [0, 1]."""
-    smaller = smaller_is_better(key)
-    return {"smaller": smaller, "share": range_of(key) == SHARE and not smaller}
 
 
 def rounded(value: object, digits: int = 5) -> float | int | None:
@@ -192,6 +185,79 @@ def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[tupl
     return [epochs.setdefault(at, len(epochs)), [rounded(rows[i][key], 4) for i in kept]]
 
 
-def _environment(run: RunFolder) -> tuple[tuple[str, str], ...]:
-    facts = [*run.versions(digits=12).items()]
-    return tuple((clip(name, KEY), clip(text, VALUE)) for name, text in facts[:40])
+MISTAKES = "mistakes.json"  # of `trainer.report`
+FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values() if task.figure_file))
+_WIDTH, _QUALITY = 480, 70
+_MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes; further ones are linked only
+_MOST_PIXELS, _MOST_FILE, _FULL = 2**24, 2**24, (2**24, 2**24)  # of a file; those of a run have a tenth
+_COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # of the mistakes in an image; pixels of each
+
+
+class RunImages:
+    """The first batches, figures and mistakes of runs; links are relative to a folder, `base`.
+
+    Attributes:
+        images: each as a data URI, which is empty where there was no room, with its width and height in pixels; and
+            the address of its file.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.images: list[dict[str, Any]] = []
+        self._base = base
+        self._bytes = [0, 0, 0]
+        self._known: dict[Hashable, int] = {}
+
+    def of(self, run: RunFolder, recipe: Hashable) -> list[int]:
+        """Return the positions of a run's first batch, that of its recipe if known, figure and mistakes; -1: none."""
+        figure = next((name for name in FIGURES if (run.folder / name).is_file()), "")
+        keys = (recipe or run.folder, run.folder, run.folder)
+        return [self._index(kind, run.folder / name, keys[kind]) for kind, name in enumerate((BATCH, figure, MISTAKES))]
+
+    def _index(self, kind: int, file: Path, key: Hashable) -> int:
+        if (kind, key) not in self._known:
+            # Mistakes are in the report in full.
+            if not href(file, self._base):
+                return -1
+            self._known[kind, key] = len(self.images)
+            status = file.stat()
+            room = self._bytes[kind] < _MOST_BYTES[kind] and status.st_size <= _MOST_FILE
+            uri, width, height = _embedded(file, status.st_mtime_ns) if room else ("", 0, 0)
+            self._bytes[kind] += len(uri)
+            shown = file.with_name(REPORT) if file.name == MISTAKES else file
+            self.images.append({"source": uri, "width": width, "height": height, "file": href(shown, self._base)})
+        return self._known[kind, key]
+
+
+@lru_cache(maxsize=1024)
+def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
+    """Return an image, as it was `changed` last, as a small data URI with width and height; empty if unreadable."""
+    image = _sheet(file) if file.name == MISTAKES else read_png(file, _MOST_PIXELS, _FULL)
+    if image is None:
+        return "", 0, 0
+    small = without_background(image)
+    small.thumbnail((_WIDTH, 2 * _WIDTH), Image.Resampling.LANCZOS)
+    return data_uri(small, "WEBP", _QUALITY), small.width, small.height
+
+
+def _sheet(file: Path) -> Image.Image | None:
+    """Return the first mistakes side by side; None if there are none, or the file is damaged."""
+    try:
+        with contents(file):
+            data = [b64decode(mistake["uri"].partition("base64,")[2]) for mistake in read_object(file)["images"]]
+            images = [Image.open(BytesIO(jpeg), formats=["JPEG"]) for jpeg in data[:_MISTAKES] if jpeg]
+            rows = -(-len(images) // _COLUMNS)
+            sheet = Image.new("RGB", (min(len(images), _COLUMNS) * _SIDE, rows * _SIDE), "gray")
+            for i, image in enumerate(images):
+                image.thumbnail((_SIDE, _SIDE))
+                sheet.paste(image, (i % _COLUMNS * _SIDE, i // _COLUMNS * _SIDE))
+    except (OSError, UserError, Image.DecompressionBombError):
+        return None
+    return sheet if images else None
+
+
+def href(file: Path, base: Path) -> str:
+    """Return the address of a file relative to a folder; empty if there is none, or if it is a link to anywhere."""
+    if file.is_symlink() or not file.is_file():
+        return ""
+    # The leading ./ keeps a name such as "javascript:..." a name.
+    return "./" + quote(as_bytes(Path(os.path.relpath(file.absolute(), base.absolute())).as_posix()))

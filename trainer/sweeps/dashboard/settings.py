@@ -62,8 +62,8 @@ class Settings:
 
     def recipe(self, i: int) -> tuple[tuple[str, Value], ...]:
         """Return the settings of a run's data and augmentation."""
-        chosen = ((k, v) for k, v in self._configs[i].items() if k.startswith(("aug.", "data.")) and k not in REPEATED)
-        return tuple(chosen)
+        found = self._configs[i].items()
+        return tuple((k, v) for k, v in found if k.startswith(("aug.", "data.")) and k not in REPEATED)
 
     def jobs(self, positions: Sequence[int]) -> dict[str, list[Value]]:
         """Return the values of what differs among some runs and was given to any of them, but for replicates."""

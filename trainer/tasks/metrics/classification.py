@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.support.lazy import Tensor
-from trainer.tasks.display import SHARE
-from trainer.tasks.metric import metric
+from trainer.tasks.metric import SHARE, metric
 from trainer.tasks.metrics.labels import aurocs, average_precisions, f1_scores, mean_of_known
 
 _TOP = 5

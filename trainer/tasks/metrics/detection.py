@@ -7,14 +7,12 @@ of NaN, or with a score that is not above 0, is no object.
 
 import logging
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 
 from augment.support.errors import UserError
 from augment.support.lazy import Tensor
-from trainer.tasks.display import SHARE
-from trainer.tasks.metric import metric
+from trainer.tasks.metric import SHARE, metric
 
 # Packages that match boxes as COCO does, and what torchmetrics calls them.
 BACKENDS = ("faster_coco_eval", "pycocotools")
@@ -23,44 +21,23 @@ BACKENDS = ("faster_coco_eval", "pycocotools")
 @metric("detect", name="map", title="mAP", within=SHARE, whole=True)
 def mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
     """Return COCO's mAP: the mean over the classes, and over IoUs of .5, .55, ..., .95 from which a box is right."""
-    return average_precisions(outputs, targets).mean()
+    return _mean(average_precisions(outputs, targets)[0])
 
 
 @metric("detect", name="map50", title="mAP50", within=SHARE, whole=True)
 def map_at_50(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean over the classes where a box is right from an IoU of .5 on."""
-    return average_precisions(outputs, targets).mean(0)
+    return _mean(average_precisions(outputs, targets)[0][0])
 
 
 @metric("detect", name="map75", title="mAP75", within=SHARE, whole=True)
 def map_at_75(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean over the classes where a box is right from an IoU of .75 on."""
-    return average_precisions(outputs, targets).mean(5)
+    return _mean(average_precisions(outputs, targets)[0][5])
 
 
-@dataclass(frozen=True)
-class Precisions:
-    """Average precisions of the classes that have objects.
-
-    Attributes:
-        values: (10, C) float, for each IoU and class.
-        labels: the C classes by their labels.
-    """
-
-    values: Tensor
-    labels: tuple[int, ...]
-
-    def mean(self, iou: int | None = None) -> float:
-        """Return the mean over the classes, at one of the ten IoUs or all; NaN if no class has objects."""
-        values = self.values if iou is None else self.values[iou]
-        return float(values.mean()) if values.numel() else math.nan
-
-    def of(self, label: int) -> tuple[float, float]:
-        """Return those of a class: over all IoUs, and at .5; NaN if it has no objects."""
-        if label not in self.labels:
-            return math.nan, math.nan
-        values = self.values[:, self.labels.index(label)]
-        return float(values.mean()), float(values[0])
+def _mean(precisions: Tensor) -> float:
+    return float(precisions.mean()) if precisions.numel() else math.nan
 
 
 def require_backend() -> str:
@@ -78,10 +55,13 @@ def require_backend() -> str:
 
 
 @lru_cache(maxsize=1)  # three metrics ask for those of the same pass
-def average_precisions(outputs: Tensor, targets: Tensor) -> Precisions:
-    """Return the average precisions of a pass, as COCO's own code computes them.
+def average_precisions(outputs: Tensor, targets: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """Return the average precisions of a pass, as COCO's own code computes them, for the classes that have objects.
 
     At most the 100 objects of the highest scores count in each image, and 101 recalls.
+
+    Returns:
+        (10, C) float, for each IoU and class; and the C classes by their labels.
     """
     from torchmetrics.detection import MeanAveragePrecision
 
@@ -89,20 +69,14 @@ def average_precisions(outputs: Tensor, targets: Tensor) -> Precisions:
     # The pass of all ranks is here already: torchmetrics must not gather it once more.
     metric = MeanAveragePrecision(extended_summary=True, backend=require_backend(), sync_on_compute=False)
     metric.warn_on_many_detections = False  # more than 100 are cut, as said
-    metric.update([_found(image) for image in outputs], [_true(image) for image in targets])
+    found, true = [image[image[:, 5] > 0] for image in outputs], [image[~image[:, 4].isnan()] for image in targets]
+    metric.update(
+        [{"boxes": rows[:, :4], "labels": rows[:, 4].long(), "scores": rows[:, 5]} for rows in found],
+        [{"boxes": rows[:, :4], "labels": rows[:, 4].long(), "iscrowd": rows[:, 5].long()} for rows in true],
+    )
     summary = metric.compute()
     labels = summary["classes"].reshape(-1)
     # (IoUs, recalls, classes, areas, limits): of all areas, at most 100 objects; -1 for a class without objects.
     values = summary["precision"][:, :, :, 0, -1].mean(dim=1)
     known = (values >= 0).all(dim=0)
-    return Precisions(values[:, known], tuple(labels[known].tolist()))
-
-
-def _found(image: Tensor) -> dict[str, Tensor]:
-    rows = image[image[:, 5] > 0]
-    return {"boxes": rows[:, :4], "labels": rows[:, 4].long(), "scores": rows[:, 5]}
-
-
-def _true(image: Tensor) -> dict[str, Tensor]:
-    rows = image[~image[:, 4].isnan()]
-    return {"boxes": rows[:, :4], "labels": rows[:, 4].long(), "iscrowd": rows[:, 5].long()}
+    return values[:, known], tuple(labels[known].tolist())

@@ -6,8 +6,7 @@ Both are from the middle of the image, in halves of its longer side, see `traine
 import math
 
 from augment.support.lazy import Tensor
-from trainer.tasks.display import POSITIVE, SHARE
-from trainer.tasks.metric import metric
+from trainer.tasks.metric import POSITIVE, SHARE, metric
 from trainer.tasks.metrics.labels import mean_of_known
 
 # The share of the larger side of the visible points' extent within which a point is right.

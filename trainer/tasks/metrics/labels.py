@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from augment.support.lazy import Tensor
-from trainer.tasks.display import SHARE
-from trainer.tasks.metric import metric
+from trainer.tasks.metric import SHARE, metric
 
 
 @metric("multilabel", name="map", title="mAP", within=SHARE, whole=True)

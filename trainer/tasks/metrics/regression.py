@@ -3,8 +3,7 @@
 import math
 
 from augment.support.lazy import Tensor
-from trainer.tasks.display import POSITIVE
-from trainer.tasks.metric import metric
+from trainer.tasks.metric import POSITIVE, metric
 from trainer.tasks.metrics.labels import mean_of_known
 
 

@@ -8,8 +8,7 @@ pixels that are predicted as each class, and those of them that are right. Pixel
 import math
 
 from augment.support.lazy import Tensor, torch
-from trainer.tasks.display import SHARE
-from trainer.tasks.metric import metric
+from trainer.tasks.metric import SHARE, metric
 from trainer.tasks.metrics.labels import mean_of_known
 
 

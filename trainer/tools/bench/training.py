@@ -14,7 +14,7 @@ from augment.support.measurement import LeftOutError, Result, Row, Run, consumer
 from augment.support.secrets import as_written, masked
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import ParamScheduler
-from trainer.optim.schedule import constant
+from trainer.optim.settings import constant
 from trainer.run.build import make_learner, make_loaders, make_train_loader
 from trainer.run.config import Config
 

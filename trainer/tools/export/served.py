@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from augment.pipeline.serving.torch_crops import Crop
 from augment.recipe.plan import Plan
 from augment.support.errors import UserError, first_line, missing_package
+from trainer.loop.runner import average
 from trainer.run.trained import Trained
-from trainer.tasks.tta import average
 
 INPUT = "images"
 _EXAMPLE = 2, 40, 56  # images, height and width to trace with; none is 1 or repeated, which would fix them
@@ -103,14 +103,10 @@ def require_onnx() -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence what exporters say about their own code."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    before = [logger.level for logger in loggers]
+    logging.disable(logging.WARNING)
     try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
+        logging.disable(logging.NOTSET)

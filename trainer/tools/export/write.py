@@ -5,18 +5,20 @@ import runpy
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 from PIL import Image
 from rich.table import Table
 
 from augment.cli.parser import table_console, writing
-from augment.data.dataset import ImageRef
-from augment.data.images import open_image, to_rgb
+from augment.data.dataset import ImageRef, Split
+from augment.data.images import name_of, open_image, to_rgb
 from augment.pipeline.serving.pillow import CROPS
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import build_plan
@@ -24,23 +26,82 @@ from augment.support.errors import UserError
 from augment.support.files import installed_version, write_atomically, write_json
 from augment.support.reading import check_folder
 from augment.support.text import amount, list_some, plural
+from trainer.callbacks.recorder import Recorder
+from trainer.loop.callback import Callback
+from trainer.loop.learner import Learner
 from trainer.run.trained import Trained, load_trained
+from trainer.tasks.metric import Meter
 from trainer.tasks.segment import Segment
 from trainer.tools.evaluate import evaluated_split
-from trainer.tools.export.check import Check, RunExport, compare
 from trainer.tools.export.served import INPUT, Served, onnx_bytes, require_onnx
+
+_CPU = torch.device("cpu")
+_PIXELS = 0.01  # share of pixels, of those of masks, in which the highest output may be another one
+
+# The outputs of an export for an image, (K,) or (K, height, width) each: what the model returns, and its activation.
+RunExport = Callable[[ImageRef], Sequence[NDArray[np.float32]]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """How an export compares with PyTorch on some images."""
+
+    images: int
+    pytorch: dict[str, float]  # the scores of the model in PyTorch
+    exported: dict[str, float]  # the scores of the export
+    largest: float  # the largest absolute difference of an activated output: of a probability, or of a number
+    # Names of the images whose highest output is another one, of masks in more than a hundredth of the pixels; none
+    # where outputs are not ranked
+    differing: tuple[str, ...]
+
+
+def compare(trained: Trained, split: Split, run: RunExport) -> Check:
+    """Compare an export with the model in PyTorch, image by image."""
+    recorder, comparison = Recorder(), _Comparison(trained, split, run)
+    trained.run_over(split, recorder, comparison, description="comparing")
+    return Check(
+        images=len(split.files),
+        pytorch=recorder.val,
+        exported={f"val_{name}": value for name, value in comparison.meter.scores().items()},
+        largest=comparison.largest,
+        differing=tuple(name_of(split.files[i]) for i in sorted(comparison.differing)),
+    )
+
+
+class _Comparison(Callback):
+    """Runs an export on the images of each batch of a pass, as all outputs of masks would not fit in memory."""
+
+    def __init__(self, trained: Trained, split: Split, run: RunExport) -> None:
+        self._trained, self._files, self._run = trained, split.files, run
+        self._loss = trained.task.make_losses(trained.config.fit, trained.network, _CPU)[1]
+        self.largest = 0.0
+        self.differing: list[int] = []
+
+    def before_validate(self, learner: Learner) -> None:
+        """Measure what is measured of the model."""
+        self.meter = Meter(learner.task, learner.find(Recorder).metrics, _CPU, keep=True)
+
+    def after_batch(self, learner: Learner) -> None:
+        """Compare the outputs of a batch."""
+        batch, task = learner.batch, learner.task
+        indices, targets = batch.indices.tolist(), task.targets_of(batch).cpu()
+        exported = torch.stack([torch.from_numpy(np.array(self._run(self._files[i])[0])) for i in indices])
+        self.meter.update(self._loss(exported, targets), exported, targets, frames=task.frames_of(batch))
+        ours, theirs = task.activate(learner.output.float().cpu()), task.activate(exported)
+        self.largest = max(self.largest, (ours - theirs).abs().max().item())
+        if task.ranked and len(self._trained.classes) > 1:
+            other = (ours.argmax(1) != theirs.argmax(1)).float().reshape(len(indices), -1).mean(1) > _PIXELS
+            self.differing += [i for i, differs in zip(indices, other.tolist(), strict=True) if differs]
+
 
 _FILE = "model.onnx"
 _PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "pillow", "numpy")
 
 
 def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
-    """Write a model as ONNX; return what runs it.
+    """Write a model as ONNX into a folder; return what runs it.
 
-    Args:
-        trained: the model.
-        folder: the folder to write to; created if it is missing.
-        inside: whether the model contains its preprocessing; otherwise transform.py does it.
+    It contains its preprocessing if that is `inside`; otherwise transform.py does it.
     """
     if trained.task.own_loss:
         raise UserError(
@@ -60,9 +121,8 @@ def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
         for name, content in files.items():
             write_atomically(folder / name, content)
     if inside:
-        return _runner(model, lambda image: _opened(image, lambda it: np.array(to_rgb(it))))
-    transform = runpy.run_path(str(folder / "transform.py"))["transform"]
-    return _runner(model, lambda image: _opened(image, transform))
+        return _runner(model, lambda image: np.array(to_rgb(image)))
+    return _runner(model, runpy.run_path(str(folder / "transform.py"))["transform"])
 
 
 def predict_source(*, inside: bool, masks: bool = False) -> str:
@@ -75,18 +135,17 @@ def predict_source(*, inside: bool, masks: bool = False) -> str:
     return template.render(file=_FILE, to_rgb=source, masks=masks).rstrip() + "\n"
 
 
-def _opened(image: ImageRef, prepare: Callable[[Image.Image], NDArray[Any]]) -> NDArray[Any]:
-    """Return an image as a batch of one."""
-    with open_image(image) as opened:
-        return prepare(opened)[None]
-
-
-def _runner(model: bytes, prepare: Callable[[ImageRef], NDArray[Any]]) -> RunExport:
-    """Return a function that runs an exported model on an image."""
+def _runner(model: bytes, prepare: Callable[[Image.Image], NDArray[Any]]) -> RunExport:
+    """Return a function that runs an exported model on an image, as a batch of one."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    return lambda image: [values[0] for values in session.run(None, {INPUT: prepare(image)})]
+
+    def run(image: ImageRef) -> list[NDArray[np.float32]]:
+        with open_image(image) as opened:
+            return [values[0] for values in session.run(None, {INPUT: prepare(opened)[None]})]
+
+    return run
 
 
 def _report(check: Check, trained: Trained, facts: Mapping[str, object], folder: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from base64 import b64decode
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
+from http.server import ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
@@ -20,9 +21,8 @@ from augment.support.errors import UserError
 from trainer.figures.outputs import plot_batch
 from trainer.run.facts import Facts
 from trainer.run.run_folder import find_runs
-from trainer.sweeps.dashboard.command import _serve, main
+from trainer.sweeps.dashboard.command import Watched, _serve, main, make_server, render
 from trainer.sweeps.dashboard.content import collect, rounded
-from trainer.sweeps.dashboard.server import Server, Watched, render
 from trainer.sweeps.dashboard.settings import importance
 
 # --- content ---
@@ -226,16 +226,16 @@ class Eager(Watched):
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
     """A server of outputs/."""
     write_few(tmp_path / "outputs")
-    with Server(Eager(tmp_path / "outputs"), 0) as served:
+    with make_server(Eager(tmp_path / "outputs"), 0) as served:
         Thread(target=served.serve_forever, args=(0.02,), daemon=True).start()
         yield served
         served.shutdown()
 
 
-def ask(server: Server, path: str, **headers: str) -> tuple[HTTPResponse, bytes]:
+def ask(server: ThreadingHTTPServer, path: str, **headers: str) -> tuple[HTTPResponse, bytes]:
     connection = HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     response = connection.getresponse()
@@ -244,7 +244,7 @@ def ask(server: Server, path: str, **headers: str) -> tuple[HTTPResponse, bytes]
     return response, body
 
 
-def test_data_are_sent_when_they_change(server: Server, tmp_path: Path) -> None:
+def test_data_are_sent_when_they_change(server: ThreadingHTTPServer, tmp_path: Path) -> None:
     response, page = ask(server, "/")
     assert response.status == 200
     assert b"connect-src &#39;self&#39;" in page
@@ -264,7 +264,7 @@ def test_data_are_sent_when_they_change(server: Server, tmp_path: Path) -> None:
     assert len(json.loads(body)["runs"]) == 15
 
 
-def test_only_files_that_the_page_links_to_are_sent(server: Server, tmp_path: Path) -> None:
+def test_only_files_that_the_page_links_to_are_sent(server: ThreadingHTTPServer, tmp_path: Path) -> None:
     job = tmp_path / "outputs" / "sweep" / "0000000000"
     (job / "report.html").write_text("<script>alert(1)</script>")
     (job.parent / "0000000001" / "report.html").symlink_to(tmp_path / "report.html")
@@ -286,12 +286,12 @@ def test_only_files_that_the_page_links_to_are_sent(server: Server, tmp_path: Pa
         assert ask(server, path)[0].status == 404, path
 
 
-def test_a_page_of_another_site_reads_nothing(server: Server) -> None:
+def test_a_page_of_another_site_reads_nothing(server: ThreadingHTTPServer) -> None:
     for host in ("example.com", "example.com:80", "127.0.0.1.example.com:80", ""):
         assert ask(server, "/data.json", Host=host)[0].status == 403
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_a_port_that_is_in_use(server: Server) -> None:
+def test_a_port_that_is_in_use(server: ThreadingHTTPServer) -> None:
     with pytest.raises(UserError, match=rf"--port {server.server_port}: .* Allowed: a free port; 0 finds one"):
         _serve(server.RequestHandlerClass.args[0], server.server_port)  # type: ignore[attr-defined]

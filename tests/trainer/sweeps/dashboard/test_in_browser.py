@@ -12,8 +12,8 @@ from PIL import Image
 
 from trainer.figures.images import data_uri
 from trainer.run.run_folder import find_runs
+from trainer.sweeps.dashboard.command import Watched, make_server, render
 from trainer.sweeps.dashboard.content import collect
-from trainer.sweeps.dashboard.server import Server, Watched, render
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_a_served_page_takes_new_runs_and_keeps_its_filters(outputs: Path, tmp_p
       for (let i = 0; i < 50 && !seen[0].length && !texts("#rows th").length; i++) await wait(200);
       return [...seen, texts("#rows th"), document.getElementById("text").value, texts("#live")[0]];
     """
-    with Server(Growing(outputs), 0) as server:
+    with make_server(Growing(outputs), 0) as server:
         Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         document = dump(f"http://127.0.0.1:{server.server_port}/", tmp_path / "profile", 8000)
         server.shutdown()
