@@ -15,7 +15,7 @@ POINTERS = {
 COUNTS = ("stages", "numbers", "room", "height", "width", "columns")
 
 
-def build(function: Any, constants: dict[str, Any], **kinds: str) -> None:
+def _build(function: Any, constants: dict[str, Any], **kinds: str) -> None:
     """Compile a kernel; arguments of no other kind are floats."""
     kinds = POINTERS | dict.fromkeys(COUNTS, "i32") | dict.fromkeys(constants, "constexpr") | kinds
     signature = {name: kinds.get(name, "fp32") for name in function.arg_names}
@@ -23,8 +23,8 @@ def build(function: Any, constants: dict[str, Any], **kinds: str) -> None:
     compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": kernel._WARPS})
 
 
-if __name__ == "__main__":
+def compile_kernels() -> None:
     for every_op in (False, True):
-        build(kernel._run, {"raw": False, "every_op": every_op, "block": kernel._BLOCK})
-    build(kernel_mix._mix, {"labels": False, "block": kernel_mix._BLOCK}, images="*fp32")
-    build(kernel_mix._mix, {"labels": True, "block": kernel_mix._BLOCK}, images="*fp32", targets="*fp32")
+        _build(kernel._run, {"raw": False, "every_op": every_op, "block": kernel._BLOCK})
+    _build(kernel_mix._mix, {"labels": False, "block": kernel_mix._BLOCK}, images="*fp32")
+    _build(kernel_mix._mix, {"labels": True, "block": kernel_mix._BLOCK}, images="*fp32", targets="*fp32")

@@ -23,37 +23,30 @@ def run(
     device: torch.device,
     *,
     batch_size: int | None = None,
-    epochs: int = 1,
     seed: int = SEED,
     raw: bool = True,
     half: bool = False,
-    prefetch: int = 2,
-    threads: int = 2,
     decode: bool = False,
     epoch: int = 0,
     shard: Shard | None = None,
 ) -> tuple[Pixels, Pixels]:
-    """Return what a pipeline makes of whole epochs: (epochs x files, size, size, 3), and the index of each file.
+    """Return what a pipeline makes of an epoch: (files, size, size, 3), and the index of each file.
 
     Args:
         decode: hand the files themselves to a pipeline on the GPU too, see `for_device`.
     """
     if not decode:
         files = for_device(files, device)
-    placement = Placement("gpu" if device.type == "cuda" else "cpu", prefetch=prefetch, threads=threads)
+    placement = Placement("gpu" if device.type == "cuda" else "cpu", threads=2)
     batch_size = batch_size or len(files)
     reading = Reading(files, batch_size, seed, epoch, shard or Shard())
     pipeline = build_pipeline(plan, reading, placement, Form(half, raw))
     pipeline.build()
     stream = torch.cuda.current_stream() if device.type == "cuda" else None
-    images: list[Pixels] = []
-    indices: list[Pixels] = []
-    for _ in range(epochs):
-        batches = [_outputs(pipeline, stream) for _ in range(-(-len(files) // batch_size))]
-        # What follows the last file of an epoch is padding.
-        for rows, column in ((images, 0), (indices, 1)):
-            rows.append(np.concatenate([b[column] for b in batches])[: len(files)])
-    return np.concatenate(images), np.concatenate(indices)[:, 0]
+    batches = [_outputs(pipeline, stream) for _ in range(-(-len(files) // batch_size))]
+    # What follows the last file of an epoch is padding.
+    images, indices = (np.concatenate(column)[: len(files)] for column in zip(*batches, strict=True))
+    return images, indices[:, 0]
 
 
 def _outputs(pipeline: BuiltPipeline, stream: Any) -> list[Pixels]:

@@ -14,6 +14,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("data"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def recipe() -> Recipe:
     return augment.load_recipe("imagenette", f"aug.size={SIZE}")

@@ -18,7 +18,6 @@ from op_checks import (
     check_p_zero,
     check_rates,
     check_resume,
-    check_sets_of_values,
     check_shapes,
     check_skipped,
     load,
@@ -42,11 +41,6 @@ EVERY_CROP = cases(CROPS)
 @EVERY_LEAF
 def test_draws_lie_in_their_ranges(op: Op) -> None:
     check_draws(op)
-
-
-@EVERY_LEAF
-def test_sets_of_values_are_drawn_evenly(op: Op) -> None:
-    check_sets_of_values(op)
 
 
 @EVERY_APPLIED_OP

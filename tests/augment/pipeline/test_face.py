@@ -8,14 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from photos import draw_photo
-from PIL import Image
-from red_and_blue import CPU, SIZE
 
 import augment
-from augment import Recipe, Transform, UserError
-from augment.data.sources.registry import _SOURCES
+from augment import Recipe, UserError
 
 ROOT = Path(__file__).parents[3]
 
@@ -102,69 +97,3 @@ def test_arguments_of_a_loader_that_are_not_allowed(
 ) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         augment.make_loader(**{"recipe": recipe, "data": "folder", "root": folder, "device": "cpu"} | given)
-
-
-# --- plugins ---
-
-PLUGIN = '''
-from dataclasses import dataclass
-from pathlib import Path
-
-from augment import Choice, Dataset, Number, Range, Source, Split, UserError, local, numpy_op, setting, source, Text
-
-
-@local(random=True, strength_range=Range(default=(1, 20), within=(0, 255), doc="of the noise"))
-def grain(images, dali, strength):
-    """Add noise."""
-    return dali.fn.noise.gaussian(images, stddev=strength, **dali.random)
-
-
-@numpy_op(axis=Choice(default="x", options=("x", "y"), doc="which"))
-def mirror(image, axis):
-    """Mirror."""
-    return image[:, ::-1].copy() if axis == "x" else image[::-1].copy()
-
-
-@source("pairs")
-@dataclass(frozen=True, kw_only=True)
-class Pairs(Source):
-    """Files whose names end in their class."""
-
-    dir: str = setting(Text(required=True, doc="folder"))
-    share: float = setting(Number(default=0.5, within=(0, 1), doc="of the files to learn from"))
-
-    def load(self):
-        files = sorted(Path(self.dir).glob("*.png"))
-        if not files:
-            raise UserError(f"data.dir={self.dir}: no images. Allowed: a folder with PNGs.")
-        cut = int(len(files) * self.share)
-        splits = [Split(tuple(f), tuple(int(file.stem[-1]) for file in f)) for f in (files[:cut], files[cut:])]
-        return Dataset(("a", "b"), *splits)
-'''
-
-
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_registry: None) -> Any:
-    (tmp_path / "my_plugin.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(tmp_path)
-    for number in range(8):
-        Image.fromarray(draw_photo(20, 20, number)).save(tmp_path / f"{number}_{number % 2}.png")
-    yield
-    _SOURCES.pop("pairs", None)
-
-
-@pytest.mark.usefixtures("plugin")
-def test_a_plugin_imports_from_the_package_alone(tmp_path: Path) -> None:
-    steps = {"grain": {}, "mirror": {"axis": "y"}}
-    recipe = augment.load_recipe({"size": SIZE, "train": steps}, "plugins=[my_plugin]", "aug.plugins=[my_plugin]")
-    loader = augment.make_loader(recipe, "pairs", dir=tmp_path, share=0.75, **CPU)
-    (batch,) = loader
-    assert sorted(batch.targets.tolist()) == [0, 0, 0, 1, 1, 1]
-    photos = np.stack([draw_photo(20, 20, seed) for seed in range(3)])
-    transform = Transform(recipe, device="cpu")
-    noisy, other = transform(photos), transform(photos)
-    transform.position = 0
-    assert torch.equal(transform(photos), noisy)
-    assert not torch.equal(noisy, other)
-    with pytest.raises(UserError, match=r"^data\.dir=/none: no images\. Allowed: a folder with PNGs\."):
-        augment.make_loader(recipe, "pairs", dir="/none", **CPU)

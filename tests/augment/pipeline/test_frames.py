@@ -133,9 +133,7 @@ def check_pass(loader: Loader) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "stored", "steps"),
-    [(SIZE, "encoded", GEOMETRY), (SIZE, "raw", {}), ([36, 52], "raw", GEOMETRY), ([52, 36], "encoded", {})],
-    ids=["square", "square, raw", "wide, raw", "high"],
+    ("size", "stored", "steps"), [(SIZE, "encoded", GEOMETRY), ([36, 52], "raw", GEOMETRY)], ids=["square", "wide, raw"]
 )
 @pytest.mark.parametrize("name", CROPS)
 def test_pixels_are_where_their_frames_say(
@@ -195,15 +193,9 @@ def test_asking_for_frames_changes_no_pixel(
             assert other.frames is None
 
 
-@pytest.mark.parametrize("name", CROPS)
+@pytest.mark.parametrize("name", ["long", "window", "padded"])
 def test_frames_of_a_transform(name: str, device: torch.device) -> None:
-    aug = {
-        "size": [36, 52],
-        "mean": [0, 0, 0],
-        "std": [1, 1, 1],
-        "train": CROPS[name] | GEOMETRY,
-        "views": {"count": 2},
-    }
+    aug = {"size": [36, 52], "mean": [0, 0, 0], "std": [1, 1, 1], "train": CROPS[name] | GEOMETRY}
     transform = Transform(load_recipe(aug), device=device, frames=True)
     plain = Transform(load_recipe(aug), device=device)
     for images in (ENCODED, RAMPS):

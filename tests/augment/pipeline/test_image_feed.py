@@ -55,27 +55,6 @@ def test_what_was_begun_for_nobody_is_not_read() -> None:
     assert [future.cancelled() for future in futures] == [False, True, True, *[False] * 6]
 
 
-def test_images_are_announced_two_batches_before_they_are_read() -> None:
-    asked: list[str] = []
-
-    class Told:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def expect(self) -> None:
-            asked.append(self.name)
-
-        def read(self) -> bytes:
-            return self.name.encode()
-
-    feed = ImageFeed(Reading([Told(name) for name in "abcdefgh"], 2, seed=0))
-    for iteration, announced in enumerate(("ef", "gh", "ab")):
-        asked.clear()
-        image_files, _ = feed(SimpleNamespace(iteration=iteration))
-        assert "".join(asked) == announced
-        assert b"".join(map(bytes, image_files)).decode() == "abcdefgh"[2 * iteration :][:2]
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_readers_that_die_are_reported(when: str) -> None:
     failed: Future[dict[int, bytes]] = Future()

@@ -31,12 +31,12 @@ from augment.support.text import amount
 
 # --- exact epochs ---
 
-COUNTS = sorted({(b, n) for b in (1, 2, 7, 8) for n in (1, b - 1, b, b + 1, 2 * b + 1) if n > 0})
+COUNTS = sorted({(b, n) for b in (1, 4) for n in (1, b - 1, b, b + 1, 2 * b + 1) if n > 0})
 
 
 @pytest.mark.parametrize(("batch_size", "samples"), COUNTS)
 @pytest.mark.parametrize("split", ["train", "val"])
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 3])
 def test_every_sample_once_an_epoch_over_all_ranks(
     batch_size: int, samples: int, split: SplitName, world_size: int, grays: Split, device: torch.device
 ) -> None:
@@ -77,8 +77,7 @@ def test_every_sample_once_an_epoch_over_all_ranks(
 
 
 @pytest.mark.parametrize(
-    ("samples", "batch_size", "sizes"),
-    [(1, 4, [1]), (3, 4, [3]), (4, 4, [4]), (5, 4, [4]), (8, 4, [4, 4]), (11, 4, [4, 4]), (3, 1, [1, 1, 1])],
+    ("samples", "batch_size", "sizes"), [(3, 4, [3]), (4, 4, [4]), (5, 4, [4]), (11, 4, [4, 4]), (3, 1, [1, 1, 1])]
 )
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_drop_last_drops_the_smaller_batch_but_never_the_only_one(
@@ -150,11 +149,8 @@ def pairs(batches: list[Content]) -> Iterator[tuple[int, Tensor]]:
     ("options", "dtype"),
     [({"raw": False}, torch.float32), ({"raw": False, "half": True}, torch.float16), ({}, torch.uint8)],
 )
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_batch(
-    options: dict[str, bool], dtype: torch.dtype, batch_size: int, varied: Split, device: torch.device
-) -> None:
-    loader = make(varied, device, plan=plan_of(RECIPE, size=16), batch_size=batch_size, **options)
+def test_batch(options: dict[str, bool], dtype: torch.dtype, varied: Split, device: torch.device) -> None:
+    loader = make(varied, device, plan=plan_of(RECIPE, size=16), **options)
     for batch in loader:
         assert len(batch) == len(batch.targets) == len(batch.indices) == len(batch.images)
         assert batch.images.shape[1:] == (3, 16, 16)

@@ -6,19 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from passes import (
-    FILES,
-    RECIPE,
-    SEED,
-    assert_complete,
-    first,
-    make,
-    plan_of,
-    same,
-    saved,
-    states_of,
-    take,
-)
+from passes import FILES, RECIPE, SEED, assert_complete, first, make, plan_of, same, saved, states_of, take
 
 from augment.data.dataset import Split
 from augment.pipeline.reading import Shard

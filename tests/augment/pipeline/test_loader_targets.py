@@ -65,18 +65,6 @@ def test_each_mask_comes_with_its_image(files: list[Path]) -> None:
     assert sorted(found) == list(range(COUNT))
 
 
-def test_a_resumed_epoch_has_the_same_masks(files: list[Path]) -> None:
-    whole, first = loader(masks(files)), loader(masks(files))
-    expected = [list(whole), list(whole)]
-    passing = iter(first)
-    begun = [next(passing)]
-    state = first.state_dict()
-    resumed = loader(masks(files))
-    resumed.load_state_dict(state)
-    assert same([*begun, *resumed], expected[0])
-    assert same(list(resumed), expected[1])
-
-
 def test_masks_are_read_once_and_kept(files: list[Path]) -> None:
     own, expected = loader(masks(files)), loader(masks(files))
     assert same(list(own), list(expected))
@@ -85,11 +73,6 @@ def test_masks_are_read_once_and_kept(files: list[Path]) -> None:
     second = list(own)
     assert len(second) == 3
     assert {label for batch in second for label in batch.targets.unique().tolist()} - {255} == set(range(COUNT))
-
-
-def test_shards_share_an_epoch(files: list[Path]) -> None:
-    parts = [list(loader(masks(files), Shard(rank, 2))) for rank in range(2)]
-    assert sorted(int(i) for part in parts for batch in part for i in batch.indices) == list(range(COUNT))
 
 
 def test_a_mask_that_cannot_be_read_is_named(files: list[Path]) -> None:

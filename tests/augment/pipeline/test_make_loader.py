@@ -94,25 +94,13 @@ def test_data_in_memory_are_released_with_their_loader(recipe: Recipe, caplog: p
     assert there() is None
 
 
-def list_file(root: Path) -> dict[str, Any]:
-    (root / "list.txt").write_text("".join(f"{file} {file.parent.name}\n" for file in sorted(root.rglob("*.png"))))
-    return {"data": "filelist", "train": str(root / "list.txt")}
-
-
-def array_files(root: Path) -> dict[str, Any]:
-    np.save(root / "images.npy", np.repeat(np.arange(20, dtype=np.uint8), 192).reshape(20, 8, 8, 3))
-    np.save(root / "targets.npy", np.arange(20) % 2)
-    return {"data": "numpy", "train": str(root / "images.npy"), "train_targets": str(root / "targets.npy")}
-
-
 @pytest.mark.parametrize(
     ("make", "missing"),
     [
         (lambda root: {"data": "folder", "root": root / "train"}, "no folder train and no folder val in it, only blue"),
         (lambda root: {"data": "folder", "root": root}, "there is no folder val in it, only train"),
-        (array_files, "data.val: missing"),
     ],
-    ids=["classes", "train", "numpy"],
+    ids=["classes", "train"],
 )
 def test_train_alone_needs_no_val(
     make: Callable[[Path], dict[str, Any]],
@@ -140,12 +128,8 @@ PAIRS = [(np.full((8, 8, 3), number, np.uint8), "ab"[number % 2]) for number in 
 
 @pytest.mark.parametrize(
     ("make", "images"),
-    [
-        (lambda root: {"data": "folder", "root": root}, 10),
-        (lambda _: {"data": "own", "train": PAIRS}, 8),
-        (list_file, 10),
-    ],
-    ids=["folder", "own", "filelist"],
+    [(lambda root: {"data": "folder", "root": root}, 10), (lambda _: {"data": "own", "train": PAIRS}, 8)],
+    ids=["folder", "own"],
 )
 def test_val_alone_needs_no_train(
     make: Callable[[Path], dict[str, Any]],

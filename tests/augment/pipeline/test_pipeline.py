@@ -7,9 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from photos import draw_photo
-from PIL import Image
-from pipelines import SIZE, Pixels, assert_close, pixels, plan_of, read, run
+from pipelines import SIZE, assert_close, pixels, plan_of, read, run
 
 from augment.data.dataset import Split
 from augment.recipe.kinds import BORDERS
@@ -27,9 +25,6 @@ def test_normalization(image_files: Split, device: torch.device, mean: Any, std:
     np.testing.assert_allclose(full, expected, rtol=1e-5, atol=1e-5)
     # Ten bits of mantissa.
     np.testing.assert_allclose(half, expected, rtol=2**-10, atol=2**-10)
-
-
-# --- geometry ---
 
 
 def test_directions_as_one_sees_them(photos: tuple[Path, ...], device: torch.device) -> None:
@@ -77,77 +72,3 @@ def test_warp_against_opencv(border: str, photos: tuple[Path, ...], device: torc
     # Where wrap or a constant puts an edge next to the image, the same 1/32 px weigh more: few pixels, so the mean.
     sharp_edge = border in ("wrap", "constant")
     assert_close(pixels(steps, photos, device), np.stack(expected), most=8 if sharp_edge else 2, mean=0.3)
-
-
-# --- color ---
-
-
-@pytest.fixture(scope="module")
-def noise(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    """Two PNGs of all colors there are, the extremes included."""
-    folder, rng = tmp_path_factory.mktemp("noise"), np.random.default_rng(0)
-    files = tuple(folder / f"{i}.png" for i in range(2))
-    for file in files:
-        values = rng.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
-        values[:4], values[-4:] = 0, 255
-        Image.fromarray(values).save(file)
-    return files
-
-
-@pytest.mark.parametrize(
-    ("steps", "matrix", "offset"),
-    [
-        ({"brightness": {"factor_range": [1.5, 1.5]}}, np.eye(3) * 1.5, 0),
-        ({"contrast": {"factor_range": [0.6, 0.6]}}, np.eye(3) * 0.6, 51.2),
-        ({"contrast": {"factor_range": [2, 2]}}, np.eye(3) * 2, -128),
-        ({"saturation": {"factor_range": [0, 0]}}, np.array([[0.299, 0.587, 0.114]] * 3), 0),
-        (
-            {"hue": {"angle_range": [180, 180]}, "brightness": {"factor_range": [0.5, 0.5]}},
-            np.array([[-0.201, 0.587, 0.114], [0.299, 0.087, 0.114], [0.299, 0.587, -0.386]]),
-            0,
-        ),
-        # One matrix: what the first step brings above 255, the second takes back.
-        (
-            {"brightness": {"factor_range": [2, 2]}, "contrast": {"factor_range": [0.5, 0.5]}},
-            np.eye(3),
-            64,
-        ),
-    ],
-    ids=["brighter", "paler", "harder", "gray", "hue and darker", "there and back"],
-)
-def test_color_against_numpy(
-    steps: dict[str, Any], matrix: Pixels, offset: float, noise: tuple[Path, ...], device: torch.device
-) -> None:
-    expected = np.clip(np.rint(read(noise) @ matrix.T + offset), 0, 255)
-    # A half may be rounded either way.
-    assert_close(pixels(steps, noise, device), expected, most=1, mean=0.3)
-
-
-# --- fused against step by step ---
-
-
-@pytest.fixture(scope="module")
-def large_photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
-    folder = tmp_path_factory.mktemp("large_photos")
-    files = tuple(folder / f"{seed}.png" for seed in range(6))
-    for seed, file in enumerate(files):
-        Image.fromarray(draw_photo(128, 128, 100 + seed)).save(file)
-    return files
-
-
-WARPS: dict[str, Any] = {
-    "rotate": {},
-    "affine": {"translate_range": [-0.05, 0.05]},
-    "warp": {"magnitude_range": [-0.05, 0.05]},
-    "rotate_2": {"op": "rotate"},
-}
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_fused_warps_against_step_by_step(count: int, large_photos: tuple[Path, ...], device: torch.device) -> None:
-    steps = dict(list(WARPS.items())[:count])
-    fused, apart = (pixels(steps, large_photos, device, size=128, fuse=fuse) for fuse in (True, False))
-    # The middle, which no border reaches; resampling once instead of `count` times is sharper.
-    middle = np.s_[:, 32:96, 32:96]
-    assert_close(fused[middle], apart[middle], most=8, mean=1)
-    assert np.abs(fused - pixels({}, large_photos, device, size=128)).mean() > 1

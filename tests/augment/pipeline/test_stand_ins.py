@@ -70,8 +70,7 @@ def seen(batches: Iterable[Batch]) -> list[tuple[int, Tensor]]:
     return [(int(index), image) for batch in batches for index, image in zip(batch.indices, batch.images, strict=True)]
 
 
-@pytest.mark.parametrize("stored", [False, True], ids=["files", "stored"])
-@pytest.mark.parametrize("plan", [FIXED, RANDOM], ids=["fixed", "random"])
+@pytest.mark.parametrize(("stored", "plan"), [(False, RANDOM), (True, FIXED)], ids=["files, random", "stored, fixed"])
 def test_another_image_of_the_class_stands_in(stored: bool, plan: Plan, caplog: pytest.LogCaptureFixture) -> None:
     loader, _ = replaceable(stored, 2, plan)
     whole = [seen(loader) for _ in range(4)]

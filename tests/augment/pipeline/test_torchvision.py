@@ -81,6 +81,8 @@ def test_targets_follow_as_in_torchvision(name: str) -> None:
         "mask": [mask],
         "boxes": [{"boxes": BOXES, "labels": [1, 2]}],
         "points": np.array([POINTS]),
+        "class": [3],
+        "labels": np.eye(2)[:1],
     }
     batch = augment.Transform(recipe, split="train", device="cpu", seed=0)([image], given)
     assert batch.frames is not None
@@ -90,6 +92,7 @@ def test_targets_follow_as_in_torchvision(name: str) -> None:
     torch.testing.assert_close(
         batch.targets["boxes"][0]["boxes"].double(), boxes.as_subclass(torch.Tensor), atol=1e-3, rtol=0
     )
+    assert (batch.targets["class"].tolist(), batch.targets["labels"].tolist()) == ([3], [[1, 0]])
     edge = 0.0 if "flip" in steps else 0.5
     points = apply(tv_tensors.KeyPoints(torch.tensor(POINTS, dtype=torch.float64) + edge, canvas_size=size))
     ours = batch.targets["points"][0, :, :2].double() + edge

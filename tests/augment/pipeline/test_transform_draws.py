@@ -1,5 +1,6 @@
 """A recipe on images in memory: what it draws, and that it makes what a loader makes."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ RANDOM: dict[str, dict[str, Any]] = {
     "matrices": {"flip": {"p": 0.5}, "rotate": {"p": 0.5}, "hue": {"p": 0.5}},
     "policy": {"rand_augment": {}},
     "gaussian noise": {"gaussian_noise": {"p": 0.5}},
-    "shot noise": {"shot_noise": {"p": 0.5}},
     "salt and pepper": {"salt_and_pepper": {}},
     "erase": {"erase": {"fill": "noise", "p": 0.8}},
 }
@@ -45,30 +45,26 @@ def test_a_call_draws_by_its_number_alone(steps: dict[str, Any], device: torch.d
     other.position = 2
     assert same(other(ALIKE), calls[2])
     assert other.position == 3
+    # A sample draws by its place in the batch, whatever the size of that.
+    for images in (ALIKE[:2], ALIKE, ALIKE[:2]):
+        other.position = 2
+        assert same(other(images)[:2], calls[2][:2])
 
 
-@EVERY_DRAW
-def test_a_sample_draws_by_its_place_in_the_batch_whatever_its_size(
-    steps: dict[str, Any], device: torch.device
-) -> None:
-    transform = transform_of(steps, device)
-    few = transform(ALIKE[:2])
-    for images in (ALIKE, ALIKE[:2]):  # a larger batch than the first one, and a smaller one again
-        transform.position = 0
-        assert same(transform(images)[:2], few)
+@cache
+def plain(name: str) -> torch.Tensor:
+    return transform_of(RANDOM[name], torch.device("cpu"))(ALIKE)
 
 
 @pytest.mark.parametrize("changed", [{"seed": SEED + 1}, {"split": "val"}, {"rank": 1}])
 def test_seed_split_and_rank_draw_otherwise(changed: dict[str, Any]) -> None:
-    for steps in (RANDOM["windows"], RANDOM["gaussian noise"]):
-        ones, others = (transform_of(steps, torch.device("cpu"), **options)(ALIKE) for options in ({}, changed))
-        assert not same(ones, others)
+    for name in ("windows", "gaussian noise"):
+        assert not same(plain(name), transform_of(RANDOM[name], torch.device("cpu"), **changed)(ALIKE))
 
 
-@pytest.mark.parametrize(("height", "width"), [(3, 300), (30, 40), (200, 2)])
+@pytest.mark.parametrize(("height", "width"), [(30, 40), (200, 2)])
 @pytest.mark.parametrize(
-    ("area", "aspect"),
-    [((0.35, 1.0), (3 / 4, 4 / 3)), ((0.1, 0.3), (0.9, 1.1)), ((0.9, 1.0), (2.0, 3.0)), ((0.01, 0.02), (0.01, 100))],
+    ("area", "aspect"), [((0.35, 1.0), (3 / 4, 4 / 3)), ((0.9, 1.0), (2.0, 3.0)), ((0.01, 0.02), (0.01, 100))]
 )
 def test_windows_come_from_the_distribution_of_dali(
     height: int, width: int, area: tuple[float, float], aspect: tuple[float, float]
@@ -86,7 +82,7 @@ def test_windows_come_from_the_distribution_of_dali(
     assert (drawn[:, 2:] <= [height, width]).all()
     ours = [*drawn[:, :2].T, *(drawn[:, 2:] - drawn[:, :2]).T]
     for mine, theirs in zip(ours, [*start.T, *sides.T], strict=True):
-        assert ks_2samp(mine, theirs, method="asymp").pvalue > 0.001  # 48 comparisons, of a fixed seed
+        assert ks_2samp(mine, theirs, method="asymp").pvalue > 0.001  # 24 comparisons, of a fixed seed
     # Area and position belong together: windows of large images have no single side or place.
     assert ks_2samp(ours[2] * ours[3] + ours[0], sides.prod(axis=1) + start[:, 0], method="asymp").pvalue > 0.001
 
@@ -149,7 +145,7 @@ def first_batch(recipe: Recipe, split: SplitName, stored: Split, device: torch.d
     return next(iter(build_loader(plan, images, batch_size=len(stored), seed=SEED, device=device, classes=classes)))
 
 
-@pytest.mark.parametrize("name", ["imagenette", "finetune", "imagenette_2019", "strong", "none"])
+@pytest.mark.parametrize("name", ["imagenette", "finetune", "none"])
 def test_validation_is_that_of_a_loader(name: str, stored: Split, device: torch.device) -> None:
     recipe = load_recipe(name, f"aug.size={SIZE}")
     expected = first_batch(recipe, "val", stored, device)
