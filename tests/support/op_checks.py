@@ -55,24 +55,6 @@ def check_draws(op: Op) -> None:
         assert 0.99 < drawn[value].max() < 1
 
 
-def check_sets_of_values(op: Op) -> None:
-    for name in set(op.draws.values()):
-        param = op.params[name]
-        assert isinstance(param, Range)
-        low, high = param.default  # type: ignore[misc]
-        low, high = (low, high) if low < high else (low, (low + param.within[1]) / 2)
-        few = [low, np.floor(low + (high - low) / 3) if param.whole else low + (high - low) / 3, high]
-        changed: Params = {name: {"values": few}}
-        plan = plan_with(op, **changed)
-        drawn = Sampler(plan, SEED).draw(0, 0, MANY)["tested"]
-        for value in (v for v, n in op.draws.items() if n == name):
-            found, counts = np.unique(drawn[value], return_counts=True)
-            expected, weights = np.unique(few, return_counts=True)
-            np.testing.assert_array_equal(found, expected)
-            fair = MANY * weights / len(few)
-            assert ((counts - fair) ** 2 / fair).sum() < chi2.isf(1e-4, max(1, len(found) - 1))
-
-
 def check_rates(op: Op) -> None:
     for p in (0.3, 1.0):
         plan = plan_with(op, p=p)

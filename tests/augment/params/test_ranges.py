@@ -21,6 +21,7 @@ UNIFORM = np.array([0.0, 0.25, 0.5, 0.75, np.nextafter(1, 0)])
         (RANGE, Values((7.0, -1.0)), [7, 7, -1, -1, -1]),
         (RANGE, Values((1.0, 2.0, 3.0, 1.0)), [1, 2, 3, 1, 1]),
         (RANGE, Values((4.0,)), [4, 4, 4, 4, 4]),
+        (Range(log=True, doc=""), (1.0, 16.0), [1, 2, 4, 8, 16]),
         # Each whole number has the same share, the ends too.
         (TURNS, (0.0, 3.0), [0, 1, 2, 3, 3]),
         (TURNS, (1.0, 2.0), [1, 1, 2, 2, 2]),

@@ -68,15 +68,6 @@ def test_matrix_of_a_stage_is_the_product_in_order(steps: tuple[dict[str, Any], 
 # --- grouping ---
 
 
-def test_adjacent_steps_of_a_kind_form_one_stage() -> None:
-    plan = plan_of(resize={}, flip={}, rotate={}, warp={}, affine={}, hue={}, contrast={}, saturation={})
-    assert groups(plan) == [["flip", "rotate", "warp", "affine"], ["hue", "contrast", "saturation"]]
-    assert [stage.kind for stage in plan.stages] == ["geometry", "color"]
-    assert [step.key for step in plan.steps] == [
-        "flip", "rotate", "warp", "affine", "hue", "contrast", "saturation",
-    ]  # fmt: skip
-
-
 def test_another_fill_starts_a_new_stage_only_where_it_is_visible() -> None:
     def steps(border: str) -> Plan:
         return plan_of(rotate={"border": border, "fill": 0}, warp={"border": border, "fill": 9})
@@ -102,13 +93,6 @@ def test_flip_joins_any_border(border: str) -> None:
     ):
         assert len(plan.stages) == 1
         assert plan.stages[0].border == expected
-
-
-def test_a_step_with_p_zero_is_left_out_and_its_neighbors_fuse() -> None:
-    plan = plan_of(rotate={}, hue={"p": 0}, warp={}, affine={"border": "wrap", "p": 0}, flip={})
-    assert groups(plan) == [["rotate", "warp", "flip"]]
-    assert [step.key for step in plan.skipped] == ["hue", "affine"]
-    assert [step.key for step in plan.steps] == ["rotate", "warp", "flip"]
 
 
 def test_without_fusion_the_matrices_are_the_factors_of_the_fused_one() -> None:

@@ -4,18 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from op_cases import EVERY_APPLIED_OP, EVERY_LEAF, given, plan_with
-from scipy.stats import chi2
+from op_cases import EVERY_APPLIED_OP, given, plan_with
 
-from augment.params import Range
-from augment.recipe.kinds import Array, Op
+from augment.recipe.kinds import Op
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws
 from augment.recipe.steps import SplitName, parse_aug
 from augment.support.seeds import derive_seed
-
-MANY = 20_000
 
 
 def sampler(steps: dict[str, Any], seed: int = 7, rank: int = 0, split: SplitName = "train") -> Sampler:
@@ -187,54 +183,3 @@ def test_values_drawn_once_are_those_of_the_seed_and_the_path() -> None:
         fixed_values(draws[0]["again"], "u", "v"),
     }
     assert len(others | {fixed_values(draws[0]["warp"], "u", "v")}) == 3
-
-
-# --- statistics: with a fixed seed, so never by chance; bounds that 9,999 of 10,000 fair draws keep
-
-
-def chi_square(uniform: Array, bins: int = 20) -> float:
-    """Return Pearson's statistic of values that should be uniform in [0, 1)."""
-    observed, _ = np.histogram(uniform, bins, (0, 1))
-    expected = len(uniform) / bins
-    return float(((observed - expected) ** 2 / expected).sum())
-
-
-def critical(bins: int) -> float:
-    """Return what the statistic of fair draws exceeds once in 10,000 times."""
-    return float(chi2.isf(1e-4, bins - 1))
-
-
-def as_uniform(op: Op, params: Any, value: str, drawn: Array) -> tuple[Array, int]:
-    """Return draws as numbers that should be uniform in [0, 1), and the number of bins to count them in."""
-    if value in op.uniforms:
-        return drawn, 20
-    param, (low, high) = op.params[op.draws[value]], params[op.draws[value]]
-    assert isinstance(param, Range)
-    if param.whole:
-        levels = int(high - low) + 1
-        return (drawn - low + 0.5) / levels, levels
-    if param.log:
-        return np.log(drawn / low) / np.log(high / low), 20
-    return (drawn - low) / (high - low), 20
-
-
-@EVERY_LEAF
-def test_values_are_uniform_and_independent(op: Op) -> None:
-    plan = plan_with(op, p=0.5)
-    drawn, params = Sampler(plan, seed=0).draw(0, 0, MANY)["tested"], plan.steps[0].params
-    columns = {"applied": drawn["applied"].astype(float)}
-    for value in (*op.draws, *op.uniforms):
-        if value in op.draws and len(set(params[op.draws[value]])) == 1:
-            assert (drawn[value] == params[op.draws[value]][0]).all(), "a range of one value"
-            continue
-        columns[value], bins = as_uniform(op, params, value, drawn[value])
-        assert columns[value].min() >= 0
-        assert columns[value].max() <= 1
-        assert chi_square(columns[value], bins) < critical(bins)
-        # Whether a step applies is independent of the drawn values.
-        assert chi_square(columns[value][drawn["applied"]], bins) < critical(bins)
-        # Nor does a sample tell anything about the next one.
-        assert abs(np.corrcoef(columns[value][:-1], columns[value][1:])[0, 1]) < 4 / MANY**0.5
-    if len(columns) > 1:
-        between = np.corrcoef(np.stack(list(columns.values())))
-        assert np.abs(between - np.eye(len(columns))).max() < 4 / MANY**0.5

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from refusals import refusal, step_refusal
 
 from augment import load_recipe
 from augment.params import Size
@@ -65,54 +64,6 @@ def test_nothing_given_is_no_augmentation(given: object) -> None:
 def test_step_as_text(given: dict[str, Any], text: str) -> None:
     (step,) = parse_steps(given, "train")
     assert str(step) == text
-
-
-# --- mistakes: full key path, what was given, what is allowed, the nearest name ---
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        (
-            {"p=0.5": None},
-            "p=0.5: unknown key. Did you mean 'p: 0.5'? A key is followed by a colon and a space. Allowed: ",
-        ),
-        ({"op": "rotat"}, "op: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, "),
-    ],
-)
-def test_mistakes_in_a_step(params: dict[str, Any], message: str) -> None:
-    assert step_refusal(rotate=params).startswith(f"aug.train.rotate.{message}")
-
-
-# --- the rest of the section ---
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"views": 2}, "aug.views: 2 is not allowed. Allowed: a mapping of count, crop."),
-    ],
-)
-def test_mistakes_with_decoding_and_views(given: object, message: str) -> None:
-    assert refusal(given).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        (
-            {"flip": {}, "center_crop": {}},
-            "center_crop: 'flip' comes before it. Allowed: at most one crop, as the first step.",
-        ),
-        (
-            {"center_crop": {}, "flip": {}, "zoom": {"op": "center_crop", "scale": 0.5}},
-            "zoom: 'center_crop' is the crop. Allowed: at most one crop, as the first step.",
-        ),
-        ({"center_crop": {"p": 0.5}}, "center_crop.p: a crop applies to every image. Allowed: scale."),
-    ],
-)
-def test_mistakes_with_crops(steps: dict[str, Any], message: str) -> None:
-    assert step_refusal(**steps).startswith(f"aug.train.{message}")
 
 
 def test_duplicate_step_names() -> None:

@@ -10,18 +10,7 @@ import numpy as np
 import pytest
 import torch
 from photos import draw_photo
-from rendering import (
-    COUNT,
-    SEED,
-    SIZE,
-    chi_square,
-    draws_of,
-    plan_of,
-    read,
-    render,
-    rounding,
-    save,
-)
+from rendering import COUNT, SEED, SIZE, chi_square, draws_of, plan_of, read, render, rounding, save
 
 from augment import Transform, load_recipe
 from augment.recipe.sampler import Sampler
@@ -72,8 +61,7 @@ def test_levels_beyond_white_come_back_unless_each_step_clips(tmp_path: Path, de
         np.testing.assert_allclose(made.cpu(), level / 255, atol=1e-5)
 
 
-@pytest.mark.parametrize("order", ["listed", "random"])
-@pytest.mark.parametrize("aug", [{"clip": "each"}, {"fuse": False}])
+@pytest.mark.parametrize(("order", "aug"), [("listed", {"clip": "each"}), ("random", {"fuse": False})])
 def test_color_jitter_is_four_steps(order: str, aug: dict[str, Any], vivid: list[Path], device: torch.device) -> None:
     values = {"brightness": 1.9, "contrast": 1.6, "saturation": 0.4, "hue": 20}
     ranges = {f"{name}_range": [value, value] for name, value in values.items()}
@@ -177,6 +165,3 @@ def test_contrast_about_the_mean_is_fused_with_its_neighbors(soft: list[Path], d
     skipped = plan_of({"contrast": {"pivot": "mean", "p": 0.5}})
     left = ~draws_of(skipped, COUNT)["contrast"]["applied"].astype(bool)
     np.testing.assert_array_equal(render(skipped, soft, device)[left], read(soft)[left])
-
-
-# --- color_jitter ---

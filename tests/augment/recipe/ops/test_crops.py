@@ -44,11 +44,6 @@ def assert_near(ours: Pixels, theirs: Pixels, *, most: float = 1, mean: float = 
 # --- resize, letterbox ---
 
 
-def test_resize_of_both_sides(varied: list[Path], device: torch.device) -> None:
-    for ours, image in zip(render(crop_of({"resize": {}}), varied, device), opened(varied), strict=True):
-        assert_near(ours, np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)))
-
-
 def test_resize_of_the_short_side(varied: list[Path], device: torch.device) -> None:
     for ours, image in zip(render(crop_of({"resize": {"side": "short"}}), varied, device), opened(varied), strict=True):
         side, (left, top) = min(image.size), ((s - min(image.size)) / 2 for s in image.size)

@@ -44,17 +44,6 @@ def test_shear_about_the_center() -> None:
 
 
 @EVERY_SIZE
-@pytest.mark.parametrize(("x", "y"), [(30, 0), (0, -20), (17, 25)])
-def test_shear_about_the_corner_adds_a_shift(x: float, y: float, size: Size) -> None:
-    ends = corners(size)
-    kept = land("shear", ends[:1], size, x=x, y=y, center="corner")
-    np.testing.assert_allclose(kept, ends[:1], atol=1e-9, err_msg="the top left corner stays")
-    about_corner, about_middle = (land("shear", ends, size, x=x, y=y, center=center) for center in ("corner", "middle"))
-    difference = about_corner - about_middle
-    np.testing.assert_allclose(difference, np.broadcast_to(difference[0], (4, 2)), atol=1e-9)
-
-
-@EVERY_SIZE
 def test_perspective_matrices_match_opencv(size: Size) -> None:
     names = ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3")
     drawn = {name: np.random.default_rng(i).random(5) for i, name in enumerate(names)}

@@ -14,17 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
-from rendering import (
-    SIZE,
-    Pixels,
-    compare,
-    one_of_values,
-    plan_of,
-    read,
-    render,
-    rounding,
-    save,
-)
+from rendering import SIZE, Pixels, compare, one_of_values, plan_of, read, render, rounding, save
 
 from augment.recipe.ops.elastic import _bend
 from augment.recipe.ops.local import _lines

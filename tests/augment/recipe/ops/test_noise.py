@@ -6,16 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rendering import (
-    COUNT,
-    SIZE,
-    Pixels,
-    draws_of,
-    one_of_values,
-    plan_of,
-    read,
-    render,
-)
+from rendering import COUNT, SIZE, Pixels, draws_of, one_of_values, plan_of, read, render
 
 # --- noise ---
 

@@ -23,35 +23,6 @@ def moved(matrix: Array, x: float, y: float) -> list[float]:
     return list(result[:2])
 
 
-def color_matrix(name: str, **drawn: Any) -> Any:
-    """Return an op's matrices, its fixed parameters at their defaults."""
-    op = OPS[name]
-    return op.function(**op.values({n: param.default for n, param in op.params.items()}, drawn))
-
-
-# --- geometry: source to destination, origin in the middle, x right, y down ---
-
-
-def test_flip() -> None:
-    assert geometry("flip", direction="horizontal").tolist() == [[-1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    assert geometry("flip", direction="vertical").tolist() == [[1, 0, 0], [0, -1, 0], [0, 0, 1]]
-
-
-def test_rotate_turns_counter_clockwise() -> None:
-    quarter = geometry("rotate", angle=90)
-    assert moved(quarter, 10, 0) == pytest.approx([0, -10]), "what is right of the middle goes up"
-    assert moved(quarter, 0, -10) == pytest.approx([-10, 0]), "what is above goes left"
-    turns = geometry("rotate", angle=[0, 30, -30, 180])
-    root = 3**0.5 / 2
-    expected: list[list[list[float]]] = [
-        [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
-        [[root, 0.5, 0], [-0.5, root, 0], [0, 0, 1]],
-        [[root, -0.5, 0], [0.5, root, 0], [0, 0, 1]],
-        [[-1, 0, 0], [0, -1, 0], [0, 0, 1]],
-    ]
-    np.testing.assert_allclose(turns, expected, atol=1e-15)
-
-
 @pytest.mark.parametrize(
     ("corner", "source"),
     [((0, 0), (-12.8, 6.4)), ((128, 0), (140.8, -6.4)), ((0, 128), (12.8, 121.6)), ((128, 128), (166.4, 108.8))],
@@ -85,35 +56,6 @@ HALF = 26.56505117707799  # degrees whose tangent is 1/2
 )
 def test_affine(values: dict[str, Any], expected: list[list[float]]) -> None:
     np.testing.assert_allclose(geometry("affine", **{**NEUTRAL, **values})[0], expected, atol=1e-12)
-
-
-# --- color: on RGB in 0..255 ---
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "expected"),
-    [
-        ("brightness", {"factor": 1.5}, [[1.5, 0, 0, 0], [0, 1.5, 0, 0], [0, 0, 1.5, 0]]),
-        ("brightness", {"factor": 0}, [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]),
-        ("contrast", {"factor": 0.6}, [[0.6, 0, 0, 51.2], [0, 0.6, 0, 51.2], [0, 0, 0.6, 51.2]]),
-        ("contrast", {"factor": 2}, [[2, 0, 0, -128], [0, 2, 0, -128], [0, 0, 2, -128]]),
-        (
-            "saturation",
-            {"factor": 0.8},
-            [[0.8598, 0.1174, 0.0228, 0], [0.0598, 0.9174, 0.0228, 0], [0.0598, 0.1174, 0.8228, 0]],
-        ),
-        ("saturation", {"factor": 0}, [[0.299, 0.587, 0.114, 0]] * 3),
-        (
-            # 180 degrees mirror the chroma: twice the luma less the color.
-            "hue",
-            {"angle": 180},
-            [[-0.402, 1.174, 0.228, 0], [0.598, 0.174, 0.228, 0], [0.598, 1.174, -0.772, 0]],
-        ),
-    ],
-)
-def test_color_matrices(name: str, values: dict[str, float], expected: list[list[float]]) -> None:
-    matrix = color_matrix(name, **{n: np.array([float(v)]) for n, v in values.items()})
-    np.testing.assert_allclose(matrix, [expected], atol=1e-6)
 
 
 @pytest.mark.parametrize(

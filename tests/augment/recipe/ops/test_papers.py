@@ -164,24 +164,3 @@ def test_sub_policies_of_auto_augment(found_on: str) -> None:
             assert (NAMES[plain], step["p"]) == (name, p)
             params = {n: v for n, v in step.items() if n != "p"}
             assert_table(plain, params, space[name], [0 if bin is None else bin], SIZE)
-
-
-# --- how often ---
-
-SAMPLES = 14_000
-
-
-@pytest.mark.parametrize("found_on", list(_FOUND))
-def test_auto_augment_chooses_all_pairs_equally_often_and_applies_ops_with_their_p(found_on: str) -> None:
-    policies = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy(found_on)).policies
-    plan = plan_of({"auto_augment": {"found_on": found_on}})
-    draws = draws_of(plan, SAMPLES)
-    paths = {path.split(".", 2)[2]: drawn["applied"] for path, drawn in draws.items()}
-    assert len(paths) == 50
-    for (path, applied), (_, p, _) in zip(paths.items(), [op for pair in policies for op in pair], strict=True):
-        spread = math.sqrt(max(p / 25 * (1 - p / 25), 1e-9) / SAMPLES)
-        assert abs(applied.mean() - p / 25) < 5 * spread + 1e-9, path
-    numbers = np.array([int(path.split("_")[1].split(".")[0]) for path in paths])
-    applied_to = np.stack(list(paths.values()))
-    of_pair = [applied_to[numbers == number].any(axis=0) for number in range(1, 26)]
-    assert np.sum(of_pair, axis=0).max() == 1, "one pair a sample"

@@ -34,16 +34,6 @@ def likely(counts: Any, expected: Any) -> bool:
     return chi_square(counts, expected) > 1e-3
 
 
-# --- one_of ---
-
-
-def test_one_of_chooses_steps_in_proportion_to_their_weights() -> None:
-    steps = {"rotate": {"weight": 2}, "hue": {}, "gamma": {"weight": 5}}
-    chosen = np.stack(list(applied(plan_of({"one_of": {"steps": steps}})).values()))
-    assert (chosen.sum(axis=0) == 1).all()
-    assert likely(chosen.sum(axis=1), [2, 1, 5])
-
-
 def test_alternatives_of_one_op_share_an_operator_and_keep_their_own_values() -> None:
     steps = {name: {"op": "salt_and_pepper", "share_range": [s, s]} for name, s in (("soft", 0.1), ("strong", 0.5))}
     plan = plan_of({"one_of": policy("one_of", steps, p=0.6)})
@@ -53,21 +43,6 @@ def test_alternatives_of_one_op_share_an_operator_and_keep_their_own_values() ->
     found = stage.values(draws, SIZE, neutral=True)["share"]
     np.testing.assert_array_equal(found, np.where(soft, 0.1, np.where(strong, 0.5, 0)))
     assert set(found.tolist()) == {0.1, 0.5, 0}
-
-
-def test_p_of_a_nested_step_multiplies_its_chance_of_being_chosen() -> None:
-    steps = {"rotate": {"p": 0.5}, "hue": {"p": 0}, "gamma": {}}
-    plan = plan_of({"one_of": {"steps": steps, "p": 0.9}})
-    chosen = applied(plan)
-    assert "one_of.hue" not in [step.key for step in plan.steps]
-    assert not chosen["one_of.hue"].any()
-    assert likely(
-        [chosen["one_of.rotate"].sum(), chosen["one_of.gamma"].sum(), N - np.stack(list(chosen.values())).sum()],
-        [0.15, 0.3, 0.55],
-    )
-
-
-# --- some_of ---
 
 
 def test_some_of_draws_the_number_of_steps() -> None:
@@ -95,15 +70,6 @@ def orders(plan: Plan, name: str, count: int) -> list[tuple[str, ...]]:
         for sample in np.flatnonzero(rows):
             runs[sample].append(path.split(".")[2])
     return [tuple(run) for run in runs]
-
-
-# --- sequence ---
-
-
-def test_sequence_applies_all_or_none() -> None:
-    chosen = np.stack(list(applied(plan_of({"all": policy("sequence", p=0.4)})).values()))
-    assert set(chosen.sum(axis=0)) == {0, 3}
-    assert likely([chosen[0].sum(), (~chosen[0]).sum()], [0.4, 0.6])
 
 
 def test_sequence_in_random_order_draws_all_orders_equally_often() -> None:
@@ -163,9 +129,6 @@ def test_probability_of_a_nested_step_matches_the_plan(steps: dict[str, Any]) ->
         assert likely([count, samples - count], [step.p, 1 - step.p]), step.key
 
 
-# --- streams ---
-
-
 # --- pixels ---
 
 
@@ -193,24 +156,23 @@ RANGES = {"rotate": "angle_range", "hue": "angle_range", "gamma": "gamma_range"}
 
 def test_one_of_matches_the_chosen_step(soft: list[Path], tmp_path: Path, device: torch.device) -> None:
     plan = plan_of({"one_of": policy("one_of", p=0.6)})
-    ours = render(plan, soft[:12], device)
-    np.testing.assert_allclose(ours, one_by_one(plan, soft[:12], device, tmp_path, RANGES), atol=0)
-    left = ~np.logical_or.reduce(list(applied(plan, 12).values()))
+    ours = render(plan, soft[:8], device)
+    np.testing.assert_allclose(ours, one_by_one(plan, soft[:8], device, tmp_path, RANGES), atol=0)
+    left = ~np.logical_or.reduce(list(applied(plan, 8).values()))
     assert left.any()
-    np.testing.assert_array_equal(ours[left], read(soft[:12])[left])
+    np.testing.assert_array_equal(ours[left], read(soft[:8])[left])
 
 
-@pytest.mark.parametrize("fuse", [True, False])
-@pytest.mark.parametrize("op", ["sequence", "some_of"])
+@pytest.mark.parametrize(("op", "fuse"), [("sequence", True), ("some_of", False)])
 def test_random_order_matches_the_steps_in_the_drawn_order(
     op: str, fuse: bool, soft: list[Path], tmp_path: Path, device: torch.device
 ) -> None:
     steps = STEPS | {"hue": HUE | {"angle_range": [-30, 30]}}
     params: dict[str, Any] = {"order": "random"} | ({"count_range": [2, 3]} if op == "some_of" else {})
     plan = plan_of({"policy": policy(op, steps, **params)}, fuse=fuse)
-    ours = render(plan, soft[:10], device)
-    expected = one_by_one(plan, soft[:10], device, tmp_path, RANGES)
-    assert len(set(orders(plan, "policy", 10))) > 3
+    ours = render(plan, soft[:5], device)
+    expected = one_by_one(plan, soft[:5], device, tmp_path, RANGES)
+    assert len(set(orders(plan, "policy", 5))) > 2
     # The same operators in the same order, with the same rounding; the GPU rounds ties differently.
     np.testing.assert_allclose(ours, expected, atol=0 if device.type == "cpu" else 4)
 
