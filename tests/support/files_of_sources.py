@@ -15,7 +15,7 @@ from stores import write_tar
 from tfrecord_writer import IMAGE, LABEL, TEXT, write_examples
 
 from augment.data.dataset import Dataset, Split
-from augment.data.sources import LOADED, load_dataset, parse_data
+from augment.data.sources import load_dataset, parse_data
 from augment.support.errors import UserError
 
 lmdb = pytest.importorskip("lmdb")
@@ -116,10 +116,6 @@ def said(source: str, settings: Settings) -> str:
     with pytest.raises(UserError) as caught:
         load(source, settings)
     return str(caught.value)
-
-
-def forget_loaded() -> None:
-    LOADED.forget()
 
 
 def name_of(source: str, number: int) -> str:

@@ -3,9 +3,7 @@
 import os
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 from stores import write_tar
 
 from augment.data.sources import LOADED, load_dataset, parse_data
@@ -17,16 +15,6 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 @pytest.fixture
 def jpeg(photos: tuple[Path, ...]) -> bytes:
     return photos[0].read_bytes()
-
-
-def test_another_image_of_the_same_record_is_checked(jpeg: bytes) -> None:
-    for name in ("train", "val"):
-        table = pa.table({"image": [jpeg], "thumbnail": [b"no image"], "label": [0]})
-        parquet.write_table(table, f"{name}.parquet")
-    given = {"source": "parquet", "train": "train.parquet", "val": "val.parquet"}
-    assert len(load_dataset(parse_data(given)).train) == 1
-    with pytest.raises(UserError, match="1 of 1 train image cannot be used"):
-        load_dataset(parse_data(given | {"image": "thumbnail"}))
 
 
 def test_a_changed_file_is_checked_again(jpeg: bytes) -> None:

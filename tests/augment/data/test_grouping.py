@@ -116,10 +116,7 @@ def pixel(image: object) -> int:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"source": "filelist", "train": "list.csv", "group": "vido"},
-            "data.group: list.csv (data.train) has no column",
-        ),
+        ({"source": "filelist", "train": "list.csv", "group": "vido"}, "data.group: list.csv (data.train) has no"),
         ({"source": "filelist", "train": "list.csv", "group": "vido"}, "Did you mean 'video'?"),
         ({"source": "folder", "root": "photos", "group": "video"}, "data.group=video: these data have no columns."),
         ({"source": "folder", "root": "photos", "group": "(video"}, "data.group=(video: missing )"),

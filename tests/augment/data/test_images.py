@@ -6,7 +6,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import torch
 from stores import write_arrays, write_shards
 
 from augment.data.check import check_files
@@ -16,7 +15,6 @@ from augment.data.sources import parse_data
 from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.reading import Reading
 
-CPU = torch.device("cpu")
 Images = tuple[ImageRef, ...]
 
 

@@ -47,8 +47,8 @@ def pairs(split: Split) -> set[tuple[object, Target]]:
 # --- folds ---
 
 
-@pytest.mark.parametrize("folds", [2, 3, 5, 7])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("folds", [2, 3, 7])
+@pytest.mark.parametrize("seed", range(2))
 def test_every_image_is_in_val_of_one_fold_and_in_train_of_the_others(folds: int, seed: int) -> None:
     whole = of_classes(seed)
     rounds = [take_fold(whole, folds=folds, fold=fold, seed=seed) for fold in range(folds)]
@@ -57,7 +57,8 @@ def test_every_image_is_in_val_of_one_fold_and_in_train_of_the_others(folds: int
     for one in rounds:
         assert pairs(one.train) | pairs(one.val) == pairs(whole.train)
         assert len(one.train) + len(one.val) == len(whole.train)
-        assert list(one.train.files) == [file for file in whole.train.files if file in set(one.train.files)]
+        kept = set(one.train.files)
+        assert list(one.train.files) == [file for file in whole.train.files if file in kept]
         assert (one.classes, one.task) == (whole.classes, whole.task)
     counts = np.array([np.bincount(one.val.targets, minlength=6) for one in rounds])
     assert (np.ptp(counts, axis=0) <= 1).all()
@@ -86,7 +87,7 @@ def test_duplicates_in_a_list_stay_in_one_split() -> None:
 FRACTIONS = (0.01, 0.1, 0.25, 0.5, 0.9, 1.0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_each_class_keeps_its_share_and_larger_shares_have_all_of_smaller_ones(seed: int) -> None:
     whole = of_classes(seed)
     before: set[tuple[object, Target]] = set()
@@ -95,7 +96,8 @@ def test_each_class_keeps_its_share_and_larger_shares_have_all_of_smaller_ones(s
         all_counts, counts = (np.bincount(split.targets).tolist() for split in (whole.train, found.train))
         assert counts == [max(1, round(fraction * count)) for count in all_counts]
         assert before <= pairs(found.train) <= pairs(whole.train)
-        assert list(found.train.files) == [file for file in whole.train.files if file in set(found.train.files)]
+        kept = set(found.train.files)
+        assert list(found.train.files) == [file for file in whole.train.files if file in kept]
         assert found.val == whole.val
         before = pairs(found.train)
     assert before == pairs(whole.train)

@@ -13,21 +13,9 @@ from augment.data.drawn.sample import draw, make_sample
 from augment.data.drawn.things import CLASSES, THINGS
 from augment.support.errors import UserError
 
-ROOT = Path(sample.__file__).parents[1]
-
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.jpg"))}
-
-
-def small(root: Path) -> Path:
-    return make_sample(root, train_per_class=2, val_per_class=1)
-
-
-@pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the drawing by a gray square where only the files matter."""
-    monkeypatch.setattr(sample, "draw", lambda name, split, index: Image.new("RGB", (8, 8), "gray"))
 
 
 def test_an_image_does_not_depend_on_what_was_drawn_before() -> None:

@@ -7,14 +7,12 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import torch
 from files_of_sources import samples_of, write
 from loaders import build_loader
 from stores import FIXED
 
 from augment.data.dataset import Dataset, Split
 from augment.data.sources import parse_data
-from augment.support.errors import UserError
 
 lmdb = pytest.importorskip("lmdb")
 pa = pytest.importorskip("pyarrow")
@@ -62,37 +60,6 @@ def test_only_changed_files_are_indexed_again(
     os.utime(path, ns=(1, 1))
     again = load(source, pattern)
     assert epoch(again.train) == epoch(Split(image_files.files[:4] + image_files.files[:1], (2, 0, 1, 1, 2)))
-
-
-def test_several_labels_in_a_feature(image_files: Split, tmp_path: Path) -> None:
-    """The loader hands them over as ones and zeros."""
-    from encoding import bytes_feature, entry, example, framed, packed
-
-    labels, hot = [b"\0\2", b"", b"\1"], {(1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.0, 1.0, 0.0)}
-    (tmp_path / "a.tfrecord").write_bytes(b"".join(
-        framed(example(entry("image", bytes_feature(image)), entry("label", packed(some))))
-        for (image, _, _), some in zip(samples_of(image_files), labels, strict=False)
-    ))  # fmt: skip
-    dataset = load("tfrecord", "a.tfrecord", image="image", label="label")
-    assert (dataset.task, dataset.classes) == ("multilabel", ("0", "1", "2"))
-    assert dataset.train.targets == ((1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.0, 1.0, 0.0))
-    loader = build_loader(FIXED, dataset.val, batch_size=3, seed=3, raw=True)
-    (batch,) = loader
-    assert batch.targets.dtype == torch.float32
-    assert {tuple(row) for row in batch.targets.tolist()} == hot
-
-
-def test_lists_in_a_column(image_files: Split, tmp_path: Path) -> None:
-    def table(*labels: list[str]) -> str:
-        images = [sample[0] for sample in samples_of(image_files)[: len(labels)]]
-        column = pa.array(labels, pa.list_(pa.string()))
-        parquet.write_table(pa.table({"image": images, "label": column}), tmp_path / "a.parquet")
-        return "a.parquet"
-
-    assert load("parquet", table(["b", "a"], ["b"])).train.targets == ((1.0, 1.0), (0.0, 1.0))
-    with pytest.raises(UserError, match=r"^data.train: a.parquet/0 has no label \(2 images have none or several\)"):
-        load("parquet", table([], ["b"], []))
-    assert load("parquet", table([], ["b"]), multilabel=True).train.targets == ((0.0,), (1.0,))
 
 
 def test_a_damaged_index_is_rebuilt(image_files: Split, tmp_path: Path) -> None:

@@ -50,14 +50,6 @@ def test_files_built_by_the_specification_are_read(by_hand: Path) -> None:
     assert found.labels.counts.tolist() == [1, 1, 2]
 
 
-def test_labels_may_be_names(tmp_path: Path) -> None:
-    path = tmp_path / "names.tfrecord"
-    path.write_bytes(
-        framed(example(entry("image", bytes_feature(b"1")), entry("name", bytes_feature("Käfer".encode()))))
-    )
-    assert index(path, image="image", label="name").labels.lists() == [["Käfer"]]
-
-
 def test_the_checksum_is_that_of_the_specification() -> None:
     for content in (b"", b"123456789", bytes(range(256))):
         assert struct.pack("<I", masked_crc(content)) == masked(content)
@@ -70,19 +62,9 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
         index(path)
 
 
-@pytest.mark.parametrize(
-    ("image", "label", "message"),
-    [
-        ("width", "label", "record 0: feature 'width' (data.image) holds floats; allowed are bytes"),
-        ("label", "label", "record 0: feature 'label' (data.image) holds whole numbers; allowed are bytes"),
-    ],
-)
-def test_an_image_feature_that_holds_something_else_is_refused(
-    by_hand: Path, image: str, label: str, message: str
-) -> None:
-    with pytest.raises(UserError) as caught:
-        index(by_hand, image=image, label=label)
-    assert message in str(caught.value)
+def test_an_image_feature_that_holds_something_else_is_refused(by_hand: Path) -> None:
+    with pytest.raises(UserError, match=r"record 0: feature 'width' \(data.image\) holds floats; allowed are bytes"):
+        index(by_hand, image="width", label="label")
 
 
 def test_two_images_in_a_record_are_refused(tmp_path: Path) -> None:

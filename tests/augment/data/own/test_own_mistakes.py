@@ -90,10 +90,7 @@ ITEM = r"^data\.train: item 0 of mine\.train "
         ("(torch.zeros(3, 8, 8), 0)", r"a tensor \(3, 8, 8\) of float32; ToTensor and Normalize are left to the `aug`"),
         ("(np.zeros((0, 8, 3), np.uint8), 0)", r"an array \(0, 8, 3\) of uint8"),
         ("(Image.new('I', (4, 4)), 0)", "a Pillow image of mode I, 4 x 4 pixels; allowed are 8 bits"),
-        (
-            "(Image.open(io.BytesIO(FILES[0].read_bytes()[:999])), 0)",
-            r"a Pillow image that cannot be read: image file is",
-        ),
+        ("(Image.open(io.BytesIO(FILES[0].read_bytes()[:999])), 0)", r"a Pillow image that cannot be read: image"),
     ],
 )
 def test_invalid_items_are_refused(item: str, message: str) -> None:
@@ -108,10 +105,7 @@ def test_invalid_items_are_refused(item: str, message: str) -> None:
         ("b'no image'", r"^data\.train: item 2 of mine\.train has an image that is not an image that DALI decodes"),
         ("FILES[2].read_bytes()[:-9]", r"item 2 of mine\.train has an image that is broken: "),
         ("Path('gone.png')", r"item 2 of mine\.train cannot be read: No such file or directory: gone\.png"),
-        (
-            "Image.new('RGB', (4, 4))",
-            r"item 2 .* has an image that is decoded; that of item 0 is encoded\. Allowed: all",
-        ),
+        ("Image.new('RGB', (4, 4))", r"item 2 .* has an image that is decoded; that of item 0 is encoded\. Allowed:"),
     ],
 )
 def test_an_image_that_fails_during_training_is_named(item: str, message: str) -> None:
@@ -150,9 +144,7 @@ def test_skip_bad_leaves_out_failing_images_and_reports_them(kind: str) -> None:
         written(listed)
 
 
-@pytest.mark.parametrize(
-    ("kind", "workers"), [("pillow", 0), ("bytes", 0), pytest.param("pillow", 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("kind", "workers"), [("bytes", 0), pytest.param("pillow", 2, marks=pytest.mark.slow)])
 def test_items_that_begin_to_fail_during_training_are_replaced(
     kind: str, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -97,11 +97,7 @@ def test_a_label_out_of_range_is_named(source: str, label: int, samples: list[Sa
 @pytest.mark.parametrize(
     ("whole", "written", "noted"),
     [
-        (
-            "5.jpg' 2$",
-            "5.jpg' 1.5",
-            "1.5 is written with a point, so all are numbers to predict, but only 1 of 9 has",
-        ),
+        ("5.jpg' 2$", "5.jpg' 1.5", "1.5 is written with a point, so all are numbers to predict, but only 1 of 9 has"),
         # As pandas writes a column with empty cells.
         (r"(\d)$", r"\1.0", "0.0 is written with a point, so all are numbers to predict, but only 0 of 9 have"),
     ],

@@ -18,7 +18,6 @@ import pytest
 from files_of_sources import ENDINGS, Sample, load, said, write
 from loaders import build_loader
 
-from augment.cli.tools import run_tool
 from augment.data.dataset import Split
 from augment.data.sources import LOADED, parse_data, remote
 from augment.pipeline.reading import Shard
@@ -233,15 +232,6 @@ def test_a_folder_does_not_decide_what_is_fetched_first(server: Server, samples:
     load("webdataset", settings(given["train"]))
     assert parse_data(given).downloads() == ""
     assert parse_data(given | {"val": "s3://b/val-*.tar", "val_fraction": None}).downloads() == "val"
-
-
-def test_info_and_preview(server: Server, samples: list[Sample], capsys: pytest.CaptureFixture[str]) -> None:
-    url = server.url(shards("webdataset", server.folder, samples))
-    arguments = ["data=webdataset", f"data.train={url}", "data.val_fraction=0.5"]
-    assert run_tool("augment", ["info", *arguments]) == 0
-    assert run_tool("augment", ["preview", "+aug=imagenette", *arguments]) == 0
-    assert "train-0.tar" not in capsys.readouterr().err
-    assert set(server.gets.values()) == {1}
 
 
 @pytest.fixture(scope="module")

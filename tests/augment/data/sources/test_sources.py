@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 from zipfile import ZipFile
 
@@ -25,51 +24,17 @@ from augment.data.targets.masks import MASKS
 from augment.data.targets.several import Several
 from augment.support.errors import UserError
 
-MODULE = """
-    from dataclasses import dataclass
-
-    import numpy as np
-
-    from augment.data.dataset import Dataset, Split
-    from augment.data.images import as_ppm
-    from augment.data.sources import Source, source
-    from augment.params import Count, setting
-
-
-    @dataclass(frozen=True)
-    class Square:
-        level: int
-
-        @property
-        def name(self):
-            return f"square {self.level}"
-
-        def read(self):
-            return as_ppm(np.full((16, 16, 3), self.level, np.uint8))
-
-
-    @source("squares")
-    @dataclass(frozen=True, kw_only=True)
-    class Squares(Source):
-        count: int = setting(Count(default=2, within=(1, 9), doc="how many"))
-
-        def load(self):
-            split = Split(tuple(Square(20 * i) for i in range(self.count)), tuple(i % 2 for i in range(self.count)))
-            return Dataset(("even", "odd"), split, split)
-"""
-
 
 @pytest.fixture
-def folder_with_squares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a module that declares a source; what is registered is forgotten afterwards."""
-    (tmp_path / "squares_of_mine.py").write_text(dedent(MODULE))
-    before = dict(_SOURCES)
-    yield tmp_path
-    vars(sources).pop("Squares", None)
+def _as_before() -> Iterator[None]:
+    """What is registered is forgotten afterwards."""
+    before, names = dict(_SOURCES), set(vars(sources))
+    yield
+    for name in set(vars(sources)) - names:
+        delattr(sources, name)
     _SOURCES.clear()
     _SOURCES.update(before)
-    for name in ("squares_of_mine", "augment.data.sources.squares_of_mine"):
-        sys.modules.pop(name, None)
+    sys.modules.pop("augment.data.sources.my_zips", None)
 
 
 PATHS = (Path("a.png"), Path("b.png"))
@@ -107,36 +72,25 @@ def test_what_a_source_loads_is_checked(loaded: Any, message: str, monkeypatch: 
         load_dataset(Own())
 
 
-def levels_and_targets(source: Source) -> set[tuple[int, int]]:
-    """Return the gray level and the target of each image that the loader yields."""
-    (batch,) = make_fixed_loader(load_dataset(source).train, batch_size=4)
-    levels = batch.images.amax((1, 2, 3)).tolist()
-    assert batch.images.amin((1, 2, 3)).tolist() == levels
-    return set(zip(levels, batch.targets.tolist(), strict=True))
-
-
-def test_a_new_source_is_one_module_of_the_package(folder_with_squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "__path__", [*sources.__path__, str(folder_with_squares)])
-    sources._import_built_in()
-    assert "squares" in SOURCES
-    assert sources.Squares is SOURCES["squares"]  # type: ignore[attr-defined]
-    source = parse_data({"source": "squares", "count": 4})
-    assert levels_and_targets(source) == {(0, 0), (20, 1), (40, 0), (60, 1)}
-
-
-@pytest.mark.usefixtures("folder_with_squares")
-def test_a_source_of_zip_files_takes_a_few_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_as_before")
+def test_a_new_source_is_one_module_of_a_few_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (code,) = (code for _, code in blocks("python") if code.startswith("# my_zips.py"))
-    exec(code, {"__name__": "my_zips"})
     assert sum(bool(line.strip()) and line[0] != "#" for line in code.splitlines()) <= 20
+    (tmp_path / "my_zips.py").write_text(code)
+    monkeypatch.setattr(sources, "__path__", [*sources.__path__, str(tmp_path)])
+    sources._import_built_in()
+    assert SOURCES["zip"] in vars(sources).values()
     for split in ("train", "val"):
         with ZipFile(f"{split}.zip", "w") as archive:
             for level, name in enumerate(("ant", "bee", "cow")):
                 archive.writestr(f"{name}/0.jpg", as_ppm(np.full((16, 16, 3), 20 * level, np.uint8)))
-    source = parse_data({"source": "zip", "train": "train.zip", "val": "val.zip"})
-    assert load_dataset(source).classes == ("ant", "bee", "cow")
-    assert levels_and_targets(source) == {(0, 0), (20, 1), (40, 2)}
+    dataset = load_dataset(parse_data({"source": "zip", "train": "train.zip", "val": "val.zip"}))
+    assert dataset.classes == ("ant", "bee", "cow")
+    (batch,) = make_fixed_loader(dataset.train, batch_size=4)
+    levels = batch.images.amax((1, 2, 3)).tolist()
+    assert batch.images.amin((1, 2, 3)).tolist() == levels
+    assert set(zip(levels, batch.targets.tolist(), strict=True)) == {(0, 0), (20, 1), (40, 2)}
 
 
 def test_relative_paths_depend_on_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

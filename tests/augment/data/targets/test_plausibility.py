@@ -50,18 +50,6 @@ def test_a_typing_error_among_numbers_is_refused(
     assert understand(lines, lines, task="classify", classes=None).classes == tuple(sorted(set(labels)))
 
 
-def test_of_several_columns_one_is_named(tmp_path: Path) -> None:
-    rows = ["path,cat,dog,age", "a.png,0,1,3", "b.png,1,0,4", "c.png,1,1,5"]
-    with pytest.raises(UserError) as raised:
-        write(tmp_path, "a.csv", rows)
-    assert str(raised.value) == (
-        f"data.train: {tmp_path}/a.csv has no column 'label'. Allowed, of cat, dog, age: data.label=NAME for the "
-        "class, data.targets=[NAME,...] for numbers, or with data.multilabel=true for 0 and 1."
-    )
-    chosen = write(tmp_path, "a.csv", rows, label="cat")
-    assert understand(chosen, chosen, task=None, classes=None).train.targets == (0, 1, 1)
-
-
 def test_a_guessed_column_that_differs_in_nearly_every_line_is_no_class(tmp_path: Path) -> None:
     rows = ["path,age", *(f"{i}.png,{i % 19}" for i in range(20))]
     lines = write(tmp_path, "a.csv", rows)
