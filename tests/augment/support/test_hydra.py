@@ -6,7 +6,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from augment.support.hydra import get_yaml_loader, register_resolver
+from augment.support.hydra import get_yaml_loader
 
 
 def test_yaml_is_read_as_hydra_reads_it(tmp_path: Path) -> None:
@@ -15,11 +15,3 @@ def test_yaml_is_read_as_hydra_reads_it(tmp_path: Path) -> None:
     assert yaml.load(text, Loader=get_yaml_loader()) == OmegaConf.to_container(OmegaConf.load(tmp_path / "x.yaml"))
     with pytest.raises(yaml.YAMLError, match="found duplicate key a"):
         yaml.load("a: 1\na: 2", Loader=get_yaml_loader())
-
-
-def test_a_resolver_may_be_cached_and_replaced() -> None:
-    for value in (1, 2):
-        register_resolver("counted", lambda value=value: object(), use_cache=True, replace=True)
-        config = OmegaConf.create({"a": "${counted:}"}, flags={"allow_objects": True})
-        assert config.a is config.a
-    OmegaConf.clear_resolver("counted")

@@ -1,24 +1,15 @@
 """The benchmark of loading: its command line, and its rows on a few images."""
 
 import json
-from argparse import Namespace
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from augment.data.dataset import ImageRef
-from augment.recipe.steps import Aug
 from augment.tools.bench.command import main
-from augment.tools.bench.rows import Setup
 
 ALL = ["read", "decode", "crop", "fused", "steps", "cached"]
 BRIEF = ["--batch-size", "4", "--rounds", "2", "--seconds", "0.02", "--threads", "1"]
-
-
-def setup(aug: Aug, files: Sequence[ImageRef]) -> Setup:
-    return Setup(aug, Namespace(batch_size=len(files), threads=1, photos=None), lambda: files)
 
 
 @pytest.mark.parametrize(

@@ -40,17 +40,6 @@ def test_masks_leave_the_background_and_mark_what_does_not_count():
     assert changed(Drawing(GRAY).mask(labels, ["sky", ""], ignore=255).pixels).all()
 
 
-def test_names_stay_inside_of_the_image():
-    plain = Drawing(GRAY).boxes(np.array([[1, 1, 59, 39]]), [3]).pixels
-    named = Drawing(GRAY).boxes(np.array([[1, 1, 59, 39]]), [3], ["cat"]).pixels
-    text = (plain != named).any(axis=-1)
-    assert text.sum() > 100
-    assert (named[text] == (0, 0, 0)).all(axis=-1).sum() + (named[text] == (255, 255, 255)).all(axis=-1).sum() > 5
-    both = Drawing(GRAY, 4).boxes(np.array([[5, 9, 50, 39], [5, 9, 51, 39]]), [1, 2], ["cat", "dog"])
-    (a, b) = both._taken
-    assert a[3] <= b[1] or b[3] <= a[1] or a[2] <= b[0] or b[2] <= a[0]
-
-
 def test_left_and_right_points_differ_and_hidden_ones_are_rings():
     points = np.array([[10, 10, 2], [30, 10, 2], [20, 30, 1], [50, 30, 0]], np.float32)
     drawn = Drawing(GRAY).points(points, [(0, 1)]).pixels

@@ -1,24 +1,9 @@
 """The layout of previews: captions wrap, and nothing overlaps."""
 
 import numpy as np
-import pytest
 
-from augment.drawing.sheet import TEXT, SheetBlock, SheetRow, Tile, lay_out, line_height
-from augment.drawing.text import text_width, wrap
-
-
-@pytest.mark.parametrize(
-    ("phrases", "lines"),
-    [
-        (["rotate -5.2 deg", "flip"], ["rotate -5.2 deg,", "flip"]),
-        (["flip", "invert", "hue"], ["flip, invert, hue"]),
-        (["warp (u 0.05, v -0.08)"], ["warp (u 0.05,", "v -0.08)"]),
-        (["a word and another word"], ["a word and", "another word"]),
-        ([], []),
-    ],
-)
-def test_captions_wrap_between_phrases_and_not_next_to_a_number(phrases: list[str], lines: list[str]) -> None:
-    assert wrap(phrases, text_width("low: magnitude -0", TEXT), TEXT) == lines
+from augment.drawing.sheet import SheetBlock, SheetRow, Tile, lay_out, line_height
+from augment.drawing.text import text_width
 
 
 def tile(side: int, *caption: str) -> Tile:
