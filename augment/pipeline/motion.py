@@ -79,7 +79,9 @@ class _Field:
 
 
 class BatchMotion:
-    """The motion of the pixels of a batch, see `augment.data.targets.spatial.Motion`.
+    """How the pixels of a batch of N images moved, from stored images to outputs, where parts of them are shown.
+
+    Without mixing these are all of each; with it, N is the number of parts.
 
     Args:
         plan: the plan of a view.
@@ -130,18 +132,25 @@ class BatchMotion:
 
     @property
     def mirrors(self) -> NDArray[np.bool_]:
-        """Which images the steps mirror, (N,); the EXIF turn to upright does not count."""
+        """Which upright images are mirrored, so that what was on the left is on the right, (N,)."""
         return np.asarray(np.linalg.det(self.frame) * np.linalg.det(self._first) < 0)
 
     def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
-        """Return where points of the stored images of `owners` are in the outputs, (M, 2)."""
+        """Return where points, (M, 2) as x and y in pixels of the stored images of `owners`, (M,), are in the outputs.
+
+        A point that a perspective sends to infinity or beyond becomes NaN.
+        """
         moved = _apply(self._first[owners], points)
         for step in self._steps:
             moved = _apply(step.matrix[owners], moved) if isinstance(step, _Matrix) else _moved(step, moved, owners)
         return moved
 
     def back(self, rows: slice) -> tuple[Any, Any, Any]:
-        """Return row and column of the stored pixel that output pixels of some samples show, and whether they do."""
+        """Return the row and column of the stored pixel that each output pixel shows, and whether it does.
+
+        Each is (N, height, width), of int64 or bool, for the images of some rows of the batch: arrays of NumPy on the
+        CPU, tensors on a GPU.
+        """
         (height, width), xp = self.size, self._xp
         given = self._back_arrays(rows)
         here: Mapping[str, Any] = given if xp is np else to_device(given, self.device)

@@ -1,15 +1,12 @@
 """Copy arrays to where batches are made."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from augment.support.lazy import Tensor, torch
 
 _ALIGNED = 16  # bytes
 
@@ -19,8 +16,6 @@ def to_device(arrays: Mapping[str, NDArray[Any]], device: Any) -> dict[str, Tens
 
     Nothing waits for the device.
     """
-    import torch
-
     if device.type == "cpu":
         return {name: torch.from_numpy(np.require(array, requirements=["C", "W"])) for name, array in arrays.items()}
     starts = np.cumsum([0, *(-(-array.nbytes // _ALIGNED) * _ALIGNED for array in arrays.values())]).tolist()

@@ -14,14 +14,14 @@ from augment.data.targets.keypoints import move_points
 from augment.data.targets.kind import Target, register
 from augment.data.targets.masks import MaskRuns, look_up
 from augment.data.targets.parts import areas
-from augment.data.targets.spatial import IGNORE, Digested, Motion, Rules, SpatialKind, StoredMask, check_array
+from augment.data.targets.spatial import IGNORE, Digested, Rules, SpatialKind, StoredMask, check_array
 from augment.support.device import to_device
 from augment.support.errors import UserError, unknown_key
+from augment.support.lazy import Tensor, torch
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from augment.drawing.targets import Drawing
+    from augment.pipeline.motion import BatchMotion
 
 # The name of label 0, which no object has: torchvision's detectors count from 1.
 BACKGROUND = "background"
@@ -114,7 +114,7 @@ class Boxes(SpatialKind):
         mask = target.instances
         return target, None if mask is None else MaskRuns.of(mask.read(), mask.name)
 
-    def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> list[dict[str, Tensor]]:
+    def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> list[dict[str, Tensor]]:
         """Return the objects that are left in each image, on the device of the images.
 
         They are boxes (K, 4) float32, the hulls of the moved corners, clipped once, at the end; labels (K,) int64;
@@ -123,8 +123,6 @@ class Boxes(SpatialKind):
         masks are empty are dropped, for which a GPU is waited for. Images that show parts of several samples have the
         objects of all of these, clipped to their parts, and the number of their own.
         """
-        import torch
-
         objects = [found for found, _ in loaded]
         counts = [len(found) for found in objects]
         owners = np.repeat(np.arange(len(objects)), counts)
@@ -279,7 +277,7 @@ def _fault_of_points(images: Sequence[Objects]) -> str:
 
 
 def _move_boxes(
-    boxes: NDArray[np.float32], owners: NDArray[np.int64], motion: Motion, rules: Rules
+    boxes: NDArray[np.float32], owners: NDArray[np.int64], motion: BatchMotion, rules: Rules
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the hulls of moved boxes, (M, 4), clipped to what is shown, and which are kept."""
     corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]].astype(np.float64) - 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from augment.data.targets.kind import Kind, Target, register
 from augment.data.targets.names import LabeledSplit, TargetOptions, as_lists, find_names
 from augment.support.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from augment.support.lazy import Tensor, torch
 
 # Without names, classes are made up to the highest number; a number beyond this is an id, not a class.
 _MOST = 1_000_000
@@ -53,14 +51,10 @@ class Classes(Kind):
 
     def collate(self, targets: Sequence[Target]) -> Tensor:
         """Return (N,) int64."""
-        import torch  # which listing images does not need
-
         return torch.tensor(targets, dtype=torch.int64)
 
     def shares(self, targets: Tensor, names: int) -> Tensor:
         """Return 1 for the class of each image, and 0 otherwise."""
-        import torch
-
         zeros = torch.zeros(len(targets), names, dtype=torch.float32, device=targets.device)
         return zeros.scatter_(1, targets[:, None], 1.0)
 

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.targets.kind import Target, register
-from augment.data.targets.spatial import Motion, Rules, SpatialKind, check_array
+from augment.data.targets.spatial import Rules, SpatialKind, check_array
 from augment.support.device import to_device
 from augment.support.errors import UserError
+from augment.support.lazy import Tensor
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from augment.drawing.targets import Drawing
+    from augment.pipeline.motion import BatchMotion
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Keypoints(SpatialKind):
         """Return the points as an array."""
         return np.array(target, np.float32)
 
-    def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Tensor:
+    def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> Tensor:
         """Return (N, P, 3) float32: x, y in pixels of the output, and visibility, 0 outside of it."""
         points = np.stack(loaded)
         moved = move_points(points, np.arange(len(points)), motion, self.flip_pairs)
@@ -74,7 +74,7 @@ class Keypoints(SpatialKind):
 
 
 def move_points(
-    points: NDArray[np.float32], owners: NDArray[np.int64], motion: Motion, flip_pairs: Sequence[tuple[int, int]]
+    points: NDArray[np.float32], owners: NDArray[np.int64], motion: BatchMotion, flip_pairs: Sequence[tuple[int, int]]
 ) -> NDArray[np.float32]:
     """Return points, (K, P, 3) of the images of `owners`, (K,), as they are in the outputs, (K, P, 3).
 

@@ -9,16 +9,14 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.names import Label, LabeledSplit, TargetOptions
+from augment.data.targets.names import LabeledSplit, TargetOptions
 from augment.support.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from augment.support.lazy import Tensor
 
 # The target of an image, as its kind has it; hashable.
 Target = Any
@@ -101,10 +99,6 @@ class Kind(ABC):
     def unrepeated(self) -> str:
         """What is missing where a border repeats parts of the image, as "boxes"; empty: nothing."""
         return ""
-
-    def values(self, target: Target) -> Sequence[Label]:
-        """Return a target in the form that files of records have: indices of classes or labels, or numbers."""
-        return self.present(target)
 
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
         """Return the number of the group of each image; folds and shares have as much of each, as far as possible."""

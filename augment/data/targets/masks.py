@@ -16,15 +16,15 @@ from PIL import Image
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import turn_back
 from augment.data.targets.kind import Target, register
-from augment.data.targets.spatial import IGNORE, Motion, Rules, SpatialKind, StoredMask, check_array
+from augment.data.targets.spatial import IGNORE, Rules, SpatialKind, StoredMask, check_array
 from augment.support.device import to_device
 from augment.support.errors import UserError, first_line
+from augment.support.lazy import Tensor, torch
 from augment.support.text import list_some
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from augment.drawing.targets import Drawing
+    from augment.pipeline.motion import BatchMotion
 
 # The modes of images whose pixels are labels.
 _LABEL_MODES = ("1", "L", "P")
@@ -135,7 +135,7 @@ class Masks(SpatialKind):
         """Return the labels."""
         return MaskRuns.of(target.read(), target.name)
 
-    def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Tensor:
+    def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> Tensor:
         """Return (N, height, width) int64: the label of the stored pixel that each output pixel shows."""
         labels, images = look_up(loaded, motion, rules.fill_label).long(), motion.parts.images
         if images[-1] == len(images) - 1:
@@ -203,7 +203,7 @@ class _NoMask:
 NO_MASK = _NoMask()
 
 
-def look_up(loaded: Sequence[MaskRuns], motion: Motion, fill: int) -> Tensor:
+def look_up(loaded: Sequence[MaskRuns], motion: BatchMotion, fill: int) -> Tensor:
     """Return the label of the stored pixel that each output pixel shows, (N, height, width) uint8 on the device.
 
     Args:
@@ -214,8 +214,6 @@ def look_up(loaded: Sequence[MaskRuns], motion: Motion, fill: int) -> Tensor:
     Raises:
         UserError: a mask is not as large as its image.
     """
-    import torch
-
     for runs, size in zip(loaded, motion.stored_sizes.tolist(), strict=True):
         if runs.size != tuple(size) and runs.size != (1, 1):
             given = f"{runs.size[0]} x {runs.size[1]}"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from augment.data.targets.kind import Kind, Target, register
-from augment.data.targets.names import Label, LabeledSplit, TargetOptions, column_names
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from augment.data.targets.names import LabeledSplit, TargetOptions, column_names
+from augment.support.lazy import Tensor, torch
 
 
 class Rows(Kind):
@@ -24,8 +22,6 @@ class Rows(Kind):
 
     def collate(self, targets: Sequence[Target]) -> Tensor:
         """Return (N, K) float32."""
-        import torch  # which listing images does not need
-
         return torch.tensor(targets, dtype=torch.float32)
 
     def shares(self, targets: Tensor, names: int) -> Tensor:
@@ -62,10 +58,6 @@ class Numbers(Rows):
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return the numbers."""
         return ", ".join(f"{value:.4g}" for value in target)
-
-    def values(self, target: Target) -> Sequence[Label]:
-        """Return the numbers."""
-        return tuple(target)
 
 
 NUMBERS = register(Numbers())

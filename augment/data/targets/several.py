@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from augment.data.targets.kind import Kind, Target
-from augment.data.targets.spatial import Motion, Rules, SpatialKind
+from augment.data.targets.spatial import Rules, SpatialKind
 from augment.support.errors import UserError
 
 if TYPE_CHECKING:
     from augment.drawing.targets import Drawing
+    from augment.pipeline.motion import BatchMotion
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Several(SpatialKind):
         kinds = self.kinds.items()
         return {n: kind.load(target[n]) if isinstance(kind, SpatialKind) else target[n] for n, kind in kinds}
 
-    def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> dict[str, Any]:
+    def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> dict[str, Any]:
         """Return the targets of each kind."""
         found: dict[str, Any] = {}
         for name, kind in self.kinds.items():

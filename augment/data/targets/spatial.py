@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 from augment.data.targets.kind import Kind, Target
 from augment.data.targets.names import LabeledSplit, TargetOptions
 from augment.support.errors import UserError
+from augment.support.lazy import Tensor
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from augment.data.targets.parts import Parts
     from augment.drawing.targets import Drawing
+    from augment.pipeline.motion import BatchMotion
 
 # The label of pixels that no loss and no metric looks at.
 IGNORE = 255
@@ -44,46 +42,6 @@ class Rules:
     min_visible: float
     min_area: float
     fill_label: int
-
-
-class Motion(Protocol):
-    """How the pixels of a batch of N images moved, from stored images to outputs, where parts of them are shown.
-
-    Without mixing these are all of each; with it, N is the number of parts.
-    """
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the outputs in pixels."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the outputs are."""
-
-    @property
-    def parts(self) -> Parts:
-        """Which parts the outputs show."""
-
-    @property
-    def stored_sizes(self) -> NDArray[np.int64]:
-        """Height and width of the images as they are stored, (N, 2)."""
-
-    @property
-    def mirrors(self) -> NDArray[np.bool_]:
-        """Which upright images are mirrored, so that what was on the left is on the right, (N,)."""
-
-    def forward(self, points: NDArray[np.float64], owners: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return where points, (M, 2) as x and y in pixels of the stored images of `owners`, (M,), are in the outputs.
-
-        A point that a perspective sends to infinity or beyond becomes NaN.
-        """
-
-    def back(self, rows: slice) -> tuple[Any, Any, Any]:
-        """Return the row and column of the stored pixel that each output pixel shows, and whether it does.
-
-        Each is (N, height, width), of int64 or bool, for the images of some rows of the batch: arrays of NumPy on the
-        CPU, tensors on a GPU.
-        """
 
 
 class StoredMask(Protocol):
@@ -165,7 +123,7 @@ class SpatialKind(Kind):
         return None
 
     @abstractmethod
-    def follow(self, loaded: Sequence[Any], motion: Motion, rules: Rules) -> Any:
+    def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> Any:
         """Return the targets of a batch, of (N,) of what `load` returns, as they are in the outputs."""
 
     @property

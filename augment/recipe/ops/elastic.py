@@ -7,10 +7,9 @@ import numpy as np
 from augment.params import Count, Range, Size
 from augment.recipe.kinds import Array
 from augment.recipe.op import local
+from augment.support.lazy import F, Tensor, torch
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from augment.pipeline.operators import Dali
 
 Node = Any  # a DALI DataNode: the package has no types
@@ -36,28 +35,23 @@ def _hashed(seed: Array, count: int) -> Array:
     return np.asarray((z >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
-def _bend(images: "Tensor", shift: "Tensor") -> "Tensor":
+def _bend(images: Tensor, shift: Tensor) -> Tensor:
     """Move pixels of (N, height, width, 3) uint8 by pixels on a coarse grid, (N, 2, points, points)."""
-    import torch
-    from torch.nn.functional import grid_sample
-
     height, width = images.shape[1:3]
     fine = _fine(shift.to(images.device, non_blocking=True), (height, width))
     x, y = (torch.linspace(-1, 1, side, dtype=torch.float32, device=images.device) for side in (width, height))
     source = torch.stack([x - fine[:, 0] * (2 / (width - 1)), y[:, None] - fine[:, 1] * (2 / (height - 1))], dim=-1)
     planes = images.permute(0, 3, 1, 2).float()
-    moved = grid_sample(planes, source, padding_mode="reflection", align_corners=True)
+    moved = F.grid_sample(planes, source, padding_mode="reflection", align_corners=True)
     return moved.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).contiguous()
 
 
-def _fine(shift: "Tensor", size: tuple[int, int]) -> "Tensor":
+def _fine(shift: Tensor, size: tuple[int, int]) -> Tensor:
     """Return displacements of each pixel, (N, 2, height, width)."""
-    from torch.nn.functional import interpolate
-
-    return interpolate(shift, size, mode="bicubic", align_corners=True)
+    return F.interpolate(shift, size, mode="bicubic", align_corners=True)
 
 
-def _offsets(size: Size, shift: "Tensor", points: int) -> "Tensor":
+def _offsets(size: Size, shift: Tensor, points: int) -> Tensor:
     """Return how far from each pixel of the result the one is that it shows, (N, height, width, 2)."""
     return -_fine(shift, size).permute(0, 2, 3, 1)
 

@@ -1,15 +1,11 @@
 """Batch ops: mix each sample with others of its batch, and their targets in the same shares."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from augment.params import Number, Range, Size
 from augment.recipe.kinds import Array, Mask
 from augment.recipe.op import batch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from augment.support.lazy import Tensor, torch
 
 
 def _beta(uniform: Array, alpha: float) -> Array:
@@ -43,7 +39,7 @@ def _both(size: Size, share: Array) -> Array:
         default=0.4, within=(0, 100), above=0, doc="parameter of Beta(alpha, alpha), the distribution of the share"
     ),
 )
-def mixup(images: "Tensor", partners: "Tensor", share: "Tensor", alpha: float) -> tuple["Tensor", "Tensor"]:
+def mixup(images: Tensor, partners: Tensor, share: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """Blend each image with another one of its batch, and their targets in the same shares (Zhang et al. 2018)."""
     return partners.lerp(images, share[:, None, None, None].to(images.dtype)), share
 
@@ -83,11 +79,9 @@ def _pasted(size: Size, across: Mask, down: Mask, share: Array) -> Array:
     ),
 )
 def cutmix(
-    images: "Tensor", partners: "Tensor", across: "Tensor", down: "Tensor", share: "Tensor", alpha: float
-) -> tuple["Tensor", "Tensor"]:
+    images: Tensor, partners: Tensor, across: Tensor, down: Tensor, share: Tensor, alpha: float
+) -> tuple[Tensor, Tensor]:
     """Paste a rectangle of another image of the batch, and mix the targets by area (Yun et al. 2019)."""
-    import torch
-
     return torch.where(across[:, None, None, :] & down[:, None, :, None], partners, images), share
 
 
@@ -112,14 +106,12 @@ def _tiles(size: Size, x: Array, y: Array) -> dict[str, Array]:
         default=(0.3, 0.7), within=(0, 1), draws=("x", "y"), doc="where tiles meet, as shares of the width and height"
     ),
 )
-def mosaic(images: "Tensor", partners: "Tensor", tiles: "Tensor", share: "Tensor") -> tuple["Tensor", "Tensor"]:
+def mosaic(images: Tensor, partners: Tensor, tiles: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     """Show four images of the batch, each scaled to cover a tile, and mix targets by area (Bochkovskiy et al. 2020).
 
     The tiles are the image itself, top left, and the three that follow it in the batch. What does not fit into a tile
     is cut off, as much on either side.
     """
-    import torch
-
     (count, _, height, width), device = images.shape, images.device
     x, y = torch.arange(width, device=device), torch.arange(height, device=device)
     right, below = x >= tiles[:, :1, 2], y >= tiles[:, :1, 3]
