@@ -20,9 +20,6 @@ logger = logging.getLogger(__name__)
 Image = TypeVar("Image", bound=ImageRef)
 
 _VERSION = b"6\n"  # the first line; increase it when a verdict changes
-_SECONDS = 60.0  # between two writes: an interrupted check loses no more
-_CHUNK, _STATES = 64, 4096  # images that a thread judges in a row, or asks the system about
-_PROGRESS_FROM = 1000  # images
 
 
 def remember(
@@ -42,17 +39,17 @@ def remember(
     """
     # Files by their names in bytes: a million paths as objects take ten seconds and a gigabyte.
     refs: Sequence[Any] = images.names.tolist() if isinstance(images, Paths) else list(map(_ref, images))
-    with in_threads(lambda some: list(map(_state_of, some)), _chunks(refs, _STATES), cores()) as found:
+    with in_threads(lambda some: list(map(_state_of, some)), _chunks(refs, 4096), cores()) as found:
         states = [state for some in found for state in some]
     stored = _Lines(cache)
     keys = _keys(refs)
     known = [stored.get(key, state) for key, state in zip(keys, states, strict=True)]
     unknown = {ref: index for index, (ref, line) in enumerate(zip(refs, known, strict=True)) if line is None}
-    chunks, fresh = _chunks(list(unknown), _CHUNK), dict[Any, str]()
+    chunks, fresh = _chunks(list(unknown), 64), dict[Any, str]()
     try:
         with (
             strict_pillow(),
-            progress_bar(quiet=len(unknown) <= _PROGRESS_FROM) as progress,
+            progress_bar(quiet=len(unknown) <= 1000) as progress,
             in_threads(lambda some: [judge(_image(ref)) for ref in some], chunks, cores()) as judged,
         ):
             task = progress.add_task(what, total=len(unknown))
@@ -62,7 +59,7 @@ def remember(
                     if not line.startswith(" "):
                         stored.add(keys[index], states[index], line)
                 progress.advance(task, len(some))
-                stored.write(every=_SECONDS)
+                stored.write(every=60)  # an interrupted check loses no more
     finally:  # also after Ctrl-C
         stored.write()
     return [fresh[ref] if line is None else line for ref, line in zip(refs, known, strict=True)]
@@ -78,11 +75,7 @@ class _Lines:
         self._cache, self._rows, self._written = cache, list[bytes](), monotonic()
         self._known: dict[bytes, bytes] = {}
         self._anew = True  # whether the next write replaces the file
-        with suppress(OSError):
-            self._read(cache)
-
-    def _read(self, cache: Path | None) -> None:
-        with open(cache or os.devnull, "rb") as stream:
+        with suppress(OSError), open(cache or os.devnull, "rb") as stream:
             if stream.readline() == _VERSION:
                 *rows, _ = stream.read().split(b"\0\n")
                 parts = (row.partition(b"\0") for row in rows)

@@ -32,8 +32,6 @@ from augment.support.errors import UserError
 from augment.support.files import special_kind
 from augment.support.text import amount, plural
 
-_LARGE = 2**25  # pixels, 0.1 GB as RGB, of which only one thread decodes more at a time
-
 
 class Decoder:
     """Finds the images that DALI refuses; each thread that calls it gets a decoder of its own."""
@@ -49,7 +47,7 @@ class Decoder:
             image: an encoded image with a good header.
             pixels: number of its pixels; if there are many, the call waits for another one that has many.
         """
-        with self._large if pixels > _LARGE else nullcontext():
+        with self._large if pixels > 2**25 else nullcontext():  # 0.1 GB as RGB
             return None if self._decodes(image) else describe_damage(BytesIO(image))
 
     def _decodes(self, image: bytes | memoryview) -> bool:
@@ -71,9 +69,6 @@ _SHOWN = 50  # bad files in a message
 
 _MAX_BYTES = 2**31 - 2**12  # size of the largest file that is read
 
-# Hexadecimal characters of the digest of an image.
-_DIGEST = 16
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -83,31 +78,27 @@ class Problem:
     reason: str
 
 
-@dataclass(frozen=True)
-class Examined:
-    """The result of a check."""
-
-    problems: list[Problem]  # the images that cannot be used, in the order of the images
-    digests: list[str]  # a digest of the bytes, or of the pixels, of each image; empty if it cannot be used
-
-
 def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> list[Problem]:
     """Return the problems that `examine_files` finds."""
-    return examine_files(files, cache=cache).problems
+    return examine_files(files, cache=cache)[0]
 
 
-def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> Examined:
+def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> tuple[list[Problem], list[str]]:
     """Find the files that are missing, broken, too large (`MAX_PIXELS`) or of a format that DALI does not decode.
 
     Args:
         files: the files to check; one that occurs twice is reported twice. Decoded images are only read.
         cache: see `remember`.
+
+    Returns:
+        The images that cannot be used, in their order; and a digest of the bytes, or of the pixels, of each image,
+        empty if it cannot be used.
     """
     decoder = Decoder()
     lines = remember(files, lambda image: _judge(image, decoder), cache, "Checking files")
     bad = {index: end for index, line in enumerate(lines) if (end := line.find(" ") + 1) < len(line)}
     problems = [Problem(files[index], lines[index][end:]) for index, end in bad.items()]
-    return Examined(problems, ["" if index in bad else line[:-1] for index, line in enumerate(lines)])
+    return problems, ["" if index in bad else line[:-1] for index, line in enumerate(lines)]
 
 
 def leave_out(split: Split, name: str, problems: Sequence[Problem], *, skip_bad: bool) -> Split:
@@ -156,7 +147,7 @@ def _judge(image: ImageRef, decoder: Decoder) -> str:
 
 def _digest(content: bytes | memoryview) -> str:
     # SHA-1 is the fastest of the long ones where the processor has instructions for it: 56 us for 110 kB, BLAKE2b 116.
-    return sha1(content, usedforsecurity=False).hexdigest()[:_DIGEST]
+    return sha1(content, usedforsecurity=False).hexdigest()[:16]
 
 
 def _read(file: Path) -> bytes:

@@ -40,10 +40,7 @@ FORMATS = {"folder": "an image a file, <split>/<class>/*", "webdataset": "tar sh
 # The tasks whose targets each can hold.
 _TASKS = {"folder": ("classify",), "webdataset": ("classify", "multilabel", "regress")}
 
-_SEED = 0  # of the order of train
 _SHARD = 2**27  # bytes, about
-_KEY = re.compile(r"[^A-Za-z0-9_-]+")
-_KEY_LENGTH = 60  # tar's oldest form has room for names of 100
 
 # File endings by the first bytes of a file.
 _ENDINGS = {
@@ -63,20 +60,6 @@ class Options:
     quality: int = 90  # of re-encoded JPEGs
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """An encoded image to write, and the name of its file without an ending."""
-
-    key: str
-    image: bytes
-    target: Target
-
-    @property
-    def file(self) -> str:
-        """The key with the ending that fits the content."""
-        return self.key + next((ending for head, ending in _ENDINGS.items() if self.image.startswith(head)), ".jpg")
-
-
 def convert(dataset: Dataset, out: Path, options: Options) -> None:
     """Write both splits, load them as training does, and compare the counts, targets and bytes of images.
 
@@ -88,7 +71,7 @@ def convert(dataset: Dataset, out: Path, options: Options) -> None:
         OSError: the folder cannot be written.
     """
     _check(dataset, out, options)
-    order = np.random.default_rng(_SEED).permutation(len(dataset.train))
+    order = np.random.default_rng(0).permutation(len(dataset.train))
     with atomic_path(out) as part:
         part.mkdir()
         if dataset.task != "regress":
@@ -139,37 +122,41 @@ def _write(
     """Write a split into shards whose names begin with `path`, or into this folder; return the images' digests."""
     digests: list[int] = []
 
-    def load(number: int, ref: ImageRef, target: Target) -> _Sample:
+    def load(number: int, ref: ImageRef, target: Target) -> tuple[str, bytes, Target]:
         image = _load(ref, options)
         digests.append(_digest(image, _plain(dataset, target)))
-        return _Sample(f"{number:08}_{_KEY.sub('_', file_name(ref).partition('.')[0])[:_KEY_LENGTH]}", image, target)
+        ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), ".jpg")
+        # Tar's oldest form has room for names of 100 characters.
+        key = re.sub("[^A-Za-z0-9_-]+", "_", file_name(ref).partition(".")[0])[:60]
+        return f"{number:08}_{key}{ending}", image, target
 
     with _each(f"Writing {path.name}", split, load) as loaded:
         samples = iter(loaded)
         for shard, first in enumerate(samples):
             if options.to == "folder":
-                folder = path / dataset.classes[first.target]
+                name, image, target = first
+                folder = path / dataset.classes[target]
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / first.file).write_bytes(first.image)
+                (folder / name).write_bytes(image)
                 continue
             with tarfile.open(f"{path}-{shard:05}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
                 room = _SHARD
-                for sample in chain([first], samples):
-                    _add(archive, sample.file, sample.image)
-                    _add(archive, *_label(dataset, sample))
-                    room -= len(sample.image)
+                for name, image, target in chain([first], samples):
+                    _add(archive, name, image)
+                    _add(archive, *_label(dataset, name.partition(".")[0], target))
+                    room -= len(image)
                     if room <= 0:
                         break
     return digests
 
 
-def _label(dataset: Dataset, sample: _Sample) -> tuple[str, bytes]:
+def _label(dataset: Dataset, key: str, target: Target) -> tuple[str, bytes]:
     """Return the name and the content of the file with the target of an image."""
     if dataset.task == "classify":
-        return f"{sample.key}.cls", str(sample.target).encode()
-    plain = _plain(dataset, sample.target)
+        return f"{key}.cls", str(target).encode()
+    plain = _plain(dataset, target)
     fields = dict(zip(dataset.classes, plain, strict=True)) if dataset.task == "regress" else {"label": plain}
-    return f"{sample.key}.json", json.dumps(fields).encode()
+    return f"{key}.json", json.dumps(fields).encode()
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -268,16 +255,16 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
     digests: list[str] = []
     splits: dict[str, Split] = {}
     for name, split in (("train", dataset.train), ("val", dataset.val)):
-        examined = examine_files(split.files, cache=cache)
-        for problem in examined.problems:
+        problems, found = examine_files(split.files, cache=cache)
+        for problem in problems:
             image = AsJpeg(problem.file, quality)
             with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():
                 image.read()
                 opened[problem.file] = image
-        bad = [problem for problem in examined.problems if problem.file not in opened]
+        bad = [problem for problem in problems if problem.file not in opened]
         kept = leave_out(split, name, bad, skip_bad=skip_bad)
         splits[name] = replace(kept, files=tuple(opened.get(file, file) for file in kept.files))
-        digests += examined.digests
+        digests += found
     train, val = splits["train"], splits["val"]
     copies = group_copies(dataset.train.files + dataset.val.files, digests)
     return replace(dataset, train=train, val=val, copies=copies), len(opened)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +32,12 @@ class Paths(Sequence[Path]):
     """
 
     def __init__(self, files: Iterable[str | Path] | NDArray[np.bytes_]) -> None:
-        self.names = files if isinstance(files, np.ndarray) else np.array(_encoded(list(files)), np.bytes_)
+        self.names = files if isinstance(files, np.ndarray) else np.array(list(map(os.fsencode, files)), np.bytes_)
 
     def __len__(self) -> int:
         return len(self.names)
 
-    @overload
-    def __getitem__(self, index: int) -> Path: ...
-    @overload
-    def __getitem__(self, index: slice | NDArray[Any]) -> Paths: ...
-    def __getitem__(self, index: Any) -> Path | Paths:
+    def __getitem__(self, index: Any) -> Any:
         found = self.names[index]
         return Paths(found) if isinstance(found, np.ndarray) else Path(os.fsdecode(found))
 
@@ -68,13 +64,7 @@ class Paths(Sequence[Path]):
 
     def texts(self) -> list[str]:
         """Return the paths as text."""
-        texts = os.fsdecode(b"\0".join(self.names.tolist())).split("\0")  # several times as fast as one by one
-        return texts if len(texts) == len(self) else list(map(os.fsdecode, self.names.tolist()))
-
-
-def _encoded(files: list[str | Path]) -> list[bytes]:
-    names = os.fsencode("\0".join(map(str, files))).split(b"\0")
-    return names if len(names) == len(files) else list(map(os.fsencode, files))  # one has a NUL, or there is none
+        return list(map(os.fsdecode, self.names.tolist()))
 
 
 def as_paths(images: Sequence[Any]) -> Paths | None:
@@ -156,9 +146,6 @@ DATA_DIR = "outputs/data"
 # The file next to converted data that names the classes, one per line.
 CLASSES_FILE = "classes.txt"
 
-# The name of a task. Each kind of target has one; a source of a plugin may name another one.
-Task = str
-
 
 @dataclass(frozen=True)
 class BadImage:
@@ -236,7 +223,7 @@ class Dataset:
     classes: tuple[str, ...]
     train: Split
     val: Split
-    task: Task = ""
+    task: str = ""
     copies: Mapping[ImageRef, int] = field(default_factory=dict)
     faults: Mapping[ImageRef, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()

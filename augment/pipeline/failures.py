@@ -12,7 +12,7 @@ from augment.data.check import Problem, check_files
 from augment.data.dataset import ImageRef, Split, known_of
 from augment.data.images import are_paths, name_of, portable_name
 from augment.support.errors import UserError
-from augment.support.own_code import OwnCodeError, describe_in_op
+from augment.support.own_code import refuse_in_op
 from augment.support.seeds import derive_seed
 from augment.support.text import amount, list_some
 
@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 # DALI names the operator that failed, but seldom the file.
 _OF_FILES = re.compile(r"fn\.(readers\.file|decoders\.)")
 _NOT_OF_FILES = re.compile(r"out of memory|bad_alloc|\bCUDA\b")
-_RECENT = 256  # files that changed last, among which one that turned bad is most likely
 
 
 class UnreadableError(UserError):
@@ -65,8 +64,7 @@ class BadImages:
             OwnCodeError: the error is that of a user's op, whose message DALI puts between its own.
             RuntimeError: the error, if it is not about images.
         """
-        if own := describe_in_op(error):
-            raise OwnCodeError(own) from error
+        refuse_in_op(error)
         files = self._split.files
         if isinstance(error, UnreadableError):
             problems = [error.problem]
@@ -124,7 +122,8 @@ def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> list[Problem]:
     text = str(error)
     if not _OF_FILES.search(text) or _NOT_OF_FILES.search(text):
         return []
-    if are_paths(images) and (problems := check_files(sorted(set(images), key=_changed, reverse=True)[:_RECENT])):
+    # Of the files that changed last, one that turned bad is most likely.
+    if are_paths(images) and (problems := check_files(sorted(set(images), key=_changed, reverse=True)[:256])):
         return problems
     return check_files(list(dict.fromkeys(images)))
 

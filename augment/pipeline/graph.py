@@ -4,19 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import nvidia.dali.fn
-import nvidia.dali.math
-import nvidia.dali.types
 import torch
 
 from augment.params import Interval, Size
+from augment.support.dali_versions import Node, fn, math, types
 
-# DALI's stubs know no keyword dictionaries.
-fn: Any = nvidia.dali.fn
-math: Any = nvidia.dali.math
-types: Any = nvidia.dali.types
-
-Node = Any  # a DALI DataNode: the package has no types
 Device = Literal["cpu", "gpu"]
 
 

@@ -16,7 +16,7 @@ from augment.pipeline.failures import BadImages, UnreadableError
 from augment.pipeline.feed import BLOCK
 from augment.pipeline.frames import Orientations
 from augment.pipeline.graph import Form, Placement
-from augment.pipeline.making import BatchMaker, Shown, TargetReader
+from augment.pipeline.making import BatchMaker, TargetReader
 from augment.pipeline.mixing import Mixer
 from augment.pipeline.reading import Order, Reading
 from augment.pipeline.state import check_state, digest_of, restored
@@ -26,8 +26,6 @@ from augment.support.errors import UserError
 from augment.support.text import amount
 
 T = TypeVar("T")
-
-_SAVED_EVERY = 64  # batches; at most this many are run again when an image turns out bad
 
 
 class Loader:
@@ -66,7 +64,7 @@ class Loader:
         self.batch_size = order.batch_size
         self.classes = tuple(classes)
         self.placement = placement
-        self._seed, self._shard, self._drop_last = order.seed, order.shard, order.drop_last
+        self._order, self._shard = order, order.shard
         self._form = form or Form()
         if len(split) < self._shard.world_size:
             raise UserError(
@@ -87,11 +85,10 @@ class Loader:
         self._one_pass = (plan.split == "val" and plan.draws_in_dali) or not plan.checkpoints
         self._built_at = 0  # the epoch in which the pipeline was built
         self._per_epoch = self._reading.batches
-        seed, rank, mixer = order.seed, order.shard.rank, None
+        drawn, mixer = {"seed": order.seed, "rank": order.shard.rank}, None
         if plan.batch_stages and not self._form.raw:
-            mixer = Mixer(plan, split.kind, seed=seed, rank=rank, classes=len(classes))
-        frames = self._form.frames
-        self._maker = BatchMaker(plan, split.kind, seed, rank, frames=frames, mixer=mixer, together=BLOCK)
+            mixer = Mixer(plan, split.kind, classes=len(classes), **drawn)
+        self._maker = BatchMaker(plan, split.kind, frames=self._form.frames, mixer=mixer, together=BLOCK, **drawn)
         self._orientations = Orientations(split.files)
         self._pipeline: BuiltPipeline | None = None
         self._primed = False  # whether the next batch has been asked for already
@@ -131,7 +128,7 @@ class Loader:
     def __len__(self) -> int:
         """Batches in an epoch, the same number on all ranks."""
         full, rest = divmod(len(self.split), self.batch_size * self._shard.world_size)
-        return full + bool(rest and not (self._drop_last and full))
+        return full + bool(rest and not (self._order.drop_last and full))
 
     def batches_in(self, epoch: int) -> int:
         """Batches in an epoch."""
@@ -173,8 +170,7 @@ class Loader:
         """
         from augment.pipeline.showing import batch_image  # imports Matplotlib
 
-        order = Order(self.batch_size, self._seed, self._shard, self._drop_last)
-        shown = Loader(self.plan, self.split, order, self.placement, self._form, classes=self.classes)
+        shown = Loader(self.plan, self.split, self._order, self.placement, self._form, classes=self.classes)
         return batch_image(shown, count, self.state_dict() if epoch is None else epoch)
 
     def prepare(self) -> None:
@@ -199,7 +195,7 @@ class Loader:
         return {
             "plan": self.plan.digest if self._reader is None else f"{self.plan.digest} {self.plan.rules}",
             "batch_size": self.batch_size * self._shard.world_size,
-            "seed": self._seed,
+            "seed": self._order.seed,
             "shard": [self._shard.rank, self._shard.world_size],
             "files": self._files,
             "device": self.placement.device,
@@ -288,7 +284,7 @@ class Loader:
         batch_size = min(self.batch_size, -(-len(self.split) // self._shard.world_size))  # DALI would fill it up
         files, stand_ins = self.split.files, self._bad.stand_ins
         announce = self._reader.announce if self._reader is not None and self._reader.reads else None
-        return Reading(files, batch_size, self._seed, self._built_at, self._shard, stand_ins, announce)
+        return Reading(files, batch_size, self._order.seed, self._built_at, self._shard, stand_ins, announce)
 
     def _build(self, checkpoint: str | None = None) -> BuiltPipeline:
         self._process = os.getpid()
@@ -311,7 +307,8 @@ class Loader:
         """Return the outputs of the next batch."""
         outputs = self._recover(lambda: self._run(self._running()))
         self._consumed += 1
-        if self.split.max_bad and self.plan.checkpoints and self._consumed % _SAVED_EVERY == 0:
+        if self.split.max_bad and self.plan.checkpoints and self._consumed % 64 == 0:
+            # At most so many batches are run again when an image turns out bad.
             self._saved = self._consumed, self._running().checkpoint()
         return outputs
 
@@ -342,6 +339,6 @@ class Loader:
         indices = outputs.index.flatten().long()
         targets = outputs.loaded if self._reader is not None else self._targets.index_select(0, indices)
         views = [image.permute(0, 3, 1, 2) for image in outputs.views]
-        shown = Shown(views, indices, outputs.windows, lambda: self._orientations.of(outputs.cpu_index))
+        shown = outputs.windows, lambda: self._orientations.of(outputs.cpu_index)
         drawn = epoch if self.plan.split == "train" else 0
-        return self._maker.make(shown, targets, epoch=drawn, start=start, share=share)
+        return self._maker.make(views, targets, indices, shown, epoch=drawn, start=start, share=share)

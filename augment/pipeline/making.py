@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,23 +18,6 @@ from augment.pipeline.mixing import Mixer
 from augment.pipeline.motion import BatchMotion, Motions
 from augment.recipe.plan import Plan
 from augment.support.errors import UserError
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What a graph hands out of N samples.
-
-    Attributes:
-        views: the images of each view, (N, 3, height, width).
-        indices: (N,) int64.
-        windows: with frames: the window of each view, (N, 6) on the CPU, see `GraphImage`.
-        orientations: with frames: returns the orientations of EXIF, (N,).
-    """
-
-    views: Sequence[Tensor]
-    indices: Tensor
-    windows: Sequence[Tensor]
-    orientations: Callable[[], NDArray[np.int64]]
 
 
 class BatchMaker:
@@ -63,23 +45,36 @@ class BatchMaker:
             units = self._follow.units if self._follow is not None else ""
             self._motions = Motions(plan, seed, rank, targets=units, together=together)
 
-    def make(self, shown: Shown, targets: Any, *, epoch: int, start: int, share: float = 1.0) -> Batch:
-        """Make a batch.
+    def make(
+        self,
+        views: list[Tensor],
+        targets: Any,
+        indices: Tensor,
+        shown: tuple[Sequence[Tensor], Callable[[], NDArray[np.int64]]],
+        *,
+        epoch: int,
+        start: int,
+        share: float = 1.0,
+    ) -> Batch:
+        """Make a batch of N samples.
 
         Args:
-            shown: what the graph hands out.
+            views: the images of each view, (N, 3, height, width).
             targets: (N, ...) of whole images; or what `SpatialKind.load` returned, N of them.
+            indices: (N,) int64.
+            shown: with frames: the window of each view, (N, 6) on the CPU, see `GraphImage`; and what returns the
+                orientations of EXIF, (N,).
             epoch: the epoch by which its samples are drawn.
             start: position of its first sample in the epoch.
             share: see `Batch`.
         """
-        views, motions, followed = list(shown.views), list[BatchMotion](), [targets] * len(shown.views)
+        motions, followed = list[BatchMotion](), [targets] * len(views)
         if self._motions is not None:
-            device = shown.indices.device
-            motions = self._motions.of(shown.windows, shown.orientations(), epoch, start, device)
+            windows, orientations = shown
+            motions = self._motions.of(windows, orientations(), epoch, start, indices.device)
         if self._mixer is not None:
             where = {"epoch": epoch, "start": start}
-            motions = [m.mixed(self._mixer.parts(m.size, len(shown.indices), **where)) for m in motions]
+            motions = [m.mixed(self._mixer.parts(m.size, len(indices), **where)) for m in motions]
         if self._follow is not None:
             own = [[targets[sample] for sample in motion.parts.samples] for motion in motions]
             followed = [self._follow.follow(*pair, self._rules) for pair in zip(own, motions, strict=True)]
@@ -89,10 +84,9 @@ class BatchMaker:
         frames = tuple(torch.from_numpy(motion.frame[motion.parts.own]) for motion in motions)
         of_views = tuple(followed) if self._follow is not None else ()
         first = frames[0] if frames else None
-        return Batch(views[0], followed[0], shown.indices, tuple(views), share, first, frames, of_views)
+        return Batch(views[0], followed[0], indices, tuple(views), share, first, frames, of_views)
 
 
-_KEPT = 2**30  # bytes of arrays of targets: 100,000 masks of a megapixel with few objects
 _PART = 16  # targets that a thread reads at a time
 
 
@@ -116,7 +110,7 @@ class TargetReader:
         self.reads = any(self._kind.stored(target) is not None for target in split.targets)
         self._coming: dict[int, Future[dict[int, Any]]] = {}
         self._kept: dict[int, Any] = {}
-        self._room = _KEPT
+        self._room = 2**30  # bytes of arrays of targets: 100,000 masks of a megapixel with few objects
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="targets") if self.reads else None
 
     def announce(self, indices: NDArray[np.integer[Any]]) -> None:

@@ -27,7 +27,6 @@ from augment.support.errors import UserError
 
 _Values = dict[str, Tensor]
 _Made = tuple[Values, bool]  # the parts that an op makes, see `Parts.mixed`, and whether it blends
-_KERNEL_OPS = {"mixup", "cutmix"}
 
 
 class Mixer:
@@ -42,7 +41,7 @@ class Mixer:
         if isinstance(kind, SpatialKind):
             _refuse(plan, kind)
         self._together = together
-        self._known = all(stage.steps[0].op.name in _KERNEL_OPS for stage in plan.batch_stages)
+        self._known = all(stage.steps[0].op.name in ("mixup", "cutmix") for stage in plan.batch_stages)
         # The values of batch stages, for each size of images, by the kernel or not; and what their parts are.
         self._values: dict[tuple[Size, bool], Ahead[list[_Values]]] = {}
         self._made: dict[Size, Ahead[list[_Made]]] = {}

@@ -29,8 +29,6 @@ from augment.support.errors import UserError
 
 _Rows = slice | NDArray[np.int64]
 
-_ITERATIONS = 20  # of the search for a point that a field moves; each is closer by the field's slope, well below 1
-
 
 @dataclass(frozen=True)
 class _Matrix:
@@ -167,7 +165,8 @@ class BatchMotion:
             if isinstance(step, _Field):
                 places = (torch.from_numpy(np.array(axis)) if xp is np else axis for axis in (x, y))
                 shift = _sample(step.shift(self.device)[rows], *places)
-                traced = x + self._native(shift[0]), y + self._native(shift[1])
+                across, down = (axis.numpy() if xp is np else axis for axis in shift)
+                traced = x + across, y + down
             else:
                 matrix = f"matrix {number}"
                 traced = _traced(here[matrix], x, y, affine=(given[matrix][:, 2, :2] == 0).all())
@@ -212,11 +211,11 @@ class BatchMotion:
         for number, step in enumerate(self._steps):
             given[f"moved {number}"] = step.moved[rows][:, None, None]
             if isinstance(step, _Matrix):
-                given[f"matrix {number}"] = _inverse(step.matrix[rows])[..., None, None]
+                given[f"matrix {number}"] = np.linalg.inv(step.matrix[rows])[..., None, None]
         if self._mixed:
             given["rectangles"] = np.moveaxis(self.parts.rectangles[rows] - 0.5, -1, 0)[..., None, None]
         if (orientations != 1).any():
-            given["turn"] = _inverse(turns(orientations, sides))[..., None, None]
+            given["turn"] = np.linalg.inv(turns(orientations, sides))[..., None, None]
         y, x = (np.arange(n, dtype=np.float64) for n in self.size)
         return given | {"x": x, "y": y[:, None], "zero": np.zeros((), np.int64)}
 
@@ -224,9 +223,6 @@ class BatchMotion:
     def _xp(self) -> Any:
         """NumPy on the CPU, where PyTorch's threads would be in the way of DALI's; PyTorch on a GPU."""
         return np if self.device.type == "cpu" else torch
-
-    def _native(self, tensor: Tensor) -> Any:
-        return tensor.numpy() if self._xp is np else tensor
 
 
 class Motions:
@@ -296,11 +292,6 @@ def _traced(m: Any, x: Any, y: Any, *, affine: Any) -> tuple[Any, Any]:
     return found[0] / w, found[1] / w
 
 
-def _inverse(matrix: Array) -> Array:
-    """Return the inverses of matrices, (N, 3, 3)."""
-    return np.asarray(np.linalg.inv(matrix), np.float64)
-
-
 def _apply(matrix: Array, points: Array) -> Array:
     """Map points, (M, 2), by a matrix each, (M, 3, 3); what is at or beyond infinity becomes NaN."""
     moved = np.einsum("nij,nj->ni", matrix[:, :, :2], points) + matrix[:, :, 2]
@@ -312,7 +303,7 @@ def _moved(field: _Field, points: Array, owners: NDArray[np.int64]) -> Array:
     """Return the output pixels that show points, (M, 2): those q with q + shift(q) = p, by iteration."""
     found = points
     shift = field.shift(torch.device("cpu"))
-    for _ in range(_ITERATIONS):
+    for _ in range(20):  # each time it is closer by the field's slope, well below 1
         at = torch.from_numpy(np.nan_to_num(found))
         moved = np.empty_like(found)
         for owner in np.unique(owners):

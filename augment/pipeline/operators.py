@@ -6,21 +6,15 @@ from copy import copy
 from typing import Any
 
 import numpy as np
-import nvidia.dali.fn
-import nvidia.dali.types
 from nvidia.dali.data_node import DataNode
 
 from augment.params import Size
-from augment.pipeline.graph import Device, Form, GraphImage, Node, Placement
+from augment.pipeline.graph import Device, Form, GraphImage, Placement
 from augment.pipeline.program import Program
 from augment.recipe.plan import Plan
 from augment.recipe.stage import Stage
-from augment.support.dali_versions import drawing_from, merge, split
+from augment.support.dali_versions import Node, drawing_from, fn, merge, split, types
 from augment.support.errors import UserError
-
-# DALI's stubs know no keyword dictionaries.
-fn: Any = nvidia.dali.fn
-types: Any = nvidia.dali.types
 
 RANDOM_STATE = "random state"  # name of a fed value; no parameter of an op has a blank in it
 

@@ -22,13 +22,6 @@ from augment.recipe.steps import Aug
 from augment.support.errors import UserError
 
 _MIB = 2**20
-_PROBED = 100  # images whose headers are read to know how many pixels all of them have
-
-# Seconds that the thread which feeds the hardware decoder takes for a JPEG, and that another thread takes for each
-# pixel, measured with photos of 50,000 and 190,000 pixels on an H200 (docs/speed.md). Very large ones take the hardware
-# decoder longer, too, so its share is limited.
-_HARDWARE_SECONDS, _PIXEL_SECONDS = 80e-6, 8e-9
-_LARGEST_SHARE = 0.65
 
 # The trial: batches that are decoded to warm up, and to be timed.
 _WARM, _TIMED, _TRIAL_BATCH = 3, 12, 128
@@ -84,7 +77,7 @@ def decoded_bytes(files: Sequence[dataset.ImageRef]) -> int:
 def _pixels(files: Sequence[dataset.ImageRef]) -> float:
     """Return how many pixels the images have on average, from the headers of some."""
     found = []
-    for file in files[:: max(1, len(files) // _PROBED)]:
+    for file in files[:: max(1, len(files) // 100)]:
         # What cannot be read is reported, or skipped, when its batch is made.
         with suppress(*DECODER_ERRORS, UserError), open_image(file) as image:
             found.append(image.width * image.height)
@@ -92,9 +85,13 @@ def _pixels(files: Sequence[dataset.ImageRef]) -> float:
 
 
 def _hardware_share(files: Sequence[dataset.ImageRef], threads: int) -> float:
-    """Return the share of the JPEGs for which the hardware decoder takes as long as the CPU threads for the rest."""
-    others = _PIXEL_SECONDS * _pixels(files) / threads
-    return min(_LARGEST_SHARE, round(others / (others + _HARDWARE_SECONDS), 2))
+    """Return the share of the JPEGs for which the hardware decoder takes as long as the CPU threads for the rest.
+
+    The thread that feeds it takes 80 us for a JPEG, another thread 8 ns for each pixel, measured with photos of 50,000
+    and 190,000 pixels on an H200 (docs/speed.md). Very large ones take it longer, too, so its share is limited.
+    """
+    others = 8e-9 * _pixels(files) / threads
+    return min(0.65, round(others / (others + 80e-6), 2))
 
 
 def _try_both(placement: Placement, files: Sequence[dataset.ImageRef]) -> tuple[Literal["cpu", "mixed"], str]:

@@ -10,8 +10,7 @@ Noise is drawn in the kernel, by a counter-based generator (Philox) with a seed 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from logging import getLogger
 
 import numpy as np
@@ -30,14 +29,23 @@ from augment.recipe.stage import Stage
 
 log = getLogger(__name__)
 
-_LARGEST = 256**2  # pixels up to which the other ops than those of policies run in the kernel
 
-
-@dataclass(frozen=True)
 class Program:
-    """What the kernel does for the samples of a plan."""
+    """What the kernel does for the samples of a plan.
 
-    plan: Plan  # whose image stages are run, but for those that DALI's operators run before
+    Attributes:
+        plan: the plan.
+        before: its stages up to the last one that the kernel does not know, which DALI's operators run, in the graph.
+        stages: those after it, which the kernel runs.
+        names: their names; to find them for each batch would take longer than to start the kernel.
+        every_op: whether the kernel is needed with more ops than those of policies.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.before, self.stages = _split(plan)
+        self.names = tuple(map(_name, self.stages))
+        self.every_op = any(CODES[name] > OF_POLICIES for name in self.names)
 
     @staticmethod
     def of(plan: Plan) -> "Program | None":
@@ -48,48 +56,7 @@ class Program:
         """
         program = Program(plan)
         several = sum(stage.kind == "local" for stage in program.stages) > 1
-        return program if several and (math.prod(plan.size) <= _LARGEST or not program.every_op) else None
-
-    @cached_property
-    def _split(self) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
-        """The stages up to the last one that the kernel does not know, and those after it.
-
-        Stages of which a sample meets one at most, such as the choices of a `one_of`, may change places.
-        """
-        positions = enumerate(positions_of(self.plan.tree))
-        position = {step.key: number for number, alternatives in positions for step in alternatives}
-        before: list[Stage] = []
-        after: list[Stage] = []
-        for stage in self.plan.image_stages:
-            if _name(stage) in CODES and (stage.kind != "geometry" or stage.border[0] in BORDERS):
-                after.append(stage)
-                continue
-            at = len(after)
-            while at and len({position[step.key] for step in (*after[at - 1].steps, *stage.steps)}) == 1:
-                at -= 1
-            before += [*after[:at], stage]
-            after = after[at:]
-        return tuple(before), tuple(after)
-
-    @property
-    def before(self) -> tuple[Stage, ...]:
-        """The stages that DALI's operators run, in the graph."""
-        return self._split[0]
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The stages that the kernel runs."""
-        return self._split[1]
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The names of its stages; to find them for each batch would take longer than to start the kernel."""
-        return tuple(map(_name, self.stages))
-
-    @property
-    def every_op(self) -> bool:
-        """Whether the kernel is needed with more ops than those of policies."""
-        return any(CODES[name] > OF_POLICIES for name in self.names)
+        return program if several and (math.prod(plan.size) <= 256**2 or not program.every_op) else None
 
     def values(self, sampler: Sampler, where: tuple[int, int, int]) -> NDArray[np.float32]:
         """Return the programs of samples, (N, numbers).
@@ -131,6 +98,27 @@ class Program:
         options = {"every_op": self.every_op, "plane": not PLANES.isdisjoint(self.names)}
         launch(images, programs, out, mean, std, stages=len(self.names), **options)
         return out
+
+
+def _split(plan: Plan) -> tuple[list[Stage], list[Stage]]:
+    """Return the stages up to the last one that the kernel does not know, and those after it.
+
+    Stages of which a sample meets one at most, such as the choices of a `one_of`, may change places.
+    """
+    positions = enumerate(positions_of(plan.tree))
+    position = {step.key: number for number, alternatives in positions for step in alternatives}
+    before: list[Stage] = []
+    after: list[Stage] = []
+    for stage in plan.image_stages:
+        if _name(stage) in CODES and (stage.kind != "geometry" or stage.border[0] in BORDERS):
+            after.append(stage)
+            continue
+        at = len(after)
+        while at and len({position[step.key] for step in (*after[at - 1].steps, *stage.steps)}) == 1:
+            at -= 1
+        before += [*after[:at], stage]
+        after = after[at:]
+    return before, after
 
 
 def program_of(plan: Plan, placement: Placement) -> Program | None:

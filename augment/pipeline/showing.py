@@ -17,14 +17,13 @@ from augment.pipeline.batch import as_pixels
 if TYPE_CHECKING:
     from augment.pipeline.loader import Loader
 
-LARGEST = 512  # the longest side of images with targets drawn on them, in pixels
-_LEGIBLE = 256  # that side at least
+LARGEST = 512  # the longest side of images with targets drawn on them, in pixels; at least 256 of them
 
 
 def with_target(image: Pixels, kind: SpatialKind, target: Any, names: Sequence[str]) -> Pixels:
     """Return an image with its target drawn on it, enlarged or reduced so that names can be read."""
     longest = max(image.shape[:2])
-    drawing = Drawing(image, LARGEST / longest if longest > LARGEST else -(-_LEGIBLE // longest))
+    drawing = Drawing(image, LARGEST / longest if longest > LARGEST else -(-256 // longest))
     kind.draw(drawing, target, names)
     return drawing.pixels
 

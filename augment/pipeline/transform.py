@@ -19,13 +19,13 @@ from torch.utils.dlpack import from_dlpack
 from augment.params import Interval, Size
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
 from augment.pipeline.feed import Values, stage_values
+from augment.pipeline.frames import COLUMNS, random_windows
 from augment.pipeline.graph import Form, GraphImage, Node, Placement
 from augment.pipeline.images import Images, check_encoded, kind_of, plain_kind, read_images, read_targets
-from augment.pipeline.making import BatchMaker, Shown
+from augment.pipeline.making import BatchMaker
 from augment.pipeline.mixing import Mixer
 from augment.pipeline.operators import RANDOM_STATE, Dali, GraphSource, add_views
 from augment.pipeline.program import program_of
-from augment.pipeline.windows import COLUMNS, random_windows
 from augment.recipe.kinds import Array
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
@@ -33,7 +33,7 @@ from augment.recipe.stage import Stage
 from augment.recipe.steps import SplitName
 from augment.support.device import to_device
 from augment.support.errors import UserError
-from augment.support.own_code import OwnCodeError, describe_in_op
+from augment.support.own_code import refuse_in_op
 from augment.support.process import cores
 from augment.support.seeds import derive_seed
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from augment.cli.compose import Recipe
 
 _IMAGES = "images"
-_STATE_WORDS = 7  # of 32 bits, which DALI's random generators start from
 
 
 class Transform:
@@ -148,8 +147,8 @@ class Transform:
         if self.plan.batch_stages:
             mixer = Mixer(self.plan, own, classes=self._classes or 0, together=1, **drawn)
         maker = BatchMaker(self.plan, own, frames=self._form.frames, mixer=mixer, **drawn)
-        shown = Shown(views, torch.arange(len(read), device=self._device), windows, read.orientations)
-        return maker.make(shown, checked, epoch=call, start=0)
+        indices = torch.arange(len(read), device=self._device)
+        return maker.make(views, checked, indices, (windows, read.orientations), epoch=call, start=0)
 
     def _stream(self) -> int:
         """Return the rank to draw by: the given one, or, in a worker process, one that only its copy has."""
@@ -166,8 +165,7 @@ class Transform:
             # A pipeline that failed once cannot be used again, nor one that was fed a part of its inputs.
             del self._graphs[read.kind]
             if isinstance(error, RuntimeError):
-                if own := describe_in_op(error):
-                    raise OwnCodeError(own) from error
+                refuse_in_op(error)
                 check_encoded(read)
             raise
 
@@ -278,8 +276,8 @@ class _Graph(GraphSource):
         for stage in stages:
             values = stage_values(stage, draws, plan.size, neutral=self.placement.device == "gpu")
             if stage.steps[0].op.random:
-                words = sampler.uniform(f"{stage.steps[0].key}.noise", (where[0], 0, 1), _STATE_WORDS)
-                # DALI takes the first row, and gives each sample a stream of its own.
+                # DALI's generators start from seven words of the first row, and give each sample a stream of its own.
+                words = sampler.uniform(f"{stage.steps[0].key}.noise", (where[0], 0, 1), 7)
                 values[RANDOM_STATE] = np.tile((words * 2**32).astype(np.uint32), (where[2], 1))
             found.append(values)
         return found

@@ -1,11 +1,9 @@
 """Describe steps in captions: with their ranges, pinned to one level of each range, or as drawn for a sample."""
 
-from collections.abc import Mapping
 from math import floor, log10
 from typing import Any, Literal
 
 from augment.params import Interval, Param, Range, Values
-from augment.recipe.plan import Plan
 from augment.recipe.stage import Draws
 from augment.recipe.steps import Step, parse_steps, plain_steps
 
@@ -66,18 +64,8 @@ def settings_of(step: Step) -> list[str]:
     return step.settings + (["of " + ", ".join(child.key for child in step.steps)] if step.op.nests else [])
 
 
-def chance_of(step: Step) -> list[str]:
-    """Return a step's probability as a phrase; nothing for a crop."""
-    return [f"p {step.p:.4g}"] if "p" in step.op.params else []
-
-
-def applied_steps(plan: Plan, draws: Mapping[str, Draws], sample: int) -> list[str]:
-    """Describe what was done to a sample, one phrase per step: "rotate -5.2 deg", "warp (u 0.03, v -0.08)"."""
-    return [drawn_step(step, draws[step.key], sample) for step in plan.steps if draws[step.key]["applied"][sample]]
-
-
 def drawn_step(step: Step, drawn: Draws, sample: int) -> str:
-    """Return a step's name and the values drawn from its ranges for a sample."""
+    """Return a step's name and the values drawn from its ranges for a sample: "warp (u 0.03, v -0.08)"."""
     # Within a policy the key is a path, whose parts the policy may have made up.
     name = step.op.name if "." in step.key else step.key
     values = step.op.draws

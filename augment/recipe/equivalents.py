@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from augment.recipe.op import OPS
 from augment.support.yaml_files import read_yaml
 
 
@@ -25,12 +24,6 @@ class Equivalent:
     def parsed(self) -> dict[str, Any]:
         """Return the steps as plain values."""
         return yaml.safe_load(f"{{{self.steps}}}") or {}
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether no registered op does it, nor anything else."""
-        ops = [(values or {}).get("op", name) for name, values in self.parsed().items()]
-        return not set(ops) <= set(OPS) or not (self.steps or self.note)
 
 
 @cache

@@ -20,9 +20,6 @@ R = TypeVar("R")
 # Of repeated work: seconds between two calls, and the share of one core that it may take.
 _EVERY, _SHARE = 10.0, 0.01
 
-# Seconds that a thread may keep Python while another one waits for it.
-_TURN = 2e-4
-
 log = logging.getLogger(__name__)
 
 
@@ -30,7 +27,7 @@ log = logging.getLogger(__name__)
 def prompt_turns() -> Iterator[None]:
     """Let threads take turns every 0.2 ms, not 5: the one that trains waits for its turn after each call to the GPU."""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(_TURN)
+    sys.setswitchinterval(2e-4)
     try:
         yield
     finally:

@@ -3,8 +3,14 @@
 from typing import Any
 
 import nvidia.dali.fn
+import nvidia.dali.math
+import nvidia.dali.types
 
+# DALI's stubs know no keyword dictionaries.
 fn: Any = nvidia.dali.fn
+math: Any = nvidia.dali.math
+types: Any = nvidia.dali.types
+
 Node = Any  # a DALI DataNode: the package has no types
 
 

@@ -18,9 +18,6 @@ from uuid import uuid4
 from augment.support.errors import UserError
 from augment.support.text import as_bytes, list_some
 
-# The temporary names that `atomic_path` creates.
-_PART = re.compile(r"\.[0-9a-f]{32}\.part")
-
 
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Return a path with ~ and ~user replaced by home folders; where there is none, it stays as it is."""
@@ -83,12 +80,11 @@ def sync(path: Path) -> None:
 
 def remove_parts(folder: Path) -> None:
     """Remove unfinished writes that killed processes left in a folder that no other process is writing to."""
-    for part in folder.glob(".*.part"):
-        if _PART.fullmatch(part.name):
-            if part.is_dir() and not part.is_symlink():
-                shutil.rmtree(part)
-            else:
-                part.unlink(missing_ok=True)
+    for part in folder.glob(f".{'[0-9a-f]' * 32}.part"):  # as `atomic_path` names them
+        if part.is_dir() and not part.is_symlink():
+            shutil.rmtree(part)
+        else:
+            part.unlink(missing_ok=True)
 
 
 def special_kind(mode: int) -> str:
@@ -164,10 +160,7 @@ def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
 
 def shown(path: Path) -> Path:
     """Return a path as a user would type it: relative to the current folder if it lies below it."""
-    try:
-        here = Path.cwd()
-    except FileNotFoundError:  # it was deleted
-        return path
+    here = Path.cwd()
     return path.relative_to(here) if path != here and path.is_relative_to(here) else path
 
 

@@ -83,9 +83,10 @@ def describe_own(error: BaseException) -> str:
     return describe_raised(error) if last and not last.startswith(_OURS) else ""
 
 
-def describe_in_op(error: BaseException) -> str:
-    """Describe an exception of DALI that the Python function of an op raised; empty if none did."""
-    return describe_raised(error) if _IN_DALI.search(str(error)) else ""
+def refuse_in_op(error: BaseException) -> None:
+    """Raise an `OwnCodeError` for an exception of DALI that the Python function of an op raised."""
+    if _IN_DALI.search(str(error)):
+        raise OwnCodeError(describe_raised(error)) from error
 
 
 def _is_installed(file: str) -> bool:

@@ -10,8 +10,6 @@ from time import monotonic, process_time
 
 BEGAN = monotonic()  # the command line imports this module first
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's mallopt
-
 
 def launched() -> int:
     """Return the number of processes that torchrun, or a launcher like it, started together; 1: it did not."""
@@ -56,8 +54,8 @@ def keep_freed_memory() -> None:
     Five epochs of the built-in sample take 16 s on two CPU cores, and 22 s without.
     """
     mallopt = ctypes.CDLL(None).mallopt
-    mallopt(_MMAP_MAX, 0)
-    mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+    mallopt(-4, 0)  # M_MMAP_MAX
+    mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 def host_memory() -> int:

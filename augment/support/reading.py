@@ -149,17 +149,13 @@ def contents(file: Path) -> Iterator[None]:
         raise UnreadableError(f"{file}: damaged, or no run wrote it ({first_line(error)}).") from error
 
 
-class UnwritableError(UserError):
-    """Writing into a folder could reach beyond it, or never end."""
-
-
 def check_folder(folder: Path) -> None:
     """Check that a run or a sweep may write into a folder, whether or not it exists.
 
     Links that lead to somewhere inside are allowed, as trackers make them.
 
     Raises:
-        UnwritableError: a link leads out of it, or it holds a pipe, a socket or a device.
+        UserError: a link leads out of it, or it holds a pipe, a socket or a device.
     """
     top = folder.resolve()
     for path, folders, files in os.walk(folder):
@@ -177,7 +173,7 @@ def check_path(file: Path, folder: Path | None = None) -> Path:
     if stat.S_ISLNK(mode) and not file.resolve().is_relative_to(folder or file.parent.resolve()):
         kind = "link that leads elsewhere"
     if kind:
-        raise UnwritableError(f"{file}: cannot be written: it is a {kind}. Allowed: to remove it.")
+        raise UserError(f"{file}: cannot be written: it is a {kind}. Allowed: to remove it.")
     return file
 
 

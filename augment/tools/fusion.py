@@ -18,7 +18,7 @@ from augment.cli.parser import Parser, png_file, readable_errors, writing
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image
 from augment.data.sources import load_dataset
-from augment.data.sources.files import Sample
+from augment.data.sources.drawn import Sample
 from augment.drawing.sheet import SheetBlock, SheetRow, Tile, draw, lay_out
 from augment.drawing.text import DPI
 from augment.params import Size

@@ -11,7 +11,7 @@ from augment.cli.conf import CONF
 from augment.cli.reference import show_default, summary_of
 from augment.data.sources import SOURCES, Source
 from augment.params import Choice, Param, settings
-from augment.recipe.equivalents import equivalents
+from augment.recipe.equivalents import Equivalent, equivalents
 from augment.recipe.op import OPS
 from augment.support.yaml_files import read_yaml
 from trainer.loop.callback import in_order, known_callbacks, loop_text, parse_callbacks
@@ -44,11 +44,17 @@ def source_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def is_missing(row: Equivalent) -> bool:
+    """Whether no registered op does what the transforms of a row do, nor anything else."""
+    ops = [(values or {}).get("op", name) for name, values in row.parsed().items()]
+    return not set(ops) <= set(OPS) or not (row.steps or row.note)
+
+
 def equivalent_table() -> str:
     """Return the table of other libraries' transforms in Markdown; rows of which no op is registered say so."""
     lines = ["| torchvision v2 | albumentations | timm | here |", "|---|---|---|---|"]
-    for row in sorted(equivalents(), key=lambda row: row.is_missing):
-        here = "missing" if row.is_missing else "; ".join(filter(None, (row.steps and f"`{row.steps}`", row.note)))
+    for row in sorted(equivalents(), key=is_missing):
+        here = "missing" if is_missing(row) else "; ".join(filter(None, (row.steps and f"`{row.steps}`", row.note)))
         lines.append(f"| {' | '.join((row.torchvision, row.albumentations, row.timm, here))} |")
     return "\n".join(lines) + "\n"
 

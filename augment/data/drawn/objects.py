@@ -1,11 +1,12 @@
-"""A small image set with the exact mask and box of each object: up to four things of five kinds in each scene.
+"""Two small image sets in COCO's form: one with the exact mask and box of each object, one with the points of a house.
 
-An image and its objects are a pure function of its split and index. The folder can be read as any other: as pairs of
-images and masks, and with the objects, their boxes and their masks in COCO's form.
+An image and what it shows are a pure function of its set, split and index. The first has up to four things of five
+kinds in each scene, and can be read as pairs of images and masks, too; the second has five points in each image, of
+which two pairs are left and right of each other.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from augment.data.drawn.sample import JPEG_QUALITY, OVERSAMPLING, draw_all, expose, make_once, put, seeded, strewn, view
-from augment.data.drawn.things import THINGS
+from augment.data.drawn.things import CLASSES, THINGS
 
-# Part of the folder's name; raise it with any change of the drawing, here or in sample.py and things.py.
+# Part of the folders' names; raise it with any change of the drawing, here or in sample.py and things.py.
 VERSION = 1
 
 TRAIN, VAL = 400, 100
@@ -29,6 +30,15 @@ SIZES = ((160, 120), (120, 160), (144, 144), (128, 152))  # width and height
 RADIUS_RANGE = (0.38, 0.55)
 # Objects of which less is seen than this many pixels are not drawn into masks as objects of their own.
 SMALLEST = 40
+
+POINTS = ("top", "left_eave", "right_eave", "left_foot", "right_foot")
+FLIP_PAIRS = ((1, 2), (3, 4))
+# Of what may hide a part of the house, over the short side of the image.
+OTHER_RADIUS_RANGE = (0.08, 0.14)
+_OTHERS = tuple(name for name in CLASSES if name != "house")
+
+# An image and its objects in COCO's form.
+_Described = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -79,62 +89,99 @@ def reduced(stencil: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
     return np.asarray(np.argmax(covered, axis=0), np.uint8)
 
 
+def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64]]:
+    """Return one image of the set, and its points, (5, 3): x, y and visibility, 1 where another thing hides it."""
+    rng = seeded("points", split, index)
+    scene, canvas = strewn(rng, SIZES[rng.integers(len(SIZES))])
+    stencil = Image.new("L", scene.size)
+    traced = ImageDraw.Draw(stencil)
+    house, matrix = THINGS["house"](rng), view(rng, scene.size)
+    put(rng, canvas, house, matrix, (traced, 1))
+    for _ in range(rng.integers(0, 3)):
+        other = view(rng, scene.size, OTHER_RADIUS_RANGE)
+        put(rng, canvas, THINGS[rng.choice(_OTHERS)](rng), other, (traced, 2))
+    (_, walls), (_, roof) = house[-4], house[-3]
+    x, y, w = matrix @ np.append(np.stack([roof[1], roof[0], roof[2], walls[3], walls[2]]), np.ones((5, 1)), axis=1).T
+    places = (np.stack([x / w, y / w], axis=1) - (OVERSAMPLING - 1) / 2) / OVERSAMPLING
+    if np.linalg.det(matrix) < 0:
+        places = places[[0, 2, 1, 4, 3]]  # left and right are those of who looks at the house
+    image = expose(rng, scene.reduce(OVERSAMPLING))
+    seen = reduced(np.asarray(stencil), 2)
+    column, row = np.rint(places).astype(int).T
+    inside = (row >= 0) & (row < image.height) & (column >= 0) & (column < image.width)
+    hidden = seen[row.clip(0, image.height - 1), column.clip(0, image.width - 1)] == 2
+    return image, np.column_stack([np.where(inside[:, None], places, 0), np.where(inside, np.where(hidden, 1, 2), 0)])
+
+
 def make_objects(root: Path) -> Path:
-    """Draw the set into a folder of its own under `root`.
+    """Draw the set of objects into a folder of its own under `root`.
 
     It has {train,val}/images/<index>.jpg, and masks/<index>.png and instances/<index>.png beside, {train,val}.json in
     COCO's form, and classes.txt.
     """
-    return make_once(root / f"objects-v{VERSION}-{TRAIN}-{VAL}", _fill)
+    categories = [{"id": label, "name": name} for label, name in enumerate(NAMES) if label]
+
+    def fill(folder: Path) -> None:
+        _fill(folder, _save_objects, ("images", "masks", "instances"), categories)
+        (folder / "classes.txt").write_text("\n".join(NAMES))
+
+    return make_once(root / f"objects-v{VERSION}-{TRAIN}-{VAL}", fill)
 
 
-def _fill(folder: Path) -> None:
+def make_points(root: Path) -> Path:
+    """Draw the set of points likewise, with {train,val}/images/<index>.jpg and {train,val}.json."""
+    categories = [{"id": 1, "name": "house", "keypoints": POINTS}]
+    fill = partial(_fill, save=_save_points, folders=("images",), categories=categories)
+    return make_once(root / f"points-v{VERSION}-{TRAIN}-{VAL}", fill)
+
+
+def _fill(
+    folder: Path, save: Callable[[Path, str, int], _Described], folders: tuple[str, ...], categories: list[Any]
+) -> None:
     for split, count in {"train": TRAIN, "val": VAL}.items():
-        for name in ("images", "masks", "instances"):
+        for name in folders:
             (folder / split / name).mkdir(parents=True)
-        found = draw_all(range(count), partial(_save, folder, split))
-        content = coco_of(found, [{"id": label, "name": name} for label, name in enumerate(NAMES) if label])
+        found = draw_all(range(count), partial(save, folder, split))
+        objects = (annotation for _, annotations in found for annotation in annotations)
+        numbered = [{"id": number, **annotation} for number, annotation in enumerate(objects, 1)]
+        content = {"images": [image for image, _ in found], "annotations": numbered, "categories": categories}
         (folder / f"{split}.json").write_text(json.dumps(content))
-    (folder / "classes.txt").write_text("\n".join(NAMES))
 
 
-def _save(folder: Path, split: str, index: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Draw an image into the folder; return it and its objects in COCO's form."""
-    scene = draw_objects(split, index)
+def _save(image: Image.Image, folder: Path, split: str, index: int) -> dict[str, Any]:
     file = folder / split / "images" / f"{index:03d}.jpg"
-    scene.image.save(file, quality=JPEG_QUALITY)
+    image.save(file, quality=JPEG_QUALITY)
+    return {"id": index, "file_name": str(file.relative_to(folder)), "width": image.width, "height": image.height}
+
+
+def _save_objects(folder: Path, split: str, index: int) -> _Described:
+    from augment.drawing.targets import color_of  # with Matplotlib's fonts, which listing data does not need
+
+    scene = draw_objects(split, index)
     for name, values in (("masks", scene.mask), ("instances", scene.instances)):
-        with_palette(values).save(folder / split / name / f"{index:03d}.png")
-    width, height = scene.image.size
-    image = {"id": index, "file_name": str(file.relative_to(folder)), "width": width, "height": height}
+        labels = Image.fromarray(values)
+        labels.putpalette([0, 0, 0, *(channel for label in range(1, 256) for channel in color_of(label))])
+        labels.save(folder / split / name / f"{index:03d}.png")
     objects = []
     for number, (label, (left, top, right, bottom)) in enumerate(
         zip(scene.labels.tolist(), scene.boxes.tolist(), strict=True), 1
     ):
         shape = scene.instances == number
-        runs = {"size": [height, width], "counts": runs_of(shape)}
+        runs = {"size": list(shape.shape), "counts": runs_of(shape)}
         box = [left, top, right - left, bottom - top]
         objects.append({"image_id": index, "category_id": label, "bbox": box, "area": int(shape.sum()), "iscrowd": 0}
                        | {"segmentation": runs})  # fmt: skip
-    return image, objects
+    return _save(scene.image, folder, split, index), objects
 
 
-def coco_of(
-    found: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]], categories: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return images, each with its objects, in COCO's form."""
-    objects = [annotation for _, annotations in found for annotation in annotations]
-    numbered = [{"id": number, **annotation} for number, annotation in enumerate(objects, 1)]
-    return {"images": [image for image, _ in found], "annotations": numbered, "categories": categories}
-
-
-def with_palette(values: NDArray[np.uint8]) -> Image.Image:
-    """Return labels as an image with a palette: black for 0, and the colors of drawings."""
-    from augment.drawing.targets import color_of  # with Matplotlib's fonts, which listing data does not need
-
-    image = Image.fromarray(values)
-    image.putpalette([0, 0, 0, *(channel for label in range(1, 256) for channel in color_of(label))])
-    return image
+def _save_points(folder: Path, split: str, index: int) -> _Described:
+    image, points = draw_points(split, index)
+    labeled = points[points[:, 2] > 0]
+    (left, top), (right, bottom) = labeled[:, :2].min(axis=0), labeled[:, :2].max(axis=0)
+    box = [left + 0.5, top + 0.5, right - left, bottom - top]
+    objects = {"image_id": index, "category_id": 1, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+    keypoints = {"keypoints": points.round(3).ravel().tolist(), "num_keypoints": len(labeled)}
+    return _save(image, folder, split, index), [objects | keypoints]
 
 
 def runs_of(shape: NDArray[np.bool_]) -> list[int]:

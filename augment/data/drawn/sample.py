@@ -1,6 +1,6 @@
-"""A small image set that the project draws itself: ten kinds of things, nothing to download.
+"""Small image sets that the project draws itself: ten kinds of things, alone or one to four in each scene.
 
-Every image is a pure function of its split, class and index, so the set is the same on every machine and in any order
+Every image is a pure function of its split, class and index, so a set is the same on every machine and in any order
 of drawing. A thing (see `things`) is transformed by a random homography, drawn enlarged over a random background and
 averaged down. The train split is small on purpose: a network without augmentation overfits it.
 """
@@ -23,7 +23,7 @@ from augment.support.errors import UserError
 from augment.support.files import atomic_path
 from augment.support.process import cores
 
-# Part of the folder's name; raise it with any change of the drawing, so that no old set is mistaken for a new one.
+# Part of the folders' names; raise it with any change of the drawing, so that no old set is mistaken for a new one.
 VERSION = 1
 
 TRAIN_PER_CLASS = 32
@@ -31,6 +31,10 @@ VAL_PER_CLASS = 50
 # Square root of an image's area in pixels; with the aspects below the sides come to 96..219.
 MEAN_SIDE_RANGE = (115.0, 185.0)
 ASPECT_RANGE = (0.7, 1.4)
+# The scenes: images of each split; and as above. A thing may reach beyond its quarter of the image.
+SCENES = {"train": 400, "val": 300}
+SCENE_SIDE_RANGE = (150.0, 210.0)
+SCENE_RADIUS_RANGE = (0.4, 0.55)  # of a thing, over the short side of its quarter
 OVERSAMPLING = 2
 JPEG_QUALITY = 90
 
@@ -174,6 +178,38 @@ def make_sample(root: Path, *, train_per_class: int = TRAIN_PER_CLASS, val_per_c
         for index in range(count)
     }
     return make_set(root / f"sample-v{VERSION}-{train_per_class}-{val_per_class}", images, draw)
+
+
+def labels_of(split: str, index: int) -> tuple[str, ...]:
+    """Return the things that a scene shows: one to four of `CLASSES`, each at most once, all equally likely."""
+    return _choose(seeded("scene", split, index))
+
+
+def draw_scene(split: str, index: int) -> Image.Image:
+    """Return one scene, RGB; train and val differ in nothing but the seeds."""
+    rng = seeded("scene", split, index)
+    names = _choose(rng)
+    scene, canvas = begin(rng, SCENE_SIDE_RANGE)
+    quarter = scene.width // 2, scene.height // 2
+    for name, corner in zip(names, rng.permutation(4), strict=False):
+        shift = np.eye(3)
+        shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
+        put(rng, canvas, THINGS[name](rng), shift @ view(rng, quarter, SCENE_RADIUS_RANGE))
+    return expose(rng, scene.reduce(OVERSAMPLING))
+
+
+def make_scenes(root: Path) -> Path:
+    """Draw the scenes into a folder of its own under `root`, with {train,val}/<index>.jpg and lists; see `make_set`."""
+    images = {f"{split}/{index:03d}.jpg": (split, index) for split, count in SCENES.items() for index in range(count)}
+    lines = {name: " ".join([name, *labels_of(*of)]) + "\n" for name, of in images.items()}
+    texts = {f"{split}.txt": "".join(lines[name] for name, of in images.items() if of[0] == split) for split in SCENES}
+    folder = root / f"scenes-v{VERSION}-{SCENES['train']}-{SCENES['val']}"
+    return make_set(folder, images, draw_scene, texts | {"classes.txt": "\n".join(CLASSES)})
+
+
+def _choose(rng: Generator) -> tuple[str, ...]:
+    count = int(rng.integers(1, 5))
+    return tuple(CLASSES[index] for index in sorted(rng.permutation(len(CLASSES))[:count]))
 
 
 def make_set(

@@ -46,11 +46,6 @@ class Pairs:
     faults: dict[Path, str] = field(default_factory=dict)
 
 
-def ignoring(value: int) -> tuple[int, ...]:
-    """Return the `MaskFile.labels` where pixels of a value do not count; 255 never does."""
-    return () if value == IGNORE else tuple(IGNORE if label == value else label for label in range(IGNORE + 1))
-
-
 def read_palette(file: Path) -> Pixels:
     """Read a palette: lines `name,value` or `name,red,green,blue` in the order of the classes.
 
@@ -89,12 +84,12 @@ def read_masks(found: Sequence[Pairs], pixels: Pixels) -> Dataset:
     cache = cache_file("masks", everything, pixels.labels, pixels.colors)
     plain = MaskFile(Path(), pixels.labels, pixels.colors)
     lines = remember(everything, lambda file: _judge(replace(plain, path=file)), cache)
-    facts = dict(zip(everything, lines, strict=True))
-    highest = max((int(line.split(" ", 3)[2]) for line in facts.values()), default=-1)
+    facts = {file: line.split(" ", 3) for file, line in zip(everything, lines, strict=True)}
+    highest = max((int(top) for _, _, top, _ in facts.values()), default=-1)
     names = pixels.names or tuple(map(str, range(highest + 1)))
     if len(names) < 2 and not pixels.names:
-        if bad := next((file for file, line in facts.items() if line.split(" ", 3)[3]), None):
-            raise UserError(f"data.root: {bad} {facts[bad].split(' ', 3)[3]}")
+        if bad := next((f"{file} {why}" for file, (*_, why) in facts.items() if why), ""):
+            raise UserError(f"data.root: {bad}")
         only = f"no label but {names[0] if names else IGNORE}, which is nothing to learn; {IGNORE} does not count"
         remedy = "other masks; or data.palette=FILE, with lines such as background,0 and object,255"
         raise UserError(f"data.root: the masks in {found[0].where} have {only}. Allowed: {remedy}.")
@@ -107,7 +102,7 @@ def read_masks(found: Sequence[Pairs], pixels: Pixels) -> Dataset:
             mask = MaskFile(split.masks.get(file, Path()), pixels.labels, pixels.colors, len(names))
             fault = split.faults.get(file, "")
             if not fault and file in headers:  # others cannot be read, which the check reports
-                height, width, top, why = facts[mask.path].split(" ", 3)
+                height, width, top, why = facts[mask.path]
                 turn = headers[file].turn_of((int(height), int(width)))
                 if why:
                     fault = why

@@ -79,7 +79,6 @@ def _read(file: Path) -> str:
 
 _MOST = IGNORE - 1  # objects or classes in a mask of 8 bits
 _CLOSE = 0.501  # px from the center of a pixel to its edge, but for rounding
-_SLACK = 1.0  # px that boxes may be outside of the image without a word, as rounded ones are
 
 
 @dataclass
@@ -165,7 +164,11 @@ def make_objects(
     faults: dict[ImageRef, str] = {}
     clipped = Counter[str]()
     for images in splits:
-        _refuse_twice(images)
+        if not images:
+            raise UserError("data: there are no images.")
+        if twice := next((file for file, count in Counter(image.file for image in images).items() if count > 1), None):
+            first, other, *_ = (image.where for image in images if image.file == twice)
+            raise UserError(f"data: {twice} is listed twice ({first}; {other}). Allowed: once.")
         headers = read_headers([image.file for image in images])
         targets: list[Any] = []
         for image in images:
@@ -211,16 +214,6 @@ def missing(keys: Iterable[str], splits: Iterable[Sequence[AnnotatedImage]]) -> 
     return tuple(found)
 
 
-def _refuse_twice(images: Sequence[AnnotatedImage]) -> None:
-    if not images:
-        raise UserError("data: there are no images.")
-    counts = Counter(image.file for image in images)
-    if len(counts) < len(images):
-        first, other, *_ = (image.where for image in images if counts[image.file] > 1)
-        file = counts.most_common(1)[0][0]
-        raise UserError(f"data: {file} is listed twice ({first}; {other}). Allowed: once.")
-
-
 def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counter[str]) -> Any:
     """Return the target of an image, in pixels of its file; if it has a fault, note it."""
     turn = header.turn_of(image.size)
@@ -242,7 +235,7 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
         return image.blame(f"has a bad object, {objects[wrong].where}: {fault.partition('. ')[0]}")
     if wanted.shapes and (bare := next((found.where for found in objects if found.shape is None), "")):
         return image.blame(f"has an object without an outline, {bare}")
-    over = (np.abs(boxes - inside) > _SLACK).any(axis=1)
+    over = (np.abs(boxes - inside) > 1).any(axis=1)  # less, as of rounded boxes, is not worth a word
     if over.any():
         clipped[objects[int(np.argmax(over))].where] += int(over.sum())
     regions = None
@@ -307,7 +300,7 @@ def named_pairs(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> 
     if given is None:
         return flip_pairs_of(names)
     for pair in given:
-        if len(set(pair)) != 2 or len(pair) != 2 or not set(pair) <= set(names):
+        if len(set(pair)) != 2 or not set(pair) <= set(names):
             example = "[[left_eye, right_eye]]"
             raise UserError(f"data.flip_pairs: {list(pair)}. Allowed: pairs of {', '.join(names)}, as {example}.")
     return tuple((names.index(left), names.index(right)) for left, right in given)

@@ -16,8 +16,6 @@ from augment.data.targets.names import Label
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.files import atomic_path
 
-_ROWS = 64  # that are Python's at a time
-
 
 def read_table(
     file: RecordFile, *, image: str, label: str, targets: Sequence[str] = (), destination: Callable[[RecordFile], Path]
@@ -44,7 +42,7 @@ def read_table(
                     raise UserError(f"there is no column '{name}' ({key}).{suggest(name, table.schema_arrow.names)}")
             if not table.metadata.num_rows:
                 raise UserError("holds no rows.")
-            rows = (row for some in table.iter_batches(_ROWS, columns=list(key_of)) for row in some.to_pylist())
+            rows = (row for some in table.iter_batches(64, columns=list(key_of)) for row in some.to_pylist())
             with atomic_path(destination(file)) as part:
                 with part.open("wb") as stream:
                     for number, row in enumerate(rows):

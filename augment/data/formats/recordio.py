@@ -59,7 +59,7 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
                 if offset
                 else "not a RecordIO file, or compressed"
             )
-            raise UserError(f"is {where or 'not a RecordIO file, or compressed'}.")
+            raise UserError(f"is {where}.")
         if stop + -stop % 4 > len(buffer):
             raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
         if kind in (_WHOLE, _FIRST):

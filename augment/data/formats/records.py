@@ -138,9 +138,6 @@ def mapped(file: RecordFile) -> Iterator[memoryview]:
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 4  # raise it when the content of indexes changes
-_PROGRESS_FROM = 256 * 2**20  # bytes: less takes no more than a second
-
 
 class Record(NamedTuple):
     """A record of a file."""
@@ -161,13 +158,7 @@ class Index:
 
     spans: NDArray[np.int64]  # (N, 2) int64, offset and length of each image
     labels: Labels  # of all records
-    keys: bytes  # the names of the records, separated by NUL; empty: they have none
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the records."""
-        named = self.keys.decode(errors="surrogateescape").split("\0")
-        return named if self.keys else list(map(str, range(len(self.spans))))
+    names: list[str]  # of the records; those without one have their number
 
 
 def load_indexes(
@@ -184,7 +175,7 @@ def load_indexes(
     cached = [cache / "index" / f"{digest(kind, file.path)}.npz" for file in files]
     known = [_read(entry, _stamp(file, companion(file))) for entry, file in zip(cached, files, strict=True)]
     missing = sum(file.size for file, index in zip(files, known, strict=True) if index is None)
-    with progress_bar(quiet=missing < _PROGRESS_FROM) as progress:
+    with progress_bar(quiet=missing < 2**28) as progress:  # which takes no more than a second
         every = progress.track(zip(paths, files, cached, known, strict=True), len(paths), description="Indexing files")
         for path, file, entry, index in every:
             if index is None:
@@ -205,13 +196,12 @@ def build(file: RecordFile, read: Reader) -> Index:
     records = list(read(file))
     spans = np.array([(record.offset, record.length) for record in records], np.int64).reshape(-1, 2)
     labels = pack([record.labels for record in records], lambda index: records[index].name or f"record {index}")
-    keys = "\0".join(record.name for record in records) if records and records[0].name else ""
-    return Index(spans, labels, keys.encode(errors="surrogateescape"))
+    return Index(spans, labels, [record.name or str(number) for number, record in enumerate(records)])
 
 
 def _stamp(file: RecordFile, companion: Path | None) -> NDArray[np.int64]:
     """Return sizes and modification times of the file and its companion, to detect changes."""
-    stamp = [_VERSION, file.size, file.mtime_ns]
+    stamp = [5, file.size, file.mtime_ns]  # 5 is the version of indexes; raise it when their content changes
     if companion and companion.exists():
         stat = companion.stat()
         stamp += [stat.st_size, stat.st_mtime_ns]
@@ -224,14 +214,16 @@ def _read(entry: Path, stamp: NDArray[np.int64]) -> Index | None:
             if not np.array_equal(stored["stamp"], stamp):
                 return None
             labels = Labels(stored["values"], stored["counts"], tuple(stored["words"].tolist()))
-            return Index(stored["spans"], labels, stored["keys"].tobytes())
+            names = stored["keys"].tobytes().decode(errors="surrogateescape").split("\0")
+            return Index(stored["spans"], labels, names if len(stored["spans"]) else [])
     except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None  # missing or damaged: built again
 
 
 def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:
     labels, stream = index.labels, io.BytesIO()
-    keys, words = np.frombuffer(index.keys, np.uint8), np.array(labels.words, np.str_)
+    keys = np.frombuffer("\0".join(index.names).encode(errors="surrogateescape"), np.uint8)
+    words = np.array(labels.words, np.str_)
     arrays = {"stamp": stamp, "spans": index.spans, "values": labels.values, "counts": labels.counts}
     np.savez(stream, keys=keys, words=words, **arrays)  # type: ignore[arg-type]
     try:
@@ -240,10 +232,7 @@ def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:
         logger.warning("The index of a file is not cached: %s cannot be written (%s).", entry, error.strerror)
 
 
-_INDEXES = {".idx", ".index", ".lst"}  # endings of indexes of files of records
 MATCHES = re.compile(r"[*?\[]")
-_BRACES = re.compile(r"\{(.*?)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def find_shards(pattern: str, key: str) -> list[Path]:
@@ -259,7 +248,7 @@ def find_shards(pattern: str, key: str) -> list[Path]:
             if not matches:
                 raise UserError(f"{key}={pattern}: no file matches.{near_file(Path(name))}")
             # train-* also matches the indexes of the files.
-            found += [match for match in matches if match.suffix not in _INDEXES] or matches
+            found += [match for match in matches if match.suffix not in (".idx", ".index", ".lst")] or matches
         elif Path(name).is_dir():
             raise UserError(f"{key}={pattern}: {name} is a folder. Allowed: files, such as {Path(name) / '*'}.")
         elif not Path(name).is_file():
@@ -282,11 +271,11 @@ def expand_braces(pattern: str, key: str = "") -> list[str]:
     Raises:
         UserError: a brace is alone, or braces neither count up nor list.
     """
-    found = _BRACES.search(pattern)
+    found = re.search(r"\{(.*?)\}", pattern)
     if not found and not {"{", "}"} & set(pattern):
         return [pattern]
     inner = found[1] if found else ""
-    counted = _RANGE.fullmatch(inner)
+    counted = re.fullmatch(r"(\d+)\.\.(\d+)", inner)
     if counted and int(counted[1]) <= int(counted[2]):
         first, last = counted.groups()
         width = max(len(first), len(last)) if first[0] == "0" or last[0] == "0" else 0

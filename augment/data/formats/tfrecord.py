@@ -121,7 +121,7 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
                     if offset
                     else "not a TFRecord file, or compressed"
                 )
-                raise UserError(f"is {where or 'not a TFRecord file, or compressed'}.")
+                raise UserError(f"is {where}.")
             stop = start + _LENGTH.unpack_from(head)[0]
         offset = stop + _CHECKSUM.size
         if offset > len(buffer):

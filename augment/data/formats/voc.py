@@ -23,7 +23,6 @@ CLASSES = (
 )  # fmt: skip
 
 _MOST = 2**24  # bytes of a file
-_DECLARED = re.compile(rb"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class VocFolders:
     root: Path
     images: str = "JPEGImages"
     annotations: str = "Annotations"
-    masks: str = "SegmentationClass"
 
 
 def list_names(folders: VocFolders, kind: str, split: str | None) -> list[str]:
@@ -56,7 +54,7 @@ def list_names(folders: VocFolders, kind: str, split: str | None) -> list[str]:
 
 def find_masks(folders: VocFolders, names: Sequence[str]) -> Pairs:
     """Return the images of some names with their masks."""
-    found = Pairs(folders.root / folders.masks, [])
+    found = Pairs(folders.root / "SegmentationClass", [])
     for name in names:
         image, mask = _image(folders, name), found.where / f"{name}.png"
         found.files.append(image)
@@ -67,25 +65,21 @@ def find_masks(folders: VocFolders, names: Sequence[str]) -> Pairs:
     return found
 
 
-def read_annotations(folders: VocFolders, names: Sequence[str]) -> list[AnnotatedImage]:
-    """Return the image of each name with its objects, whose labels are 0."""
-    return [_read(folders, name, number) for number, name in enumerate(names, 1)]
-
-
 def _image(folders: VocFolders, name: str) -> Path:
     """Return the image of a name, mostly a JPEG."""
     found = [folders.root / folders.images / f"{name}{ending}" for ending in (".jpg", *sorted(EXTENSIONS))]
     return next((file for file in found if file.exists()), found[0])
 
 
-def _read(folders: VocFolders, name: str, number: int) -> AnnotatedImage:
+def read_image(folders: VocFolders, number: int, name: str) -> AnnotatedImage:
+    """Return the image of a number and a name with its objects, whose labels are 0."""
     file = folders.root / folders.annotations / f"{name}.xml"
     image = AnnotatedImage(_image(folders, name), str(file), image_id=number)
     try:
         content = require_file(file).read_bytes()
         if len(content) > _MOST:
             raise ValueError(f"{len(content):,} bytes, more than {_MOST:,}")
-        if b"\0" in content or _DECLARED.search(content):
+        if b"\0" in content or re.search(rb"<!\s*(DOCTYPE|ENTITY)", content, re.IGNORECASE):
             raise ValueError("declarations of entities, or UTF-16, which are not allowed")
         tree = ElementTree.fromstring(content)
         size = [int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width")]

@@ -35,11 +35,6 @@ from augment.support.errors import UserError
 from augment.support.files import expanded
 from augment.support.signals import ignore_in_worker, shield_children
 
-_SHOWN_FROM = 1000  # items from which a bar is shown
-
-# Items per request to a thread or process: a request takes as long as reading a small image.
-_TOGETHER = 32
-
 T = TypeVar("T")
 
 Loaded = NDArray[np.uint8] | bytes
@@ -129,7 +124,7 @@ class Items:
 
     def pairs(self) -> Iterator[tuple[int, object, object]]:
         """Yield the number, image and target of each item, with a progress bar."""
-        with progress_bar(quiet=len(self) <= _SHOWN_FROM) as progress:
+        with progress_bar(quiet=len(self) <= 1000) as progress:
             for index in progress.track(range(len(self)), description=f"Reading {self.factory.name}"):
                 yield index, *self.pair(index)
 
@@ -175,12 +170,6 @@ class Items:
             raise self.error(index, f"has an image{f' ({found})' if isinstance(found, Path) else ''} that {fault}.")
         return encoded
 
-    def begin(self, indices: Mapping[int, int], *, decoded: bool) -> "list[Future[dict[int, Loaded]]]":
-        """Load images in the background, see `load`; each is found by the key of its index."""
-        together = min(_TOGETHER, -(-len(indices) // max(1, self.factory.workers)))
-        waiting = iter(indices.items())
-        return [self._submit(some, decoded) for some in iter(lambda: dict(islice(waiting, together)), {})]
-
     def end(self) -> None:
         """End the thread or the processes that read in the background; they start again when needed."""
         with self._starting:
@@ -192,7 +181,8 @@ class Items:
         """Return an error about an item."""
         return UserError(f"{self.factory.key}: item {index} of {self.factory.name} {text}")
 
-    def _submit(self, indices: Mapping[int, int], decoded: bool) -> "Future[dict[int, Loaded]]":
+    def submit(self, indices: Mapping[int, int], *, decoded: bool) -> "Future[dict[int, Loaded]]":
+        """Load images in the background, see `load`; each is found by the key of its index."""
         workers = self.factory.workers
         with self._starting, shield_children():  # submitting starts the processes
             if self._readers is None and workers:
@@ -244,9 +234,11 @@ class ItemImage:
     @classmethod
     def begin(cls, images: "Mapping[int, ItemImage]") -> "list[Future[dict[int, Loaded]]]":
         """Read images of one sequence in the background; each is found by its key."""
-        items = next(iter(images.values())).items
-        indices = {key: image.index for key, image in images.items()}
-        return items.begin(indices, decoded=issubclass(cls, DecodedItem))
+        items, decoded = next(iter(images.values())).items, issubclass(cls, DecodedItem)
+        # A request to a thread or process takes as long as reading a small image.
+        together = min(32, -(-len(images) // max(1, items.factory.workers)))
+        waiting = ((key, image.index) for key, image in images.items())
+        return [items.submit(some, decoded=decoded) for some in iter(lambda: dict(islice(waiting, together)), {})]
 
 
 @dataclass(frozen=True, slots=True)

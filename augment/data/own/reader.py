@@ -33,9 +33,6 @@ logger = logging.getLogger(__name__)
 
 ALLOWED = "a class (number or name), a list of labels, a number to predict, or an array (K,) of numbers"
 
-# Attributes that hold the targets of all items, as torchvision's data sets have them.
-_ATTRIBUTES = ("targets", "labels")
-
 # A target in plain types: a class or number, some labels, or a row.
 Plain = Label | list[Label] | NDArray[Any]
 
@@ -104,7 +101,7 @@ def _known_targets(sequence: Any) -> Sequence[Any] | NDArray[Any] | None:
         return None if whole is None else [whole[index] for index in sequence.indices]
     if isinstance(sequence, list | tuple) or getattr(sequence, "target_transform", None) is not None:
         return None
-    for name in _ATTRIBUTES:
+    for name in ("targets", "labels"):  # as torchvision's data sets have them
         found = getattr(sequence, name, None)
         if isinstance(found, torch.Tensor):
             found = found.detach().cpu().numpy()

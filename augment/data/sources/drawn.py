@@ -1,4 +1,4 @@
-"""The sources of images that the project draws itself, with masks, boxes or points."""
+"""The sources of images that the project draws itself, with classes, labels, masks, boxes or points."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from augment.data.dataset import DATA_DIR, Dataset, Split
-from augment.data.drawn import objects, points
+from augment.data.drawn import objects
+from augment.data.drawn.sample import make_sample, make_scenes
+from augment.data.formats.folder import scan_folder
+from augment.data.sources.files import FileList
 from augment.data.sources.registry import Source, source
 from augment.data.targets.boxes import BOXES, Objects
 from augment.data.targets.keypoints import Keypoints
@@ -15,12 +18,34 @@ from augment.data.targets.masks import MASKS, MaskFile
 from augment.params import WRITES, Flag, Text, setting
 
 
+@source("sample")
 @dataclass(frozen=True, kw_only=True)
-class _Drawn(Source):
-    make: ClassVar[Callable[[Path], Path]] = objects.make_objects
-    names: ClassVar[tuple[str, ...]] = objects.NAMES
+class Sample(Source):
+    """Ten classes of images drawn by the project itself: nothing to download."""
 
     dir: str = setting(Text(default=DATA_DIR, doc="folder in which the data set is created once", reach=WRITES))
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        return scan_folder(make_sample(Path(self.dir)))
+
+
+@source("sample_multilabel")
+@dataclass(frozen=True, kw_only=True)
+class SampleMultilabel(Sample):
+    """Images drawn by the project itself, each with one to four of the sample's ten objects."""
+
+    def load(self) -> Dataset:
+        """Draw the set if it is not there."""
+        folder = make_scenes(Path(self.dir))
+        train, val, classes = (str(folder / f"{name}.txt") for name in ("train", "val", "classes"))
+        return FileList(train=train, val=val, classes=classes, multilabel=True).load()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawn(Sample):
+    make: ClassVar[Callable[[Path], Path]] = objects.make_objects
+    names: ClassVar[tuple[str, ...]] = objects.NAMES
 
     def load(self) -> Dataset:
         """Draw the set if it is not there."""
@@ -71,14 +96,14 @@ class SamplePoints(_Drawn):
     """Images of houses drawn by the project itself, with five points each."""
 
     task: ClassVar[str] = "keypoints"
-    make: ClassVar[Callable[[Path], Path]] = points.make_points
-    names: ClassVar[tuple[str, ...]] = points.NAMES
+    make: ClassVar[Callable[[Path], Path]] = objects.make_points
+    names: ClassVar[tuple[str, ...]] = objects.POINTS
 
     def _split(self, folder: Path, name: str) -> Split:
         files, annotations = _read(folder, name)
         numbers = [found["keypoints"] for (found,) in annotations]
         targets = tuple(tuple(zip(n[::3], n[1::3], n[2::3], strict=True)) for n in numbers)
-        return Split(files, targets, Keypoints(points.FLIP_PAIRS))
+        return Split(files, targets, Keypoints(objects.FLIP_PAIRS))
 
 
 def _read(folder: Path, split: str) -> tuple[tuple[Path, ...], list[list[dict[str, Any]]]]:

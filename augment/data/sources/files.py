@@ -5,42 +5,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from augment.data.dataset import DATA_DIR, Dataset, ImageRef
-from augment.data.drawn.sample import make_sample
-from augment.data.drawn.scenes import make_scenes
+from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.filelist import SEPARATORS, Line, Lines, read_list
 from augment.data.formats.folder import EXTENSIONS, has_only, scan_flat, scan_folder
-from augment.data.sources.registry import CheckedSource, LabeledSource, Source, source
+from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.targets.interpretation import make_list_dataset
-from augment.params import WRITES, Text, Texts, setting
+from augment.params import Text, Texts, setting
 from augment.support.errors import UserError
 from augment.support.files import expanded, near_file
-
-
-@source("sample")
-@dataclass(frozen=True, kw_only=True)
-class Sample(Source):
-    """Ten classes of images drawn by the project itself: nothing to download."""
-
-    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the data set is created once", reach=WRITES))
-
-    def load(self) -> Dataset:
-        """Draw the set if it is not there."""
-        return scan_folder(make_sample(Path(self.dir)))
-
-
-@source("sample_multilabel")
-@dataclass(frozen=True, kw_only=True)
-class SampleMultilabel(Source):
-    """Images drawn by the project itself, each with one to four of the sample's ten objects."""
-
-    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the data set is created once", reach=WRITES))
-
-    def load(self) -> Dataset:
-        """Draw the set if it is not there."""
-        folder = make_scenes(Path(self.dir))
-        train, val, classes = (str(folder / f"{name}.txt") for name in ("train", "val", "classes"))
-        return FileList(train=train, val=val, classes=classes, multilabel=True).load()
 
 
 @source("folder")

@@ -24,8 +24,6 @@ from augment.support.files import expanded
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_S = 15.0  # without a byte
-
 
 @dataclass(frozen=True)
 class Archive:
@@ -77,12 +75,6 @@ def prepare_archive(archive: Archive, directory: Path) -> Path:
     return folder
 
 
-def needs_download(archive: Archive, directory: Path) -> bool:
-    """Return whether `prepare_archive` would download the archive; see there."""
-    folder = archive.folder(directory)
-    return not (_holds_splits(folder) or (folder.parent / archive.name).exists())
-
-
 def _downloaded(archive: Archive, directory: Path) -> Path:
     """Return the archive's file, which is downloaded if it is missing or another one; pooch checks it."""
     import pooch  # here, as this and requests are slow to import, and few programs download
@@ -94,7 +86,7 @@ def _downloaded(archive: Archive, directory: Path) -> Path:
     md5 = archive.md5 and f"md5:{archive.md5}"
     names = {"registry": {archive.name: md5}, "urls": {archive.name: archive.url}}
     try:
-        downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=TIMEOUT_S)
+        downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=15)  # seconds without a byte
         fetcher = pooch.create(directory, base_url="", retry_if_failed=2, **names)
         return Path(fetcher.fetch(archive.name, downloader=downloader))
     except (RequestException, ValueError) as error:  # of the network; of pooch: another checksum
@@ -180,7 +172,8 @@ class Imagenette(Source):
 
     def downloads(self) -> str:
         """Return "source" if the archive is not there."""
-        return "source" if needs_download(self._archive, Path(self.dir)) else ""
+        folder = self._archive.folder(Path(self.dir))
+        return "" if _holds_splits(folder) or (folder.parent / self._archive.name).exists() else "source"
 
     @property
     def _archive(self) -> Archive:

@@ -168,8 +168,8 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
     cache = Path(getattr(source, "dir", DATA_DIR)) / f"checked-{digest(expanded(named).resolve())}.txt"
     skip_bad, names = getattr(source, "skip_bad", False), source.must_check(dataset)
     images = (dataset.train.files if "train" in names else ()) + (dataset.val.files if "val" in names else ())
-    examined = examine_files(images, cache=cache)
-    reasons = {**dataset.faults, **{problem.file: problem.reason for problem in examined.problems}}
+    found, digests = examine_files(images, cache=cache)
+    reasons = {**dataset.faults, **{problem.file: problem.reason for problem in found}}
     for name in ("train", "val"):
         split, called = getattr(dataset, name), "val" if source.only_val else name
         problems = [Problem(split.files[index], reason) for index, reason in known_of(split.files, reasons).items()]
@@ -178,7 +178,7 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
             split = replace(split, max_bad=getattr(source, "max_bad", 0) if skip_bad else 0)
         dataset = replace(dataset, train=split) if name == "train" else replace(dataset, val=split)
         dataset = dataset.noting(describe_left_out(split, called))
-    return replace(dataset, copies=group_copies(images, examined.digests))
+    return replace(dataset, copies=group_copies(images, digests))
 
 
 def _choose(source: Source, dataset: Dataset, left_out: LeftOut | None) -> Dataset:

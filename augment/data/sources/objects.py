@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from augment.data.dataset import Dataset
 from augment.data.formats import coco, voc, yolo
-from augment.data.formats.masks import Pixels, find_pairs, ignoring, read_masks, read_palette
+from augment.data.formats.masks import Pixels, find_pairs, read_masks, read_palette
 from augment.data.formats.objects import (
     AnnotatedImage,
     Wanted,
@@ -21,6 +21,7 @@ from augment.data.formats.tables import point_names, read_boxes, read_points
 from augment.data.sources.registry import CheckedSource, ListedSource, source
 from augment.data.targets.boxes import BACKGROUND
 from augment.data.targets.names import read_names
+from augment.data.targets.spatial import IGNORE
 from augment.params import Choice, Count, Flag, Param, Text, setting
 from augment.support.errors import UserError
 from augment.support.files import expanded, near_file
@@ -117,7 +118,7 @@ class Voc(CheckedSource):
         if self.task == "segment":
             pixels = Pixels(given or (BACKGROUND, *voc.CLASSES))
             return read_masks([voc.find_masks(folders, of_split) for of_split in names], pixels)
-        read = [voc.read_annotations(folders, of_split) for of_split in names]
+        read = [[voc.read_image(folders, *pair) for pair in enumerate(of_split, 1)] for of_split in names]
         return make_objects(label(read, given), read, Wanted())
 
     @property
@@ -252,7 +253,10 @@ class MaskPairs(CheckedSource):
                     f"data.palette={self.palette}: says all. Allowed: without data.classes and ignore_index."
                 )
             return read_palette(expanded(self.palette))
-        return Pixels(read_names(self.classes) if self.classes else (), ignoring(self.ignore_index))
+        # Pixels of 255 never count.
+        labels = (IGNORE if label == self.ignore_index else label for label in range(IGNORE + 1))
+        given = read_names(self.classes) if self.classes else ()
+        return Pixels(given, () if self.ignore_index == IGNORE else tuple(labels))
 
     def _has(self, split: str) -> bool:
         return self._folders(split)[0].is_dir()

@@ -16,11 +16,6 @@ from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named
 from augment.support.errors import UserError
 
 
-def is_pattern(group: str) -> bool:
-    """Return whether a value of data.group is a pattern of names, not a column."""
-    return "(" in group or "\\" in group
-
-
 def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
     """Return what the only group of a regular expression is in each image's folder and file name.
 
@@ -89,7 +84,7 @@ class Source:
         Raises:
             UserError: there is no such column, or the pattern does not fit.
         """
-        if self.group is not None and is_pattern(self.group):
+        if self.group is not None and {"(", "\\"} & set(self.group):  # a pattern of names
             return groups_by_name(images, self.group)
         known = self.column_of_train(str(self.group))
         if known is None:
@@ -274,9 +269,6 @@ def _labeled(key: str, found: Mapping[ImageRef, Label | list[Label]]) -> Labeled
 
 S = TypeVar("S", bound=type[Source])
 
-# The settings that say what is read for train and for val.
-_SPLITS = {"train", "val", "val_fraction", "folds"}
-
 
 def source(name: str) -> Callable[[S], S]:
     """Register a source under its name in the configuration."""
@@ -296,7 +288,8 @@ def parse_data(given: object, *, needs_train: bool = True) -> Source:
     """
     alone = False
     if not needs_train and isinstance(given, Mapping):
-        alone = [key for key in _SPLITS if given.get(key) is not None] == ["val"]
+        # Of the settings that say what is read for train and for val.
+        alone = {key for key in ("train", "val", "val_fraction", "folds") if given.get(key) is not None} == {"val"}
         as_train = {"train": "val", "train_targets": "val_targets"} if alone else {}
         given = {**given, **{train: given[val] for train, val in as_train.items() if val in given}}
     source = parse_named(_SOURCES, given, "data", "source")

@@ -19,8 +19,7 @@ from augment.pipeline.reading import Order
 from augment.pipeline.showing import with_target
 from augment.recipe.captions import (
     LEVELS,
-    applied_steps,
-    chance_of,
+    drawn_step,
     is_fixed,
     pin,
     pinned_values,
@@ -105,7 +104,8 @@ def shoot(plan: Plan, photos: Photos, *, seed: int, epochs: int = 1) -> list[Sho
             draws |= {key: first[key] for key in mixing}
             images = as_pixels(batch.views[view], own)
             for sample, photo in enumerate(batch.indices.tolist()):
-                done = applied_steps(own, draws, sample)
+                applied = [step for step in own.steps if draws[step.key]["applied"][sample]]
+                done = [drawn_step(step, draws[step.key], sample) for step in applied]
                 if kind is None and any(draws[key]["applied"][sample] for key in mixing):
                     done.append(f"share {float(batch.targets[sample, photo]):.2f}")
                 image = images[sample]
@@ -184,10 +184,10 @@ def recipe_blocks(aug: Aug, split: SplitName, photos: Photos, progress: Progress
         others = [step for step, _ in shown]
         view = f"view {own.view}" if own.view != plan.view else ""
         shown += [(step, view) for step in (own.crop, *own.tree) if not step.mixes and step not in others]
-    rows = [
-        studio.row(step, [", ".join(filter(None, [view, *chance_of(step), *settings_of(step)]))])
-        for step, view in progress.track(shown, description="Drawing")
-    ]
+    rows = []
+    for step, view in progress.track(shown, description="Drawing"):
+        chance = f"p {step.p:.4g}" if "p" in step.op.params else ""
+        rows.append(studio.row(step, [", ".join(filter(None, [view, chance, *settings_of(step)]))]))
     how = "applied to every image, at the low end, the middle and the high end of its ranges"
     return [SheetBlock("Single steps", how, tuple(rows)), _whole(plan, aug, photos, seed)]
 

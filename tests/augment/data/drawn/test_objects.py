@@ -8,18 +8,16 @@ import pytest
 from PIL import Image
 
 from augment.data.dataset import Dataset, check_dataset
-from augment.data.drawn import objects, points
-from augment.data.drawn.objects import NAMES, draw_objects, runs_of
-from augment.data.drawn.points import FLIP_PAIRS, draw_points
+from augment.data.drawn import objects
+from augment.data.drawn.objects import FLIP_PAIRS, NAMES, draw_objects, draw_points, runs_of
 from augment.data.sources import parse_data
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder in which sets of 30 and 5 images are drawn."""
-    for module in (objects, points):
-        monkeypatch.setattr(module, "TRAIN", 30)
-        monkeypatch.setattr(module, "VAL", 5)
+    monkeypatch.setattr(objects, "TRAIN", 30)
+    monkeypatch.setattr(objects, "VAL", 5)
     return tmp_path
 
 

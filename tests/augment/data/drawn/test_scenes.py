@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from augment.data.drawn.scenes import draw_scene, labels_of
+from augment.data.drawn.sample import draw_scene, labels_of
 from augment.data.drawn.things import CLASSES
 
 
@@ -28,11 +28,11 @@ def test_each_label_is_about_as_frequent() -> None:
 
 def test_drawn_things_match_the_labels(monkeypatch) -> None:
     """The labels come from the same draws as the image."""
-    from augment.data.drawn import scenes
+    from augment.data.drawn import sample
 
     drawn: list[str] = []
     things = {name: (lambda rng, name=name: drawn.append(name) or []) for name in CLASSES}
-    monkeypatch.setattr(scenes, "THINGS", things)
+    monkeypatch.setattr(sample, "THINGS", things)
     for index in range(5):
         drawn.clear()
         draw_scene("val", index)
