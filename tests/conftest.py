@@ -262,7 +262,7 @@ def sample_drawn(sample_set: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let benchmarks measure at once, where nobody looks at the figures; they wait until all threads are idle else."""
-    monkeypatch.setattr("augment.support.measurement.sleep", lambda _: None)
+    monkeypatch.setattr("augment.cli.benchmark.sleep", lambda _: None)
 
 
 @pytest.fixture

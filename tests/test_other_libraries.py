@@ -11,10 +11,10 @@ import pytest
 import torch
 from loaders import build_loader
 
+from augment.cli.benchmark import LeftOutError
 from augment.data.dataset import ImageRef, Split
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
-from augment.support.measurement import LeftOutError
 from augment.tools.bench.rows import Setup, crop_of
 
 sys.path.append(str(Path(__file__).parent / "benchmarks"))

@@ -38,7 +38,8 @@ def remember(
         what: what is done, for the progress bar.
     """
     # Files by their names in bytes: a million paths as objects take ten seconds and a gigabyte.
-    refs: Sequence[Any] = images.names.tolist() if isinstance(images, Paths) else list(map(_ref, images))
+    refs: list[Any] = images.names.tolist() if isinstance(images, Paths) else list(images)
+    refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
     with in_threads(lambda some: list(map(_state_of, some)), _chunks(refs, 4096), cores()) as found:
         states = [state for some in found for state in some]
     stored = _Lines(cache)
@@ -50,7 +51,11 @@ def remember(
         with (
             strict_pillow(),
             progress_bar(quiet=len(unknown) <= 1000) as progress,
-            in_threads(lambda some: [judge(_image(ref)) for ref in some], chunks, cores()) as judged,
+            in_threads(
+                lambda some: [judge(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some],
+                chunks,
+                cores(),
+            ) as judged,
         ):
             task = progress.add_task(what, total=len(unknown))
             for some, said in zip(chunks, judged, strict=True):
@@ -109,14 +114,6 @@ class _Lines:
         except OSError as error:  # the next start is slower
             logger.info("%s: not written (%s), so the files are checked again next time", self._cache, error.strerror)
         self._rows, self._written = [], monotonic()
-
-
-def _ref(image: Any) -> Any:
-    return os.fsencode(image) if isinstance(image, Path) else image
-
-
-def _image(ref: Any) -> Any:
-    return Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref
 
 
 def _chunks(items: Sequence[Any], size: int) -> list[Sequence[Any]]:

@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from importlib import import_module
 from io import BytesIO
@@ -51,35 +51,34 @@ _ENDINGS = {
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of a conversion."""
-
-    to: str  # name of the format
-    size: int = 0  # short side in px to which larger images are reduced; 0 keeps all sizes
-    quality: int = 90  # of re-encoded JPEGs
-
-
-def convert(dataset: Dataset, out: Path, options: Options) -> None:
+def convert(dataset: Dataset, out: Path, to: str, *, size: int = 0, quality: int = 90) -> None:
     """Write both splits, load them as training does, and compare the counts, targets and bytes of images.
 
     The images of train are shuffled once, so that sequential readers meet all classes early. The folder is new or
     empty, and so it is after an error; threads read and re-encode images.
 
+    Args:
+        dataset: the images.
+        out: the folder.
+        to: the name of the format.
+        size: short side in px to which larger images are reduced; 0 keeps all sizes.
+        quality: that of re-encoded JPEGs.
+
     Raises:
         UserError: the folder has other content, the format cannot hold the targets, or an image cannot be read.
         OSError: the folder cannot be written.
     """
-    _check(dataset, out, options)
+    _check(dataset, out, to)
     order = np.random.default_rng(0).permutation(len(dataset.train))
     with atomic_path(out) as part:
         part.mkdir()
         if dataset.task != "regress":
             (part / CLASSES_FILE).write_text("".join(f"{name}\n" for name in dataset.classes), encoding="utf-8")
         splits = {"train": take(dataset.train, order), "val": dataset.val}
-        written = {name: _write(part / name, split, dataset, options) for name, split in splits.items()}
-        index = {"dir": str(part / ".index")} if options.to == "webdataset" else {}
-        found = parse_data(settings_of(dataset, options.to, part) | index).load()
+        encode = partial(_load, size=size, quality=quality)
+        written = {name: _write(part / name, split, dataset, to, encode) for name, split in splits.items()}
+        index = {"dir": str(part / ".index")} if to == "webdataset" else {}
+        found = parse_data(settings_of(dataset, to, part) | index).load()
 
         def load(_: int, ref: ImageRef, target: Target) -> int:
             return _digest(read_encoded(ref), _plain(found, target))
@@ -100,30 +99,24 @@ def settings_of(dataset: Dataset, to: str, out: Path) -> dict[str, Any]:
     return found | named
 
 
-def _check(dataset: Dataset, out: Path, options: Options) -> None:
-    if dataset.task not in (tasks := _TASKS[options.to]):
-        raise UserError(f"data: its task is {dataset.task}. Allowed with --to {options.to}: {', '.join(tasks)}.")
+def _check(dataset: Dataset, out: Path, to: str) -> None:
+    if dataset.task not in (tasks := _TASKS[to]):
+        raise UserError(f"data: its task is {dataset.task}. Allowed with --to {to}: {', '.join(tasks)}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out}: exists and is not empty. Allowed: a new or empty folder.")
     if is_pattern(str(out)):
         raise UserError(f"--out {out}: would be a pattern. Allowed: a name without any of * ? [ ] {{ }}.")
     for name in dataset.classes:
-        if not name.isprintable() or name != name.strip() or (options.to == "folder" and re.search(r"^\.|/", name)):
-            what = f"the {dataset.noun} {name!a} cannot be written"
-            raise UserError(f"{what}. Allowed with --to {options.to}: other names.")
+        if not name.isprintable() or name != name.strip() or (to == "folder" and re.search(r"^\.|/", name)):
+            raise UserError(f"the {dataset.noun} {name!a} cannot be written. Allowed with --to {to}: other names.")
 
 
-def _write(
-    path: Path,
-    split: Split,
-    dataset: Dataset,
-    options: Options,
-) -> list[int]:
+def _write(path: Path, split: Split, dataset: Dataset, to: str, encode: Callable[[ImageRef], bytes]) -> list[int]:
     """Write a split into shards whose names begin with `path`, or into this folder; return the images' digests."""
     digests: list[int] = []
 
     def load(number: int, ref: ImageRef, target: Target) -> tuple[str, bytes, Target]:
-        image = _load(ref, options)
+        image = encode(ref)
         digests.append(_digest(image, _plain(dataset, target)))
         ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), ".jpg")
         # Tar's oldest form has room for names of 100 characters.
@@ -133,7 +126,7 @@ def _write(
     with _each(f"Writing {path.name}", split, load) as loaded:
         samples = iter(loaded)
         for shard, first in enumerate(samples):
-            if options.to == "folder":
+            if to == "folder":
                 name, image, target = first
                 folder = path / dataset.classes[target]
                 folder.mkdir(parents=True, exist_ok=True)
@@ -190,16 +183,16 @@ def _digest(image: bytes | memoryview, target: list[Any]) -> int:
     return int.from_bytes(digest.digest())
 
 
-def _load(ref: ImageRef, options: Options) -> bytes:
+def _load(ref: ImageRef, *, size: int, quality: int) -> bytes:
     """Return the encoded image, re-encoded as a smaller JPEG if it is too large."""
     try:
-        if options.size:
+        if size:
             with open_image(ref) as image:
-                if min(image.size) > options.size:
+                if min(image.size) > size:
                     upright = to_rgb(image)  # the new file has no orientation tag
-                    scale = options.size / min(upright.size)
-                    width, height = (max(options.size, round(side * scale)) for side in upright.size)
-                    return as_jpeg(upright.resize((width, height), Image.Resampling.LANCZOS), options.quality)
+                    scale = size / min(upright.size)
+                    width, height = (max(size, round(side * scale)) for side in upright.size)
+                    return as_jpeg(upright.resize((width, height), Image.Resampling.LANCZOS), quality)
         return bytes(read_encoded(ref))
     except OSError as error:
         raise UserError(f"{name_of(ref)}: cannot be read: {error.strerror or first_line(error)}.") from None

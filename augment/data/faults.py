@@ -19,19 +19,14 @@ MAX_PIXELS = 178_956_970
 # The formats that DALI decodes, as Pillow names them; a file's content decides, not its name.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
 
-# The formats whose damage DALI's CPU decoder finds by itself: it refused everything that Pillow refused, and more.
-_DECODED_BY_DALI_ALONE = ("JPEG", "MPO", "PNG", "WEBP")
-
 # The fault of images in other formats, before the allowed formats.
 NOT_DECODED = "is not an image that DALI decodes"
 
 # What to do with such images.
 CONVERT = "python -m augment convert turns those that Pillow can open into JPEG (HEIC after pip install pillow-heif)"
 
-_JPEG_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive
 _JPEG_END = b"\xff\xd9"
 _JPEG_MAX_SIDE = 65_500  # libjpeg's limit; the header has room for 65,535
-_PNG_END = b"IEND\xae\x42\x60\x82"
 
 # Exceptions of Pillow's parsers for truncated or damaged files.
 DECODER_ERRORS = (
@@ -70,7 +65,7 @@ def _pixels_of_jpeg(content: bytes | memoryview) -> int:
         return 0
     start, end = 2, len(content) - 9
     while start < end and content[start] == 0xFF:
-        if content[start + 1] in _JPEG_FRAMES:
+        if content[start + 1] in (0xC0, 0xC1, 0xC2):  # a frame: baseline, extended, progressive
             bits, height, width = struct.unpack_from(">BHH", content, start + 4)
             return height * width if bits == 8 and max(height, width) <= _JPEG_MAX_SIDE else 0
         start += 2 + int.from_bytes(content[start + 2 : start + 4])
@@ -135,7 +130,7 @@ def _find_damage(image: ImageFile.ImageFile, stream: BinaryIO) -> str | None:
     if image.format == "PNG":
         image.verify()  # the checksums; it stops before the one of the end chunk
         stream.seek(0)
-        return None if _PNG_END in stream.read() else "is broken: it ends early"
+        return None if b"IEND\xae\x42\x60\x82" in stream.read() else "is broken: it ends early"
     if image.format == "WEBP":  # opening it has validated the container
         return None
     if image.format in ("JPEG", "MPO") and image.tile and max(image.size) <= _JPEG_MAX_SIDE:
@@ -147,8 +142,11 @@ def _find_damage(image: ImageFile.ImageFile, stream: BinaryIO) -> str | None:
 
 
 def _load_rare(image: ImageFile.ImageFile, _: BinaryIO) -> None:
-    """Decode an image of a rare format, or raise Pillow's error."""
-    if image.format not in _DECODED_BY_DALI_ALONE:
+    """Decode an image of a rare format, or raise Pillow's error.
+
+    DALI's CPU decoder finds the damage of the others by itself: it refused everything that Pillow refused, and more.
+    """
+    if image.format not in ("JPEG", "MPO", "PNG", "WEBP"):
         image.load()
 
 

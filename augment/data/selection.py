@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import BadImage, Dataset, ImageRef, Split, keys_of, known_of, take_images
+from augment.data.dataset import BadImage, Dataset, Split, keys_of, known_of, take_images
 from augment.data.formats.folder import CUT
 from augment.data.images import portable_name
 from augment.support.errors import UserError
@@ -69,9 +69,6 @@ def numbered(values: Sequence[Any]) -> NDArray[np.int64]:
     """Return the number of each value, (N,), in the order in which they come first."""
     numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
     return np.fromiter((numbers[value] for value in values), np.int64, len(values))
-
-
-_GOLDEN = (5**0.5 - 1) / 2
 
 
 def take_fold(
@@ -201,7 +198,7 @@ def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
     if dataset.kind.many_groups:
         # Multiples of the golden ratio are spread evenly over any part of the order, however many are taken: one image
         # of each set of labels would be too many.
-        spread = np.argsort(np.arange(len(strata)) * _GOLDEN % 1, kind="stable")
+        spread = np.argsort(np.arange(len(strata)) * ((5**0.5 - 1) / 2) % 1, kind="stable")
         keep = np.sort(_order(strata, seed, "fraction")[spread[: max(1, round(fraction * len(strata)))]])
     else:
         share = np.maximum(1, np.rint(fraction * np.bincount(strata)))
@@ -258,11 +255,6 @@ def _draw(count: int, seed: int, what: str) -> NDArray[np.float64]:
 def _order(strata: NDArray[np.int64], seed: int, what: str) -> NDArray[np.int64]:
     """Return the indices of images, stratum by stratum, in a random order in each."""
     return np.lexsort((_draw(len(strata), seed, what), strata))
-
-
-def whole_batches(files: Sequence[ImageRef], batch_size: int) -> tuple[ImageRef, ...]:
-    """Repeat images to a whole number of batches, at least 32, so that partial batches do not affect timings."""
-    return tuple(files[i % len(files)] for i in range(max(-(-len(files) // batch_size), 32) * batch_size))
 
 
 def balanced(dataset: Dataset, how: str, seed: int) -> Dataset:

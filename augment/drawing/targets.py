@@ -21,8 +21,6 @@ _COLORS: tuple[Color, ...] = (
 )  # fmt: skip
 LEFT, RIGHT, MIDDLE = _COLORS[1], _COLORS[5], _COLORS[3]
 _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
-# The colors of further classes are mixed with one of these.
-_SHADES = (_BLACK, _WHITE)
 
 _TINT = 0.45  # share of the color in the area of a mask
 _TEXT = 11  # height of text in pixels of the drawing
@@ -34,7 +32,7 @@ def color_of(label: int) -> Color:
     color = _COLORS[number]
     if turn % 3 == 0:
         return color
-    red, green, blue = ((a + b) // 2 for a, b in zip(color, _SHADES[turn % 3 - 1], strict=True))
+    red, green, blue = ((a + b) // 2 for a, b in zip(color, _BLACK if turn % 3 == 1 else _WHITE, strict=True))
     return red, green, blue
 
 

@@ -12,12 +12,13 @@ from augment.params.kinds import (
     ImageSize,
     Number,
     OptionMap,
+    Range,
     Size,
     Text,
     Texts,
+    Values,
 )
 from augment.params.param import DOWNLOADS, IMPORTS, SENDS, WRITES, Interval, Param
-from augment.params.ranges import Range, Values
 from augment.params.settings import (
     check_known,
     parse_named,

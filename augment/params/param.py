@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from augment.support.errors import UserError
 
@@ -45,6 +45,8 @@ class Param(Generic[T]):
     required: bool = False
     reach: str = ""
     aliases: tuple[str, ...] = ()
+
+    _phrase: ClassVar[str]  # what is allowed, where that is always the same
 
     def __post_init__(self) -> None:
         if self.default is not None:
@@ -88,7 +90,7 @@ class Param(Generic[T]):
         raise NotImplementedError
 
     def _allowed(self) -> str:
-        raise NotImplementedError
+        return self._phrase
 
 
 _FLAGS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
@@ -128,13 +130,9 @@ def bounds(within: Interval, above: float = -inf) -> str:
     """Return bounds as the end of a phrase such as "a number ... from 0 to 1"; "" if there are none."""
     low, high = within
     if above > -inf:
-        return f" above {_plain(above)}" + (f" up to {_plain(high)}" if high < inf else "")
+        return f" above {above:.15g}" + (f" up to {high:.15g}" if high < inf else "")
     if within == (-inf, inf):
         return ""
     if high == inf:
-        return f" of at least {_plain(low)}"
-    return f" from {_plain(low)} to {_plain(high)}"
-
-
-def _plain(number: float) -> str:
-    return str(int(number)) if number == int(number) else f"{number:g}"
+        return f" of at least {low:.15g}"
+    return f" from {low:.15g} to {high:.15g}"

@@ -222,14 +222,16 @@ def _next_images(feed: ImageFeed, info: Any) -> tuple[TensorListCPU, NDArray[np.
 
 def _external(feed: Feed) -> list[dict[str, Node]]:
     """Return for each stage the nodes of the values that are fed to it."""
-    names = feed.names()
-    dtypes = [_TYPES[values.dtype.name] for values in feed.values(0)]
+    stages = feed.by_stage((0, 0, 1))
+    dtypes = [_TYPES[values.dtype.name] for stage in stages for values in stage.values()]
     if not dtypes:
-        return [{} for _ in names]
+        return [{} for _ in stages]
     nodes = iter(fn.external_source(feed, num_outputs=len(dtypes), batch=True, batch_info=True, dtype=dtypes))
-    return [{name: next(nodes) for name in stage} for stage in names]
+    return [{name: next(nodes) for name in stage} for stage in stages]
 
 
-_KINDS = (types.FLOAT, types.BOOL, types.INT8, types.INT16, types.INT32, types.INT64,
-          types.UINT8, types.UINT16, types.UINT32, types.UINT64)  # fmt: skip
-_TYPES = {np.dtype(types.to_numpy_type(kind)).name: kind for kind in _KINDS}
+_TYPES = {
+    np.dtype(types.to_numpy_type(kind)).name: kind
+    for kind in (types.FLOAT, types.BOOL, types.INT8, types.INT16, types.INT32, types.INT64,
+                 types.UINT8, types.UINT16, types.UINT32, types.UINT64)
+}  # fmt: skip

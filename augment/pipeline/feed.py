@@ -40,12 +40,8 @@ class Feed:
         self._coming: tuple[_Block, Background[list[Values]]] | None = None
 
     def __call__(self, info: Any) -> list[Values]:
-        """Return the values of batch `info.iteration`, those of every stage one after the other, see `names`."""
+        """Return the values of batch `info.iteration`, those of every stage one after the other."""
         return self.values(info.iteration)
-
-    def names(self) -> list[list[str]]:
-        """Return for each stage what is fed to it, in order."""
-        return [list(values) for values in self._stage_values((0, 0, 1))]
 
     def values(self, iteration: int) -> list[Values]:
         """Return (batch_size, ...) float32, or the type that an op wants, of the batch of that number."""
@@ -71,9 +67,10 @@ class Feed:
         epoch, batch = block[0], block[1] * self._together
         size = self._reading.batch_size
         count = min(self._together, self._batches - batch) * size
-        return [values for stage in self._stage_values((epoch, batch * size, count)) for values in stage.values()]
+        return [values for stage in self.by_stage((epoch, batch * size, count)) for values in stage.values()]
 
-    def _stage_values(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:
+    def by_stage(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:
+        """Return what each stage is fed, by name, for an epoch, a position of a sample in it, and a number of these."""
         plan, draws = self._sampler.plan, self._sampler.draw(*where)
         return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
 

@@ -147,7 +147,8 @@ def add_views(
     Raises:
         UserError: frames are asked for, and a crop does not say which window it takes.
     """
-    if is_decoded_once(plan) and not raw:
+    # Up to two windows are cheaper to decode apart than to cut out of one decoded image.
+    if plan.views.named and not raw and sum(not own.in_common(plan) for own in plan.others) > 1:
         stored, raw = GraphImage(stored, source.placement, seed=0).decode(), True
     views: list[Node] = []
     windows: list[Node] = []
@@ -172,11 +173,6 @@ def add_views(
         first = first or made
         views.append(made[-1] if form.raw or program is not None else normalize(made[-1], own, half=form.half))
     return views, windows, shown
-
-
-def is_decoded_once(plan: Plan) -> bool:
-    """Whether views cut their windows out of one decoded image; up to two windows are cheaper to decode apart."""
-    return bool(plan.views.named) and sum(not own.in_common(plan) for own in plan.others) > 1
 
 
 def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> Node:

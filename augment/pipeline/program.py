@@ -135,7 +135,8 @@ class ProgramFeed(Feed):
         super().__init__(sampler, reading)
         self._program = program
 
-    def _stage_values(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:
+    def by_stage(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:
+        """Return the programs as the only values of one stage."""
         return [{"program": self._program.values(self._sampler, where)}]
 
 

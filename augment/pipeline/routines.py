@@ -11,7 +11,6 @@ from augment.pipeline.feed import Values
 from augment.recipe.stage import Stage
 
 BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
-_FILLS = {"constant": 0, "mean": 1, "noise": 2}
 
 # Quantization of luma and chroma at quality 50, suggested in Annex K of the JPEG standard.
 LUMA = (
@@ -58,7 +57,7 @@ def _downscale(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]
 def _erase(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
     *window, seed = _as_fed(stage, fed, size)
     params = stage.steps[0].params
-    return [*window, *_constants(fed, _FILLS[params["fill"]], params["level"]), seed]
+    return [*window, *_constants(fed, ("constant", "mean", "noise").index(params["fill"]), params["level"]), seed]
 
 
 def _constants(fed: dict[str, Values], *values: float) -> list[Values]:

@@ -14,12 +14,8 @@ from augment.support.errors import UserError, first_line, nearest
 
 # Neither the lines of this project nor those of installed packages are the user's.
 _OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("augment", "trainer"))
-_STDLIB = sysconfig.get_path("stdlib")
-_PACKAGES = re.compile(r"/(site|dist)-packages/")  # a virtual environment may use others' packages
-
 # What DALI makes of an exception in a Python function: its message, and the lines that led to it, the last one first.
 _IN_DALI = re.compile(r"PythonFunction error: (?P<text>.+?)\n\s*At:\n(?P<lines>(?:\s+\S.*\(\d+\): .*\n?)+)", re.DOTALL)
-_LINE = re.compile(r"\s+(?P<file>\S.*)\((?P<number>\d+)\): .*")
 
 
 class OwnCodeError(UserError):
@@ -63,7 +59,7 @@ def describe_raised(error: BaseException) -> str:
     lines = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     if inside := _IN_DALI.search(str(error)):
         text = inside["text"].partition("\n")[0]
-        lines = [(line["file"], int(line["number"])) for line in _LINE.finditer(inside["lines"])][::-1]
+        lines = [(file, int(number)) for file, number in re.findall(r"\s+(\S.*)\((\d+)\): .*", inside["lines"])][::-1]
     elif isinstance(error, ValueError | TypeError) and lines and lines[-1][0].startswith(_OURS):
         text = first_line(error)  # about a mistake in a declaration
     lines = [line for line in lines if not (line[0].startswith((*_OURS, "<")) or "/nvidia/dali/" in line[0])]
@@ -90,4 +86,5 @@ def refuse_in_op(error: BaseException) -> None:
 
 
 def _is_installed(file: str) -> bool:
-    return file.startswith(_STDLIB) or _PACKAGES.search(file) is not None
+    # A virtual environment may use others' packages.
+    return file.startswith(sysconfig.get_path("stdlib")) or bool(re.search(r"/(site|dist)-packages/", file))

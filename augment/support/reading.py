@@ -203,7 +203,7 @@ def locked(file: Path) -> Iterator[FileIO]:
         except OSError as error:
             raise UserError(
                 f"{shown(file.parent)}: needs locks, and this file system has none ({error.strerror}). Allowed: a "
-                "folder on another one, such as with hydra.sweep.dir."
+                "folder on another one, such as with hydra.sweep.dir or data.dir."
             ) from error
         try:
             yield opened

@@ -17,9 +17,6 @@ from augment.support.process import launched
 # SIGUSR1 is what schedulers usually send as a preemption notice.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
-# A shell whose terminal closes passes SIGHUP on, and the kernel sends another one when the shell exits.
-_HANGUP_SECONDS = 1.0
-
 # One of several processes that train together gets a signal twice: itself, and from the process that started it.
 _RELAYED_SECONDS = 5.0
 
@@ -100,7 +97,8 @@ class StopSignals:
         same = _RELAYED_SECONDS if launched() > 1 else 0.0
         if number == signal.SIGHUP:
             leave_closed_terminal()
-            same = max(same, _HANGUP_SECONDS)
+            # A shell whose terminal closes passes it on, and the kernel sends another one when the shell exits.
+            same = max(same, 1.0)
         if same:
             now = monotonic()
             again, self._last = again and now - self._last > same, now

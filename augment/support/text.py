@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from io import TextIOWrapper
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
 # The beginnings of cells that a spreadsheet takes for formulas.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -70,7 +68,7 @@ def keep_names() -> None:
 
 def printable(text: str) -> str:
     """Return a text for a terminal: question marks for control characters, which could move its cursor."""
-    return _CONTROL.sub("?", text)
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "?", text)
 
 
 def clip(text: str, most: int) -> str:

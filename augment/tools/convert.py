@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number, writing
-from augment.data.conversion import FORMATS, Options, convert, settings_of
+from augment.data.conversion import FORMATS, convert, settings_of
 from augment.support.errors import UserError
 from augment.support.text import amount
 
@@ -52,9 +52,8 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.write(f"{amount(foreign, 'image becomes', 'images become')} JPEG\n")
         dataset = select(source, checked)
         log_notices(dataset.notices)
-        form = Options(options.to, options.size, options.quality)
         with writing(f"--out {options.out}"):
-            convert(dataset, options.out, form)
+            convert(dataset, options.out, options.to, size=options.size, quality=options.quality)
         for name, split in (("train", dataset.train), ("val", dataset.val)):
             sys.stdout.write(f"{name}: {amount(len(split), 'image')}\n")
         usage = typed(settings_of(dataset, options.to, options.out))

@@ -41,7 +41,6 @@ _EXAMPLES = """\
   python -m augment export +aug=imagenette                     a recipe
   python -m augment export --run outputs/DATE/RUN --out DIR    the transform that a model was validated with
 """
-_OF_RUNS = ("plugins=", "aug.plugins=")  # overrides that --run allows
 
 
 def export(plan: Plan, folder: Path) -> None:
@@ -67,7 +66,7 @@ def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
     run = options.run
     if run is None:
         return compose_recipe(overrides)
-    if others := [token for token in overrides if not token.lstrip("+").startswith(_OF_RUNS)]:
+    if others := [token for token in overrides if not token.lstrip("+").startswith(("plugins=", "aug.plugins="))]:
         raise UserError(f"--run {run} and {others[0]}: cannot be combined. Allowed: one of them.")
     file = run / "config.yaml"
     if not file.is_file():

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from augment.cli.benchmark import compare
+from augment.cli.benchmark import Row, compare, endless
 from augment.cli.compose import compose
 from augment.cli.parser import Parser, add_measuring_flags, readable_errors
 from augment.pipeline.batch import Batch
-from augment.support.measurement import Row, endless
 from trainer.run.build import make_loaders
 from trainer.run.config import Config, parse_config
 from trainer.tools.bench.training import make_rows

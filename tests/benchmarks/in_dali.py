@@ -13,10 +13,10 @@ from in_torchvision import translate
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import do_not_convert
 
+from augment.cli.benchmark import LeftOutError
 from augment.params import Interval, Size
 from augment.pipeline.graph import Node
 from augment.recipe.steps import Step
-from augment.support.measurement import LeftOutError
 from augment.tools.bench.rows import Setup, image, outputs
 
 Translation = Callable[[Node, Step, Size], Node]

@@ -25,11 +25,11 @@ from in_torchvision import translate
 from PIL import Image
 from torch import Tensor, nn
 
+from augment.cli.benchmark import LeftOutError, Row
 from augment.cli.compose import Recipe
 from augment.cli.parser import readable_errors
 from augment.data.images import open_image, to_rgb
 from augment.pipeline.transform import Transform
-from augment.support.measurement import LeftOutError, Row
 from augment.tools.bench.rows import Setup, row
 
 SIDE = 224  # px, of the images in memory

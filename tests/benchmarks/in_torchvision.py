@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
+from augment.cli.benchmark import LeftOutError
 from augment.params import Values
 from augment.recipe.plan import Plan
 from augment.recipe.steps import Step
-from augment.support.measurement import LeftOutError
 
 if TYPE_CHECKING:
     from augment.tools.bench.rows import Setup

@@ -31,9 +31,9 @@ from torch.utils.data import Dataset
 from torch.utils.dlpack import from_dlpack
 from torchvision.io import ImageReadMode, decode_jpeg, read_file
 
+from augment.cli.benchmark import LeftOutError, Row, Run, consumer
 from augment.cli.parser import readable_errors
 from augment.support.background import in_threads
-from augment.support.measurement import LeftOutError, Row, Run, consumer
 from augment.tools.bench.rows import Setup, cached, loaded
 
 try:

@@ -25,12 +25,12 @@ from pyarrow import parquet
 from torch.utils.data import Dataset
 
 import augment
+from augment.cli.benchmark import LeftOutError, Row, consumer
 from augment.cli.compose import compose_recipe
 from augment.cli.parser import readable_errors
 from augment.data.dataset import Split
 from augment.data.sources import load_dataset
 from augment.pipeline.batch import Batch
-from augment.support.measurement import LeftOutError, Row, consumer
 from augment.support.process import cores
 from augment.tools.convert import main as convert
 

@@ -26,9 +26,9 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import augment
+from augment.cli.benchmark import LeftOutError, Row, consumer
 from augment.cli.compose import compose_recipe
 from augment.cli.parser import readable_errors
-from augment.support.measurement import LeftOutError, Row, consumer
 
 try:
     import albumentations

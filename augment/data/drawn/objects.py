@@ -35,8 +35,6 @@ POINTS = ("top", "left_eave", "right_eave", "left_foot", "right_foot")
 FLIP_PAIRS = ((1, 2), (3, 4))
 # Of what may hide a part of the house, over the short side of the image.
 OTHER_RADIUS_RANGE = (0.08, 0.14)
-_OTHERS = tuple(name for name in CLASSES if name != "house")
-
 # An image and its objects in COCO's form.
 _Described = tuple[dict[str, Any], list[dict[str, Any]]]
 
@@ -99,7 +97,7 @@ def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64
     put(rng, canvas, house, matrix, (traced, 1))
     for _ in range(rng.integers(0, 3)):
         other = view(rng, scene.size, OTHER_RADIUS_RANGE)
-        put(rng, canvas, THINGS[rng.choice(_OTHERS)](rng), other, (traced, 2))
+        put(rng, canvas, THINGS[rng.choice([name for name in CLASSES if name != "house"])](rng), other, (traced, 2))
     (_, walls), (_, roof) = house[-4], house[-3]
     x, y, w = matrix @ np.append(np.stack([roof[1], roof[0], roof[2], walls[3], walls[2]]), np.ones((5, 1)), axis=1).T
     places = (np.stack([x / w, y / w], axis=1) - (OVERSAMPLING - 1) / 2) / OVERSAMPLING

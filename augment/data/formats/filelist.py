@@ -17,9 +17,6 @@ from augment.support.text import from_table_cell, list_some
 # Endings of CSV lists, which have a header, and their separators; all other lists are lines of words.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
-# Between several labels in one cell of a CSV.
-LABELS_SEPARATOR = ";"
-
 _ALLOWED = "a list of images, as text or CSV"
 
 
@@ -129,7 +126,7 @@ def _read_csv(
     lines = []
     for number, row in rows:
         cells = [from_table_cell(row[i]) for i in columns]
-        words = cells if targets else [word.strip() for word in cells[0].split(LABELS_SEPARATOR)]
+        words = cells if targets else [word.strip() for word in cells[0].split(";")]
         lines.append(
             Line(number, from_table_cell(row[path_column]), tuple(filter(None, words)) if not targets else tuple(words))
         )

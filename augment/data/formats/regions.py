@@ -18,7 +18,6 @@ from augment.data.targets.spatial import Digested
 Shape = tuple[NDArray[np.float32], ...] | NDArray[np.int64]
 
 FAR = 1e9  # px, farther than any point of an image
-_BITS = 40  # of the length of a run
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +88,7 @@ def read_runs(code: Any, height: int, width: int) -> Shape:
         for byte in counts.encode():
             value |= (byte - 48 & 31) << shift
             shift += 5
-            if shift > _BITS:
+            if shift > 40:  # bits of a length
                 raise ValueError("a run that is too long")
             if not byte - 48 & 32:
                 value -= (1 << shift) if byte - 48 & 16 else 0

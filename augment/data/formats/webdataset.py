@@ -18,8 +18,6 @@ _BLOCK = 512  # bytes, of which tar is made
 # The files of a sample by their ending.
 Members = dict[str, tarfile.TarInfo]
 
-_MOST_BYTES = 2**20  # of a file with labels
-
 _WHERE = "data.label names where labels are: cls, another ending, or json.FIELD; data.targets names fields of numbers"
 
 
@@ -109,7 +107,7 @@ def _label_reader(stream: BinaryIO, label: str | None, targets: Sequence[str]) -
         for ending, path in ways:
             if ending in members:
                 member = members[ending]
-                if member.size > _MOST_BYTES:
+                if member.size > 2**20:
                     raise UserError(f"{member.name}: has {member.size:,} bytes, which is not a label.")
                 stream.seek(member.offset_data)
                 content = stream.read(member.size)

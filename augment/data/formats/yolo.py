@@ -97,7 +97,11 @@ def _list_images(yolo: YoloFile, split: str) -> list[Path]:
         raise yolo.error(f"has no '{split}'.{suggest(split, map(str, yolo.content)).partition(' Allowed')[0]}")
     files: list[Path] = []
     for name in map(str, given if isinstance(given, list) else [given]):
-        found = _locate(yolo, name)
+        # Relative to `path` in data.yaml, or to its folder, which may have been moved; Roboflow writes
+        # "../train/images" where it should be "train/images".
+        folder = yolo.file.parent
+        tried = [folder / str(yolo.content.get("path") or "") / name, folder / name, folder / name.removeprefix("../")]
+        found = next((path for path in tried if path.exists()), tried[0])
         if found.is_dir():
             files += find_images(found)
         elif found.suffix == ".txt" and found.is_file():
@@ -110,15 +114,6 @@ def _list_images(yolo: YoloFile, split: str) -> list[Path]:
     if not files:
         raise yolo.error(f"{split}: there are no images in {given}.")
     return files
-
-
-def _locate(yolo: YoloFile, name: str) -> Path:
-    """Return the path of a split, relative to `path` in data.yaml, or to its folder, which may have been moved."""
-    folder = yolo.file.parent
-    root = folder / str(yolo.content.get("path") or "")
-    # Roboflow writes "../train/images" where it should be "train/images".
-    tried = [root / name, folder / name, folder / name.removeprefix("../")]
-    return next((path for path in tried if path.exists()), tried[0])
 
 
 def _labels_of(image: Path) -> Path:

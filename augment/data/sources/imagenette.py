@@ -1,6 +1,5 @@
 """The sources `imagenette` and `imagewoof`: ten easy and ten hard classes of ImageNet, downloaded and unpacked once."""
 
-import fcntl
 import logging
 import re
 import sys
@@ -21,6 +20,7 @@ from augment.data.sources.registry import Source, source
 from augment.params import DOWNLOADS, WRITES, Choice, Text, setting
 from augment.support.errors import UserError, first_line
 from augment.support.files import expanded
+from augment.support.reading import locked
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,7 @@ def prepare_archive(archive: Archive, directory: Path) -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with (folder.parent / f".{folder.name}.lock").open("w") as lock:  # it is kept: removing it would be a race
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(folder.parent / f".{folder.name}.lock"):  # it is kept: removing it would be a race
             if folder.exists() and not _holds_splits(folder):
                 raise UserError(f"{folder} has no folders train and val in it; remove it to have it made again.")
             if not folder.exists():

@@ -136,15 +136,14 @@ class Voc(CheckedSource):
 class Pairs(Param[tuple[tuple[str, str], ...]]):
     """A list of pairs of names."""
 
+    _phrase = "a list of pairs, such as [[left_eye,right_eye]]"
+
     def _convert(self, value: object) -> tuple[tuple[str, str], ...] | None:
         if isinstance(value, str) or not isinstance(value, Sequence):
             return None
         pairs = [tuple(pair) for pair in value if isinstance(pair, Sequence) and not isinstance(pair, str)]
         found = tuple((str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2)
         return found if len(found) == len(value) else None
-
-    def _allowed(self) -> str:
-        return "a list of pairs, such as [[left_eye,right_eye]]"
 
 
 @source("points")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from augment.data.dataset import Dataset, ImageRef
+from augment.data.dataset import Dataset
 from augment.data.own.factory import ObjectName, SequenceFactory, object_name
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.targets.kind import known_kinds
@@ -57,7 +57,11 @@ class Own(CheckedSource, LabeledSource):
                 f"data.workers={self.workers}: but other processes cannot import the given objects. Allowed: 0; or a "
                 "function or class of a module, which makes a Dataset in each process."
             )
-        made = [self._factory(key.removeprefix("data."), name) for key, name in self.given().items()]
+        made = []
+        for key, name in self.given().items():
+            further = {"data.options": self.options, f"{key}_options": getattr(self, f"{key[5:]}_options")}
+            given = json.dumps({setting: values or {} for setting, values in further.items()})
+            made.append(SequenceFactory(key, name, given, self.workers))
         same = len(made) == 2 and (repr(self.train), self.train_options) == (repr(self.val), self.val_options)
         options = self.target_options()
         follows = options.kind is not None and options.kind.follows
@@ -74,12 +78,15 @@ class Own(CheckedSource, LabeledSource):
 
         Unless it matters before: bad ones are left out, or copies are kept on one side of a cut.
         """
-
-        def is_due(files: tuple[ImageRef, ...]) -> bool:
-            early = self.skip_bad or self.cuts_val
-            return bool(files) and (early or isinstance(files[0], Path) or getattr(files[0], "is_listed", False))
-
-        return [name for name in ("train", "val") if is_due(getattr(dataset, name).files)]
+        first = {"train": dataset.train.files[:1], "val": dataset.val.files[:1]}
+        early = self.skip_bad or self.cuts_val
+        listed = {
+            name
+            for name, files in first.items()
+            for f in files
+            if isinstance(f, Path) or getattr(f, "is_listed", False)
+        }
+        return [name for name, files in first.items() if files and (early or name in listed)]
 
     # Distinguish 1 and True, which are equal but different arguments; and objects of the same name.
     def __eq__(self, other: object) -> bool:
@@ -87,7 +94,3 @@ class Own(CheckedSource, LabeledSource):
 
     def __hash__(self) -> int:
         return hash(repr(self))
-
-    def _factory(self, split: str, name: str) -> SequenceFactory:
-        options = {f"data.{key}": getattr(self, key) or {} for key in ("options", f"{split}_options")}
-        return SequenceFactory(f"data.{split}", name, json.dumps(options), self.workers)

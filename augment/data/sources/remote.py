@@ -4,7 +4,6 @@ A shard's modification time there stands for its ETag, so that one rename says t
 is, and what is cached of local files, such as indexes, is renewed with it.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line, missing_package, suggest
 from augment.support.files import atomic_path, digest, remove_parts
+from augment.support.reading import locked
 from augment.support.text import amount
 
 # The package for each kind of store, and what stores call that which changes with an object.
@@ -93,8 +93,7 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
     try:
         if not all(shard.is_here for shard in shards.values()):
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / ".lock").open("w") as lock:  # it is kept: removing it would be a race
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with locked(folder / ".lock"):  # it is kept: removing it would be a race
                 _fetch([shard for shard in shards.values() if not shard.is_here], folder, most_gb)
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror or error}, while fetching shards.") from None

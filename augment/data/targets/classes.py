@@ -14,9 +14,6 @@ from augment.data.targets.names import LabeledSplit, TargetOptions, as_lists, fi
 from augment.support.errors import UserError
 from augment.support.lazy import Tensor, torch
 
-# Without names, classes are made up to the highest number; a number beyond this is an id, not a class.
-_MOST = 1_000_000
-
 
 class Classes(Kind):
     """A class for each image: its index."""
@@ -40,7 +37,8 @@ class Classes(Kind):
                     f"{split.key}: {split.name(int(odd[0]))} has {f'{count} labels' if count else 'no label'}{more}. "
                     "Allowed: one, or any number with data.multilabel=true."
                 )
-        names, found = find_names(splits, options, _MOST)
+        # Without names, classes are made up to the highest number; beyond the most, it is an id, not a class.
+        names, found = find_names(splits, options, most=1_000_000)
         return names, [tuple(indices.tolist()) for indices in found]
 
     def fault(self, targets: Sequence[object], names: int) -> str:

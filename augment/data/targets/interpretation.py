@@ -24,9 +24,6 @@ from augment.support.text import amount, list_some, plural
 
 logger = logging.getLogger(__name__)
 
-# A column whose words differ in more than this share of the lines, if there are that many, is not the class.
-_DISTINCT, _DISTINCT_FROM = 0.9, 8
-
 
 def make_dataset(
     splits: Sequence[LabeledSplit], options: TargetOptions | None = None, *, typed: bool = True
@@ -134,8 +131,8 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     words = [word for lines in lists for line in lines.lines for word in line.words]
     point = "" if kind or train.columns or options.classes else next(filter(_is_fraction, words), "")
     numbers = bool(train.columns) or kind == NUMBERS or bool(point)
-    asked = numbers or kind or options.classes or not train.guessed or len(train.lines) < _DISTINCT_FROM
-    if not asked and len({line.words for line in train.lines}) > _DISTINCT * len(train.lines):
+    asked = numbers or kind or options.classes or not train.guessed or len(train.lines) < 8
+    if not asked and len({line.words for line in train.lines}) > 0.9 * len(train.lines):
         raise UserError(
             f"{train.key}: {train.file} has no column 'label', and '{train.column}' differs in nearly every line. "
             "Allowed: data.label=NAME for the class, or data.targets=[NAME] for a number."

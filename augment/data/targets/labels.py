@@ -14,9 +14,6 @@ from augment.data.targets.names import LabeledSplit, Labels, TargetOptions, as_l
 from augment.data.targets.numbers import Rows
 from augment.support.errors import UserError
 
-# As in `classes`; but targets are as long as there are labels, so fewer of these are allowed.
-_MOST = 10_000
-
 # Weights are limited to this and its reciprocal: a very rare label would dominate the loss.
 MAX_LABEL_WEIGHT = 100.0
 
@@ -32,7 +29,8 @@ class LabelSets(Rows):
     ) -> tuple[tuple[str, ...], list[tuple[Target, ...]]]:
         """Return the names of the labels, and the row of each image."""
         splits, options = as_lists(splits, options, self.task)
-        names, found = find_names(splits, options, _MOST)
+        # Targets are as long as there are labels, so fewer of these are allowed than of classes.
+        names, found = find_names(splits, options, most=10_000)
         return names, [_rows(of, split.labels.counts, len(names)) for of, split in zip(found, splits, strict=True)]
 
     def caption(self, target: Any, names: Sequence[str]) -> str:

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from augment.drawing.targets import Drawing
     from augment.pipeline.motion import BatchMotion
 
-# The modes of images whose pixels are labels.
-_LABEL_MODES = ("1", "L", "P")
-
 
 @dataclass(frozen=True)
 class MaskFile:
@@ -76,7 +73,7 @@ class MaskFile:
             with Image.open(self.path) as image:
                 if self.colors:
                     return _of_colors(np.asarray(image.convert("RGB")), self.colors, self.name)
-                if image.mode not in _LABEL_MODES:
+                if image.mode not in ("1", "L", "P"):  # whose pixels are labels
                     hint = " Colors need data.palette=FILE." if image.mode in ("RGB", "RGBA") else ""
                     raise UserError(
                         f"{self.path}: a mask of mode {image.mode}.{hint} Allowed: one label a pixel, 8 bits."

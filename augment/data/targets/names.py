@@ -188,8 +188,6 @@ def mixed(described: Iterable[str], key: str = "") -> UserError:
     return UserError(f"{key}{', and '.join(described)}. Allowed: numbers or names, not both.")
 
 
-_LISTED = 30  # classes that fit into a message
-
 _AT_ONE = " Do labels begin at 1? Then set data.label_offset=1."
 
 
@@ -285,7 +283,7 @@ def read_names(file: str) -> tuple[str, ...]:
 def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
     numbers = {name: number for number, name in enumerate(names)}
     if unknown := next((word for word in split.labels.words if word not in numbers), ""):
-        few = len(names) <= _LISTED
+        few = len(names) <= 30  # which fit into a message
         hint = suggest(unknown, names) if few else f"{nearest(unknown, names)} Allowed: one of {len(names):,} classes."
         raise split.label_error(split.labels.values == split.labels.words.index(unknown), f", which is unknown.{hint}")
     table = np.array([numbers[word] for word in split.labels.words], np.int64)

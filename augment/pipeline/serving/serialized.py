@@ -10,9 +10,6 @@ from augment.recipe.plan import Plan
 
 ENCODED = "encoded"  # name of the input
 
-# Defaults, which can be changed when a pipeline is loaded.
-BATCH_SIZE, THREADS = 64, 4
-
 
 def serialize(plan: Plan, device: Device) -> bytes:
     """Return a plan as a serialized DALI pipeline, for `nvidia.dali.Pipeline.deserialize`.
@@ -24,10 +21,8 @@ def serialize(plan: Plan, device: Device) -> bytes:
         UserError: the plan is random, or has steps besides the crop.
     """
     require_fixed(plan)
-    # A pipeline that is fed by hand has no further batch to prefetch.
-    pipeline = Pipeline(
-        batch_size=BATCH_SIZE, num_threads=THREADS, device_id=None, prefetch_queue_depth=1, exec_dynamic=True
-    )
+    # A pipeline that is fed by hand has no further batch to prefetch. Its size and threads can be changed on loading.
+    pipeline = Pipeline(batch_size=64, num_threads=4, device_id=None, prefetch_queue_depth=1, exec_dynamic=True)
     with pipeline:
         encoded = fn.external_source(name=ENCODED, dtype=types.UINT8, ndim=1)
         image = GraphImage(encoded, Placement(device), seed=0, peek=True)

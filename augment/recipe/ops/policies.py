@@ -1,15 +1,152 @@
-"""Policies that choose at random among steps nested in them, or apply them in a random order.
+"""Policies: published ones, expanded to steps of our own ops, and those that choose among steps nested in them.
 
-Choosing a step only decides whether it applies to a sample, so nested steps are fused with their neighbors like any
-other step.
+Magnitudes of the published ones are torchvision's. RandAugment's go up to 30; in the authors' code and in timm they go
+up to 10, so 9 there is 27 here. Deliberate differences: geometry is resampled bilinearly, and adjacent geometry or
+color ops are resampled or rounded only once; shifts are not rounded to whole pixels; TrivialAugment's largest shift of
+32 pixels is 32/224 of its side; equalize is OpenCV's, whose result differs from Pillow's by 3.5 of 255 levels on
+average over 27 photos, and by 24 on the worst.
 """
+
+import math
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.params import Choice, Interval, Range, Values
-from augment.recipe.kinds import Array
-from augment.recipe.op import combinator
+from augment.params import Choice, Count, Interval, Number, Param, Range, Values
+from augment.recipe.kinds import BORDERS, Array
+from augment.recipe.op import combinator, policy
+
+Steps = dict[str, dict[str, Any]]
+
+_BINS = 31
+_BORDER: dict[str, Param[Any]] = {
+    "border": Choice(default="constant", options=BORDERS, doc="what lies beyond the edges of the image"),
+    "fill": Count(default=128, within=(0, 255), doc="gray level beyond the edges with border constant"),
+}
+
+# The strength of each op at the highest magnitude; for posterize, the number of bits removed.
+_RAND = {"shear": 0.3, "translate": 150 / 331, "rotate": 30.0, "factor": 0.9, "posterize": 4}
+_WIDE = {"shear": 0.99, "translate": 32 / 224, "rotate": 135.0, "factor": 0.99, "posterize": 6}
+
+
+def _op(name: str, parts: Iterable[float], most: dict[str, float], border: dict[str, Any]) -> dict[str, Any]:
+    """Return the step for an op of the papers, by its name there, in snake_case.
+
+    Magnitudes are drawn from `parts`, as shares of the highest, at which each op has the strength `most`.
+    """
+    parts = list(parts)
+    kind, _, axis = name.partition("_")
+    if kind == "shear":
+        slants = [math.degrees(math.atan(part * most["shear"])) for part in parts]
+        other = "y_range" if axis == "x" else "x_range"
+        return {"op": "shear", f"{axis}_range": _signed(slants), other: [0, 0], "center": "corner", **border}
+    if kind == "translate":
+        other = "y_range" if axis == "x" else "x_range"
+        shifts = _signed([part * most["translate"] for part in parts])
+        return {"op": "translate", f"{axis}_range": shifts, other: [0, 0], **border}
+    if kind == "rotate":
+        return {"op": "rotate", "angle_range": _signed([part * most["rotate"] for part in parts]), **border}
+    if kind == "posterize":
+        return {"op": "posterize", "bits_range": {"values": [8 - round(part * most["posterize"]) for part in parts]}}
+    if kind == "solarize":
+        return {"op": "solarize", "threshold_range": {"values": [255 * (1 - part) for part in parts]}}
+    if kind in ("autocontrast", "equalize", "invert"):
+        return {"op": kind}
+    factors = {"values": [1 + sign * part * most["factor"] for part in parts for sign in (-1, 1)]}
+    if kind == "contrast":
+        return {"op": "contrast", "factor_range": factors, "pivot": "mean"}
+    return {"op": {"brightness": "brightness", "color": "saturation", "sharpness": "sharpen"}[kind],
+            "factor_range": factors}  # fmt: skip
+
+
+def _signed(sizes: list[float]) -> dict[str, list[float]]:
+    return {"values": [sign * size for size in sizes for sign in (-1, 1)]}
+
+
+# The ops of RandAugment and TrivialAugment, whose fourteenth op is the identity.
+_OPS = (
+    "shear_x", "shear_y", "translate_x", "translate_y", "rotate", "brightness", "color", "contrast", "sharpness",
+    "posterize", "solarize", "autocontrast", "equalize",
+)  # fmt: skip
+_NOT_IDENTITY = len(_OPS) / (len(_OPS) + 1)
+
+
+@policy(
+    num_ops=Count(default=2, within=(1, 8), doc="number of ops applied in sequence"),
+    magnitude=Number(
+        default=9.0,
+        within=(0, _BINS - 1),
+        doc=f"strength of all ops, from 0 to {_BINS - 1}, as in torchvision; timm's m9 is 27",
+    ),
+    **_BORDER,
+)
+def rand_augment(num_ops: int, magnitude: float, **border: Any) -> Steps:
+    """Apply a few of fourteen ops, all at the same magnitude (RandAugment, Cubuk et al. 2020)."""
+    part = magnitude / (_BINS - 1)
+    steps = {name: _op(name, [part], _RAND, border) for name in _OPS}
+    return {f"{number + 1}": {"op": "one_of", "p": _NOT_IDENTITY, "steps": steps} for number in range(num_ops)}
+
+
+@policy(**_BORDER)
+def trivial_augment(**border: Any) -> Steps:
+    """Apply one of fourteen ops at a random magnitude (TrivialAugment Wide, Mueller and Hutter 2021)."""
+    parts = [bin / (_BINS - 1) for bin in range(_BINS)]
+    steps = {name: _op(name, parts, _WIDE, border) for name in _OPS}
+    return {"1": {"op": "one_of", "p": _NOT_IDENTITY, "steps": steps}}
+
+
+# Pairs of ops from Cubuk et al. 2019, table 9, each with p in tenths and a magnitude of 0..9.
+_IMAGENET = """
+posterize 4 8, rotate 6 9; solarize 6 5, autocontrast 6 -; equalize 8 -, equalize 6 -; posterize 6 7, posterize 6 6;
+equalize 4 -, solarize 2 4; equalize 4 -, rotate 8 8; solarize 6 3, equalize 6 -; posterize 8 5, equalize 10 -;
+rotate 2 3, solarize 6 8; equalize 6 -, posterize 4 6; rotate 8 8, color 4 0; rotate 4 9, equalize 6 -;
+equalize 0 -, equalize 8 -; invert 6 -, equalize 10 -; color 6 4, contrast 10 8; rotate 8 8, color 10 2;
+color 8 8, solarize 8 7; sharpness 4 7, invert 6 -; shear_x 6 5, equalize 10 -; color 4 0, equalize 6 -;
+equalize 4 -, solarize 2 4; solarize 6 5, autocontrast 6 -; invert 6 -, equalize 10 -; color 6 4, contrast 10 8;
+equalize 8 -, equalize 6 -
+"""
+_CIFAR10 = """
+invert 1 -, contrast 2 6; rotate 7 2, translate_x 3 9; sharpness 8 1, sharpness 9 3; shear_y 5 8, translate_y 7 9;
+autocontrast 5 -, equalize 9 -; shear_y 2 7, posterize 3 7; color 4 3, brightness 6 7; sharpness 3 9, brightness 7 9;
+equalize 6 -, equalize 5 -; contrast 6 7, sharpness 6 5; color 7 7, translate_x 5 8; equalize 3 -, autocontrast 4 -;
+translate_y 4 3, sharpness 2 6; brightness 9 6, color 2 8; solarize 5 2, invert 0 -; equalize 2 -, autocontrast 6 -;
+equalize 2 -, equalize 6 -; color 9 9, equalize 6 -; autocontrast 8 -, solarize 2 8; brightness 1 3, color 7 0;
+solarize 4 5, autocontrast 9 -; translate_y 9 9, translate_y 7 9; autocontrast 9 -, solarize 8 3;
+equalize 8 -, invert 1 -; translate_y 7 9, autocontrast 9 -
+"""
+_SVHN = """
+shear_x 9 4, invert 2 -; shear_y 9 8, invert 7 -; equalize 6 -, solarize 6 6; invert 9 -, equalize 6 -;
+equalize 6 -, rotate 9 3; shear_x 9 4, autocontrast 8 -; shear_y 9 8, invert 4 -; shear_y 9 5, solarize 2 6;
+invert 9 -, autocontrast 8 -; equalize 6 -, rotate 9 3; shear_x 9 4, solarize 3 3; shear_y 8 8, invert 7 -;
+equalize 9 -, translate_y 6 6; invert 9 -, equalize 6 -; contrast 3 3, rotate 8 4; invert 8 -, translate_y 0 2;
+shear_y 7 6, solarize 4 8; invert 6 -, rotate 8 4; shear_y 3 7, translate_x 9 3; shear_x 1 6, invert 6 -;
+solarize 7 2, translate_y 6 7; shear_y 8 4, invert 8 -; shear_x 7 9, translate_y 8 3; shear_y 8 5, autocontrast 7 -;
+shear_x 7 2, invert 1 -
+"""
+_FOUND = {"imagenet": _IMAGENET, "cifar10": _CIFAR10, "svhn": _SVHN}
+
+
+@policy(
+    found_on=Choice(default="imagenet", options=tuple(_FOUND), doc="data set on which the policy was searched"),
+    **_BORDER,
+)
+def auto_augment(found_on: str, **border: Any) -> Steps:
+    """Apply one of 25 pairs of ops, each with its own p and magnitude (AutoAugment, Cubuk et al. 2019)."""
+    pairs: Steps = {}
+    for number, pair in enumerate(_FOUND[found_on].replace("\n", " ").strip().split(";"), 1):
+        steps = {}
+        for position, text in enumerate(pair.split(","), 1):
+            name, tenths, magnitude = text.split()
+            part = 0.0 if magnitude == "-" else int(magnitude) / 9
+            steps[f"{position}_{name}"] = {**_op(name, [part], _RAND, border), "p": int(tenths) / 10}
+        pairs[f"pair_{number}"] = {"op": "sequence", "steps": steps}
+    return {"one": {"op": "one_of", "steps": pairs}}
+
+
+# Choosing a nested step only decides whether it applies to a sample, so these are fused with their neighbors like any
+# other step.
 
 Chosen = NDArray[np.int64]
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from nvidia.dali import fn, pipeline_def
 
+from augment.cli.benchmark import LeftOutError, Row, consumer, endless
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import are_paths, read_encoded
-from augment.data.selection import whole_batches
 from augment.pipeline.batch import Batch
 from augment.pipeline.graph import GraphImage, Node, Placement
 from augment.pipeline.loader import Loader
@@ -19,12 +19,8 @@ from augment.pipeline.placement import place
 from augment.pipeline.reading import Order
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import Aug, Step
-from augment.support.measurement import LeftOutError, Row, consumer, endless
 from augment.support.text import amount
 from augment.tools._photos import find_photos
-
-# More would exceed the page cache of a small machine and change no row's speed.
-_MOST_IMAGES = 20_000
 
 
 @dataclass(frozen=True)
@@ -51,8 +47,8 @@ class Setup:
 
     @cached_property
     def images(self) -> Sequence[ImageRef]:
-        """The images, each once."""
-        return find_photos(self.flags.photos, self.default, _MOST_IMAGES, check=False)
+        """The images, each once; more would exceed the page cache of a small machine and change no row's speed."""
+        return find_photos(self.flags.photos, self.default, 20_000, check=False)
 
     @property
     def batch_size(self) -> int:
@@ -61,8 +57,9 @@ class Setup:
 
     @cached_property
     def files(self) -> tuple[ImageRef, ...]:
-        """The images of an epoch, in whole batches."""
-        return whole_batches(self.images, self.batch_size)
+        """The images, repeated to whole batches, at least 32, so that partial batches do not affect timings."""
+        batches = max(-(-len(self.images) // self.batch_size), 32)
+        return tuple(self.images[index % len(self.images)] for index in range(batches * self.batch_size))
 
     def paths(self) -> list[str]:
         """Return the files, for rows that read nothing else.

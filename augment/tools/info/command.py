@@ -39,10 +39,9 @@ def main(arguments: Sequence[str]) -> int:
         from augment.drawing.text import DPI, save_figure
         from augment.support.files import write_json
         from augment.tools.info.figure import draw
-        from augment.tools.info.findings import find_problems
         from augment.tools.info.scan import as_trained, find_copies, scan_images
         from augment.tools.info.summary import Info
-        from augment.tools.info.text import report
+        from augment.tools.info.text import find_problems, report
 
         data = source.load()
         log_notices(data.notices)

@@ -66,10 +66,7 @@ _MODES = {
     "PA": "palette with alpha", "I": "16 bit gray", "I;16": "16 bit gray", "I;16B": "16 bit gray",
 }  # fmt: skip
 
-_THREADS = 8
 _CHUNK = 32  # images that a thread examines in a row
-_PROGRESS_FROM = 500  # images
-_BLANK = 2.0  # standard deviation in gray levels, below which an image has a single color
 _SIDE, _LOW = 32, 8
 _DRAFT = 64  # px, least size of a JPEG decoded at reduced size; the decoder's averages over blocks are good enough
 
@@ -91,14 +88,14 @@ def scan_images(images: Sequence[ImageRef], faults: Mapping[ImageRef, str] = Map
     their size where that is enough. 60 bytes are kept per image; beyond that, each thread needs memory for one image.
     """
     facts, starts = np.zeros(len(images), FACTS), range(0, len(images), _CHUNK)
-    threads = max(_THREADS, cores())
+    threads = max(8, cores())
 
     def examined(start: int) -> list[tuple[Any, ...]]:
         return [examine(image)[0] for image in images[start : start + _CHUNK]]
 
     with (
         strict_pillow(),
-        progress_bar(quiet=len(images) <= _PROGRESS_FROM) as progress,
+        progress_bar(quiet=len(images) <= 500) as progress,
         in_threads(examined, starts, threads, ahead=2 * threads) as scanned,
     ):
         task = progress.add_task("Scanning images", total=len(images))
@@ -138,8 +135,8 @@ def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tup
         width, height = height, width
     luma = read_luma(image, orientation)
     digest = int.from_bytes(blake2b(data, digest_size=8).digest())
-    looks, named = perceptual_hash(luma), _MODES.get(mode, mode)
-    return ("", width, height, len(data), form, named, orientation, digest, looks, float(luma.std()) < _BLANK), luma
+    looks, named, blank = perceptual_hash(luma), _MODES.get(mode, mode), float(luma.std()) < 2  # gray levels
+    return ("", width, height, len(data), form, named, orientation, digest, looks, blank), luma
 
 
 def read_luma(image: Image.Image, orientation: int = 1) -> Luma:
@@ -179,10 +176,8 @@ def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Fa
 Pairs = NDArray[np.int64]  # (P, 2) indices, the smaller first; those of train come before those of val
 
 MAX_BITS = 6
-_MIN_CORRELATION = 0.97
 _BYTES = 8
 _SHARED = _BYTES - MAX_BITS  # bytes that are equal in any two hashes that differ in at most MAX_BITS bits
-_SMALLEST = 16  # px of the short side, below which similar images look the same
 _MOST = 100_000  # candidate pairs, at most
 
 
@@ -201,7 +196,8 @@ def find_copies(images: Sequence[ImageRef], facts: Facts) -> Copies:
     _, first, inverse = np.unique(facts["digest"][good], return_index=True, return_inverse=True)
     original = good[first[inverse]]
     seen = facts[first := np.unique(original)]
-    first = first[~seen["blank"] & (np.minimum(seen["width"], seen["height"]) >= _SMALLEST)]
+    # Similar images of a shorter side than 16 px look the same.
+    first = first[~seen["blank"] & (np.minimum(seen["width"], seen["height"]) >= 16)]
     candidates, complete = near_hashes(facts["looks"][first])
     return Copies(np.stack([original, good], 1)[original < good], _confirmed(images, first[candidates]), complete)
 
@@ -254,7 +250,5 @@ def _confirmed(images: Sequence[ImageRef], pairs: Pairs) -> Pairs:
             if luma is not None:
                 centered = (luma - luma.mean()).ravel()
                 levels[index] = centered / np.linalg.norm(centered)
-    kept = [
-        (a, b) for a, b in pairs.tolist() if a in levels and b in levels and levels[a] @ levels[b] >= _MIN_CORRELATION
-    ]
+    kept = [(a, b) for a, b in pairs.tolist() if a in levels and b in levels and levels[a] @ levels[b] >= 0.97]
     return np.array(kept, np.int64).reshape(-1, 2)

@@ -1,7 +1,7 @@
 """Statistics of a data set, from its targets and from a scan of its images.
 
-A further kind of target adds its statistics here, its likely problems to `findings`, its table to `text` and its chart
-to `figure`, each next to those of classes and numbers.
+A further kind of target adds its statistics here, its table and its likely problems to `text`, and its chart to
+`figure`, each next to those of classes and numbers.
 """
 
 from collections import Counter
@@ -26,8 +26,6 @@ from augment.support.errors import UserError
 from augment.support.process import cores
 from augment.support.text import amount
 from augment.tools.info.scan import Copies, Facts, Pairs, tally
-
-_PROGRESS_FROM = 500  # masks
 
 
 @dataclass
@@ -68,7 +66,7 @@ def _pixels(split: Split, classes: int) -> _Counted:
     images, amounts = np.zeros((2, classes), np.int64)
     ignored: list[float] = []
     with (
-        progress_bar(quiet=len(split) <= _PROGRESS_FROM) as progress,
+        progress_bar(quiet=len(split) <= 500) as progress,
         in_threads(_histogram, split.targets, cores()) as read,
     ):
         for counts in progress.track(read, len(split), description="Reading masks"):
@@ -106,13 +104,8 @@ def _points(split: Split, classes: int) -> _Counted:
     return (images, images), {"points": labeled.sum(axis=1)}, {"no points": int((~labeled.any(axis=1)).sum())}
 
 
-def plain(inside: Inside, names: Sequence[str]) -> dict[str, Any]:
-    """Return everything as plain values, for JSON."""
-    amounts = {
-        name: dict(zip(SPLITS, row, strict=True)) for name, row in zip(names, inside.amounts.tolist(), strict=True)
-    }
-    counts = {name: dict(zip(SPLITS, of, strict=True)) for name, of in inside.counts.items()}
-    return {inside.unit: amounts, "spread": inside.spreads(), "counts": counts}
+def _by_split(values: Sequence[int]) -> dict[str, int]:
+    return dict(zip(SPLITS, values, strict=True))
 
 
 LISTED = 24  # classes, up to which all are listed; of more, only half as many of the largest and of the smallest
@@ -258,16 +251,18 @@ class Info:
             {"pairs": [[names[a], names[b]] for a, b in pairs.tolist()]}
             for pairs in (self.copies.same, self.copies.alike)
         )
+        inside: dict[str, Any] = {}
+        if self.inside is not None:
+            amounts = dict(zip(self.names, map(_by_split, self.inside.amounts.tolist()), strict=True))
+            counts = {name: _by_split(of) for name, of in self.inside.counts.items()}
+            inside = {"inside": {self.inside.unit: amounts, "spread": self.inside.spreads(), "counts": counts}}
         return {
             "source": self.source,
             "task": data.task,
             "size": self.size.plain,
             "images": {"train": len(data.train), "val": len(data.val)},
-            "classes": {
-                name: dict(zip(SPLITS, row, strict=True))
-                for name, row in zip(self.names, self.counts.tolist(), strict=False)
-            },
-            **({} if self.inside is None else {"inside": plain(self.inside, self.names)}),
+            "classes": dict(zip(self.names, map(_by_split, self.counts.tolist()), strict=False)),
+            **inside,
             "numbers": self.numbers,
             **{name: {split: self.spread(of, split) for split in SPLITS} for name, of in self.sides.items()},
             "formats": self.frequent("format"),

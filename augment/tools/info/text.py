@@ -1,20 +1,23 @@
-"""Describe a data set as text for the terminal."""
+"""Describe a data set as text for the terminal, and find its likely problems, with a remedy where there is one."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from augment.data.faults import CONVERT, NOT_DECODED
+from augment.data.formats.folder import describe_nested
 from augment.data.images import name_of
+from augment.data.sources.loading import describe_foreign
 from augment.recipe.steps import SPLITS
-from augment.support.text import clip, short_number
-from augment.tools.info.findings import DataFinding
+from augment.support.text import amount, clip, list_some, plural, short_number
 from augment.tools.info.summary import LISTED, Info, Inside
 
 _FILES = 10  # files named per list, at most
 _WIDEST = 40  # characters of a class name, at most
 
 
-def report(info: Info, findings: Sequence[DataFinding]) -> str:
+def report(info: Info, findings: Sequence["DataFinding"]) -> str:
     """Return statistics, then findings."""
     lines = [info.headline, "", *_table(info), "", *_figures(info), ""]
     lines += _named("cannot be used", [f"{name_of(info.images[index])} {fault}" for index, fault in info.faults])
@@ -93,3 +96,180 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join([row[0].ljust(first), *(cell.rjust(max(w, 6)) for cell, w in zip(row[1:], others, strict=True))])
         for row in rows
     ]
+
+
+IMBALANCE = 5.0  # train images of the largest class / those of the smallest
+FEW = 10  # train images of a class
+VAL_SHARES = (0.05, 0.4)
+DUPLICATE_SHARE = 0.01  # of duplicates within a split
+LARGE = 3.0  # median short side / that of aug.size
+LONG = 3.0  # longer side / shorter side
+
+
+_HAVE, _ARE = ("has", "have"), ("is", "are")
+
+# What is reported of some images, from which share of all on.
+_OF_IMAGES = {
+    "small": (0.1, _HAVE, "a short side below aug.size={size}: enlarging costs time and adds no detail."),
+    "aspect": (
+        0.01,
+        _ARE,
+        f"more than {LONG:g} times as long as wide, so that a square crop shows only a small part; the longest is "
+        "{longest}.",
+    ),
+    "alpha": (
+        0,
+        _ARE,
+        "partly transparent. Alpha is dropped, which reveals hidden colors; composite the images onto a background "
+        "first.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class DataFinding:
+    """A likely problem."""
+
+    kind: str  # for programs
+    text: str  # one or two sentences
+
+
+def find_problems(info: Info, *, skip_bad: bool | None = None, convert: str = "") -> list[DataFinding]:
+    """Return likely problems, the most severe first.
+
+    `skip_bad` is None if the source has no such setting; `convert` are overrides that select the data, for a command.
+    """
+    return [
+        *(DataFinding("structure", f"Training refuses to start: {problem}") for problem in info.data.problems),
+        *_unusable(info, skip_bad),
+        *_leaks(info),
+        *(_numbers(info) if info.data.task == "regress" else _classes(info)),
+        *_splits(info),
+        *(_images(info, convert) if info.good.any() else ()),
+    ]
+
+
+def _unusable(info: Info, skip_bad: bool | None) -> Iterator[DataFinding]:
+    if text := describe_foreign(info.data):
+        yield DataFinding("formats", f"{text}.")
+    if bad := len(info.faults):
+        they, them = plural(bad, "it is", "they are"), plural(bad, "it", "them")
+        remedy = {
+            None: f"Repair or remove {them}.",
+            False: f"Training refuses to start until {they} repaired or removed; data.skip_bad=true skips {them}.",
+            True: f"Training skips {them} (data.skip_bad=true).",
+        }[skip_bad]
+        other = f" Of other formats, {CONVERT}." if any(NOT_DECODED in reason for _, reason in info.faults) else ""
+        yield DataFinding(
+            "unreadable", f"{amount(bad, 'image')} of {len(info.images):,} cannot be used. {remedy}{other}"
+        )
+
+
+def _leaks(info: Info) -> Iterator[DataFinding]:
+    """Find images of val that are in train, and duplicates with different targets."""
+    why = "This inflates the scores on val; remove such images from one of the splits."
+    looks = (
+        f"judging by their looks: re-encoded, resized, or almost the same scene. {why} Images that are naturally alike "
+        "(scans, icons, video frames) count, too: see the pairs in the figure. Where val is cut from train, data.group "
+        "keeps images of one video, patient or scene on one side."
+    )
+    for kind, counts, how in (("leak", info.same, f"byte for byte. {why}"), ("near_leak", info.alike, looks)):
+        if leaked := counts["val_in_train"]:
+            yield DataFinding(
+                kind, f"{_part(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
+            )
+    what = "labels" if info.data.task in ("classify", "multilabel") else info.data.kind.units
+    alike = "is wrong, unless they are naturally alike (scans, icons, video frames)"
+    for kind, pairs, which, wrong in (
+        ("contradiction", info.copies.same, "copies of a file have", "must be wrong"),
+        ("near_contradiction", info.copies.alike, "two images that look the same have", alike),
+    ):
+        if odd := info.contradicting(pairs):
+            times, example = amount(len(odd), "time"), " and ".join(map(info.describe, odd[0]))
+            yield DataFinding(kind, f"{times}, {which} different {what}, of which one {wrong}: {example}.")
+
+
+def _classes(info: Info) -> Iterator[DataFinding]:
+    names, (train, val), noun = info.names, info.counts.T, info.data.noun
+    several = info.data.task == "multilabel" or info.data.kind.follows
+    if len(names) == 1 and not several:
+        yield DataFinding("one_class", f"There is only one class: nothing to classify{describe_nested(info.data)}.")
+    for kind, which, what in (
+        ("missing_in_train", train == 0, "no image in train and cannot be learned"),
+        ("missing_in_val", (val == 0) & bool(len(info.data.val)), "no image in val and cannot be scored"),
+        ("tiny", (train > 0) & (train < FEW), f"fewer than {FEW} images in train, too few to learn from"),
+    ):
+        if count := int(which.sum()):
+            listed = list_some((f"{names[i]} ({train[i]})" for i in np.flatnonzero(which).tolist()), most=3)
+            yield DataFinding(kind, f"{amount(count, noun)} {plural(count, *_HAVE)} {what}: {listed}.")
+    most, least = int(train.argmax()), int(np.where(train, train, train.max()).argmin())
+    if not several and train[most] >= IMBALANCE * max(train[least], 1):
+        yield DataFinding(
+            "imbalance",
+            f"Train has {train[most]:,} images of {names[most]} but only {train[least]:,} of {names[least]}, a ratio "
+            f"of {train[most] / train[least]:.0f} to 1; data.balance=oversample or data.balance=weights compensates "
+            "for that.",
+        )
+
+
+def _numbers(info: Info) -> Iterator[DataFinding]:
+    for name, spread in info.numbers.items():
+        train, val = spread["train"], spread.get("val", spread["train"])
+        if not train["std"]:
+            yield DataFinding(
+                "constant", f"{name} is {train['mean']:.4g} for every train image: there is nothing to learn."
+            )
+        elif val["max"] > train["max"] + train["std"] or val["min"] < train["min"] - train["std"]:
+            in_val, in_train = (f"{of['min']:.4g}..{of['max']:.4g}" for of in (val, train))
+            yield DataFinding("range", f"{name} is {in_val} in val but {in_train} in train: models extrapolate poorly.")
+
+
+def _splits(info: Info) -> Iterator[DataFinding]:
+    count, total = len(info.data.val), len(info.images)
+    share = count / total
+    if count and not VAL_SHARES[0] <= share <= VAL_SHARES[1]:
+        side = "few to score on" if share < VAL_SHARES[0] else "many that could be used for training"
+        text = f"val has {count:,} of {total:,} images ({_percent(share)}), {side}; 10 to 30% is usual."
+        yield DataFinding("val_share", text)
+    copies, alike = ("is a byte-for-byte copy of another", "are byte-for-byte copies of others"), ("looks", "look")
+    for split in SPLITS:
+        total = max(len(getattr(info.data, split)), 1)
+        for kind, counts, verbs, end in (
+            ("duplicates", info.same, copies, "in it."),
+            ("near_duplicates", info.alike, alike, "like another one in it: copies, or naturally alike."),
+        ):
+            if (count := counts[f"within_{split}"]) and count >= DUPLICATE_SHARE * total:
+                yield DataFinding(kind, f"{_part(count, total, *verbs, noun=f'{split} image')} {end}")
+
+
+def _images(info: Info, convert: str) -> Iterator[DataFinding]:
+    facts, short_side, size, usable = info.facts, info.sides["short_side"], min(info.size), int(info.good.sum())
+    median = info.spread(short_side)["median"]
+    if median > LARGE * size:
+        smaller = f": python -m augment convert {convert} --to webdataset --out DIR --size {2 * size}"
+        yield DataFinding(
+            "large",
+            f"Half of the images have a short side of {median:.0f} px or more, {median / size:.1f} times "
+            f"aug.size={info.size.plain}; smaller copies decode faster{'' if info.data.kind.follows else smaller}",
+        )
+    lengths = np.maximum(info.sides["aspect"], 1 / info.sides["aspect"])
+    longest = info.describe(int(np.argmax(lengths)))
+    for kind, which in {
+        "small": info.good & (short_side < size),
+        "aspect": lengths > LONG,
+        "alpha": np.array(["alpha" in mode for mode in facts["mode"]]),
+    }.items():
+        least, verbs, what = _OF_IMAGES[kind]
+        if (count := int(which.sum())) and count >= least * usable:
+            text = what.format(size=info.size.plain, longest=longest)
+            yield DataFinding(kind, f"{_part(count, len(which), *verbs)} {text}")
+
+
+def _part(count: int, total: int, one: str, several: str, noun: str = "image") -> str:
+    """Return a part with its share and the form of a verb that goes with it: "3 of 20 images (15%) are"."""
+    return f"{count:,} of {amount(total, noun)} ({_percent(count / total)}) {plural(count, one, several)}"
+
+
+def _percent(share: float) -> str:
+    """Return a share in [0, 1] as a percentage with two digits."""
+    return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from augment.cli.benchmark import compare
+from augment.cli.benchmark import LeftOutError, Result, Row, Run, compare, consumer
 from augment.support.errors import UserError
-from augment.support.measurement import LeftOutError, Result, Row, Run, consumer
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 

@@ -10,10 +10,9 @@ from augment.data.dataset import Dataset, Split, Target, Task
 from augment.drawing.text import save_figure
 from augment.params import Size
 from augment.tools.info.figure import draw
-from augment.tools.info.findings import find_problems
 from augment.tools.info.scan import FACTS, Copies
 from augment.tools.info.summary import Info
-from augment.tools.info.text import report
+from augment.tools.info.text import find_problems, report
 
 Pairs = tuple[tuple[int, int], ...]
 

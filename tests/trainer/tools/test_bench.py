@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from fakes import needs_gpu
 
+from augment.cli.benchmark import Result, Row, Timing
 from augment.cli.compose import compose
-from augment.support.measurement import Result, Row, Timing
 from trainer.run.config import parse_config
 from trainer.tools.bench.command import main
 from trainer.tools.bench.training import verdict

@@ -7,10 +7,9 @@ from functools import partial
 from itertools import islice, repeat
 from typing import Any, cast
 
-from augment.cli.benchmark import compare
+from augment.cli.benchmark import LeftOutError, Result, Row, Run, compare, consumer, endless
 from augment.pipeline.batch import Batch
 from augment.support.console import text_console
-from augment.support.measurement import LeftOutError, Result, Row, Run, consumer, endless
 from augment.support.secrets import as_written, masked
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import ParamScheduler

@@ -12,7 +12,7 @@ import pytest
 from nvidia.dali import fn, pipeline_def
 from PIL import Image
 
-from augment.data.conversion import Options, convert, settings_of
+from augment.data.conversion import convert, settings_of
 from augment.data.dataset import Dataset, Split, Target
 from augment.data.images import read_encoded
 from augment.data.sources import parse_data
@@ -69,7 +69,7 @@ CASES = [("folder", "classes"), *(("webdataset", name) for name in GIVEN)]
 def test_converted_data_is_identical(to: str, name: str, image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("augment.data.conversion._SHARD", TINY)
     dataset = given(name, image_files)
-    convert(dataset, OUT, Options(to))
+    convert(dataset, OUT, to)
     assert len(list(OUT.glob("train-*.tar"))) > 2 or to == "folder"
     written = parse_data(settings_of(dataset, to, OUT)).load()
     assert written.task == dataset.task
@@ -98,7 +98,7 @@ def test_what_is_written_wrongly_is_detected(
 
     monkeypatch.setattr("augment.data.conversion.parse_data", parse)
     with pytest.raises(UserError, match="what was written differs when read back: train"):
-        convert(given(name, image_files), OUT, Options(to))
+        convert(given(name, image_files), OUT, to)
     assert not OUT.exists()
 
 
@@ -126,17 +126,17 @@ def test_a_conversion_that_stops_leaves_nothing_and_starts_anew(
     dataset = given("classes", image_files)
     broken = replace(dataset, val=Split((Failing("a", error),), (0,)))
     with pytest.raises(raised, match=message):
-        convert(broken, OUT, Options("webdataset"))
+        convert(broken, OUT, "webdataset")
     assert not list(Path().glob("[.m]*"))
     OUT.mkdir()
-    convert(dataset, OUT, Options("webdataset"))
+    convert(dataset, OUT, "webdataset")
 
 
 def test_other_content_of_a_folder_is_kept(image_files: Split) -> None:
     OUT.mkdir()
     (OUT / "mine.txt").touch()
     with pytest.raises(UserError, match=r"^--out my photos: exists and is not empty\. Allowed: a new or empty folder"):
-        convert(given("classes", image_files), OUT, Options("folder"))
+        convert(given("classes", image_files), OUT, "folder")
     assert [file.name for file in OUT.iterdir()] == ["mine.txt"]
 
 
@@ -156,7 +156,7 @@ def test_names_that_cannot_be_written_are_refused(
 ) -> None:
     split = replace(image_files, targets=(0 if task == "classify" else (0.0, 1.0),) * len(image_files))
     with pytest.raises(UserError, match=message):
-        convert(Dataset((name, "b"), split, split, task), OUT, Options(to))
+        convert(Dataset((name, "b"), split, split, task), OUT, to)
     assert not OUT.exists()
 
 
@@ -179,7 +179,7 @@ def test_larger_images_are_reduced_to_a_short_side() -> None:
     sizes = {"wide": (90, 60), "tall": (33, 80), "small": (20, 90), "turned": (80, 60)}
     ramp = Image.linear_gradient("L").convert("RGB")
     images = {name: (ramp.resize(size), 6 if name == "turned" else 1) for name, size in sizes.items()}
-    convert(write_photos(**images), OUT, Options("folder", size=30))
+    convert(write_photos(**images), OUT, "folder", size=30)
     found = {file.stem.split("_")[1]: file for file in (OUT / "train/a").iterdir()}
     reduced = {name: Image.open(BytesIO(file.read_bytes())).size for name, file in found.items()}
     assert reduced == {"wide": (45, 30), "tall": (30, 73), "small": (20, 90), "turned": (30, 40)}
@@ -193,7 +193,7 @@ def test_larger_images_are_reduced_to_a_short_side() -> None:
 
 def test_dali_reads_the_shards(image_files: Split) -> None:
     classes = given("classes", image_files)
-    convert(classes, OUT, Options("webdataset"))
+    convert(classes, OUT, "webdataset")
 
     @pipeline_def(batch_size=3, num_threads=1, device_id=None)
     def pipeline() -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from augment.data.dataset import Dataset, Split, Task
+from augment.data.dataset import Dataset, Split
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import known_kinds
 from augment.data.targets.names import LabeledSplit, Labels, TargetOptions
@@ -49,7 +49,7 @@ def understand(values: Any, val: Any = None, *, task: str = "", **options: Any) 
          tuple(tuple(map(float, row)) for row in FLAGS)),
     ],
 )  # fmt: skip
-def test_unambiguous_arrays(values: Any, options: Any, task: Task, names: Any, train: Any) -> None:
+def test_unambiguous_arrays(values: Any, options: Any, task: str, names: Any, train: Any) -> None:
     splits = (Split(tuple(Path(f"{key}{i}") for i in range(len(train))), train) for key in ("train", "val"))
     assert understand(values, **options) == Dataset(names, *splits, task)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from augment.data.dataset import Dataset, Task
+from augment.data.dataset import Dataset
 from augment.data.formats.filelist import Lines, read_list
 from augment.data.targets.interpretation import make_list_dataset
 from augment.data.targets.kind import known_kinds
@@ -18,7 +18,7 @@ def write(folder: Path, name: str, rows: list[str], targets: tuple[str, ...] = (
     return read_list("data.train", file, image=None, label=label, targets=targets)
 
 
-def understand(train: Lines, val: Lines, *, task: Task | None, classes: tuple[str, ...] | None) -> Dataset:
+def understand(train: Lines, val: Lines, *, task: str | None, classes: tuple[str, ...] | None) -> Dataset:
     images = [[Path(line.path) for line in lines.lines] for lines in (train, val)]
     return make_list_dataset(
         (train, val), images, TargetOptions(known_kinds().get(task or ""), classes, names=train.columns)

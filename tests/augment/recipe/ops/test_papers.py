@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from rendering import SIZE, Pixels, draws_of, plan_of, read, render, rounding
 
-from augment.recipe.ops.papers import _FOUND, _RAND, _WIDE, _op, auto_augment, rand_augment, trivial_augment
+from augment.recipe.ops.policies import _FOUND, _RAND, _WIDE, _op, auto_augment, rand_augment, trivial_augment
 
 autoaugment = pytest.importorskip("torchvision.transforms.autoaugment")
 BILINEAR = autoaugment.InterpolationMode.BILINEAR

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from augment.support.measurement import LeftOutError, Result, Row, Timing, consumer, take_turns
+from augment.cli.benchmark import LeftOutError, Result, Row, Timing, consumer, take_turns
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 
