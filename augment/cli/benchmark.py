@@ -21,8 +21,6 @@ from augment.support.files import installed_version, write_json
 from augment.support.process import cores, keep_freed_memory, own_seconds
 from augment.support.text import amount
 
-_PACKAGES = ("torch", "nvidia-dali-cuda120", "torchvision", "timm")
-
 Run = Callable[[int], int]  # runs so many batches, without waiting for the GPU; returns the number of images
 
 
@@ -199,7 +197,8 @@ def compare(
         plain[-1]["rounds"] = [vars(timing) for timing in result.timings]
     console = table_console()
     console.print(table)
-    versions = {"python": platform.python_version(), **{name: installed_version(name) for name in _PACKAGES}}
+    packages = ("torch", "nvidia-dali-cuda120", "torchvision", "timm")
+    versions = {"python": platform.python_version(), **{name: installed_version(name) for name in packages}}
     whole = {"headline": headline, **settings, "cores": cores(), "versions": versions, "rows": plain}
     folder = flags.out or Path(f"outputs/bench-{datetime.now():%Y-%m-%d-%H-%M-%S}")
     with writing(f"--out {folder}"):  # the table is printed in any case

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 # Hydra's name for a recipe that is not in a file of conf/aug.
 _GIVEN = "given"
 
-# Key of a step of a recipe.
-_STEP = re.compile(r"aug\.(train|val)\.[^.]+")
-
 # Hydra's state is global: threads that compose take turns.
 _COMPOSING = RLock()
 
@@ -110,7 +107,7 @@ def _check_choices(tokens: Sequence[str]) -> None:
             raise UserError(f"{key}: chosen twice, {chosen[key]} and {value}. Allowed: once.")
         if key in groups:
             chosen[key] = value
-        if value is None and _STEP.fullmatch(key):  # a bare step of a file applies always
+        if value is None and re.fullmatch(r"aug\.(train|val)\.[^.]+", key):  # a bare step of a file applies always
             raise UserError(
                 f"{key}: null is not allowed. Allowed: parameters, such as {{p: 0}}; or ~{key}, which removes it."
             )

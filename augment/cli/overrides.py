@@ -106,9 +106,6 @@ def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[
     return f"{key}: {given}{text}.{near} Allowed: {_RESOLVED}."
 
 
-# The start of a value, or of one of the values of a sweep.
-_HOME = re.compile(r"(?<=[=,])~/")
-
 # A value without syntax that Hydra accepts only in quotes, because of an umlaut or another sign without a meaning in
 # its grammar; or a range of files, train-{000..009}.tar, or the query of a URL.
 _TO_QUOTE = re.compile(
@@ -168,7 +165,8 @@ def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> st
 
 def _readable(token: str) -> str:
     """Return an override as Hydra's grammar can read it: umlauts and the like in quotes, ~ expanded."""
-    key, equals, value = _HOME.sub(lambda _: f"{Path.home()}/", token).partition("=")
+    # At the start of a value, or of one of the values of a sweep.
+    key, equals, value = re.sub(r"(?<=[=,])~/", lambda _: f"{Path.home()}/", token).partition("=")
     return f'{key}="{value}"' if equals and _TO_QUOTE.fullmatch(value) else f"{key}{equals}{value}"
 
 

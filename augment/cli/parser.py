@@ -32,8 +32,6 @@ INTERRUPTED = 130  # exit code of what Ctrl-C or another signal interrupted, as 
 
 TRUST_FLAG = "--trust"
 
-_WIDE = 100_000  # columns of a table in a file or a pipe
-
 
 class _Printable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
@@ -145,7 +143,7 @@ def table_console() -> "Console":
     """Return a console for tables; in a file or a pipe they are as wide as necessary, so that no name is cut."""
     from augment.support.console import PlainConsole  # takes a while to import
 
-    return PlainConsole(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE)
+    return PlainConsole(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100_000)
 
 
 @contextmanager

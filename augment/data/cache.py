@@ -15,8 +15,6 @@ from augment.support.console import progress_bar
 from augment.support.files import write_atomically
 from augment.support.process import cores
 
-logger = logging.getLogger(__name__)
-
 Image = TypeVar("Image", bound=ImageRef)
 
 _VERSION = b"6\n"  # the first line; increase it when a verdict changes
@@ -112,7 +110,8 @@ class _Lines:
                     stream.write(b"".join([b"\n\0\n", *self._rows]))  # the last row may be incomplete
             self._anew = False
         except OSError as error:  # the next start is slower
-            logger.info("%s: not written (%s), so the files are checked again next time", self._cache, error.strerror)
+            notice = "%s: not written (%s), so the files are checked again next time"
+            logging.getLogger(__name__).info(notice, self._cache, error.strerror)
         self._rows, self._written = [], monotonic()
 
 

@@ -20,7 +20,6 @@ from augment.data.targets.kind import Target as Target
 from augment.data.targets.labels import LABELS
 from augment.support.errors import UserError
 
-T = TypeVar("T")
 V = TypeVar("V")
 
 
@@ -84,7 +83,7 @@ def keys_of(images: Sequence[Any]) -> list[Any]:
     return images.names.tolist() if isinstance(images, Paths) else list(images)
 
 
-def take_images(images: Sequence[T], indices: NDArray[np.int64]) -> Any:
+def take_images(images: Sequence[Any], indices: NDArray[np.int64]) -> Any:
     """Return the images at some indices."""
     return images[indices] if isinstance(images, Paths) else tuple(images[index] for index in indices.tolist())
 
@@ -260,18 +259,15 @@ def check_dataset(dataset: object, what: str) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise UserError(f"{what}: loads {type(dataset).__name__}. Allowed: an augment.Dataset.")
     for name, split in (("train", dataset.train), ("val", dataset.val)):
-        _check_split(split, len(dataset.classes), f"{what}: {name}")
+        has = f"{what}: {name} has"
+        if len(split.files) != len(split.targets):
+            raise UserError(f"{has} {len(split.files)} files and {len(split.targets)} targets. Allowed: as many.")
+        for file in () if isinstance(split.files, Paths) else {type(file): file for file in split.files}.values():
+            if not isinstance(file, Path) and not (hasattr(file, "name") and hasattr(file, "read")):
+                raise UserError(f"{has} the file {file!r}. Allowed: a Path, or an object with a name and a read().")
+        if fault := split.kind.fault(split.targets, len(dataset.classes)):
+            raise UserError(f"{has} the target {fault}")
     return dataset
-
-
-def _check_split(split: Split, classes: int, what: str) -> None:
-    if len(split.files) != len(split.targets):
-        raise UserError(f"{what} has {len(split.files)} files and {len(split.targets)} targets. Allowed: as many.")
-    for file in () if isinstance(split.files, Paths) else {type(file): file for file in split.files}.values():
-        if not isinstance(file, Path) and not (hasattr(file, "name") and hasattr(file, "read")):
-            raise UserError(f"{what} has the file {file!r}. Allowed: a Path, or an object with a name and a read().")
-    if fault := split.kind.fault(split.targets, classes):
-        raise UserError(f"{what} has the target {fault}")
 
 
 def same_outputs(names: Sequence[str], others: Sequence[str]) -> bool:

@@ -118,13 +118,15 @@ class Drawing:
         return np.asarray(labels[row[:, None], column])
 
     def _area(self, area: NDArray[np.bool_], color: Color, text: str) -> None:
+        from scipy.ndimage import binary_erosion
+
         if not area.any():
             return
         pixels = np.array(self._image)
         pixels[area] = np.rint(pixels[area] * (1 - _TINT) + np.array(color) * _TINT)
-        inner = _eroded(area)
+        inner, core = (binary_erosion(area, iterations=times, border_value=1) for times in (1, 2))
         pixels[area & ~inner] //= 3  # a dark line, and a bright one, of which one is seen on any photo
-        pixels[inner & ~_eroded(inner)] = color
+        pixels[inner & ~core] = color
         self._image = Image.fromarray(pixels)
         if text:
             y, x = _deepest(area)
@@ -158,12 +160,6 @@ class Drawing:
         light = np.dot(color, (0.299, 0.587, 0.114)) > 110
         shown = drawable(text)
         canvas.text((area[0] + 2, area[1] + height - 3), shown, _BLACK if light else _WHITE, _face(shown), "ls")
-
-
-def _eroded(area: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the pixels of an area whose four neighbors are in it; those beyond the edges count as in it."""
-    wide = np.pad(area, 1, mode="edge")
-    return area & wide[:-2, 1:-1] & wide[2:, 1:-1] & wide[1:-1, :-2] & wide[1:-1, 2:]
 
 
 def _deepest(area: NDArray[np.bool_]) -> tuple[int, int]:

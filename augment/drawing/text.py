@@ -17,9 +17,6 @@ from augment.support.files import atomic_path
 
 DPI = 120
 
-# Keep a number with its name and its unit.
-_BREAK = re.compile(r"(?<!\d) (?![-\d])")
-
 # DejaVu ships with Matplotlib; the others cover more scripts and are used where they are installed.
 _FAMILIES = (
     "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Micro Hei", "Microsoft YaHei", "Yu Gothic",
@@ -87,7 +84,7 @@ def wrap(phrases: Iterable[str], width: float, points: float, *, bold: bool = Fa
         return text_width(text, points, bold=bold) > width
 
     for phrase in [*(f"{phrase}," for phrase in rest), last]:
-        parts = _BREAK.split(phrase) if wide(phrase) else [phrase]
+        parts = re.split(r"(?<!\d) (?![-\d])", phrase) if wide(phrase) else [phrase]
         for part in [word for group in parts for word in (group.split(" ") if wide(group) else [group])]:
             joined = f"{lines[-1]} {part}" if lines else part
             lines[-1:] = [*lines[-1:], part] if wide(joined) else [joined]

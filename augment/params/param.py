@@ -12,7 +12,6 @@ T = TypeVar("T")
 
 Interval = tuple[float, float]
 
-_TOO_LARGE = 2**1023  # of numbers, so that each is finite as a float
 _SHOWN = 200  # characters of a value that is not allowed, in the message
 
 # What the values of some parameters decide; see `Param.reach`.
@@ -94,15 +93,15 @@ class Param(Generic[T]):
 
 
 _FLAGS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
-_BEGINS = re.compile(r"(\w=)?\W*\d")  # resnet18 is not a number
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
 
 
 def _readings(value: object) -> Iterator[object]:
     """Yield what a value that is not allowed may mean: 0,5 for 0.5, 20% for 0.2, 3.0 for 3, 7..9 for [7, 9]."""
     if isinstance(value, str):
         text = re.sub(r"(?<=\d),(?=\d)", ".", value) if value.count(",") == 1 else value
-        found = re.findall(_NUMBER, text.replace("..", " "), re.IGNORECASE) if _BEGINS.match(text) else []
+        begins = re.match(r"(\w=)?\W*\d", text)  # resnet18 is not a number
+        number = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+        found = re.findall(number, text.replace("..", " "), re.IGNORECASE) if begins else []
         numbers = [float(n) if set(n) & set(".eE") else int(n) for n in found]
         if len(numbers) == 1:
             yield float(f"{numbers[0] / 100:g}") if "%" in text else numbers[0]
@@ -121,8 +120,8 @@ def _readings(value: object) -> Iterator[object]:
 
 def number_in(value: object, within: Interval) -> float | None:
     """Return `value` as a float if it is a finite number within closed bounds, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _TOO_LARGE:
-        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**1023:
+        return None  # a larger one is not finite as a float
     return float(value) if within[0] <= value <= within[1] else None
 
 

@@ -11,7 +11,6 @@ from augment.support.errors import UserError, suggest, unknown_key
 from augment.support.text import list_some, plural
 
 T = TypeVar("T")
-S = TypeVar("S")
 
 
 def setting(param: Param[T]) -> T:
@@ -58,7 +57,7 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
     return {n: p.parse(given[n], f"{path}{n}") if n in given else p.default for n, p in params.items()}
 
 
-def parse_settings(cls: type[S], given: object, key: str) -> S:
+def parse_settings(cls: type[T], given: object, key: str) -> T:
     """Build a dataclass of settings from a mapping that is validated as in `parse_params`."""
     return cls(**parse_params(settings(cls), given, key))
 
@@ -72,7 +71,7 @@ def plain_value(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def parse_named(kinds: Mapping[str, type[S]], given: object, key: str, selector: str) -> S:
+def parse_named(kinds: Mapping[str, type[T]], given: object, key: str, selector: str) -> T:
     """Build one of several dataclasses of settings from the mapping at a key path, `{selector: name, ...settings}`.
 
     The selector is the key that holds the name, for example "source"; messages call a dataclass by it, too.

@@ -16,12 +16,6 @@ from augment.support.own_code import refuse_in_op
 from augment.support.seeds import derive_seed
 from augment.support.text import amount, list_some
 
-logger = logging.getLogger(__name__)
-
-# DALI names the operator that failed, but seldom the file.
-_OF_FILES = re.compile(r"fn\.(readers\.file|decoders\.)")
-_NOT_OF_FILES = re.compile(r"out of memory|bad_alloc|\bCUDA\b")
-
 
 class UnreadableError(UserError):
     """An image that can no longer be read, by an error of the system or of a user's own code."""
@@ -77,7 +71,7 @@ class BadImages:
             raise UserError(str(error)) from error
         count = self._add(problems, error)
         for problem in problems:
-            logger.warning(
+            logging.getLogger(__name__).warning(
                 "data.skip_bad=true: %s %s; from now on %s stands in for it (%d of data.max_bad=%d)",
                 name_of(problem.file), problem.reason, name_of(files[self.stand_ins[files.index(problem.file)]]),
                 count, self._split.max_bad,
@@ -119,8 +113,8 @@ def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> list[Problem]:
 
     All that the pipeline reads are checked, unless one that changed lately or is gone is bad.
     """
-    text = str(error)
-    if not _OF_FILES.search(text) or _NOT_OF_FILES.search(text):
+    text = str(error)  # DALI names the operator that failed, but seldom the file
+    if not re.search(r"fn\.(readers\.file|decoders\.)", text) or re.search(r"out of memory|bad_alloc|\bCUDA\b", text):
         return []
     # Of the files that changed last, one that turned bad is most likely.
     if are_paths(images) and (problems := check_files(sorted(set(images), key=_changed, reverse=True)[:256])):

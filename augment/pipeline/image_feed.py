@@ -1,6 +1,6 @@
 """Feed images stored in larger files to DALI's external_source, in the order of DALI's file reader."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
 from typing import Any
@@ -9,7 +9,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import ImageError, ImageRef, as_paths, kinds_of
+from augment.data.dataset import ImageError, as_paths, kinds_of
 from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
 from augment.pipeline.failures import UnreadableError
 from augment.pipeline.reading import Reading
@@ -21,8 +21,6 @@ _AHEAD = 2
 
 # Some of a batch's images, by their indices in the split.
 _Begun = Future[dict[int, NDArray[np.uint8] | bytes]]
-_Begin = Callable[[Mapping[int, ImageRef]], list[_Begun]]
-_ReadTogether = Callable[[Sequence[ImageRef]], list[NDArray[np.uint8]]]
 
 
 class ImageFeed:
@@ -50,12 +48,9 @@ class ImageFeed:
         self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
         kinds = kinds_of(reading.files)
         self._expects = all(hasattr(kind, "expect") for kind in kinds)
-        self._begin: _Begin | None = None
-        self._read_together: _ReadTogether | None = None
-        if len(kinds) == 1:
-            kind = kinds.pop()
-            self._begin = getattr(kind, "begin", None)
-            self._read_together = getattr(kind, "read_together", None)
+        kind = kinds.pop() if len(kinds) == 1 else None
+        self._begin: Any = getattr(kind, "begin", None)  # see `StoredImage`
+        self._read_together: Any = getattr(kind, "read_together", None)
         self._begun: dict[int, list[_Begun]] = {}
         # Cancel what an interrupted pass left: the next reader would wait for it.
         finalize(self, _cancel, self._begun)
@@ -103,20 +98,20 @@ class ImageFeed:
         if self._names is not None:
             return [np.frombuffer(self._names[index], np.uint8) for index in indices]
         if self._begin:
-            found = self._wait(iteration, self._begin)
+            found = self._wait(iteration)
             return [found[index] for index in indices]
         if self._read_together:
             with suppress(OSError):  # `load` says which image it is
                 return list(map(np.ascontiguousarray, self._read_together([self._images[index] for index in indices])))
         return list(map(self.load, indices))
 
-    def _wait(self, iteration: int, begin: _Begin) -> dict[int, NDArray[np.uint8]]:
+    def _wait(self, iteration: int) -> dict[int, NDArray[np.uint8]]:
         """Return the images of a batch that are read in the background, by index; start reading the next batches."""
         try:
             for number in range(iteration, iteration + _AHEAD + 1):
                 if number not in self._begun:
                     indices = dict.fromkeys(self.indices(number).tolist())
-                    self._begun[number] = begin({index: self._images[index] for index in indices})
+                    self._begun[number] = self._begin({index: self._images[index] for index in indices})
             found = [future.result() for future in self._begun.pop(iteration)]
         except BrokenExecutor:
             raise UserError(

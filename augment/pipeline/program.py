@@ -27,8 +27,6 @@ from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
 
-log = getLogger(__name__)
-
 
 class Program:
     """What the kernel does for the samples of a plan.
@@ -168,6 +166,6 @@ def runs(trial: Callable[[], None], instead: str) -> bool:
     try:
         trial()
     except Exception as error:  # no Triton, no C compiler, an old version, ...
-        log.info("%s, as Triton's kernels do not run here: %s", instead, error)
+        getLogger(__name__).info("%s, as Triton's kernels do not run here: %s", instead, error)
         return False
     return True

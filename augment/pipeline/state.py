@@ -10,8 +10,6 @@ from augment.data.dataset import Split
 from augment.data.images import portable_names
 from augment.support.errors import UserError
 
-log = logging.getLogger(__name__)
-
 # What determines the batches, and the key that sets it.
 _KEYS = {
     "plan": "aug.train",
@@ -63,7 +61,7 @@ def restored(restore: Callable[[], object], *, inside: bool) -> bool:
         if inside:
             allowed = "that version and kind of machine, or a state from the end of an epoch"
             raise UserError(f"data: {what}, and stopped in the middle of an epoch. Allowed: {allowed}.") from error
-        log.warning("data: %s: from here on, the samples are in another order", what)
+        logging.getLogger(__name__).warning("data: %s: from here on, the samples are in another order", what)
         return False
     return True
 

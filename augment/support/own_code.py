@@ -22,12 +22,26 @@ class OwnCodeError(UserError):
     """A user's own code raised; the message names the line."""
 
 
-def import_own(module: str) -> ModuleType:
-    """Import a module of a user, from the current folder or Python's path."""
+def import_own(module: str, what: str) -> ModuleType:
+    """Import a module of a user, from the current folder or Python's path; errors begin with `what`.
+
+    Raises:
+        UserError: there is no such module, or it raises.
+    """
     if not {"", os.getcwd()} & set(sys.path):  # only `python -m` has it there
         sys.path.append(os.getcwd())
     importlib.invalidate_caches()  # a file may have been written a moment ago
-    return importlib.import_module(module)
+    try:
+        return importlib.import_module(module)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # a script that exits would end this program silently
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{module}.".startswith(f"{missing}."):
+            raise UserError(f"{what}: importing {module}: {describe_raised(error)}") from error
+        near = nearest(missing, (file.stem for file in Path().glob("*.py")))
+        where = "looked for in this folder and PYTHONPATH"
+        raise UserError(f"{what}: no module named '{missing}' ({where}).{near}") from error
 
 
 def load_plugins(modules: tuple[str, ...], key: str) -> None:
@@ -38,17 +52,7 @@ def load_plugins(modules: tuple[str, ...], key: str) -> None:
                 f"{key}: {module}: the path of a file. Did you mean '{Path(module).stem}'? Allowed: the names of "
                 "modules, found in this folder or on PYTHONPATH."
             )
-        try:
-            import_own(module)
-        except ModuleNotFoundError as error:
-            near = nearest(error.name or "", (file.stem for file in Path().glob("*.py")))
-            raise UserError(
-                f"{key}: no module named '{error.name}' (looked for in this folder and PYTHONPATH).{near}"
-            ) from error
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(f"{key}: {module}: {describe_raised(error)}") from error
+        import_own(module, key)
 
 
 def describe_raised(error: BaseException) -> str:

@@ -55,7 +55,8 @@ class Scene:
     @property
     def boxes(self) -> NDArray[np.int64]:
         """The box of what is seen of each object, (K, 4): left, top, right and bottom edge."""
-        return np.array([_extent(self.instances == k + 1) for k in range(len(self.labels))], np.int64).reshape(-1, 4)
+        shapes = (Image.fromarray(self.instances == k + 1) for k in range(len(self.labels)))
+        return np.array([shape.getbbox() for shape in shapes], np.int64).reshape(-1, 4)
 
 
 def draw_objects(split: str, index: int) -> Scene:
@@ -187,9 +188,3 @@ def runs_of(shape: NDArray[np.bool_]) -> list[int]:
     flat = np.append(False, shape.T.ravel())
     ends = np.flatnonzero(flat[1:] != flat[:-1]).tolist()
     return [end - start for start, end in pairwise([0, *ends, shape.size])]
-
-
-def _extent(shape: NDArray[np.bool_]) -> list[int]:
-    """Return the edges of what surrounds a shape."""
-    rows, columns = np.flatnonzero(shape.any(axis=1)), np.flatnonzero(shape.any(axis=0))
-    return [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]

@@ -14,7 +14,6 @@ from augment.data.formats.records import Record, RecordFile, mapped
 from augment.support.errors import UserError
 
 _MAGIC = 0xCED7230A
-_MAGIC_BYTES = struct.pack("<I", _MAGIC)
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
@@ -79,7 +78,7 @@ def _join(extent: bytes) -> bytes:
         length = _PART.unpack_from(extent, offset)[1] & _MAX_LENGTH
         parts.append(extent[offset + _PART.size : offset + _PART.size + length])
         offset += _PART.size + length + -length % 4
-    return _MAGIC_BYTES.join(parts)
+    return struct.pack("<I", _MAGIC).join(parts)
 
 
 def _labels(record: bytes) -> tuple[int | float, ...]:

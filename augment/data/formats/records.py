@@ -121,22 +121,13 @@ _opened = lru_cache(OPEN_FILES)(_Opened)
 
 @contextmanager
 def mapped(file: RecordFile) -> Iterator[memoryview]:
-    """Map a file into memory inside the context; only accessed pages are read.
-
-    Raises:
-        UserError: the file is empty.
-    """
-    if file.size == 0:
-        raise UserError("is empty (0 bytes).")
+    """Map a file, which is not empty, into memory inside the context; only accessed pages are read."""
     with (
         file.path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as pages,
         memoryview(pages) as view,
     ):
         yield view
-
-
-logger = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
@@ -191,8 +182,10 @@ def build(file: RecordFile, read: Reader) -> Index:
     """Return the index of a file.
 
     Raises:
-        UserError: the file is damaged, or its labels cannot be used.
+        UserError: the file is empty or damaged, or its labels cannot be used.
     """
+    if file.size == 0:
+        raise UserError("is empty (0 bytes).")
     records = list(read(file))
     spans = np.array([(record.offset, record.length) for record in records], np.int64).reshape(-1, 2)
     labels = pack([record.labels for record in records], lambda index: records[index].name or f"record {index}")
@@ -229,7 +222,8 @@ def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:
     try:
         write_atomically(entry, stream.getvalue(), durable=False)
     except OSError as error:
-        logger.warning("The index of a file is not cached: %s cannot be written (%s).", entry, error.strerror)
+        notice = "The index of a file is not cached: %s cannot be written (%s)."
+        logging.getLogger(__name__).warning(notice, entry, error.strerror)
 
 
 MATCHES = re.compile(r"[*?\[]")

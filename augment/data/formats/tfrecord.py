@@ -60,9 +60,6 @@ IMAGE, LABEL = "image/encoded", "image/class/label"
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
 
-# What each field of a Feature holds.
-_KINDS = {"bytes_list": "bytes", "float_list": "floats", "int64_list": "whole numbers"}
-
 
 def read_examples(
     file: RecordFile, *, image: str = IMAGE, label: str = LABEL, targets: Sequence[str] = ()
@@ -137,7 +134,8 @@ def masked_crc(content: bytes) -> int:
 
 
 def _image(feature: Any, name: str) -> bytes:
-    kinds = [kind for field, kind in _KINDS.items() if feature.HasField(field)]
+    fields = {"bytes_list": "bytes", "float_list": "floats", "int64_list": "whole numbers"}
+    kinds = [kind for field, kind in fields.items() if feature.HasField(field)]
     if kinds != ["bytes"]:
         raise ValueError(f"feature '{name}' (data.image) holds {(kinds or ['nothing'])[0]}; allowed are bytes")
     images = feature.bytes_list.value

@@ -35,8 +35,6 @@ def read_shard(
     Raises:
         UserError: it is not a complete tar file, or a sample lacks image or label.
     """
-    if file.size == 0:
-        raise UserError("is empty (0 bytes).")
     with file.path.open("rb") as stream:
         read, samples = _label_reader(stream, label, targets), _samples(file)
         if not samples:

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from augment.support.errors import UserError, nearest, suggest
+from augment.support.errors import UserError, suggest
 from augment.support.own_code import describe_raised, import_own
 
 
@@ -120,7 +119,7 @@ def find_object(name: str, key: str) -> Any:
     path, *rest = name.split(".")
     if not rest or not all(part.isidentifier() for part in (path, *rest)):
         raise UserError(f"{what}: names no object of a module. Allowed: module.name.")
-    found = _import(path, what)
+    found: Any = import_own(path, what)
     for part in rest:
         if not hasattr(found, part):
             if path == "__main__":  # which a process that reads has without these
@@ -129,7 +128,7 @@ def find_object(name: str, key: str) -> Any:
             own = [name for name, value in vars(found).items() if getattr(value, "__module__", path) == path]
             if not hasattr(found, "__path__") or importlib.util.find_spec(f"{path}.{part}") is None:
                 raise UserError(f"{what}: {path} has no '{part}'.{suggest(part, own)}")
-            _import(f"{path}.{part}", what)
+            import_own(f"{path}.{part}", what)
         found, path = getattr(found, part), f"{path}.{part}"
     return found
 
@@ -149,18 +148,6 @@ def describe(value: object) -> str:
     if isinstance(value, list | tuple | dict):
         return f"a {name} of {len(value)}"
     return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
-
-
-def _import(module: str, what: str) -> Any:
-    with errors_of(what, lambda: f"importing {module}: "):
-        try:
-            return import_own(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise
-            near = nearest(error.name, (file.stem for file in Path().glob("*.py")))
-            where = "the folder that the program was started in, PYTHONPATH and installed packages"
-            raise UserError(f"{what}: there is no module '{error.name}'.{near} Looked for in {where}.") from error
 
 
 def _is_sequence(found: object) -> bool:

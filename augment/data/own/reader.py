@@ -29,8 +29,6 @@ from augment.data.targets.numbers import NUMBERS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 
-logger = logging.getLogger(__name__)
-
 ALLOWED = "a class (number or name), a list of labels, a number to predict, or an array (K,) of numbers"
 
 # A target in plain types: a class or number, some labels, or a row.
@@ -84,7 +82,7 @@ def _read_all(items: Items) -> tuple[list[object], list[Path | None]]:
     targets: list[object] = []
     paths: list[Path | None] = []
     if not isinstance(items.sequence, list | tuple):
-        logger.info(
+        logging.getLogger(__name__).info(
             "%s has no `targets` that match its items: all %s items are read once, to determine them",
             str(items.factory.name), f"{len(items):,}",  # text alone: the name of an object holds it
         )  # fmt: skip

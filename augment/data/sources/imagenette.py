@@ -22,8 +22,6 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import expanded
 from augment.support.reading import locked
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Archive:
@@ -80,7 +78,7 @@ def _downloaded(archive: Archive, directory: Path) -> Path:
     from requests import RequestException
 
     if archive.md5 is None:
-        logger.warning("%s: its md5 is not known and was not checked", archive.url)
+        logging.getLogger(__name__).warning("%s: its md5 is not known and was not checked", archive.url)
     pooch.get_logger().setLevel(logging.WARNING)
     md5 = archive.md5 and f"md5:{archive.md5}"
     names = {"registry": {archive.name: md5}, "urls": {archive.name: archive.url}}

@@ -17,15 +17,13 @@ from augment.support.errors import UserError
 from augment.support.files import digest, expanded
 from augment.support.text import amount, list_some, plural
 
-logger = logging.getLogger(__name__)
-
 _SHOWN = 50  # images that were left out
 
 
 def log_notices(notices: Iterable[str]) -> None:
     """Log sentences as warnings, except for empty ones."""
     for notice in filter(None, notices):
-        logger.warning("%s", notice)
+        logging.getLogger(__name__).warning("%s", notice)
 
 
 def describe_missing(dataset: Dataset, *, only_val: bool = False) -> list[str]:

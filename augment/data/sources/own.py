@@ -78,15 +78,10 @@ class Own(CheckedSource, LabeledSource):
 
         Unless it matters before: bad ones are left out, or copies are kept on one side of a cut.
         """
-        first = {"train": dataset.train.files[:1], "val": dataset.val.files[:1]}
         early = self.skip_bad or self.cuts_val
-        listed = {
-            name
-            for name, files in first.items()
-            for f in files
-            if isinstance(f, Path) or getattr(f, "is_listed", False)
-        }
-        return [name for name, files in first.items() if files and (early or name in listed)]
+        first = {"train": dataset.train.files[:1], "val": dataset.val.files[:1]}
+        images = [(name, image) for name, files in first.items() for image in files]
+        return [name for name, i in images if early or isinstance(i, Path) or getattr(i, "is_listed", False)]
 
     # Distinguish 1 and True, which are equal but different arguments; and objects of the same name.
     def __eq__(self, other: object) -> bool:

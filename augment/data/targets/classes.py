@@ -1,7 +1,5 @@
 """One class for each image."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any

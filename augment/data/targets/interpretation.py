@@ -22,8 +22,6 @@ from augment.data.targets.numbers import NUMBERS
 from augment.support.errors import UserError
 from augment.support.text import amount, list_some, plural
 
-logger = logging.getLogger(__name__)
-
 
 def make_dataset(
     splits: Sequence[LabeledSplit], options: TargetOptions | None = None, *, typed: bool = True
@@ -95,7 +93,7 @@ def _kind_of_lists(splits: Sequence[LabeledSplit]) -> Kind:
     several = sum(int(np.count_nonzero(split.labels.counts > 1)) for split in splits)
     if several:
         have = amount(several, "image has", "images have")
-        logger.info("%s several labels: any number of labels is learned, not one class", have)
+        logging.getLogger(__name__).info("%s several labels: any number of labels is learned, not one class", have)
     return LABELS if several else CLASSES
 
 

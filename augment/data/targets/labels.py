@@ -1,7 +1,5 @@
 """Any number of labels for each image."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

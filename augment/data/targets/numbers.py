@@ -1,7 +1,5 @@
 """Numbers to predict for each image."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -47,7 +47,7 @@ def python_source(plan: Plan) -> str:
     name, values = crop_call(plan.crop)
     parts = (to_rgb, pillow.CROPS[name], pillow.resample, pillow.normalize)
     return _PYTHON.format(
-        plan=_comment(plan),
+        plan="\n".join(f"#     {line}" for line in str(plan).splitlines()),
         size=tuple(plan.size),
         mean=plan.mean,
         std=plan.std,
@@ -68,10 +68,6 @@ def crop_call(crop: Step) -> tuple[str, dict[str, Any]]:
         "long": ("letterbox", {"border": "constant", "fill": 0}),
     }
     return calls[values["side"]]
-
-
-def _comment(plan: Plan) -> str:
-    return "\n".join(f"#     {line}" for line in str(plan).splitlines())
 
 
 def require_fixed(plan: Plan, forms: Mapping[str, object] | None = None) -> None:

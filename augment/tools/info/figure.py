@@ -18,17 +18,15 @@ from augment.tools.info.summary import LISTED, Info
 
 _WIDTH = 11.0  # inches
 _COLORS = {"train": GRAY, "val": BLUE}
-_SIZE_COLOR = "#c8641e"
 _TEXT, _SMALL = 9, 8  # points
 _THOUSANDS = "{x:,.0f}"  # format of ticks
-_NUMBERS, _PAIRS = 4, 8  # histograms of numbers to predict, and pairs of images, at most
 _SIDE = 256  # px, the longer side of an image in a pair
 _ASPECT = 4.0  # ratio of the sides; longer images count as this
 
 
 def draw(info: Info) -> Figure:
     """Draw the contents of a data set."""
-    pairs = info.ordered(info.copies.alike)[:_PAIRS]
+    pairs = info.ordered(info.copies.alike)[:8]
     heights = [2.8 if info.numbers else 1.0 + 0.22 * len(info.listed), 3.2]
     heights += [0.4 + 2.1 * -(-len(pairs) // 4)] if pairs else []
     figure = Figure(figsize=(_WIDTH, 0.5 + sum(heights)), dpi=DPI)
@@ -68,7 +66,7 @@ def _draw_classes(axes: Axes, info: Info) -> None:
 
 
 def _draw_numbers(part: SubFigure, info: Info) -> None:
-    names = list(info.numbers)[:_NUMBERS]
+    names = list(info.numbers)[:4]
     rows = np.array(info.targets, float)
     for index, (axes, name) in enumerate(zip(part.subplots(1, len(names), squeeze=False)[0], names, strict=True)):
         low, high = float(rows[:, index].min()), float(rows[:, index].max())
@@ -84,7 +82,7 @@ def _draw_sizes(part: SubFigure, info: Info) -> None:
     values, side = info.sides["short_side"].astype(float), min(info.size)
     low, high = values[info.good].min(), values[info.good].max()
     _draw_shares(short_sides, info, values, (min(low, side) / 1.05, max(high, side) * 1.05))
-    short_sides.axvline(side, color=_SIZE_COLOR, linewidth=1.3, linestyle="--")
+    short_sides.axvline(side, color="#c8641e", linewidth=1.3, linestyle="--")
     short_sides.xaxis.set_major_formatter(_THOUSANDS)
     frame(short_sides, f"Short side (dashed: aug.size={info.size.plain})", "px", _TEXT)
     ratios = np.clip(info.sides["aspect"], 1 / _ASPECT, _ASPECT)

@@ -14,7 +14,6 @@ from augment.support.text import amount, clip, list_some, plural, short_number
 from augment.tools.info.summary import LISTED, Info, Inside
 
 _FILES = 10  # files named per list, at most
-_WIDEST = 40  # characters of a class name, at most
 
 
 def report(info: Info, findings: Sequence["DataFinding"]) -> str:
@@ -40,7 +39,7 @@ def _table(info: Info) -> list[str]:
     if info.inside is not None and info.inside.unit != "images":
         header = ["", *(f"images, {split}" for split in SPLITS), *(f"{info.inside.unit}, {split}" for split in SPLITS)]
         counts = np.concatenate([counts, info.inside.amounts], axis=1)
-    rows = [(clip(info.names[index], _WIDEST), *map("{:,}".format, counts[index])) for index in info.listed]
+    rows = [(clip(info.names[index], 40), *map("{:,}".format, counts[index])) for index in info.listed]
     lines = _aligned([header, *rows])
     if left := len(info.counts) - len(rows):
         lines.insert(1 + LISTED // 2, f"  ... {left:,} between the largest and the smallest")
@@ -98,32 +97,13 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-IMBALANCE = 5.0  # train images of the largest class / those of the smallest
 FEW = 10  # train images of a class
 VAL_SHARES = (0.05, 0.4)
-DUPLICATE_SHARE = 0.01  # of duplicates within a split
 LARGE = 3.0  # median short side / that of aug.size
 LONG = 3.0  # longer side / shorter side
 
 
 _HAVE, _ARE = ("has", "have"), ("is", "are")
-
-# What is reported of some images, from which share of all on.
-_OF_IMAGES = {
-    "small": (0.1, _HAVE, "a short side below aug.size={size}: enlarging costs time and adds no detail."),
-    "aspect": (
-        0.01,
-        _ARE,
-        f"more than {LONG:g} times as long as wide, so that a square crop shows only a small part; the longest is "
-        "{longest}.",
-    ),
-    "alpha": (
-        0,
-        _ARE,
-        "partly transparent. Alpha is dropped, which reveals hidden colors; composite the images onto a background "
-        "first.",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -203,7 +183,7 @@ def _classes(info: Info) -> Iterator[DataFinding]:
             listed = list_some((f"{names[i]} ({train[i]})" for i in np.flatnonzero(which).tolist()), most=3)
             yield DataFinding(kind, f"{amount(count, noun)} {plural(count, *_HAVE)} {what}: {listed}.")
     most, least = int(train.argmax()), int(np.where(train, train, train.max()).argmin())
-    if not several and train[most] >= IMBALANCE * max(train[least], 1):
+    if not several and train[most] >= 5 * max(train[least], 1):
         yield DataFinding(
             "imbalance",
             f"Train has {train[most]:,} images of {names[most]} but only {train[least]:,} of {names[least]}, a ratio "
@@ -238,7 +218,7 @@ def _splits(info: Info) -> Iterator[DataFinding]:
             ("duplicates", info.same, copies, "in it."),
             ("near_duplicates", info.alike, alike, "like another one in it: copies, or naturally alike."),
         ):
-            if (count := counts[f"within_{split}"]) and count >= DUPLICATE_SHARE * total:
+            if (count := counts[f"within_{split}"]) and count >= 0.01 * total:
                 yield DataFinding(kind, f"{_part(count, total, *verbs, noun=f'{split} image')} {end}")
 
 
@@ -253,15 +233,22 @@ def _images(info: Info, convert: str) -> Iterator[DataFinding]:
             f"aug.size={info.size.plain}; smaller copies decode faster{'' if info.data.kind.follows else smaller}",
         )
     lengths = np.maximum(info.sides["aspect"], 1 / info.sides["aspect"])
-    longest = info.describe(int(np.argmax(lengths)))
-    for kind, which in {
-        "small": info.good & (short_side < size),
-        "aspect": lengths > LONG,
-        "alpha": np.array(["alpha" in mode for mode in facts["mode"]]),
-    }.items():
-        least, verbs, what = _OF_IMAGES[kind]
+    small = f"a short side below aug.size={info.size.plain}: enlarging costs time and adds no detail."
+    long = (
+        f"more than {LONG:g} times as long as wide, so that a square crop shows only a small part; the longest is "
+        f"{info.describe(int(np.argmax(lengths)))}."
+    )
+    alpha = (
+        "partly transparent. Alpha is dropped, which reveals hidden colors; composite the images onto a background "
+        "first."
+    )
+    # Each is reported from a share of all images on.
+    for kind, which, least, verbs, text in (
+        ("small", info.good & (short_side < size), 0.1, _HAVE, small),
+        ("aspect", lengths > LONG, 0.01, _ARE, long),
+        ("alpha", np.array(["alpha" in mode for mode in facts["mode"]]), 0, _ARE, alpha),
+    ):
         if (count := int(which.sum())) and count >= least * usable:
-            text = what.format(size=info.size.plain, longest=longest)
             yield DataFinding(kind, f"{_part(count, len(which), *verbs)} {text}")
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("own_module")
     [
         ("my_data", r"^data\.train=my_data: names no object of a module\. Allowed: module\.name"),
         ("my-data.train", "names no object of a module"),
-        ("my_dat.paths", r"there is no module 'my_dat'\. Did you mean 'my_data'\?"),
+        ("my_dat.paths", r"no module named 'my_dat' .*\. Did you mean 'my_data'\?"),
         ("my_data.path", r"my_data has no 'path'\. Did you mean 'paths'\? Allowed: .*Photos"),
         ("my_data.Photos.kinds", r"my_data\.Photos has no 'kinds'"),
         ("__main__.of_a_cell", r"cannot be imported\. Allowed: data\.workers=0, or a name in a module"),
