@@ -47,10 +47,6 @@ class Decoder:
             image: an encoded image with a good header.
             pixels: number of its pixels; if there are many, the call waits for another one that has many.
         """
-        with self._large if pixels > 2**25 else nullcontext():  # 0.1 GB as RGB
-            return None if self._decodes(image) else describe_damage(BytesIO(image))
-
-    def _decodes(self, image: bytes | memoryview) -> bool:
         os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "1")  # no warning for each bad image
         from nvidia import nvimgcodec as codec
 
@@ -59,10 +55,12 @@ class Decoder:
             self._own.decoder = codec.Decoder(codec.NVIMGCODEC_DEVICE_CPU_ONLY, 1, backends)
             # The parameters that `fn.decoders.image` uses.
             self._own.params = codec.DecodeParams(color_spec=codec.ColorSpec.SRGB, apply_exif_orientation=True)
-        with suppress(RuntimeError):  # its header cannot be read
-            (pixels,) = self._own.decoder.decode([codec.CodeStream(image)], params=self._own.params)
-            return pixels is not None
-        return False
+        large = pixels > 2**25  # 0.1 GB as RGB
+        with self._large if large else nullcontext(), suppress(RuntimeError):  # its header cannot be read
+            (decoded,) = self._own.decoder.decode([codec.CodeStream(image)], params=self._own.params)
+            if decoded is not None:
+                return None
+        return describe_damage(BytesIO(image))
 
 
 _SHOWN = 50  # bad files in a message

@@ -21,13 +21,12 @@ class UnreadableError(UserError):
     """An image that can no longer be read, by an error of the system or of a user's own code."""
 
     def __init__(self, image: ImageRef, error: OSError | UserError) -> None:
-        if isinstance(error, UserError):
-            self.problem = Problem(image, f"fails: {str(error).rstrip('.')}")
-            super().__init__(str(error))
-            return
-        reason = f"cannot be read any more: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
+        reason = f"fails: {str(error).rstrip('.')}"
+        if isinstance(error, OSError):
+            where = f" ({error.filename})" if error.filename else ""
+            reason = f"cannot be read any more: {error.strerror or error}{where}"
         self.problem = Problem(image, reason)
-        super().__init__(f"data: {name_of(image)} {reason}.")
+        super().__init__(f"data: {name_of(image)} {reason}." if isinstance(error, OSError) else str(error))
 
 
 class BadImages:

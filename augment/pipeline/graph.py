@@ -154,7 +154,7 @@ class GraphImage:
         """Return the window of an image, by default all of it, as (height, width, 3) uint8; antialiased."""
         if self._frames and image is self._whole:
             sides = self._sides(image)
-            self._show(sides, *(window or (sides * 0, sides)))
+            self.window = fn.cat(sides, *(window or (sides * 0, sides)))
         return self._resized(image, size, **({} if window is None else {"roi_start": window[0], "roi_end": window[1]}))
 
     def random_window(self, size: Size, scale: float, padding: float, border: str, fill: int) -> Node:
@@ -199,10 +199,6 @@ class GraphImage:
         shape = fn.peek_image_shape(self._stored) if self._peek else image.shape()
         return fn.cast(shape, dtype=types.FLOAT)[:2]
 
-    def _show(self, sides: Node, start: Node, end: Node) -> None:
-        """Note which window the result shows; all (y, x), as floats."""
-        self.window = fn.cat(sides, start, end)
-
     def _show_cut(self, whole: Node, sides: Node, start: Node, size: Size, scale: Node) -> None:
         """Note which window the result shows, at `start` of an image that was resized to `sides`.
 
@@ -210,7 +206,7 @@ class GraphImage:
         """
         original = self._sides(whole)
         first = original / 2 + (start - sides / 2) / scale
-        self._show(original, first, first + _of_each_side(size) / scale)
+        self.window = fn.cat(original, first, first + _of_each_side(size) / scale)
 
     def _resized(self, image: Node, size: Size, **roi: Node) -> Node:
         return fn.resize(image, **_to(size), **roi)

@@ -149,7 +149,9 @@ class BatchMotion:
         Each is (N, height, width), of int64 or bool, for the images of some rows of the batch: arrays of NumPy on the
         CPU, tensors on a GPU.
         """
-        (height, width), xp = self.size, self._xp
+        height, width = self.size
+        # On the CPU, PyTorch's threads would be in the way of DALI's.
+        xp: Any = np if self.device.type == "cpu" else torch
         given = self._back_arrays(rows)
         here: Mapping[str, Any] = given if xp is np else to_device(given, self.device)
         x, y = (xp.broadcast_to(here[axis], (len(given["last"]), height, width)) for axis in "xy")
@@ -218,11 +220,6 @@ class BatchMotion:
             given["turn"] = np.linalg.inv(turns(orientations, sides))[..., None, None]
         y, x = (np.arange(n, dtype=np.float64) for n in self.size)
         return given | {"x": x, "y": y[:, None], "zero": np.zeros((), np.int64)}
-
-    @property
-    def _xp(self) -> Any:
-        """NumPy on the CPU, where PyTorch's threads would be in the way of DALI's; PyTorch on a GPU."""
-        return np if self.device.type == "cpu" else torch
 
 
 class Motions:

@@ -14,7 +14,7 @@ from nvidia.dali.pipeline import Pipeline
 from augment.data import dataset
 from augment.data.faults import DECODER_ERRORS
 from augment.data.images import are_decoded, are_paths, open_image
-from augment.pipeline.build import READER, feed_images
+from augment.pipeline.build import feed_images
 from augment.pipeline.graph import GraphImage, Placement
 from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.reading import Reading
@@ -114,7 +114,7 @@ def _decoding_speed(placement: Placement, files: Sequence[dataset.ImageRef]) -> 
     with pipeline:
         if are_paths(files):
             names = [str(file) for file in files[: (_WARM + _TIMED) * _TRIAL_BATCH]]
-            encoded, _ = fn.readers.file(name=READER, files=names, pad_last_batch=True, dont_use_mmap=True)
+            encoded, _ = fn.readers.file(files=names, pad_last_batch=True, dont_use_mmap=True)
         else:
             encoded = feed_images(ImageFeed(Reading(files, _TRIAL_BATCH, seed=0)))
         pipeline.set_outputs(GraphImage(encoded, placement, seed=0).decode())

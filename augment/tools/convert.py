@@ -35,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         # Slow imports, after the flags have been validated.
         from augment.cli.compose import compose_recipe
         from augment.data.conversion import take_foreign
+        from augment.data.sources.files import Folder
         from augment.data.sources.loading import log_notices, select
         from augment.data.sources.registry import VAL_MISSING
 
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str]) -> int:
         source = compose_recipe(overrides).source()
         if source.balance != "none":
             raise UserError(f"data.balance: {source.balance} applies to training only. Allowed here: none.")
-        listed = source.for_conversion()
+        # With images that only other programs than DALI decode.
+        listed = source.load(with_foreign=True) if isinstance(source, Folder) else source.load()
         if listed.problems or not (len(listed.val) or source.cuts_val):
             raise UserError(listed.problems[0] if listed.problems else VAL_MISSING)
         skip_bad = getattr(source, "skip_bad", False)

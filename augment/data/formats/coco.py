@@ -111,9 +111,8 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error)
             owner.blame(f"has a bad object, {where}: {what}")
-    if not strangers:
-        return list(images.values()), ""
-    return list(images.values()), f"{coco.file}: {amount(strangers, 'annotation')} of images that are not listed"
+    notice = f"{coco.file}: {amount(strangers, 'annotation')} of images that are not listed" if strangers else ""
+    return list(images.values()), notice
 
 
 def _object(
@@ -126,20 +125,13 @@ def _object(
         if points.size != 3 * count or not (np.abs(points) < FAR).all():
             raise ValueError(f"{points.size} numbers as keypoints, where {3 * count} are allowed: x, y, visibility")
         points = points.reshape(-1, 3)
-    shape = _shape(annotation.get("segmentation"), image.size) if wanted.shapes else None
+    shape: Shape | None = None
+    if wanted.shapes and (given := annotation.get("segmentation")):
+        if isinstance(given, dict) and image.size is None:
+            raise ValueError("runs, but its image has no height and width")
+        shape = read_runs(given, *image.size) if image.size and isinstance(given, dict) else read_polygons(given)
     crowd = bool(annotation.get("iscrowd", 0))
     return Annotated(where, (left, top, left + width, top + height), label, crowd, shape=shape, points=points)
-
-
-def _shape(given: Any, size: tuple[int, int] | None) -> Shape | None:
-    """Return an outline, None if there is none."""
-    if not given:
-        return None
-    if isinstance(given, dict):
-        if size is None:
-            raise ValueError("runs, but its image has no height and width")
-        return read_runs(given, *size)
-    return read_polygons(given)
 
 
 def same_categories(files: Sequence[CocoFile]) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def read_list(
             )
         found = Lines(key, file, tuple(_text_lines(key, file, read_text(key, file, _ALLOWED))))
     else:
-        found = _read_csv(key, file, separator, (image, label, columns, label_key))
+        found = _read_csv(key, file, separator, image, label, columns, label_key)
     if not found.lines:
         raise UserError(f"{key}: {file} lists no images.")
     return found
@@ -97,9 +97,8 @@ def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
 
 
 def _read_csv(
-    key: str, file: Path, separator: str, wanted: tuple[str | None, str | None, tuple[str, ...], str]
+    key: str, file: Path, separator: str, image: str | None, label: str | None, targets: tuple[str, ...], label_key: str
 ) -> Lines:
-    image, label, targets, label_key = wanted
     header, rows = read_table(key, file, _ALLOWED, separator)
     header = list(map(from_table_cell, header))
     if len(header) < 2:

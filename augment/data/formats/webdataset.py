@@ -36,7 +36,7 @@ def read_shard(
         UserError: it is not a complete tar file, or a sample lacks image or label.
     """
     with file.path.open("rb") as stream:
-        read, samples = _label_reader(stream, label, targets), _samples(file)
+        read, samples = _label_reader(stream, label, targets), _samples(stream, file.size)
         if not samples:
             raise UserError("holds no images.")
         for key, members in samples.items():
@@ -59,32 +59,31 @@ def _image(key: str, members: Members) -> tarfile.TarInfo:
     return members[found[0]]
 
 
-def _samples(file: RecordFile) -> dict[str, Members]:
+def _samples(stream: BinaryIO, size: int) -> dict[str, Members]:
     """Return the members of a shard by key, which is the name up to its first dot, and ending."""
     samples: dict[str, Members] = {}
     last = "nothing"
-    with file.path.open("rb") as stream:
-        try:
-            with tarfile.open(fileobj=stream, mode="r:") as archive:
-                for member in archive:
-                    folder, slash, base = member.name.rpartition("/")
-                    stem, _, ending = base.partition(".")
-                    if not member.isreg() or not stem:
-                        continue
-                    endings = samples.setdefault(f"{folder}{slash}{stem}", {})
-                    if ending.lower() in endings:
-                        raise UserError(f"holds {member.name} twice. Allowed: each file once.")
-                    endings[ending.lower()] = member
-                    last = member.name
-        except tarfile.TarError as error:
-            why = f"is not a tar file, or compressed ({first_line(error)})"
-            if "unexpected end" in str(error):
-                why = "is cut short: a file in it is longer than the rest of it"
-            elif file.size < _BLOCK:
-                why = f"is not a tar file, or cut short within its first {_BLOCK} bytes"
-            raise UserError(f"{why}.") from None
-        stream.seek(archive.offset)
-        end = stream.read(_BLOCK)
+    try:
+        with tarfile.open(fileobj=stream, mode="r:") as archive:
+            for member in archive:
+                folder, slash, base = member.name.rpartition("/")
+                stem, _, ending = base.partition(".")
+                if not member.isreg() or not stem:
+                    continue
+                endings = samples.setdefault(f"{folder}{slash}{stem}", {})
+                if ending.lower() in endings:
+                    raise UserError(f"holds {member.name} twice. Allowed: each file once.")
+                endings[ending.lower()] = member
+                last = member.name
+    except tarfile.TarError as error:
+        why = f"is not a tar file, or compressed ({first_line(error)})"
+        if "unexpected end" in str(error):
+            why = "is cut short: a file in it is longer than the rest of it"
+        elif size < _BLOCK:
+            why = f"is not a tar file, or cut short within its first {_BLOCK} bytes"
+        raise UserError(f"{why}.") from None
+    stream.seek(archive.offset)
+    end = stream.read(_BLOCK)
     if len(end) < _BLOCK or any(end):
         what = "is cut short" if len(end) < _BLOCK else "is damaged"
         raise UserError(f"{what}: after {last} come neither another file nor the mark of the end.")

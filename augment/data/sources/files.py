@@ -61,10 +61,6 @@ class Folder(CheckedSource):
         has_val = self.val_dir or (root / "val").is_dir()
         return self.load() if has_val else replace(self, val_fraction=0.5).load()  # of which only train is listed
 
-    def for_conversion(self) -> Dataset:
-        """List the folder, and images of other formats."""
-        return self.load(with_foreign=True)
-
 
 @source("filelist")
 @dataclass(frozen=True, kw_only=True)

@@ -126,14 +126,6 @@ class Source:
         """
         return self.load()
 
-    def for_conversion(self) -> Dataset:
-        """List all images, including those that only other programs than DALI decode.
-
-        Raises:
-            UserError: the lists cannot be used.
-        """
-        return self.load()
-
     def must_check(self, dataset: Dataset) -> Collection[str]:
         """Return the names of the splits whose images have to be decoded and compared before they are used."""
         return ("train", "val") if hasattr(self, "skip_bad") else ()

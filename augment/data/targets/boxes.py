@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from augment.data.targets.keypoints import move_points
 from augment.data.targets.kind import Target, register
+from augment.data.targets.labels import LABELS
 from augment.data.targets.masks import MaskRuns, look_up
 from augment.data.targets.parts import areas
 from augment.data.targets.spatial import IGNORE, Digested, Rules, SpatialKind, StoredMask, check_array
@@ -201,13 +202,9 @@ class Boxes(SpatialKind):
         return target.boxes.tobytes(), target.labels.tobytes()
 
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
-        """Return the number of each set of classes, ordered by the rarest class, as for labels."""
-        sets = [frozenset(self.present(target)) for target in targets]
-        counts = Counter(label for found in sets for label in found)
-        rank = {label: number for number, (label, _) in enumerate(sorted(counts.items(), key=lambda item: item[::-1]))}
-        keys = [tuple(sorted(rank[label] for label in found)) for found in sets]
-        number = {key: index for index, key in enumerate(sorted(set(keys)))}
-        return np.array([number[key] for key in keys], np.int64)
+        """Return the number of each set of classes, as for labels."""
+        classes = range(1 + max((int(target.labels.max(initial=0)) for target in targets), default=0))
+        return LABELS.strata([tuple(np.isin(classes, target.labels).tolist()) for target in targets])
 
     def present(self, target: Target) -> Sequence[int]:
         """Return the classes that objects have."""

@@ -65,13 +65,13 @@ class Kind(ABC):
     def fault(self, targets: Sequence[object], names: int) -> str:
         """Return what is wrong if one of the targets is not of this kind, given the number of names; else nothing."""
 
-    @abstractmethod
     def collate(self, targets: Sequence[Target]) -> Tensor:
-        """Return targets as a tensor whose first dimension is theirs."""
+        """Return targets of whole images as a tensor whose first dimension is theirs."""
+        raise NotImplementedError
 
-    @abstractmethod
     def shares(self, targets: Tensor, names: int) -> Tensor:
-        """Return a batch of targets as rows of float32, (N, K), which can be mixed."""
+        """Return a batch of targets of whole images as rows of float32, (N, K), which can be mixed."""
+        raise NotImplementedError
 
     @abstractmethod
     def caption(self, target: Any, names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from augment.data.targets.kind import Kind, Target
 from augment.data.targets.names import LabeledSplit, TargetOptions
 from augment.support.errors import UserError
-from augment.support.lazy import Tensor
 
 if TYPE_CHECKING:
     from augment.drawing.targets import Drawing
@@ -142,14 +141,6 @@ class SpatialKind(Kind):
         Raises:
             UserError: they are of another form.
         """
-
-    def collate(self, targets: Sequence[Target]) -> NoReturn:
-        """Do not collate: `follow` does."""
-        raise NotImplementedError
-
-    def shares(self, targets: Tensor, names: int) -> NoReturn:
-        """Have no shares: they follow the motion of parts, or are refused."""
-        raise NotImplementedError
 
 
 def check_array(array: object, shape: tuple[int | None, ...], what: str, allowed: str) -> NDArray[Any]:

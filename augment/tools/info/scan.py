@@ -135,7 +135,10 @@ def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tup
         width, height = height, width
     luma = read_luma(image, orientation)
     digest = int.from_bytes(blake2b(data, digest_size=8).digest())
-    looks, named, blank = perceptual_hash(luma), _MODES.get(mode, mode), float(luma.std()) < 2  # gray levels
+    frequencies = (_COSINES @ luma @ _COSINES.T).ravel()
+    # The lowest frequency is the mean, an outlier.
+    looks = int(_BITS[frequencies > np.median(frequencies[1:])].sum())
+    named, blank = _MODES.get(mode, mode), float(luma.std()) < 2  # gray levels
     return ("", width, height, len(data), form, named, orientation, digest, looks, blank), luma
 
 
@@ -147,13 +150,6 @@ def read_luma(image: Image.Image, orientation: int = 1) -> Luma:
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     small = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
     return np.asarray(small.transpose(_TURNS[orientation - 2]) if orientation > 1 else small, np.float32)
-
-
-def perceptual_hash(luma: Luma) -> int:
-    """Return the 64-bit hash of (32, 32) gray levels."""
-    frequencies = (_COSINES @ luma @ _COSINES.T).ravel()
-    # The lowest frequency is the mean, an outlier.
-    return int(_BITS[frequencies > np.median(frequencies[1:])].sum())
 
 
 def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Facts]:
