@@ -38,8 +38,6 @@ _GIVEN = "given"
 # Hydra's state is global: threads that compose take turns.
 _COMPOSING = RLock()
 
-SECTIONS = ("data", "model", "aug", "fit", "callbacks", "run")
-
 # The keys outside the sections.
 TOP: dict[str, Param[Any]] = {
     "seed": Count(default=0, within=(0, 2**31 - 1), doc="seed of everything random"),
@@ -160,7 +158,7 @@ def check_keys(given: Mapping[str, Any], inner: Mapping[str, str] = MappingProxy
 
     `inner` are key paths in the sections by what may be given at the top in their place.
     """
-    known = {**TOP, **dict.fromkeys(SECTIONS)}
+    known = {**TOP, **dict.fromkeys(("data", "model", "aug", "fit", "callbacks", "run"))}
     if known.keys() >= given.keys():
         return
     if isinstance(given.get(EXPERIMENT), Mapping):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,12 @@ class UntrustedError(UserError):
     """A run folder sets what only the command line may set."""
 
 
-def _sources() -> Mapping[str, type]:
-    from augment.data.sources import SOURCES  # slow to import
-
-    return SOURCES
-
-
-# What the sections choose from, by name; the trainer fills in its own.
-KINDS: dict[str, Callable[[], Mapping[str, type]]] = {"data": _sources, "model": dict, "callbacks": dict}
+# What the sections choose from, by name; the trainer fills in its own. The sources are slow to import.
+KINDS: dict[str, Callable[[], Mapping[str, type]]] = {
+    "data": lambda: import_module("augment.data.sources").SOURCES,
+    "model": dict,
+    "callbacks": dict,
+}
 
 # The sections in which a name is chosen by a setting.
 _SELECTORS = {"data": "source", "model": "kind"}

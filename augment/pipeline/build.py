@@ -25,15 +25,12 @@ from augment.data.dataset import ImageRef, Paths, as_paths
 from augment.data.images import are_decoded, are_paths
 from augment.pipeline.feed import Feed
 from augment.pipeline.graph import Form, GraphImage, Node, Placement
-from augment.pipeline.image_feed import ImageFeed
 from augment.pipeline.operators import Dali, GraphSource, add_views
 from augment.pipeline.program import Program, ProgramFeed, program_of
-from augment.pipeline.reading import Reading
+from augment.pipeline.reading import ImageFeed, Reading
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
-
-READER = "reader"
 
 
 @dataclass(frozen=True)
@@ -176,7 +173,7 @@ def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes])
         seed = reading.dali_seed(plan.split, "shuffle", reading.epoch)
         order = {"shuffle_after_epoch": True, "shuffle_after_epoch_seed": seed}
     encoded, index = fn.readers.file(
-        name=READER,
+        name="reader",  # by which checkpoints know it
         **_listed(files[reading.stood_in], reading.stood_in.tolist(), listed),
         shard_id=shard.rank,
         num_shards=shard.world_size,

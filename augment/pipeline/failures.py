@@ -34,8 +34,6 @@ class BadImages:
 
     def __init__(self, split: Split) -> None:
         self._split = split
-        # The index of each bad image, and that of the good one with the same target that replaces it.
-        self.stand_ins: dict[int, int] = {}
         self.restore({})
 
     def restore(self, stand_ins: Mapping[int, int]) -> None:
@@ -44,7 +42,8 @@ class BadImages:
         Raises:
             UserError: `Split.max_bad` does not allow it.
         """
-        self.stand_ins = dict(stand_ins)
+        # The index of each bad image, and that of the good one with the same target that replaces it.
+        self.stand_ins: dict[int, int] = dict(stand_ins)
         bad = known_of(self._split.files, {image.file: image.reason for image in self._split.bad})
         if problems := [Problem(self._split.files[index], reason) for index, reason in bad.items()]:
             self._add(problems)

@@ -56,12 +56,6 @@ class Dali:
             raise UserError(f"{self._key}: its random draws in DALI cannot be repeated. Allowed: {allowed}.")
         return {"seed": self._seed + number}
 
-    def with_state(self, state: Node) -> "Dali":
-        """Return the same with a random state that is fed for each batch, (words,) uint32, in place of the seed."""
-        fed = copy(self)
-        fed._state = state
-        return fed
-
     def here(self, value: Node) -> Node:
         """Bring a value to the device where the images are, as operators ask for that take it as an input."""
         return value.gpu() if self.device == "gpu" else value
@@ -221,8 +215,9 @@ def _linear(images: Node, matrix: Node, mean_matrix: Node | None, dtype: Any) ->
 def _local(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
     step = stage.steps[0]
     drawn = {name: value for name, value in values.items() if name != RANDOM_STATE}
-    if RANDOM_STATE in values:
-        dali = dali.with_state(values[RANDOM_STATE])
+    if RANDOM_STATE in values:  # fed for each batch, (words,) uint32, in place of the seed
+        dali = copy(dali)
+        dali._state = values[RANDOM_STATE]
     return step.op.function(images, dali, **step.op.fixed(step.params), **drawn)
 
 

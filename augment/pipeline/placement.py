@@ -16,8 +16,7 @@ from augment.data.faults import DECODER_ERRORS
 from augment.data.images import are_decoded, are_paths, open_image
 from augment.pipeline.build import feed_images
 from augment.pipeline.graph import GraphImage, Placement
-from augment.pipeline.image_feed import ImageFeed
-from augment.pipeline.reading import Reading
+from augment.pipeline.reading import ImageFeed, Reading
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
 

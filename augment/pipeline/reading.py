@@ -1,12 +1,22 @@
-"""Which images a pipeline reads: those of a shard, in batches, of each epoch."""
+"""Which images a pipeline reads: those of a shard, in batches, of each epoch.
+
+Those that are stored in larger files are fed to DALI's external_source, in the order of DALI's file reader.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Future
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import ImageRef
+from augment.data.dataset import ImageError, ImageRef, as_paths, kinds_of
+from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
+from augment.pipeline.failures import UnreadableError
+from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
 
 
@@ -17,9 +27,13 @@ class Shard:
     rank: int = 0
     world_size: int = 1
 
+    def part(self, total: int) -> slice:
+        """Return the positions of this process's samples among `total` of an epoch."""
+        return slice(self.rank * total // self.world_size, (self.rank + 1) * total // self.world_size)
+
     def samples(self, total: int) -> int:
         """Return how many of `total` samples this process reads."""
-        return (self.rank + 1) * total // self.world_size - self.rank * total // self.world_size
+        return len(range(total)[self.part(total)])
 
     def counts(self, total: int, start: int, most: int) -> list[int]:
         """Return how many of an epoch's `total` samples each process has from `start` in its shard on, up to `most`."""
@@ -60,14 +74,132 @@ class Reading:
         return derive_seed(self.seed, *parts) % 2**31
 
     @property
-    def shard_of_epoch(self) -> slice:
-        """The positions of this process's samples in an epoch."""
-        rank, world_size, count = self.shard.rank, self.shard.world_size, len(self.files)
-        return slice(rank * count // world_size, (rank + 1) * count // world_size)
-
-    @property
     def stood_in(self) -> NDArray[np.int32]:
         """The index of the image that is read in place of each image."""
         read = np.arange(len(self.files), dtype=np.int32)
         read[list(self.stand_ins)] = list(self.stand_ins.values())
         return read
+
+
+# Number of batches between the announcement of an image and its use.
+_AHEAD = 2
+
+# Some of a batch's images, by their indices in the split.
+_Begun = Future[dict[int, NDArray[np.uint8] | bytes]]
+
+
+class ImageFeed:
+    """The images of every batch, for DALI's external_source: a pure function of the batch's number.
+
+    DALI takes them without a copy (`no_copy`), which it would make in the thread that trains: at 224 px that took 32 to
+    48 us an image on two cores of an AMD EPYC, and takes 7 without. It holds a reference to each array until the last
+    operator has read it, so nothing has to be kept here; but the arrays must not change.
+
+    The order is that of DALI's own file reader: a new permutation in each epoch, cut into as many shards as there are
+    ranks. The last batch of an epoch is padded with the shard's last image, and so is a smaller shard. Permutations are
+    derived from the names and numbers of `shuffle`; None: in order.
+
+    Attributes:
+        by_path: whether it returns paths in place of images, which DALI then reads.
+    """
+
+    def __init__(self, reading: Reading, shuffle: tuple[int | str, ...] | None = None) -> None:
+        self._reading, self._shuffle = reading, shuffle
+        self._images, self._batches, self._read = reading.files, reading.batches, reading.stood_in
+        self._raw, self.by_path = are_decoded(reading.files), are_paths(reading.files)
+        paths = as_paths(reading.files) if self.by_path else None
+        self._names = None if paths is None else paths.names
+        # The form in which DALI receives an image: bytes or pixels.
+        self.ndim, self.layout = (3, "HWC") if self._raw else (1, "")
+        kinds = kinds_of(reading.files)
+        self._expects = all(hasattr(kind, "expect") for kind in kinds)
+        kind = kinds.pop() if len(kinds) == 1 else None
+        self._begin: Any = getattr(kind, "begin", None)  # see `StoredImage`
+        self._read_together: Any = getattr(kind, "read_together", None)
+        self._begun: dict[int, list[_Begun]] = {}
+        # Cancel what an interrupted pass left: the next reader would wait for it.
+        finalize(self, _cancel, self._begun)
+        self._orders: dict[int, NDArray[np.int32]] = {}
+
+    def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
+        """Return the images of batch `info.iteration`, see `load`, and their indices, (batch_size, 1)."""
+        indices = self.indices(info.iteration)
+        if self._reading.announce is not None:
+            self._reading.announce(indices)
+        if self._expects:
+            # Otherwise this thread, which trains, would wait for the disk, image by image.
+            for index in self.indices(info.iteration + _AHEAD).tolist():
+                with suppress(OSError, ValueError):  # reported when the image is used
+                    self._images[index].expect()
+        return self._load_all(info.iteration, indices.tolist()), indices[:, None]
+
+    def indices(self, iteration: int) -> NDArray[np.int32]:
+        """Return the indices of the images in a batch, (batch_size,)."""
+        passed, batch = divmod(iteration, self._batches)
+        order = self._order_of(self._reading.epoch + passed)
+        start, size = batch * self._reading.batch_size, self._reading.batch_size
+        return order[np.minimum(np.arange(start, start + size), len(order) - 1)]
+
+    def load(self, index: int) -> NDArray[np.uint8]:
+        """Return an image: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3).
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        image = self._images[index]
+        try:
+            if self._raw:
+                assert is_decoded(image)
+                pixels = np.ascontiguousarray(image.read_pixels())
+                if pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == 3:
+                    return pixels
+                given = f"{pixels.shape} {pixels.dtype}"
+                raise UserError(f"data: {image.name} has {given} pixels. Allowed: (height, width, 3) uint8.")
+            return np.frombuffer(read_encoded(image), np.uint8)
+        except (OSError, UserError) as error:
+            raise UnreadableError(image, error) from error
+
+    def _load_all(self, iteration: int, indices: list[int]) -> list[NDArray[np.uint8]]:
+        if self._names is not None:
+            return [np.frombuffer(self._names[index], np.uint8) for index in indices]
+        if self._begin:
+            found = self._wait(iteration)
+            return [found[index] for index in indices]
+        if self._read_together:
+            with suppress(OSError):  # `load` says which image it is
+                return list(map(np.ascontiguousarray, self._read_together([self._images[index] for index in indices])))
+        return list(map(self.load, indices))
+
+    def _wait(self, iteration: int) -> dict[int, NDArray[np.uint8]]:
+        """Return the images of a batch that are read in the background, by index; start reading the next batches."""
+        try:
+            for number in range(iteration, iteration + _AHEAD + 1):
+                if number not in self._begun:
+                    indices = dict.fromkeys(self.indices(number).tolist())
+                    self._begun[number] = self._begin({index: self._images[index] for index in indices})
+            found = [future.result() for future in self._begun.pop(iteration)]
+        except BrokenExecutor:
+            raise UserError(
+                "data.workers: a process that reads images was killed, most likely for want of memory. Allowed: fewer."
+            ) from None
+        except ImageError as error:
+            raise UnreadableError(self._images[error.key], error) from error
+        return {n: np.frombuffer(f, np.uint8) if isinstance(f, bytes) else f for some in found for n, f in some.items()}
+
+    def _order_of(self, epoch: int) -> NDArray[np.int32]:
+        """Return the indices of this rank's images in an epoch, in order."""
+        if epoch not in self._orders:
+            order = np.arange(len(self._images), dtype=np.int32)
+            if self._shuffle is not None:
+                # All ranks must shuffle alike, so the rank is not part of this seed.
+                np.random.Generator(np.random.Philox(key=derive_seed(*self._shuffle, epoch))).shuffle(order)
+            # The previous epoch's order is still in use: batches are announced across the end of an epoch.
+            before = {number: kept for number, kept in self._orders.items() if number == epoch - 1}
+            self._orders = {**before, epoch: self._read[order[self._reading.shard.part(len(order))]]}
+        return self._orders[epoch]
+
+
+def _cancel(begun: Mapping[int, Sequence[_Begun]]) -> None:
+    for futures in begun.values():
+        for future in futures:
+            future.cancel()

@@ -26,9 +26,6 @@ from augment.support.errors import UserError, suggest
 
 Decorator = Callable[[Function], Function]
 
-# Keys of a step itself, which no op can have as parameters.
-_RESERVED = ("op", "p", "steps", "weight")
-
 _OPS: dict[str, Op] = {}
 
 # Read-only view of all ops by name, in the order of the op table: by kind, and by declaration.
@@ -52,7 +49,7 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
             raise ValueError(f"op '{name}' needs a docstring, which is its help text")
         if clash := common.keys() & params.keys():
             raise ValueError(f"op '{name}': {', '.join(sorted(clash))} is a parameter of every {kind.kind} op")
-        if taken := [reserved for reserved in _RESERVED if reserved in params]:
+        if taken := [reserved for reserved in ("op", "p", "steps", "weight") if reserved in params]:
             raise ValueError(f"op '{name}': {', '.join(taken)} is reserved for the step itself")
         if plain := [f"{n}={p!r}" for n, p in params.items() if not isinstance(p, Param)]:
             raise ValueError(

@@ -42,8 +42,6 @@ SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-_WEIGHT = Number(default=1.0, within=(0, 1e6), above=0, doc="how often one_of chooses the step, relative to the others")
-
 
 @dataclass(frozen=True)
 class Step:
@@ -248,7 +246,8 @@ def _parse_step(name: str, given: Mapping[Any, Any] | None, key: str, weights: b
         raise UserError(f"{key}.weight: only steps nested in one_of have a weight. Allowed: {', '.join(op.params)}.")
     further = ("op", *(["steps"] if op.nests else []), *(["weight"] if weights else []))
     check_known(given, {**op.params, **dict.fromkeys(further)}, key, {"prob": "p", "probability": "p"})
-    weight = _WEIGHT.parse(given["weight"], f"{key}.weight") if weights and "weight" in given else None
+    allowed = Number(within=(0, 1e6), above=0, doc="how often one_of chooses the step, relative to the others")
+    weight = allowed.parse(given["weight"], f"{key}.weight") if weights and "weight" in given else None
     params = parse_params(op.params, own, key)
     p = params.pop("p", 1.0)
     steps = _parse_nested(op, given.get("steps"), params, key) if isinstance(op, PolicyOp) else ()

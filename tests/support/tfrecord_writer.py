@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from augment.data.formats.tfrecord import IMAGE, LABEL, Example, masked_crc
+from augment.data.formats.messages import IMAGE, LABEL, Example, masked_crc
 
 __all__ = ["IMAGE", "LABEL", "TEXT", "write_examples"]
 

@@ -26,15 +26,11 @@ VERSION = 1
 TRAIN, VAL = 400, 100
 NAMES = ("background", "car", "cup", "fish", "heart", "tree")
 SIZES = ((160, 120), (120, 160), (144, 144), (128, 152))  # width and height
-# Of a thing, over the short side of its quarter of the image; it may reach beyond.
-RADIUS_RANGE = (0.38, 0.55)
 # Objects of which less is seen than this many pixels are not drawn into masks as objects of their own.
 SMALLEST = 40
 
 POINTS = ("top", "left_eave", "right_eave", "left_foot", "right_foot")
 FLIP_PAIRS = ((1, 2), (3, 4))
-# Of what may hide a part of the house, over the short side of the image.
-OTHER_RADIUS_RANGE = (0.08, 0.14)
 # An image and its objects in COCO's form.
 _Described = tuple[dict[str, Any], list[dict[str, Any]]]
 
@@ -70,7 +66,7 @@ def draw_objects(split: str, index: int) -> Scene:
     for number, (label, corner) in enumerate(zip(labels.tolist(), rng.permutation(4).tolist(), strict=False), 1):
         shift = np.eye(3)
         shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
-        matrix = shift @ view(rng, quarter, RADIUS_RANGE)
+        matrix = shift @ view(rng, quarter, (0.38, 0.55))  # it may reach beyond its quarter of the image
         put(rng, canvas, THINGS[NAMES[label]](rng), matrix, (ImageDraw.Draw(stencil), number))
     instances = reduced(np.asarray(stencil), count)
     image = expose(rng, scene.reduce(OVERSAMPLING))
@@ -97,7 +93,7 @@ def draw_points(split: str, index: int) -> tuple[Image.Image, NDArray[np.float64
     house, matrix = THINGS["house"](rng), view(rng, scene.size)
     put(rng, canvas, house, matrix, (traced, 1))
     for _ in range(rng.integers(0, 3)):
-        other = view(rng, scene.size, OTHER_RADIUS_RANGE)
+        other = view(rng, scene.size, (0.08, 0.14))  # what may hide a part of the house
         put(rng, canvas, THINGS[rng.choice([name for name in CLASSES if name != "house"])](rng), other, (traced, 2))
     (_, walls), (_, roof) = house[-4], house[-3]
     x, y, w = matrix @ np.append(np.stack([roof[1], roof[0], roof[2], walls[3], walls[2]]), np.ones((5, 1)), axis=1).T

@@ -26,15 +26,7 @@ from augment.support.process import cores
 # Part of the folders' names; raise it with any change of the drawing, so that no old set is mistaken for a new one.
 VERSION = 1
 
-TRAIN_PER_CLASS = 32
-VAL_PER_CLASS = 50
-# Square root of an image's area in pixels; with the aspects below the sides come to 96..219.
-MEAN_SIDE_RANGE = (115.0, 185.0)
-ASPECT_RANGE = (0.7, 1.4)
-# The scenes: images of each split; and as above. A thing may reach beyond its quarter of the image.
-SCENES = {"train": 400, "val": 300}
-SCENE_SIDE_RANGE = (150.0, 210.0)
-SCENE_RADIUS_RANGE = (0.4, 0.55)  # of a thing, over the short side of its quarter
+SCENES = {"train": 400, "val": 300}  # of each split
 OVERSAMPLING = 2
 JPEG_QUALITY = 90
 
@@ -139,11 +131,12 @@ def expose(rng: Generator, image: Image.Image) -> Image.Image:
     return to_image(np.asarray(image.filter(ImageFilter.GaussianBlur(rng.uniform(0, 0.9)))) * light + noise)
 
 
-def begin(
-    rng: Generator, mean_side_range: tuple[float, float] = MEAN_SIDE_RANGE
-) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """Return a strewn backdrop of a random size, `OVERSAMPLING` times as large as the image, and its canvas."""
-    side, aspect = rng.uniform(*mean_side_range), np.exp(rng.uniform(*np.log(ASPECT_RANGE)))
+def begin(rng: Generator, mean_side_range: tuple[float, float]) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    """Return a strewn backdrop of a random size, `OVERSAMPLING` times as large as the image, and its canvas.
+
+    The mean side is the square root of the image's area, in pixels.
+    """
+    side, aspect = rng.uniform(*mean_side_range), np.exp(rng.uniform(*np.log((0.7, 1.4))))
     return strewn(rng, (round(side * np.sqrt(aspect)), round(side / np.sqrt(aspect))))
 
 
@@ -164,12 +157,12 @@ def seeded(*of: object) -> Generator:
 def draw(name: str, split: str, index: int) -> Image.Image:
     """Return one image of a class of the set, RGB; train and val differ in nothing but the seeds."""
     rng = seeded(split, name, index)
-    scene, canvas = begin(rng)
+    scene, canvas = begin(rng, (115.0, 185.0))  # so that sides come to 96..219
     put(rng, canvas, THINGS[name](rng), view(rng, scene.size))
     return expose(rng, scene.reduce(OVERSAMPLING))
 
 
-def make_sample(root: Path, *, train_per_class: int = TRAIN_PER_CLASS, val_per_class: int = VAL_PER_CLASS) -> Path:
+def make_sample(root: Path, *, train_per_class: int = 32, val_per_class: int = 50) -> Path:
     """Draw the set into a folder of its own under `root`, {train,val}/<class>/<index>.jpg; see `make_set`."""
     images = {
         f"{split}/{name}/{index:03d}.jpg": (name, split, index)
@@ -189,12 +182,13 @@ def draw_scene(split: str, index: int) -> Image.Image:
     """Return one scene, RGB; train and val differ in nothing but the seeds."""
     rng = seeded("scene", split, index)
     names = _choose(rng)
-    scene, canvas = begin(rng, SCENE_SIDE_RANGE)
+    scene, canvas = begin(rng, (150.0, 210.0))
     quarter = scene.width // 2, scene.height // 2
     for name, corner in zip(names, rng.permutation(4), strict=False):
         shift = np.eye(3)
         shift[:2, 2] = corner % 2 * quarter[0], corner // 2 * quarter[1]
-        put(rng, canvas, THINGS[name](rng), shift @ view(rng, quarter, SCENE_RADIUS_RANGE))
+        # It may reach beyond its quarter of the image.
+        put(rng, canvas, THINGS[name](rng), shift @ view(rng, quarter, (0.4, 0.55)))
     return expose(rng, scene.reduce(OVERSAMPLING))
 
 

@@ -7,9 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import Any, cast
 
 from augment.support.errors import UserError, suggest
 from augment.support.own_code import describe_raised, import_own
@@ -80,8 +78,7 @@ class SequenceFactory:
             length = len(found)
         if not length:
             raise UserError(f"{self.what}: has no items.")
-        sequence: Sequence[object] = found
-        return sequence
+        return cast("Sequence[object]", found)
 
     def _call(self, function: Any, options: Mapping[str, Mapping[str, Any]]) -> Any:
         """Call the function, or make an object of the class; of options with the same name, later ones win."""
@@ -131,13 +128,6 @@ def find_object(name: str, key: str) -> Any:
             import_own(f"{path}.{part}", what)
         found, path = getattr(found, part), f"{path}.{part}"
     return found
-
-
-def copied(value: Any) -> Any:
-    """Return a copy of an array or tensor, whose memory the next item may use; anything else as it is."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    return value.clone() if hasattr(value, "data_ptr") else value  # not deepcopy, which copies all that it is a view of
 
 
 def describe(value: object) -> str:

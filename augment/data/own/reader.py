@@ -17,7 +17,7 @@ from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS
 from augment.data.formats.objects import flip_pairs_of
 from augment.data.images import TURNED, is_turned
-from augment.data.own.factory import SequenceFactory, copied, describe
+from augment.data.own.factory import SequenceFactory, describe
 from augment.data.own.items import DecodedItem, ItemImage, Items, as_path
 from augment.data.targets.boxes import BACKGROUND, BOXES, Boxes, joined_masks
 from augment.data.targets.interpretation import make_dataset
@@ -88,7 +88,9 @@ def _read_all(items: Items) -> tuple[list[object], list[Path | None]]:
         )  # fmt: skip
     for _, image, target in items.pairs():
         paths.append(as_path(image))
-        targets.append(copied(target))
+        # The next item may use the memory of an array or tensor; deepcopy would copy all that it is a view of.
+        own = np.array(target) if isinstance(target, np.ndarray) else target
+        targets.append(own.clone() if isinstance(own, torch.Tensor) else own)
     return targets, paths
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from augment.data.dataset import DATA_DIR, Dataset, StoredImage
-from augment.data.formats.caffe import DatumImage, read_datums
+from augment.data.formats.messages import IMAGE, LABEL, DatumImage, read_datums, read_examples
 from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.records import Index, Reader, RecordFile, Span, find_shards, is_pattern, load_indexes
-from augment.data.formats.tfrecord import IMAGE, LABEL, read_examples
 from augment.data.formats.webdataset import read_shard
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.sources.remote import fetch_shards, is_new, is_url

@@ -105,10 +105,9 @@ class Boxes(SpatialKind):
         """This kind, without the objects that losses leave out."""
         return replace(self, learned_only=True)
 
-    def stored(self, target: Target) -> StoredMask | None:
+    def stored(self, target: Objects) -> StoredMask | None:
         """Return the mask of instances."""
-        mask: StoredMask | None = target.instances
-        return mask
+        return target.instances
 
     def load(self, target: Target) -> tuple[Objects, MaskRuns | None]:
         """Return the objects, and the mask of them."""
@@ -197,7 +196,7 @@ class Boxes(SpatialKind):
         """Return no objects."""
         return Objects.of([], [])
 
-    def content(self, target: Target) -> Hashable:
+    def content(self, target: Any) -> Hashable:
         """Return boxes and classes."""
         return target.boxes.tobytes(), target.labels.tobytes()
 

@@ -127,7 +127,9 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     """
     train, kind, notice = lists[0], options.kind, ""
     words = [word for lines in lists for line in lines.lines for word in line.words]
-    point = "" if kind or train.columns or options.classes else next(filter(_is_fraction, words), "")
+    # A number that is not whole; its fraction may come after a comma, which `_numbers` refuses.
+    points = (w for w in words if not _is_whole(w) and _read_number(w.replace(",", ".", 1)) is not None)
+    point = "" if kind or train.columns or options.classes else next(points, "")
     numbers = bool(train.columns) or kind == NUMBERS or bool(point)
     asked = numbers or kind or options.classes or not train.guessed or len(train.lines) < 8
     if not asked and len({line.words for line in train.lines}) > 0.9 * len(train.lines):
@@ -184,11 +186,6 @@ def _read_number(word: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _is_fraction(word: str) -> bool:
-    """Whether a word is a number that is not whole; its fraction may come after a comma, which `_numbers` refuses."""
-    return not _is_whole(word) and _read_number(word.replace(",", ".", 1)) is not None
 
 
 def _is_whole(word: str) -> bool:

@@ -90,10 +90,9 @@ class Kind(ABC):
         """Return the classes or labels that an image has, as indices."""
         return ()
 
-    def content(self, target: Target) -> Hashable:
+    def content(self, target: Hashable) -> Hashable:
         """Return what is equal for targets that mean the same."""
-        content: Hashable = target
-        return content
+        return target
 
     @property
     def unrepeated(self) -> str:

@@ -123,10 +123,9 @@ class Masks(SpatialKind):
     noun, units, task = "class", "masks", "segment"
     pastes = True
 
-    def stored(self, target: Target) -> StoredMask:
+    def stored(self, target: StoredMask) -> StoredMask:
         """Return the mask."""
-        mask: StoredMask = target
-        return mask
+        return target
 
     def load(self, target: Target) -> MaskRuns:
         """Return the labels."""
@@ -176,7 +175,7 @@ class Masks(SpatialKind):
         total = max(sum(counts.values()), 1)
         return ", ".join(f"{names[i] if names else i} {n / total:.0%}" for i, n in counts.most_common(3))
 
-    def content(self, target: Target) -> Hashable:
+    def content(self, target: Any) -> Hashable:
         """Return a digest of the labels."""
         try:
             labels = target.read()

@@ -188,9 +188,6 @@ def mixed(described: Iterable[str], key: str = "") -> UserError:
     return UserError(f"{key}{', and '.join(described)}. Allowed: numbers or names, not both.")
 
 
-_AT_ONE = " Do labels begin at 1? Then set data.label_offset=1."
-
-
 def find_names(
     splits: Sequence[LabeledSplit], options: TargetOptions, most: int
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
@@ -312,8 +309,9 @@ def _by_number(
     for split, indices in zip(splits, found, strict=True):
         wrong = (indices < 0) | (indices >= count)
         if wrong.any():
-            begins_at_one = given is not None and offset == 0 and (indices.min(), indices.max()) == (1, count)
-            hint = (f" (data.label_offset={offset})." if offset else ".") + (_AT_ONE if begins_at_one else "")
+            hint = f" (data.label_offset={offset})." if offset else "."
+            if given is not None and offset == 0 and (indices.min(), indices.max()) == (1, count):
+                hint += " Do labels begin at 1? Then set data.label_offset=1."
             reason = f", as {why}" if count else ""
             raise split.label_error(wrong, f", which is out of range. Allowed: {allowed}{reason}{hint}")
     return given or tuple(str(number + offset) for number in range(count)), found

@@ -173,7 +173,6 @@ Pairs = NDArray[np.int64]  # (P, 2) indices, the smaller first; those of train c
 
 MAX_BITS = 6
 _BYTES = 8
-_SHARED = _BYTES - MAX_BITS  # bytes that are equal in any two hashes that differ in at most MAX_BITS bits
 _MOST = 100_000  # candidate pairs, at most
 
 
@@ -224,9 +223,12 @@ def near_hashes(hashes: NDArray[np.uint64]) -> tuple[Pairs, bool]:
 
 
 def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the indices of all pairs of hashes with two equal bytes, in arrays of at most N pairs."""
+    """Yield the indices of all pairs of hashes with two equal bytes, in arrays of at most N pairs.
+
+    As many are equal in any two that differ in at most `MAX_BITS`.
+    """
     words = hashes.astype("<u8").view(np.uint8).reshape(-1, _BYTES).astype(np.uint16)
-    for one, other in combinations(range(_BYTES), _SHARED):
+    for one, other in combinations(range(_BYTES), _BYTES - MAX_BITS):
         keys = 256 * words[:, one] + words[:, other]
         order = np.argsort(keys, kind="stable")
         ordered, begins, distance = keys[order], np.arange(len(keys)), 0

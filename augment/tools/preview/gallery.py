@@ -35,9 +35,7 @@ from augment.recipe.steps import Aug, SplitName, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError
 
-# Draws shown of a whole recipe, and of an op without ranges.
-DRAWS = 4
-OP_DRAWS = 3
+DRAWS = 4  # of a whole recipe that are shown
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ class Studio:
             for level in LEVELS:
                 yield self._tile(pin(step, level), _captioned(level, pinned_values(step, level)))
         elif mixed or op.random or op.uniforms:
-            for shot in shoot(self._plan(pin(step), "train"), self.photos, seed=self.seed, epochs=OP_DRAWS):
+            for shot in shoot(self._plan(pin(step), "train"), self.photos, seed=self.seed, epochs=3):
                 if shot.photo == 0:
                     # The row shows the step's name; a policy may have done nothing.
                     done = shot.done or ("unchanged",) if op.kind == "policy" else shot.done[1:]

@@ -12,8 +12,7 @@ from augment.data.check import check_files
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import are_decoded, are_paths, file_name, name_of, open_image, read_encoded
 from augment.data.sources import parse_data
-from augment.pipeline.image_feed import ImageFeed
-from augment.pipeline.reading import Reading
+from augment.pipeline.reading import ImageFeed, Reading
 
 Images = tuple[ImageRef, ...]
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from decoded import MemoryImage
 
-from augment.pipeline.image_feed import ImageFeed
-from augment.pipeline.reading import Reading
+from augment.pipeline.reading import ImageFeed, Reading
 from augment.support.errors import UserError
 
 
