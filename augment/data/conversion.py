@@ -159,11 +159,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 @contextmanager
-def _each(
-    what: str,
-    split: Split,
-    load: Callable[[int, ImageRef, Target], R],
-) -> Iterator[Iterable[R]]:
+def _each(what: str, split: Split, load: Callable[[int, ImageRef, Target], R]) -> Iterator[Iterable[R]]:
     """Call a function in threads with the number, image and target of each sample, with a progress bar."""
     items = zip(count(), split.files, split.targets)
     with progress_bar() as progress, in_threads(lambda item: load(*item), items, cores(), 2 * cores()) as results:

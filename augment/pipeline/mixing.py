@@ -39,7 +39,15 @@ class Mixer:
         self._sampler = Sampler(plan.only("batch"), seed, rank)
         self._stages, self._kind, self._classes = plan.batch_stages, kind, classes
         if isinstance(kind, SpatialKind):
-            _refuse(plan, kind)
+            for op, stage in ((_op(stage), stage) for stage in plan.batch_stages):
+                if not (kind.pastes and op.parts) or (op.blends and not kind.blends):
+                    several = (
+                        "ops with parts=..., as mixup" if kind.blends else "ops that paste, as cutmix and mosaic do"
+                    )
+                    raise UserError(
+                        f"{plan.path}.{stage.steps[0].key}: '{op.name}' mixes samples, which {kind.units} cannot follow. "
+                        f"Allowed: {several if kind.pastes else 'a recipe without it'}."
+                    )
         self._together = together
         self._known = all(stage.steps[0].op.name in ("mixup", "cutmix") for stage in plan.batch_stages)
         # The values of batch stages, for each size of images, by the kernel or not; and what their parts are.
@@ -123,18 +131,6 @@ class Mixer:
             records = [_records(*one, values["share"]) for one, values in zip(made, fed, strict=True)]
             fed = [{"records": np.stack(records, axis=1)}]
         return [to_device({name: compact(value) for name, value in stage.items()}, device) for stage in fed]
-
-
-def _refuse(plan: Plan, kind: SpatialKind) -> None:
-    """Refuse steps that mix what targets in the image cannot follow."""
-    for stage in plan.batch_stages:
-        op = _op(stage)
-        if not (kind.pastes and op.parts) or (op.blends and not kind.blends):
-            several = "ops that paste, as cutmix and mosaic do" if not kind.blends else "ops with parts=..., as mixup"
-            raise UserError(
-                f"{plan.path}.{stage.steps[0].key}: '{op.name}' mixes samples, which {kind.units} cannot follow. "
-                f"Allowed: {several if kind.pastes else 'a recipe without it'}."
-            )
 
 
 def _op(stage: Stage) -> BatchOp:

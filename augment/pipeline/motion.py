@@ -245,12 +245,7 @@ class Motions:
         self._steps = Ahead(self._draw, together)
 
     def of(
-        self,
-        windows: Sequence[Tensor],
-        orientations: NDArray[np.int64],
-        epoch: int,
-        start: int,
-        device: torch.device,
+        self, windows: Sequence[Tensor], orientations: NDArray[np.int64], epoch: int, start: int, device: torch.device
     ) -> list[BatchMotion]:
         """Return the motion of each view of a batch that starts at a position of an epoch."""
         drawn, rows = self._steps.take(epoch, start, len(orientations))

@@ -87,8 +87,7 @@ class FileList(CheckedSource, LabeledSource):
         ]
         folders = [lines.file.parent if self.root is None else expanded(self.root) for lines in lists]
         files = [_files(*pair) for pair in zip(lists, folders, strict=True)]
-        found = map(_missing, lists, files, folders) if not self.skip_bad else ()
-        problems = tuple(filter(None, found))
+        problems = () if self.skip_bad else tuple(filter(None, map(_missing, lists, files, folders)))
         try:
             return replace(make_list_dataset(lists, files, options), problems=problems)
         except UserError as error:

@@ -175,11 +175,9 @@ class Imagenette(Source):
     @property
     def _archive(self) -> Archive:
         archive = self.archives[self.variant]
-        if self.url:
-            mirror = Archive(self.url)
-            # Another file name may mean another archive, of an unknown checksum.
-            archive = replace(archive, url=self.url) if mirror.name == archive.name else mirror
-        return archive
+        mirror = Archive(self.url or archive.url)
+        # Another file name may mean another archive, of an unknown checksum.
+        return replace(archive, url=mirror.url) if mirror.name == archive.name else mirror
 
 
 @source("imagewoof")
