@@ -39,13 +39,12 @@ class Mixer:
         self._sampler = Sampler(plan.only("batch"), seed, rank)
         self._stages, self._kind, self._classes = plan.batch_stages, kind, classes
         if isinstance(kind, SpatialKind):
+            several = "ops with parts=..., as mixup" if kind.blends else "ops that paste, as cutmix and mosaic do"
             for op, stage in ((_op(stage), stage) for stage in plan.batch_stages):
                 if not (kind.pastes and op.parts) or (op.blends and not kind.blends):
-                    several = (
-                        "ops with parts=..., as mixup" if kind.blends else "ops that paste, as cutmix and mosaic do"
-                    )
+                    place = f"{plan.path}.{stage.steps[0].key}"
                     raise UserError(
-                        f"{plan.path}.{stage.steps[0].key}: '{op.name}' mixes samples, which {kind.units} cannot follow. "
+                        f"{place}: '{op.name}' mixes samples, which {kind.units} cannot follow. "
                         f"Allowed: {several if kind.pastes else 'a recipe without it'}."
                     )
         self._together = together
