@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from augment.data.dataset import Dataset, Split, Target, Task
+from augment.data.dataset import Dataset, Split, Target
 from augment.data.selection import take_fold, take_fraction, take_val
 from augment.data.sources import SOURCES, Source, load_dataset, parse_data
 from augment.params import setting, settings
@@ -18,7 +18,7 @@ from augment.support.errors import UserError
 VAL = Split((Path("val/0.jpg"),), (0,))
 
 
-def dataset(targets: Sequence[Target], task: Task = "classify") -> Dataset:
+def dataset(targets: Sequence[Target], task: str = "classify") -> Dataset:
     """A dataset of images that are not there."""
     files = tuple(Path(f"train/{place}.jpg") for place in range(len(targets)))
     classes = len(targets[0]) if isinstance(targets[0], tuple) else 1 + max(t for t in targets if isinstance(t, int))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.data.dataset import Dataset, Split, Target, Task
+from augment.data.dataset import Dataset, Split, Target
 from augment.drawing.text import save_figure
 from augment.params import Size
 from augment.tools.info.figure import draw
@@ -21,7 +21,7 @@ def make_info(
     train: list[Target],
     val: list[Target],
     classes: tuple[str, ...] = ("cat", "dog"),
-    task: Task = "classify",
+    task: str = "classify",
     *,
     same: Pairs = (),
     alike: Pairs = (),
