@@ -50,8 +50,7 @@ def export(plan: Plan, folder: Path) -> None:
         UserError: the plan cannot be exported (see `python_source`), or the folder cannot be written.
     """
     # PyTorch and DALI take seconds to import.
-    from augment.pipeline.serving.serialized import serialize
-    from augment.pipeline.serving.transform_source import python_source
+    from augment.pipeline.serving.transform_source import python_source, serialize
 
     source = python_source(plan)
     with writing(f"--out {folder}"):

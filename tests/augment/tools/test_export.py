@@ -18,9 +18,8 @@ from PIL import Image
 
 from augment.data.dataset import Split
 from augment.data.images import to_rgb
-from augment.pipeline.serving.serialized import serialize
 from augment.pipeline.serving.torch_crops import Crop
-from augment.pipeline.serving.transform_source import python_source
+from augment.pipeline.serving.transform_source import python_source, serialize
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SplitName, parse_aug
 from augment.support.errors import UserError
