@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from augment.data.dataset import ImageRef, Paths
 from augment.data.faults import strict_pillow
@@ -15,13 +15,11 @@ from augment.support.console import progress_bar
 from augment.support.files import write_atomically
 from augment.support.process import cores
 
-Image = TypeVar("Image", bound=ImageRef)
-
 _VERSION = b"6\n"  # the first line; increase it when a verdict changes
 
 
 def remember(
-    images: Sequence[Image], judge: Callable[[Image], str], cache: Path | None, what: str = "Reading"
+    images: Sequence[ImageRef], judge: Callable[[Any], str], cache: Path | None, what: str = "Reading"
 ) -> list[str]:
     """Return the line that a function says of each image; of images as they were, from a cache.
 

@@ -24,13 +24,14 @@ from torch.utils.dlpack import from_dlpack
 from augment.data.dataset import ImageRef, Paths, as_paths
 from augment.data.images import are_decoded, are_paths
 from augment.pipeline.feed import Feed
-from augment.pipeline.graph import Form, GraphImage, Node, Placement
+from augment.pipeline.graph import Form, GraphImage, Placement
 from augment.pipeline.operators import Dali, GraphSource, add_views
 from augment.pipeline.program import Program, ProgramFeed, program_of
 from augment.pipeline.reading import ImageFeed, Reading
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
+from augment.support.dali_versions import Node
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from augment.params import Interval, Size
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.frames import COLUMNS, random_windows
-from augment.pipeline.graph import Form, GraphImage, Node, Placement
+from augment.pipeline.graph import Form, GraphImage, Placement
 from augment.pipeline.images import Images, check_encoded, kind_of, plain_kind, read_images, read_targets
 from augment.pipeline.making import BatchMaker
 from augment.pipeline.mixing import Mixer
@@ -31,6 +31,7 @@ from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
 from augment.recipe.steps import SplitName
+from augment.support.dali_versions import Node
 from augment.support.device import to_device
 from augment.support.errors import UserError
 from augment.support.own_code import refuse_in_op
