@@ -27,6 +27,8 @@ from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
 
+LARGEST = 256**2  # pixels up to which the other ops than those of policies run in the kernel
+
 
 class Program:
     """What the kernel does for the samples of a plan.
@@ -54,7 +56,7 @@ class Program:
         """
         program = Program(plan)
         several = sum(stage.kind == "local" for stage in program.stages) > 1
-        return program if several and (math.prod(plan.size) <= 256**2 or not program.every_op) else None
+        return program if several and (math.prod(plan.size) <= LARGEST or not program.every_op) else None
 
     def values(self, sampler: Sampler, where: tuple[int, int, int]) -> NDArray[np.float32]:
         """Return the programs of samples, (N, numbers).
@@ -121,9 +123,13 @@ def _split(plan: Plan) -> tuple[list[Stage], list[Stage]]:
 
 def program_of(plan: Plan, placement: Placement) -> Program | None:
     """Return what a kernel does on a GPU in place of DALI's operators, None for plans that it does not run."""
-    alike = plan.views.crop == "own" and not plan.views.named
-    program = Program.of(plan) if placement.device == "gpu" and alike else None
+    program = Program.of(plan) if placement.device == "gpu" and are_alike(plan) else None
     return program if program is not None and kernels_run(placement.gpu, every_op=program.every_op) else None
+
+
+def are_alike(plan: Plan) -> bool:
+    """Return whether all views run the same steps, each on a crop of its own."""
+    return plan.views.crop == "own" and not plan.views.named
 
 
 class ProgramFeed(Feed):

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from multiprocessing import current_process
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval, Size
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
+from augment.pipeline.direct import Direct
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.frames import COLUMNS, random_windows
 from augment.pipeline.graph import Form, GraphImage, Placement
@@ -97,7 +99,7 @@ class Transform:
         self._flip_pairs = tuple((int(left), int(right)) for left, right in flip_pairs)
         self._form = Form(half, frames=frames)
         self._placement = Placement().on(self._device, threads or min(16, cores()))
-        self._graphs: dict[str, _Graph] = {}
+        self._graphs: dict[str, _Graph | Direct] = {}
         self._lock, self._process, self._home = Lock(), os.getpid(), current_process().name
         if split == "train":
             warn_of_ranks(rank=rank)
@@ -159,23 +161,32 @@ class Transform:
 
     def _run(self, read: Images) -> tuple[list[Tensor], list[Tensor]]:
         """Return the views of images and, with frames, their windows."""
-        graph = self._graph(read.kind, len(read))
+        kind = "direct" if read.kind == "gpu" and isinstance(read.data, Tensor) and self._is_direct else read.kind
+        graph = self._graph(kind, len(read))
         try:
             return graph.run(read, self.position)
         except BaseException as error:
             # A pipeline that failed once cannot be used again, nor one that was fed a part of its inputs.
-            del self._graphs[read.kind]
+            del self._graphs[kind]
             if isinstance(error, RuntimeError):
                 refuse_in_op(error)
                 check_encoded(read)
             raise
 
-    def _graph(self, kind: str, count: int) -> "_Graph":
+    @cached_property
+    def _is_direct(self) -> bool:
+        """Whether a batch of decoded images of one size on the GPU needs no graph of DALI's."""
+        return Direct.knows(self.plan, self._placement)
+
+    def _graph(self, kind: str, count: int) -> "_Graph | Direct":
         """Return a graph for a kind of images and batches of this size, built if there is none."""
         graph = self._graphs.get(kind)
         if graph is None or graph.batch_size < count:
             samplers = [Sampler(own, self._seed, self._stream(), n) for n, own in enumerate(self.plan.per_view)]
-            graph = _Graph(self.plan, kind, count, self._placement, self._form, samplers)
+            if kind == "direct":
+                graph = Direct(self.plan, self._device, self._form, samplers)
+            else:
+                graph = _Graph(self.plan, kind, count, self._placement, self._form, samplers)
             self._graphs[kind] = graph
         return graph
 

@@ -7,6 +7,7 @@ Prints JSON:
 - local: how far each local op is from DALI's operators.
 - bounds: how many numbers each op writes beyond its memory.
 - mixed: how far mixed batches are from those of PyTorch's operators.
+- direct: how far decoded images that kernels crop and change are from what DALI makes of them, in levels.
 """
 
 import json
@@ -28,9 +29,11 @@ from augment import load_recipe
 from augment.data.dataset import Split
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.labels import LABELS
-from augment.pipeline import build, kernel_mix, mixing, transform
+from augment.pipeline import build, kernel_crop, kernel_mix, mixing, transform
 from augment.pipeline import kernel as kernels
+from augment.pipeline.direct import Direct
 from augment.pipeline.graph import Form
+from augment.pipeline.images import Images, read_images
 from augment.pipeline.loader import Loader
 from augment.pipeline.mixing import Mixer
 from augment.pipeline.program import Program
@@ -264,6 +267,43 @@ def mixed() -> dict[str, float]:
     return found
 
 
+# The crops that the kernel knows; some windows are enlarged.
+DIRECT: dict[str, dict[str, Any]] = {
+    "random windows": {
+        "train": {"random_resized_crop": {"area_range": [0.1, 1]}, "flip": {"p": 0.5}, "brightness": {"p": 0.5}},
+        "views": {"count": 2},
+    },
+    "center": {"train": {"center_crop": {"scale": 0.7}, "posterize": {"p": 0.5}}},
+    "whole": {"train": {"resize": {}, "solarize": {"p": 0.5}}},
+    "short side": {"train": {"resize": {"side": "short"}}},
+}
+
+
+def direct() -> dict[str, dict[str, float]]:
+    """Return the largest and the mean difference over calls, and how far the frames' windows are apart, in pixels."""
+    kernels._BLOCK = kernel_crop._BLOCK = 512
+    pixels = np.stack([draw_photo(57, 40, seed) for seed in range(2)])
+    transform.program_of = lambda *_: None
+    found = {}
+    for name, aug in DIRECT.items():
+        recipe, apart, windows = load_recipe({"size": SIZE, **aug}), [], []
+        by_dali = transform.Transform(recipe, device="cpu", seed=SEED, frames=True)
+        samplers = [Sampler(own, SEED, 0, number) for number, own in enumerate(by_dali.plan.per_view)]
+        by_kernels = Direct(by_dali.plan, CPU, Form(frames=True), samplers)
+        for call in (0, 1, 2):  # the last two are drawn at once
+            by_dali.position = call
+            images = read_images(pixels, CPU)
+            expected, of_dali = by_dali._run(images)
+            views, shown = by_kernels.run(Images("gpu", torch.from_numpy(pixels)), call)
+            levels = 255 * torch.tensor(by_dali.plan.std)[:, None, None]
+            apart += [((one - other) * levels).abs() for one, other in zip(views, expected, strict=True)]
+            windows += [(one - other).abs().max() for one, other in zip(shown, of_dali, strict=True)]
+            assert all(view.is_contiguous(memory_format=torch.channels_last) for view in views)
+        every = torch.cat(apart)
+        found[name] = {"most": float(every.max()), "mean": float(every.mean()), "windows": float(max(windows))}
+    return found
+
+
 def policies() -> dict[str, Any]:
     """Return how far policies are from DALI's operators, and whether loaders resume and transforms agree."""
     tables = {"posterize": {"p": 0.3}, "equalize": {"p": 0.5}, "solarize": {"p": 0.5}, "autocontrast": {"p": 0.5}}
@@ -279,4 +319,4 @@ def policies() -> dict[str, Any]:
 
 if __name__ == "__main__":
     # In this order, as some change the size of blocks.
-    json.dump({part.__name__: part() for part in (policies, noise, local, bounds, mixed)}, sys.stdout)
+    json.dump({part.__name__: part() for part in (policies, noise, local, bounds, mixed, direct)}, sys.stdout)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from photos import draw_photo
 from pipelines import SEED, SIZE, plan_of, run
 from rendering import chi_square
 
-from augment import load_recipe
+from augment import Transform, load_recipe
 from augment.pipeline import build
-from augment.pipeline.graph import Form
+from augment.pipeline.direct import Direct
+from augment.pipeline.graph import Form, Placement
 from augment.pipeline.program import Program, kernels_run
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
@@ -129,6 +131,13 @@ def test_the_kernel_mixes_as_operators_do_in_an_interpreter(interpreted: Any) ->
         assert off < (1e-3 if "half" in name else 1e-6), name
 
 
+def test_kernels_alone_make_of_decoded_images_what_dali_does_in_an_interpreter(interpreted: Any) -> None:
+    for name, off in interpreted["direct"].items():
+        assert off["most"] < 2.1, name  # a level, which brightness or a posterized color may double
+        assert off["mean"] < 0.01, name
+        assert off["windows"] < 1e-4, name
+
+
 def test_the_seed_of_noise_depends_on_the_epoch_and_the_position_in_it() -> None:
     plan = build_plan(load_recipe("strong", "aug.train.erase.p=1").aug, "train")
     program, sampler = Program.of(plan), Sampler(plan, 3, rank=1)
@@ -172,6 +181,26 @@ def run_program(plan: Plan, images: torch.Tensor) -> torch.Tensor:
     assert program is not None
     programs = torch.from_numpy(program.values(Sampler(plan, SEED), (0, 0, len(images))))
     return program.run(images, programs.pin_memory().to(images.device, non_blocking=True), Form(half=True))
+
+
+@needs_gpu
+@pytest.mark.parametrize("recipe", [["imagenette"], ["rand_augment"], ["strong", "~aug.train.mixing"]])
+def test_kernels_alone_make_of_decoded_images_what_dali_does_on_the_gpu(recipe: list[str]) -> None:
+    cuda, made = torch.device("cuda"), load_recipe(*recipe, "aug.views.count=2")
+    by_kernels, by_dali = (Transform(made, device=cuda, seed=SEED, threads=2) for _ in range(2))
+    assert Direct.knows(by_kernels.plan, Placement().on(cuda, 2))
+    images = torch.from_numpy(np.stack([draw_photo(190, 160, seed) for seed in range(24)])).to(cuda)
+    levels = 255 * torch.tensor(by_dali.plan.std, device=cuda)[:, None, None]
+    for call in range(4):
+        with refuse_waiting() if call else nullcontext():
+            views = by_kernels(images)
+        for found, expected in zip(views, by_dali(list(images)), strict=True):
+            off = ((found - expected) * levels).abs()
+            # One level more or less may cross a threshold of the next op, or be stretched.
+            assert (off > 3.5).float().mean() < 5e-3
+            assert off.mean() < 0.3
+    by_kernels.position = 1
+    assert all(not torch.equal(*pair) for pair in zip(by_kernels(images), views, strict=True))
 
 
 LARGE = 128  # px, with 256 samples: as many as training has

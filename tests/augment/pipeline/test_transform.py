@@ -50,7 +50,10 @@ def test_images_may_be_given_in_many_forms(device: torch.device) -> None:
     assert expected.is_contiguous(memory_format=torch.channels_last)
     for form in forms:
         transform.position = 0
-        assert same(transform(form), expected), type(form)
+        found = transform(form)
+        # On a GPU, kernels crop a batch that lies there, and may round a level otherwise than DALI.
+        direct = isinstance(form, Tensor) and form.is_cuda
+        assert (found - expected).abs().max() < 0.02 if direct else same(found, expected), type(form)
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6])
