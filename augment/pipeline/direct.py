@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from augment.pipeline.graph import Form, Placement
@@ -41,7 +42,7 @@ class _Drawn:
 
     key: tuple[object, ...]  # for which images
     calls: range
-    windows: list[Array]
+    windows: list[NDArray[np.float32]]
     there: dict[str, Tensor]
 
 
@@ -66,8 +67,7 @@ class Direct:
         from augment.pipeline.kernel_crop import resize_windows
 
         count, views, windows = len(images), [], []
-        stream = torch.cuda.current_stream(self._device) if images.data.is_cuda else None
-        drawn = self._draw(call, count, (*images.data.shape[1:3], stream))
+        drawn = self._draw(call, count, images.data.shape[1:3])
         rows = slice((call - drawn.calls.start) * count, (call - drawn.calls.start + 1) * count)
         for view, sampler in enumerate(self._samplers):
             cropped = resize_windows(images.data, drawn.there[f"{view} windows"][rows], sampler.plan.size)
@@ -77,14 +77,15 @@ class Direct:
             windows.append(torch.from_numpy(np.hstack([sides, drawn.windows[view][rows]])))
         return views, windows if self._form.frames else []
 
-    def _draw(self, call: int, count: int, of: tuple[object, ...]) -> _Drawn:
+    def _draw(self, call: int, count: int, sides: Sequence[int]) -> _Drawn:
         """Return what is drawn for some calls, the given one among them; more of them the more follow each other."""
-        last, key = self._drawn, (count, *of)
+        stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+        last, key = self._drawn, (count, *sides, stream)
         if last.key == key and call in last.calls:
             return last
         follows = last.key == key and call == last.calls.stop
         calls = range(call, call + max(1, min(2 * len(last.calls), _AHEAD // count) if follows else 1))
-        where, sizes = (call, 0, count * len(calls)), np.tile(of[:2], (count * len(calls), 1))
+        where, sizes = (call, 0, count * len(calls)), np.tile(np.array(sides), (count * len(calls), 1))
         windows, there = [], {}
         for view, own in enumerate(self._samplers):
             sampler = _CallSampler(own.plan, own.seed, own.rank, own.view, batch=count)
@@ -101,7 +102,7 @@ def _has_window(plan: Plan) -> bool:
     return name in {"random_resized_crop", "center_crop"} or (name == "resize" and plan.crop.params["side"] != "long")
 
 
-def _windows(sampler: Sampler, where: tuple[int, int, int], sizes: Array) -> Array:
+def _windows(sampler: Sampler, where: tuple[int, int, int], sizes: NDArray[np.int64]) -> Array:
     """Return the windows that the crop resizes, of images of these sizes: start and end, (y, x) in pixels, (N, 4)."""
     crop, proportions = sampler.plan.crop, np.array(sampler.plan.size.proportions)
     if crop.op.random:
