@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from augment.pipeline.frames import COLUMNS, random_windows
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.images import Images
 from augment.pipeline.program import LARGEST, Program, are_alike, kernels_run
-from augment.pipeline.frames import COLUMNS, random_windows
 from augment.recipe.kinds import Array
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
