@@ -171,7 +171,6 @@ COMMANDS = [
     ("trainer evaluate run nowhere", "nowhere: there is no such folder", "The current folder holds"),
     ("trainer evaluate run photos", "is not one of the model's classes", "Allowed: blue, green, red"),
     ("trainer predict run", "no images are given", "folders that hold images"),
-    ("trainer predict", "no run is given", ""),
     ("trainer predict nowhere notes.txt", "nowhere: there is no such folder.", "The current folder holds "),
     ("trainer predict empty photos", "best.pt: no such checkpoint", ""),
     ("trainer predict run empty", "holds no images", ""),
@@ -278,8 +277,7 @@ def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     monkeypatch.setattr("trainer.run.train.train", unanswered)
     monkeypatch.setattr("trainer.cli.main.run_job", unanswered)
     monkeypatch.setattr("trainer.cli.jobs.run_job", unanswered)
-    for module in ("sweep.command", "start"):  # the first one imports the name from the second
-        monkeypatch.setattr(f"trainer.sweeps.{module}.run", unanswered)
+    monkeypatch.setattr("trainer.sweeps.sweep.command.run", unanswered)
     yield
     set_config_dir(None)
 

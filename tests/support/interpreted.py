@@ -29,7 +29,7 @@ from augment import load_recipe
 from augment.data.dataset import Split
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.labels import LABELS
-from augment.pipeline import build, kernel_crop, kernel_mix, mixing, transform
+from augment.pipeline import build, kernel_mix, mixing, transform
 from augment.pipeline import kernel as kernels
 from augment.pipeline.direct import Direct
 from augment.pipeline.graph import Form
@@ -281,12 +281,12 @@ DIRECT: dict[str, dict[str, Any]] = {
 
 def direct() -> dict[str, dict[str, float]]:
     """Return the largest and the mean difference over calls, and how far the frames' windows are apart, in pixels."""
-    kernels._BLOCK = kernel_crop._BLOCK = 512
-    pixels = np.stack([draw_photo(57, 40, seed) for seed in range(2)])
+    kernels._BLOCK = 256
+    pixels = np.stack([draw_photo(28, 20, seed) for seed in range(2)])
     transform.program_of = lambda *_: None
     found = {}
     for name, aug in DIRECT.items():
-        recipe, apart, windows = load_recipe({"size": SIZE, **aug}), [], []
+        recipe, apart, windows = load_recipe({"size": [17, 23], **aug}), [], []
         by_dali = transform.Transform(recipe, device="cpu", seed=SEED, frames=True)
         samplers = [Sampler(own, SEED, 0, number) for number, own in enumerate(by_dali.plan.per_view)]
         by_kernels = Direct(by_dali.plan, CPU, Form(frames=True), samplers)
