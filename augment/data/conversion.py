@@ -55,14 +55,7 @@ def convert(dataset: Dataset, out: Path, to: str, *, size: int = 0, quality: int
     """Write both splits, load them as training does, and compare the counts, targets and bytes of images.
 
     The images of train are shuffled once, so that sequential readers meet all classes early. The folder is new or
-    empty, and so it is after an error; threads read and re-encode images.
-
-    Args:
-        dataset: the images.
-        out: the folder.
-        to: the name of the format.
-        size: short side in px to which larger images are reduced; 0 keeps all sizes.
-        quality: that of re-encoded JPEGs.
+    empty, and so it is after an error; threads re-encode images, reduced to a short side of `size` px if given.
 
     Raises:
         UserError: the folder has other content, the format cannot hold the targets, or an image cannot be read.

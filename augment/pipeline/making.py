@@ -96,10 +96,6 @@ class TargetReader:
     What was read is kept, as decoding a PNG in Python holds up all threads; but not masks of a user's own code, which
     may change.
 
-    Args:
-        split: whose targets these are.
-        threads: number of threads.
-
     Attributes:
         reads: whether files are read, so that it helps to announce them.
     """

@@ -20,14 +20,7 @@ RANDOM_STATE = "random state"  # name of a fed value; no parameter of an op has 
 
 
 class Dali:
-    """What a local op needs of DALI, so that it need not import it.
-
-    Attributes:
-        fn: DALI's operators.
-        types: DALI's types.
-        device: where the images are, cpu or gpu.
-        size: height and width of the images in pixels.
-    """
+    """What a local op needs of DALI, so that it need not import it."""
 
     fn = fn
     types = types

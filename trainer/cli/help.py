@@ -45,14 +45,7 @@ _FLAGS = """\
 
 @dataclass(frozen=True)
 class Section:
-    """Settings under a heading.
-
-    Attributes:
-        topic: what --help calls it.
-        prefix: key path of its settings.
-        head: its first line.
-        params: the settings.
-    """
+    """Settings under a heading."""
 
     topic: str
     prefix: str

@@ -43,12 +43,6 @@ def prepare(
     that finished is not repeated, one that left a checkpoint is resumed, one without any is ignored. If the command
     line names the folder of the run, only this one is looked at, and the run continues or starts again there.
 
-    Args:
-        tokens: the overrides.
-        config_name: file of conf/ to start from.
-        gate: see `augment.cli.trust.compose_job`.
-        folder: the run's folder; None: the one that hydra.run.dir names.
-
     Raises:
         UserError: a mistake in the configuration; or with `auto`, the run is in progress, or the folder holds a run of
             another configuration.

@@ -33,13 +33,7 @@ class BatchLoader(Protocol):
         ...
 
     def images_in(self, epoch: int, first: int, batches: int) -> int:
-        """Return the number of images in consecutive batches of an epoch, those of all ranks.
-
-        Args:
-            epoch: the epoch.
-            first: number of the first batch in the epoch, from 0.
-            batches: number of batches.
-        """
+        """Return the number of images in consecutive batches of an epoch, those of all ranks."""
         ...
 
     def prepare(self) -> None:

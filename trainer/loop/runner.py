@@ -51,12 +51,7 @@ class Runner:
         """Begin a pass: "train" or "validate"."""
 
     def train(self, batch: Batch, share: float) -> Pass:
-        """Run a training batch forward and backward; its gradients are added to those of its step.
-
-        Args:
-            batch: the batch.
-            share: the share of its mean loss in that of the step.
-        """
+        """Run a training batch forward and backward; `share` is that of its mean loss in that of the step."""
         self.pending = True
         if self._shares:
             self._share.fill_(share).mul_(self._part)

@@ -22,10 +22,6 @@ class DetectorNetwork(nn.Module):
 
     In training it takes targets, too, and returns its losses, (L,). Else it returns what it finds, (N, 100, 6): left,
     top, right and bottom edge in pixels, label and score; the rest has score 0.
-
-    Args:
-        detector: of torchvision.models.detection.
-        freeze_norms: whether batch norms of the backbone stay as they are.
     """
 
     def __init__(self, detector: nn.Module, *, freeze_norms: bool = False) -> None:

@@ -74,11 +74,6 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Group the parameters of a network by weight decay and learning rate.
 
-    Args:
-        network: the network.
-        settings: the settings; only `weight_decay`, `decay_norms`, `layer_decay` and `lr` are used.
-        orthogonal: names of Muon's matrices; None: another optimizer.
-
     Returns:
         Groups with `weight_decay`, `lr` and `lr_scale`, the group's factor of the learning rate; for Muon also
         `orthogonal`. Those nearest to the head come first, Muon's matrices before others.

@@ -35,11 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class MapWriter(Callback):
-    """Writes each image of a pass as it was fed, and on it where the model finds the class that it predicts, as PNG.
-
-    Args:
-        files: the file for each image.
-    """
+    """Writes each image of a pass as it was fed, and on it where the model finds the class that it predicts, as PNG."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files

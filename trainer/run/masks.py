@@ -30,12 +30,6 @@ class MaskWriter(Callback):
     Masks are those of the images as they are stored, before an EXIF block turns them, as masks to train on are. Pixels
     that the model did not see, since validation crops, are 255.
 
-    Args:
-        files: the images of the pass.
-        masks: the file for each of their masks.
-        names: names of the classes.
-        overlay: also write each image with its mask drawn on it, as NAME_overlay.jpg beside the mask.
-
     Attributes:
         shares: for each image the share of every class in the pixels with a prediction, (classes,).
         unseen: for each image the share of pixels without one.

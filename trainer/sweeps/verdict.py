@@ -182,12 +182,6 @@ def compare(
 ) -> list[Difference | None]:
     """Compare configurations with a baseline, with Holm's correction for their number.
 
-    Args:
-        baseline: what to compare with.
-        others: what to compare.
-        metric: what the scores are.
-        detect: the smallest difference worth detecting.
-
     Returns:
         A difference for each of the others; None where one side has a single sample.
     """
@@ -244,11 +238,6 @@ def holm(values: Sequence[float]) -> list[float]:
 
 def needed(seen: Difference, detect: float, level: float) -> int | None:
     """Return with how many samples on each side a difference of size `detect` is seen with a power of .8.
-
-    Args:
-        seen: a difference, whose spread is taken for the true one.
-        detect: the size.
-        level: the level of the two-sided t test.
 
     Returns:
         None if that is unknown, for want of a spread; at most `MANY`, which stands for more.

@@ -12,17 +12,10 @@ from trainer.tasks.metric import Column
 
 @dataclass(frozen=True)
 class Display:
-    """What pages show of a task, whose attributes are described in `trainer.tasks.task.Task`.
-
-    Attributes:
-        count: the number of its units, such as "10 classes".
-        columns: the columns of its tables of epochs.
-        share: whether the score is a share, in [0, 1].
-        smaller: whether a smaller score is better.
-    """
+    """What pages show of a task, whose attributes are described in `trainer.tasks.task.Task`."""
 
     units: str
-    count: str
+    count: str  # such as "10 classes"
     monitor: str
     score: str
     score_title: str

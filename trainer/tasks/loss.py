@@ -232,13 +232,6 @@ def smooths(term: LossFunction) -> bool:
 def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str = "", weighted: bool = False) -> None:
     """Check `fit.loss` by trying it with two samples.
 
-    Args:
-        task: the task of the data.
-        fit: settings of the fit.
-        classes: number of classes, labels, numbers or points.
-        mixing: key path of the step that mixes samples; empty: there is none.
-        weighted: whether classes have weights.
-
     Raises:
         UserError: the loss is unknown, or cannot be computed with these settings.
     """

@@ -56,12 +56,7 @@ class Standard:
         network.register_forward_hook(_in_own_units)
 
     def loss(self, loss: LossFunction, device: torch.device) -> LossFunction:
-        """Return a loss of numbers in their own units that is measured in standard deviations.
-
-        Args:
-            loss: depends only on the difference between outputs and targets.
-            device: the device of outputs and targets.
-        """
+        """Return a loss of numbers in their own units that is measured in standard deviations."""
         std = self.std.to(device)
 
         def standardized(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -22,15 +22,7 @@ _LISTS = ("images", "annotations", "categories")
 
 @dataclass(frozen=True)
 class CocoFile:
-    """A file of annotations.
-
-    Attributes:
-        key: the setting that names it, for messages.
-        file: the file.
-        categories: name of each category by id, in order of the ids.
-        points: names of the points that objects have.
-        content: the file's lists.
-    """
+    """A file of annotations."""
 
     key: str
     file: Path

@@ -20,25 +20,16 @@ _MOST = IGNORE - 1  # classes
 
 @dataclass(frozen=True)
 class Pixels:
-    """What the pixels of masks mean.
+    """What the pixels of masks mean."""
 
-    Attributes:
-        names: names of the classes; empty: numbers up to the highest that is found.
-        labels, colors: see `MaskFile`.
-    """
-
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # of the classes; empty: numbers up to the highest that is found
     labels: tuple[int, ...] = ()
     colors: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass
 class Pairs:
-    """The images of a split, their masks, and what is wrong with those without one.
-
-    Attributes:
-        where: what the masks are in, for messages.
-    """
+    """The images of a split, their masks, and what is wrong with those without one."""
 
     where: Path
     files: list[Path]

@@ -26,13 +26,7 @@ _BEYOND = 0.01  # of a side, by which rounded coordinates may be outside
 
 @dataclass(frozen=True)
 class YoloFile:
-    """A data.yaml.
-
-    Attributes:
-        file: the file.
-        content: what is in it.
-        names: the name of each class by its number, in order.
-    """
+    """A data.yaml."""
 
     file: Path
     content: Mapping[str, Any]

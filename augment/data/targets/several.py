@@ -20,9 +20,6 @@ class Several(SpatialKind):
     """Targets by name: in a batch a dict of what each kind has there. A target is a dict by the same names.
 
     They are for `Transform`: data sets have one kind.
-
-    Attributes:
-        kinds: the kind of each.
     """
 
     noun, units, task = "target", "targets of several kinds", "several"

@@ -21,11 +21,7 @@ _EXAMPLE = 2, 40, 56  # images, height and width to trace with; none is 1 or rep
 
 
 class Served(nn.Module):
-    """A trained model as validation runs it: its views are averaged, and its outputs activated.
-
-    Args:
-        trained: the model.
-        plan: the plan of validation, if images come as they are; None: they come preprocessed.
+    """A trained model as validation runs it, after its plan if there is one: views averaged, outputs activated.
 
     Attributes:
         outputs: names of the outputs: logits and probabilities, or numbers.
