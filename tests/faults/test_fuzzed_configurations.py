@@ -108,7 +108,7 @@ TEXTS = st.sampled_from([
 TOKENS = st.one_of(KEYS, TEXTS, st.text(max_size=12), st.tuples(KEYS, TEXTS | st.text(max_size=12)).map("=".join))
 
 
-@pytest.mark.parametrize("examples", [pytest.param(30, marks=pytest.mark.sample), 500])
+@pytest.mark.parametrize("examples", [pytest.param(8, marks=pytest.mark.sample), 500])
 def test_a_command_line_is_accepted_or_refused(
     examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
