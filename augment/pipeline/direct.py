@@ -1,7 +1,7 @@
 """A recipe on decoded images of one size in GPU memory: one kernel crops, another runs all stages, without DALI.
 
-What they do with each image is drawn for several calls at once, as a draw of twenty steps takes NumPy about as long for
-one batch as for ten.
+What they do with each image is drawn for several calls at once: a draw of many steps costs NumPy a fixed time, as much
+as the samples of ten batches.
 """
 
 import math
