@@ -198,19 +198,6 @@ def _listed(files: Paths, labels: list[int], listed: IO[bytes]) -> dict[str, Any
     return {"file_list": f"/proc/self/fd/{listed.fileno()}", "file_root": ""}
 
 
-def feed_images(feed: ImageFeed) -> Node:
-    """Return the node of a feed's images, encoded or, if all are stored so, decoded."""
-    # Not both outputs with one unused, of which DALI warns.
-    return fn.external_source(
-        lambda info: _next_images(feed, info)[0],
-        batch=True,
-        batch_info=True,
-        no_copy=True,
-        dtype=types.UINT8,
-        ndim=feed.ndim,
-    )
-
-
 def _next_images(feed: ImageFeed, info: Any) -> tuple[TensorListCPU, NDArray[np.int32]]:
     """Return what the feed does, the images as DALI's list, which refers to them: it looks at arrays for longer."""
     images, index = feed(info)

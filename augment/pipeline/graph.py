@@ -21,7 +21,7 @@ class Placement:
     cache: int = 0  # MiB of GPU memory for decoded images; 0 for none
     prefetch: int = 2  # batches
     hw_decoder_load: float = 0.65  # share of the JPEGs for the GPU's hardware decoder, which rounds differently
-    auto: bool = False  # whether `decode` was left to a trial
+    auto: bool = False  # whether `decode` was left open: a resumed run decodes as it did
     load_auto: bool = False  # whether `hw_decoder_load` was left to `place`
     reason: str = field(default="", compare=False)  # what was chosen and why, if anything was; for people
     threads: int = field(default=2, compare=False)  # of the CPU

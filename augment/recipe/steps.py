@@ -146,7 +146,7 @@ class Aug:
         Choice(
             default="mixed",
             options=("auto", "cpu", "mixed"),
-            doc="where to decode JPEGs if there is a GPU: partly on it (mixed), on the CPU, or the faster way (auto)",
+            doc="where to decode JPEGs if there is a GPU: partly on it (mixed; auto is the same), or on the CPU",
         )
     )
     cache: int | str = setting(

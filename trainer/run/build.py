@@ -47,12 +47,12 @@ def make_loader(
 ) -> Loader:
     """Make the loader of a split as configured; on a GPU that of validation images has larger batches.
 
-    Without a placement of decoding it is chosen for the split, without a trial of decoders; without names of classes,
-    they are those of the configured data.
+    Without a placement of decoding it is chosen for the split; without names of classes, they are those of the
+    configured data.
     """
     device = config.fit.torch_device()
     if placement is None:
-        placement = place(config.aug, split.files, device, threads=config.fit.cpu_threads(), trial=False)
+        placement = place(config.aug, split.files, device, threads=config.fit.cpu_threads())
     ranks = current()
     batch_size = config.fit.batch_size // ranks.size
     if plan.split == "val" and device.type == "cuda":
@@ -101,9 +101,7 @@ def make_loaders(config: Config) -> Loaders:
     files = train.files[: train.images] + dataset.val.files
     bad = known_of(files, {image.file: "" for split in (train, dataset.val) for image in split.bad})
     files = take_images(files, np.delete(np.arange(len(files)), list(bad)))
-    # A resumed run keeps its decoder. Each trial may choose another one, which would decode to other pixels.
-    trial = fresh and not config.fit.deterministic
-    placement = place(config.aug, files, config.fit.torch_device(), threads=config.fit.cpu_threads(), trial=trial)
+    placement = place(config.aug, files, config.fit.torch_device(), threads=config.fit.cpu_threads())
     placement = current().broadcast(placement)
     loaders = Loaders(
         make_train_loader(config, train, placement),

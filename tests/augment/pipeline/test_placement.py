@@ -21,45 +21,23 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")
 GIB = 2**30
 
 
-@pytest.fixture
-def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A trial that finds the CPU faster, without one; the ways that were tried."""
-    tried: list[str] = []
-
-    def speed(placement: Placement, files: tuple[Path, ...]) -> float:
-        assert placement.gpu == 1
-        tried.append(placement.decode)
-        return {"mixed": 1000.0, "cpu": 2000.0}[placement.decode]
-
-    monkeypatch.setattr(augment.pipeline.placement, "_decoding_speed", speed)
-    return tried
-
-
 def aug_of(**given: object) -> Aug:
     return parse_aug(given)
 
 
-def test_without_a_gpu_nothing_is_tried(photos: tuple[Path, ...], trials: list[str]) -> None:
-    placement = place(aug_of(decode="auto", cache="gpu", prefetch=3), photos, CPU, threads=1)
-    assert placement == Placement("cpu", prefetch=3)
-    assert placement.reason == ""
-    assert trials == []
-
-
-def test_auto_takes_the_faster_way_and_says_why(photos: tuple[Path, ...], trials: list[str]) -> None:
-    placement = place(aug_of(decode="auto"), photos, CUDA, threads=1)
-    assert placement.decode == "cpu"
-    assert sorted(trials) == ["cpu", "mixed"]
-    expected = "decode: cpu, for a trial of decoding alone gave mixed 1,000 img/s, cpu 2,000 img/s"
-    assert placement.reason == expected
-    assert place(aug_of(decode="auto"), photos, CUDA, threads=1, trial=False).decode == "mixed"
-    assert len(trials) == 2
+def test_where_images_are_decoded(photos: tuple[Path, ...]) -> None:
+    assert place(aug_of(decode="auto", cache="gpu", prefetch=3), photos, CPU, threads=1) == Placement("cpu", prefetch=3)
+    for decode, auto in (("mixed", False), ("cpu", False), ("auto", True)):
+        placement = place(aug_of(decode=decode, cache=70), photos, CUDA, threads=1)
+        expected = Placement("gpu", "cpu" if decode == "cpu" else "mixed", 0 if decode == "cpu" else 70, 4)
+        assert replace(placement, hw_decoder_load=0.65) == replace(expected, auto=auto, load_auto=True)
+        assert placement.gpu == 1
+        assert placement.reason.startswith("cache: 70 MiB of GPU memory; all 6 images") == (decode != "cpu")
 
 
 def test_size_of_the_cache(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     # Six images of 64 x 64 px, and a tenth more than they take.
     assert decoded_bytes(photos) == int(1.1 * 6 * 64 * 64 * 3)
-    assert cache_size("off", photos) == 0
     assert cache_size(700, photos) == 700
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (20 * GIB, 80 * GIB))
     assert cache_size("gpu", photos) == 1

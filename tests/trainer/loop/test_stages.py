@@ -264,7 +264,7 @@ def test_resume_in_any_stage(epoch: int, done: int, data: Split) -> None:
         assert same(take(resumed), following)
 
 
-def test_all_stages_go_back_to_what_a_trial_of_decoders_chose(data: Split) -> None:
+def test_all_stages_decode_as_the_saved_run_did(data: Split) -> None:
     config = config_of()
     chosen, other = (Placement("gpu", decode=decode, auto=True) for decode in ("cpu", "mixed"))
     saved_one, resumed = (make_train_loader(config, data, placement) for placement in (chosen, other))

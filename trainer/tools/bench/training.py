@@ -101,5 +101,5 @@ def verdict(config: Config, loader: Result, fixed: Result, fed: Result) -> str:
     if not cuda:
         hints += ["a smaller aug.size", "a GPU"]
     elif config.aug.cache == "off":
-        hints = ["aug.cache=gpu", *(["aug.decode=auto"] if config.aug.decode != "auto" else []), *hints]
+        hints = ["aug.cache=gpu", *hints]
     return f"Bound by {bound}: {price}; try {' or '.join(hints)}."
