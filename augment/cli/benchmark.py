@@ -168,9 +168,6 @@ def compare(
     """Measure rows in turns, print a table, and write it as JSON, with further plain values.
 
     All are compared with the rows that `baselines` names; `flags` are those of `add_measuring_flags`.
-
-    Raises:
-        UserError: the file cannot be written.
     """
     if device.type == "cpu":
         keep_freed_memory()  # as in training

@@ -23,7 +23,7 @@ from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_para
 from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import SPLITS, Aug, parse_aug
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError
 from augment.support.hydra import VERSION_BASE, register_resolver
 from augment.support.own_code import load_plugins
 from augment.support.secrets import resolved
@@ -72,11 +72,7 @@ class Composed:
 
 
 def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Composed:
-    """Compose a run from its normalized overrides, each with one value, and a file of conf/ to start from.
-
-    Raises:
-        UserError: what Hydra cannot compose, such as an unknown config file; or see `_check_choices`.
-    """
+    """Compose a run from its normalized overrides, each with one value, and a file of conf/ to start from."""
     _check_choices(tokens)
     with _hydra():
         try:
@@ -85,13 +81,7 @@ def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Compos
             missing = re.match(r"Could not delete from config. '(.*?)' does not exist", str(error))
             if missing is None:
                 raise
-            section, _, name = missing[1].rpartition(".")
-            there = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
-            there = OmegaConf.select(there, section) if section else there
-            why = "nothing to remove. Allowed: a key that a file in conf/ sets."
-            if isinstance(there, DictConfig) and there:
-                why = f"there is no such key.{suggest(name, map(str, there))}"
-            raise UserError(f"~{missing[1]}: {why}") from error
+            raise UserError(f"~{missing[1]}: nothing to remove. Allowed: a key that a file in conf/ sets.") from error
 
 
 def _check_choices(tokens: Sequence[str]) -> None:
@@ -116,9 +106,6 @@ def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> d
 
     The section aug, before overrides, may be given as in a file of conf/aug. Return the whole configuration as plain
     values, interpolations resolved. Its sections are not checked yet.
-
-    Raises:
-        UserError: no override, a sweep, an unknown top-level key, or see `compose_run`.
     """
     refuse_words(arguments)
     refuse_sweeps(arguments)
@@ -222,11 +209,7 @@ class Recipe:
 
 
 def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> Recipe:
-    """Compose overrides as `compose` does, and check what concerns augmentation; the source is checked when asked for.
-
-    Raises:
-        UserError: a mistake in the sections aug, seed or plugins; see also `compose`.
-    """
+    """Compose overrides as `compose` does, and check what concerns augmentation; not yet the source."""
     plain = compose(arguments, aug)
     top = parse_params(TOP, {name: value for name, value in plain.items() if name in TOP}, "")
     return Recipe(parse_aug(plain.get("aug")), top["seed"], top["plugins"], plain)

@@ -140,11 +140,7 @@ def is_override(token: str) -> bool:
 
 
 def normalize(tokens: Sequence[str]) -> list[str]:
-    """Give every override the plus signs that Hydra expects.
-
-    Raises:
-        UserError: an override cannot be parsed, or holds a secret.
-    """
+    """Give every override the plus signs that Hydra expects; one that holds a secret is refused."""
     groups, defaults = group_names(), default_groups()
     return [_normalize(_readable(token), groups, defaults) for token in tokens]
 

@@ -109,11 +109,7 @@ class Parser(ArgumentParser):
         return near.replace("'", "'--", 1)
 
     def split(self, arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
-        """Return the values of the flags, and the overrides; config files are searched in --config-dir from now on.
-
-        Raises:
-            UserError: a flag is unknown, lacks its value, or has one that is not allowed.
-        """
+        """Return the values of the flags, and the overrides; search config files in --config-dir from now on."""
         options, rest = self.parse_known_args(arguments)
         for token, after in zip(rest, [*rest, ""][1:], strict=True):
             if token.startswith("-"):
@@ -125,12 +121,7 @@ class Parser(ArgumentParser):
         return options, rest
 
     def split_paths(self, arguments: Sequence[str]) -> tuple[Namespace, list[Path], list[str]]:
-        """Return the values of the flags, the paths, and the overrides: what has an = in it and does not exist.
-
-        Raises:
-            SystemExit: a path is needed, and none is given; the help was printed.
-            UserError: see `split`.
-        """
+        """Return the values of the flags, the paths, and the overrides: what has an = in it and does not exist."""
         options, rest = self.split(arguments)
         paths = [token for token in rest if "=" not in token or Path(token).exists()]
         if self._needs_path and not paths:

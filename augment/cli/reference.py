@@ -83,9 +83,6 @@ def explain_op(name: str, key: str) -> str:
     Args:
         name: the op, or a transform of torchvision or albumentations that does the same.
         key: what named it, for the message.
-
-    Raises:
-        UserError: there is no such op.
     """
     op = find_op(name if name in OPS else op_like(name) or name, key)
     lines = [f"{op.name} ({op.kind}): {op.doc}", "", "parameters"]

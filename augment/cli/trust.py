@@ -132,11 +132,7 @@ def sweep_gate(where: Path, config_name: str, *, named: bool) -> Gate:
 
 
 def compose_job(overrides: Sequence[str], config_name: str = "config", gate: Gate | None = None) -> Composed:
-    """Compose a job as `compose_run` does; one that a folder decides on has to pass a gate, by default that of `gated`.
-
-    Raises:
-        UntrustedError: the folder sets something that only the command line may set.
-    """
+    """Compose a job as `compose_run` does; what a folder decides has to pass a gate, by default that of `gated`."""
     gate = gate or _gate
     if gate is not None and gate.every:
         gate.check_overrides(overrides)

@@ -20,7 +20,7 @@ _COLORS: tuple[Color, ...] = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167),
 )  # fmt: skip
 LEFT, RIGHT, MIDDLE = _COLORS[1], _COLORS[5], _COLORS[3]
-_BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
+_BLACK, _GRAY, _WHITE = (0, 0, 0), (128, 128, 128), (255, 255, 255)
 
 _TINT = 0.45  # share of the color in the area of a mask
 _TEXT = 11  # height of text in pixels of the drawing
@@ -58,12 +58,12 @@ class Drawing:
     def mask(self, labels: NDArray[np.integer], names: Sequence[str] = (), *, ignore: int | None = None) -> Drawing:
         """Draw a mask, (height, width): see-through areas with outlines, each named once if there are names.
 
-        Label 0 is left as it is if its name is "background"; those of the label `ignore` do not count, and are hatched.
+        Label 0 is left as it is if its name is "background"; the label `ignore`, which does not count, is gray.
         """
         large = self._enlarged(labels)
         for label in np.unique(large).tolist():
             if label == ignore:
-                self._hatch(large == label)
+                self._area(large == label, _GRAY, "")
             elif label or [*names[:1]] != ["background"]:
                 self._area(large == label, color_of(label), names[label] if label < len(names) else "")
         return self
@@ -133,13 +133,6 @@ class Drawing:
             width, height = _extent(text)
             at = (x - width / 2, y - height / 2)
             self._write(ImageDraw.Draw(self._image), text, color, (round(at[0]), round(at[1] + height)) * 2)
-
-    def _hatch(self, area: NDArray[np.bool_]) -> None:
-        pixels = np.array(self._image)
-        y, x = np.ogrid[: area.shape[0], : area.shape[1]]
-        pixels[area] = pixels[area] // 3 + 80
-        pixels[area & ((x + y) % 8 < 2)] = 225
-        self._image = Image.fromarray(pixels)
 
     def _write(self, canvas: ImageDraw.ImageDraw, text: str, color: Color, box: tuple[int, int, int, int]) -> None:
         """Write on a ground of a color, above the box or where there is room at it."""

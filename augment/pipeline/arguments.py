@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 from augment.data.sources import SOURCES
 from augment.params import Count, Flag, Param, settings
-from augment.support.errors import UserError, nearest
+from augment.support.errors import UserError, suggest
 from augment.support.process import launched
 from augment.support.text import amount
 
@@ -30,20 +30,12 @@ _ARGUMENTS: dict[str, Param[Any]] = {
     "world_size": Count(within=(1, 10**6), doc=""),
 }
 
-# Arguments of PyTorch's DataLoader, and what there is in their place.
-_OF_DATALOADERS = {
-    "num_workers": "threads=N, threads of the CPU",
-    "pin_memory": "device='cuda', where batches are made",
-    "shuffle": "split='train', which is shuffled, or split='val', which is not",
-}
+# Arguments of PyTorch's DataLoader, and those in their place.
+_OF_DATALOADERS = {"num_workers": "threads", "pin_memory": "device", "shuffle": "split"}
 
 
 def check_arguments(recipe: object, **arguments: object) -> None:
-    """Check a recipe, and other arguments by their names.
-
-    Raises:
-        UserError: one is not allowed.
-    """
+    """Check a recipe, and other arguments by their names."""
     if not hasattr(recipe, "aug"):
         raise UserError(f"recipe: {recipe!r:.80} is not allowed. Allowed: what augment.load_recipe returns.")
     for name, value in arguments.items():
@@ -51,19 +43,12 @@ def check_arguments(recipe: object, **arguments: object) -> None:
 
 
 def refuse_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
-    """Refuse names that no source has as settings, and that mean an argument of the function that takes both.
-
-    Raises:
-        UserError: names the argument.
-    """
-    known = {name for source in SOURCES.values() for name in settings(source)}
-    aliases = {alias for source in SOURCES.values() for param in settings(source).values() for alias in param.aliases}
+    """Refuse names that are neither arguments of the function that takes both nor settings of any source."""
+    params = [param for source in SOURCES.values() for param in settings(source).items()]
+    known = {called for name, param in params for called in (name, *param.aliases)}
     for name in given:
-        if name in _OF_DATALOADERS:
-            raise UserError(f"{name}: unknown argument. Allowed: {_OF_DATALOADERS[name]}.")
-        meant = nearest(name, arguments)
-        if name not in known | aliases and meant and meant == nearest(name, [*known, *arguments]):
-            raise UserError(f"{name}: unknown argument.{meant}")
+        if name not in known:
+            raise UserError(f"{name}: unknown argument.{suggest(name, arguments, _OF_DATALOADERS)}")
 
 
 def warn_of_ranks(*, rank: int, world_size: int | None = None) -> None:
@@ -83,9 +68,6 @@ def torch_device(name: torch.device | str) -> torch.device:
     """Return the device of that name; "cuda" is the GPU that is PyTorch's current one now, in this thread.
 
     "auto" is that GPU, or the CPU if PyTorch sees none.
-
-    Raises:
-        UserError: neither a GPU nor the CPU, or a GPU that PyTorch does not see.
     """
     if str(name) == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

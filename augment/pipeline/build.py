@@ -84,9 +84,6 @@ def build_pipeline(
 
     Batch stages are not in it: they need the targets. A checkpoint to resume from is that of a pipeline that was built
     with the same arguments, but for stand-ins.
-
-    Raises:
-        UserError: frames are asked for, and a crop does not say which window it takes.
     """
     placement, form = placement or Placement(), form or Form()
     pipeline = BuiltPipeline(
@@ -208,15 +205,6 @@ def _next_images(feed: ImageFeed, info: Any) -> tuple[TensorListCPU, NDArray[np.
 def _external(feed: Feed) -> list[dict[str, Node]]:
     """Return for each stage the nodes of the values that are fed to it."""
     stages = feed.by_stage((0, 0, 1))
-    dtypes = [_TYPES[values.dtype.name] for stage in stages for values in stage.values()]
-    if not dtypes:
-        return [{} for _ in stages]
-    nodes = iter(fn.external_source(feed, num_outputs=len(dtypes), batch=True, batch_info=True, dtype=dtypes))
+    count = sum(map(len, stages))
+    nodes = iter(fn.external_source(feed, num_outputs=count, batch=True, batch_info=True) if count else ())
     return [{name: next(nodes) for name in stage} for stage in stages]
-
-
-_TYPES = {
-    np.dtype(types.to_numpy_type(kind)).name: kind
-    for kind in (types.FLOAT, types.BOOL, types.INT8, types.INT16, types.INT32, types.INT64,
-                 types.UINT8, types.UINT16, types.UINT32, types.UINT64)
-}  # fmt: skip

@@ -1,16 +1,14 @@
 """Images that could be read when a run began, but no longer can: find them, and let others stand in for them."""
 
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
-from math import inf
 
 import numpy as np
 
 from augment.data.check import Problem, check_files
 from augment.data.dataset import ImageRef, Split, known_of
-from augment.data.images import are_paths, name_of, portable_name
+from augment.data.images import name_of, portable_name
 from augment.support.errors import UserError
 from augment.support.own_code import refuse_in_op
 from augment.support.seeds import derive_seed
@@ -107,22 +105,8 @@ class BadImages:
 
 
 def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> list[Problem]:
-    """Find the images that an error of DALI is about; return none if all are good.
-
-    All that the pipeline reads are checked, unless one that changed lately or is gone is bad.
-    """
+    """Find the images that an error of DALI is about, by checking all; return none if all are good."""
     text = str(error)  # DALI names the operator that failed, but seldom the file
     if not re.search(r"fn\.(readers\.file|decoders\.)", text) or re.search(r"out of memory|bad_alloc|\bCUDA\b", text):
         return []
-    # Of the files that changed last, one that turned bad is most likely.
-    if are_paths(images) and (problems := check_files(sorted(set(images), key=_changed, reverse=True)[:256])):
-        return problems
     return check_files(list(dict.fromkeys(images)))
-
-
-def _changed(image: ImageRef) -> float:
-    """Return when the file of an image changed, or was put in its place, in seconds since 1970."""
-    try:
-        return os.stat(str(image)).st_ctime
-    except OSError:
-        return inf

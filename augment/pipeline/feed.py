@@ -37,7 +37,7 @@ class Feed:
         self._batches, self._fixed = reading.batches, sampler.plan.split == "val"
         self._together = max(1, BLOCK // reading.batch_size)
         self._block: tuple[_Block, list[Values]] | None = None
-        self._coming: tuple[_Block, Background[list[Values]]] | None = None
+        self._coming: dict[_Block, Background[list[Values]]] = {}
 
     def __call__(self, info: Any) -> list[Values]:
         """Return the values of batch `info.iteration`, those of every stage one after the other."""
@@ -50,17 +50,14 @@ class Feed:
         number, offset = divmod(batch, self._together)
         wanted, begun = (epoch, number), self._block is not None
         if self._block is None or self._block[0] != wanted:
-            coming, self._coming = self._coming, None
-            if coming is not None and coming[0] != wanted:
-                coming[1].drop()
-                coming = None
-            self._block = wanted, self._draw(wanted) if coming is None else coming[1].result()
+            coming = self._coming.pop(wanted, None)
+            self._block = wanted, self._draw(wanted) if coming is None else coming.result()
         following = epoch, number + 1
         if following[1] * self._together >= self._batches:
             following = (epoch if self._fixed else epoch + 1), 0
-        if begun and self._coming is None and following != wanted:
+        if begun and following not in self._coming and following != wanted:
             # In the background: at its first batch, the pipeline would wait for it.
-            self._coming = following, Background(partial(self._draw, following))
+            self._coming[following] = Background(partial(self._draw, following))
         return [values[offset * size : (offset + 1) * size] for values in self._block[1]]
 
     def _draw(self, block: _Block) -> list[Values]:

@@ -45,11 +45,7 @@ class Images:
         return len(self.data)
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return height and width of each image, (N, 2).
-
-        Raises:
-            UserError: bytes that are no image.
-        """
+        """Return height and width of each image, (N, 2)."""
         if self.kind == "encoded":
             return np.array([_header(data, number)[0] for number, data in enumerate(self.data)])
         if isinstance(self.data, list):
@@ -70,11 +66,7 @@ class Images:
 
 
 def read_images(given: Any, device: torch.device) -> Images:
-    """Check images in memory, as `Transform.__call__` takes them, that will be transformed on a device.
-
-    Raises:
-        UserError: they are of another type, shape or device than is allowed.
-    """
+    """Check images in memory, as `Transform.__call__` takes them, that will be transformed on a device."""
     if isinstance(given, Tensor | np.ndarray):
         _check(given, 4, "images")
         return Images(_kind(given, device, "images"), _plain(given))
@@ -104,9 +96,6 @@ def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, c
     """Return the targets that `Transform.__call__` takes of a batch as a tensor on a device, None if there are none.
 
     They are those of `count` images and of so many classes, if that is known; `mixing` names the steps that mix them.
-
-    Raises:
-        UserError: they are missing, of another type or shape than is allowed, or name a class that does not exist.
     """
     if given is None:
         if mixing:
@@ -157,11 +146,7 @@ def plain_kind(targets: Any) -> Kind:
 
 
 def check_encoded(images: Images) -> None:
-    """Find out which encoded image could not be decoded.
-
-    Raises:
-        UserError: names the first one.
-    """
+    """Raise a UserError that names the first encoded image that cannot be decoded."""
     if images.kind == "encoded":
         decoder = Decoder()
         for number, data in enumerate(images.data):

@@ -118,11 +118,7 @@ class TargetReader:
                 self._coming.update(dict.fromkeys(part, self._pool.submit(self._load, part)))
 
     def take(self, indices: Sequence[int]) -> list[Any]:
-        """Return what `SpatialKind.load` does for the targets of a batch.
-
-        Raises:
-            UnreadableError: a target cannot be read.
-        """
+        """Return what `SpatialKind.load` does for the targets of a batch."""
         coming = {index: self._coming.pop(index, None) for index in indices}
         found = self._load([i for i, future in coming.items() if future is None and i not in self._kept])
         found |= {index: future.result()[index] for index, future in coming.items() if future is not None}

@@ -5,7 +5,7 @@ copied for many batches at once, and one kernel runs mixup and cutmix, one after
 other ops, PyTorch's operators run; samples that a stage skips get its op's neutral values, if it has some.
 """
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from augment.data.targets.parts import Parts
 from augment.data.targets.spatial import SpatialKind
 from augment.params import Size
 from augment.pipeline.feed import BLOCK, Ahead, Values, compact, stage_values
-from augment.pipeline.program import runs
+from augment.pipeline.program import kernels_run
 from augment.recipe.kinds import BatchOp
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
@@ -66,9 +66,8 @@ class Mixer:
 
     def parts(self, size: Size, count: int, *, epoch: int, start: int) -> Parts:
         """Return which parts of the samples of a batch mixed images show, as far as ops say so."""
-        if size not in self._made:
-            self._made[size] = Ahead(partial(self._draw_parts, size), self._together)
-        (drawn, rows), parts = self._made[size].take(epoch, start, count), Parts.whole(count, size)
+        ahead = self._made.setdefault(size, Ahead(partial(self._draw_parts, size), self._together))
+        (drawn, rows), parts = ahead.take(epoch, start, count), Parts.whole(count, size)
         for made, blends in drawn:
             parts = parts.mixed(made[rows], blends=blends)
         return parts
@@ -85,9 +84,8 @@ class Mixer:
         in_order = images.permute(0, 2, 3, 1).is_contiguous()
         by_kernel = self._known and in_order and kernel_runs(images.device)
         kind = Size(*images.shape[2:]), by_kernel
-        if kind not in self._values:
-            self._values[kind] = Ahead(partial(self._draw, kind, images.device), self._together)
-        drawn, rows = self._values[kind].take(epoch, start, len(images))
+        ahead = self._values.setdefault(kind, Ahead(partial(self._draw, kind, images.device), self._together))
+        drawn, rows = ahead.take(epoch, start, len(images))
         given = [{name: value[rows] for name, value in stage.items()} for stage in drawn]
         if by_kernel:
             from augment.pipeline.kernel_mix import mix
@@ -144,14 +142,6 @@ def _records(made: Values, blends: bool, share: Values) -> Values:
     return np.stack([left, right, top, bottom, share * blends, share], axis=1).astype(np.float32)
 
 
-@cache
 def kernel_runs(device: torch.device) -> bool:
-    """Return whether a kernel can mix here."""
-
-    def trial() -> None:
-        from augment.pipeline.kernel_mix import mix
-
-        images = torch.zeros(2, 8, 8, 3, device=device).permute(0, 3, 1, 2)
-        mix(images, torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(2, 1, 6, device=device), 2)
-
-    return device.type == "cuda" and runs(trial, "samples are mixed by PyTorch's operators")
+    """Return whether a kernel mixes here."""
+    return device.type == "cuda" and kernels_run(device.index)

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ class Dali:
         self.device = device
         self.size = size
         self._seed, self._key = seed, key
-        self._state: Node | None = None
+        self.state: Node | None = None  # fed for each batch, (words,) uint32, in place of the seed
         self._taken = 0
 
     @property
@@ -42,8 +41,8 @@ class Dali:
             UserError: the op does not declare that it draws.
         """
         number, self._taken = self._taken, self._taken + 1
-        if self._state is not None:
-            return drawing_from(self._state ^ types.Constant(number, dtype=types.UINT32) if number else self._state)
+        if self.state is not None:
+            return drawing_from(self.state ^ types.Constant(number, dtype=types.UINT32) if number else self.state)
         if self._seed is None:
             allowed = "**dali.random, in an op that declares random=True"
             raise UserError(f"{self._key}: its random draws in DALI cannot be repeated. Allowed: {allowed}.")
@@ -130,9 +129,6 @@ def add_views(
     Returns:
         The images of each view, (height, width, 3), uint8 if a kernel does the rest; and with frames the windows of
         crops, see `GraphImage`, and the position of each view's window among them.
-
-    Raises:
-        UserError: frames are asked for, and a crop does not say which window it takes.
     """
     # Up to two windows are cheaper to decode apart than to cut out of one decoded image.
     if plan.views.named and not raw and sum(not own.in_common(plan) for own in plan.others) > 1:
@@ -206,11 +202,8 @@ def _linear(images: Node, matrix: Node, mean_matrix: Node | None, dtype: Any) ->
 
 
 def _local(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
-    step = stage.steps[0]
-    drawn = {name: value for name, value in values.items() if name != RANDOM_STATE}
-    if RANDOM_STATE in values:  # fed for each batch, (words,) uint32, in place of the seed
-        dali = copy(dali)
-        dali._state = values[RANDOM_STATE]
+    step, drawn = stage.steps[0], dict(values)
+    dali.state = drawn.pop(RANDOM_STATE, None)
     return step.op.function(images, dali, **step.op.fixed(step.params), **drawn)
 
 

@@ -9,7 +9,6 @@ Noise is drawn in the kernel, by a counter-based generator (Philox) with a seed 
 """
 
 import math
-from collections.abc import Callable
 from functools import cache
 from logging import getLogger
 
@@ -153,25 +152,17 @@ def _name(stage: Stage) -> str:
 @cache
 def kernels_run(gpu: int = 0, *, every_op: bool = False) -> bool:
     """Return whether programs can be compiled and run on the GPU of that number, by default those of policies."""
-
-    def trial() -> None:
+    if not torch.cuda.is_available():
+        return False
+    try:
         from augment.pipeline.kernel import launch
 
         image = torch.zeros(1, 8, 8, 3, dtype=torch.uint8, device=torch.device("cuda", gpu))
         # As for most batches, so that this compiles the kernel that they need.
         programs = torch.zeros(1, 2, device=image.device)
         launch(image, programs, image.float(), [0.0] * 3, [1.0] * 3, stages=1, every_op=every_op, plane=every_op)
-
-    return runs(trial, "recipes run as DALI operators")
-
-
-def runs(trial: Callable[[], None], instead: str) -> bool:
-    """Return whether a trial of a kernel succeeds; log why not, and what is done instead."""
-    if not torch.cuda.is_available():
-        return False
-    try:
-        trial()
     except Exception as error:  # no Triton, no C compiler, an old version, ...
+        instead = "DALI's and PyTorch's operators run instead"
         getLogger(__name__).info("%s, as Triton's kernels do not run here: %s", instead, error)
         return False
     return True

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 from weakref import finalize
 
@@ -104,8 +105,7 @@ class ImageFeed:
     """
 
     def __init__(self, reading: Reading, shuffle: tuple[int | str, ...] | None = None) -> None:
-        self._reading, self._shuffle = reading, shuffle
-        self._images, self._batches, self._read = reading.files, reading.batches, reading.stood_in
+        self._reading, self._images, self._batches = reading, reading.files, reading.batches
         self._raw, self.by_path = are_decoded(reading.files), are_paths(reading.files)
         paths = as_paths(reading.files) if self.by_path else None
         self._names = None if paths is None else paths.names
@@ -119,7 +119,8 @@ class ImageFeed:
         self._begun: dict[int, list[_Begun]] = {}
         # Cancel what an interrupted pass left: the next reader would wait for it.
         finalize(self, _cancel, self._begun)
-        self._orders: dict[int, NDArray[np.int32]] = {}
+        # Batches are announced across the end of an epoch.
+        self._order_of = lru_cache(2)(partial(_order, reading, shuffle))
 
     def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
         """Return the images of batch `info.iteration`, see `load`, and their indices, (batch_size, 1)."""
@@ -141,11 +142,7 @@ class ImageFeed:
         return order[np.minimum(np.arange(start, start + size), len(order) - 1)]
 
     def load(self, index: int) -> NDArray[np.uint8]:
-        """Return an image: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3).
-
-        Raises:
-            UserError: it cannot be read.
-        """
+        """Return an image: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3)."""
         image = self._images[index]
         try:
             if self._raw:
@@ -186,17 +183,14 @@ class ImageFeed:
             raise UnreadableError(self._images[error.key], error) from error
         return {n: np.frombuffer(f, np.uint8) if isinstance(f, bytes) else f for some in found for n, f in some.items()}
 
-    def _order_of(self, epoch: int) -> NDArray[np.int32]:
-        """Return the indices of this rank's images in an epoch, in order."""
-        if epoch not in self._orders:
-            order = np.arange(len(self._images), dtype=np.int32)
-            if self._shuffle is not None:
-                # All ranks must shuffle alike, so the rank is not part of this seed.
-                np.random.Generator(np.random.Philox(key=derive_seed(*self._shuffle, epoch))).shuffle(order)
-            # The previous epoch's order is still in use: batches are announced across the end of an epoch.
-            before = {number: kept for number, kept in self._orders.items() if number == epoch - 1}
-            self._orders = {**before, epoch: self._read[order[self._reading.shard.part(len(order))]]}
-        return self._orders[epoch]
+
+def _order(reading: Reading, shuffle: tuple[int | str, ...] | None, epoch: int) -> NDArray[np.int32]:
+    """Return the indices of this rank's images in an epoch, in order."""
+    order = np.arange(len(reading.files), dtype=np.int32)
+    if shuffle is not None:
+        # All ranks must shuffle alike, so the rank is not part of this seed.
+        np.random.Generator(np.random.Philox(key=derive_seed(*shuffle, epoch))).shuffle(order)
+    return reading.stood_in[order[reading.shard.part(len(order))]]
 
 
 def _cancel(begun: Mapping[int, Sequence[_Begun]]) -> None:

@@ -2,34 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 
 from augment.params import Size
 from augment.pipeline.feed import Values
 from augment.recipe.stage import Stage
 
 BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
-
-# Quantization of luma and chroma at quality 50, suggested in Annex K of the JPEG standard.
-LUMA = (
-    (16, 11, 10, 16, 24, 40, 51, 61),
-    (12, 12, 14, 19, 26, 58, 60, 55),
-    (14, 13, 16, 24, 40, 57, 69, 56),
-    (14, 17, 22, 29, 51, 87, 80, 62),
-    (18, 22, 37, 56, 68, 109, 103, 77),
-    (24, 35, 55, 64, 81, 104, 113, 92),
-    (49, 64, 78, 87, 103, 121, 120, 101),
-    (72, 92, 95, 98, 112, 100, 103, 99),
-)
-CHROMA = (
-    (17, 18, 24, 47, 99, 99, 99, 99),
-    (18, 21, 26, 66, 99, 99, 99, 99),
-    (24, 26, 56, 99, 99, 99, 99, 99),
-    (47, 66, 99, 99, 99, 99, 99, 99),
-    *((99,) * 8,) * 4,
-)
 
 
 def _as_fed(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
@@ -94,5 +78,12 @@ def _quantization() -> NDArray[np.float32]:
     """Return the quantization tables of luma and chroma for each quality, (101, 128), rounded as DALI does."""
     quality = np.arange(101, dtype=np.float32)[:, None]
     scale = np.where(quality < 50, 50 / np.maximum(quality, 1), 2 - 2 * quality / 100)
-    tables = np.array([LUMA, CHROMA], np.float32).reshape(1, -1)
-    return np.asarray(np.clip(np.floor(scale * tables + 0.5), 1, 255), np.float32)
+    return np.asarray(np.clip(np.floor(scale * standard_tables().reshape(1, -1) + 0.5), 1, 255), np.float32)
+
+
+def standard_tables() -> NDArray[np.float32]:
+    """Return the tables of luma and chroma in Annex K of the JPEG standard, (2, 8, 8), which Pillow has as well."""
+    file = BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "JPEG", quality=50)
+    tables = JpegImageFile(BytesIO(file.getvalue())).quantization
+    return np.array([tables[0], tables[1]], np.float32).reshape(2, 8, 8)

@@ -26,9 +26,6 @@ def check_state(state: Mapping[str, Any], identity: Mapping[str, Any], batches: 
     """Check that a state, as of `Loader.state_dict`, is that of a loader of the same identity.
 
     Between two epochs, which have that number of batches in DALI, it may be that of another number of ranks.
-
-    Raises:
-        UserError: it is not; the message names the key that differs.
     """
     if not isinstance(state, Mapping) or "consumed" not in state:
         raise UserError(f"state: {type(state).__name__} is not allowed. Allowed: what state_dict of a loader returned.")

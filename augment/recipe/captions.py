@@ -1,9 +1,9 @@
 """Describe steps in captions: with their ranges, pinned to one level of each range, or as drawn for a sample."""
 
-from math import floor, log10
-from typing import Any, Literal
+from math import floor
+from typing import Literal
 
-from augment.params import Interval, Param, Range, Values
+from augment.params import Interval, Range, Values
 from augment.recipe.stage import Draws
 from augment.recipe.steps import Step, parse_steps, plain_steps
 
@@ -70,20 +70,8 @@ def drawn_step(step: Step, drawn: Draws, sample: int) -> str:
     name = step.op.name if "." in step.key else step.key
     values = step.op.draws
     varying = {v: n for v, n in values.items() if not is_fixed(step.params[n])} or values
-    words = {v: _drawn(step.op.params[n], step.params[n], float(drawn[v][sample])) for v, n in varying.items()}
+    words = {v: f"{float(drawn[v][sample]):.3g} {step.op.params[n].unit}".strip() for v, n in varying.items()}
     if len(values) <= 1:
         return " ".join([name, *words.values()])
     pairs = [f"{value} {number}" for value, number in words.items()]
     return f"{name} {pairs[0]}" if len(pairs) == 1 else f"{name} ({', '.join(pairs)})"
-
-
-def _drawn(param: Param[Any], drawn_from: Interval | Values, value: float) -> str:
-    return f"{round(value, _decimals(drawn_from)):.6g} {param.unit}".replace("-0 ", "0 ").strip()
-
-
-def _decimals(drawn_from: Interval | Values) -> int:
-    """Return the decimals to show: enough for a hundredth of the range and for two digits of its low end."""
-    ends = drawn_from.values if isinstance(drawn_from, Values) else drawn_from
-    low, high = min(ends), max(ends)
-    of_low = 1 - floor(log10(low)) if low > 0 else 0
-    return min(max(round(2 - log10(high - low or abs(high) or 1)), of_low, 0), 9)

@@ -47,10 +47,8 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
             raise ValueError(f"op '{name}' is already declared in {_OPS[name].function.__module__}")
         if not function.__doc__:
             raise ValueError(f"op '{name}' needs a docstring, which is its help text")
-        if clash := common.keys() & params.keys():
-            raise ValueError(f"op '{name}': {', '.join(sorted(clash))} is a parameter of every {kind.kind} op")
-        if taken := [reserved for reserved in ("op", "p", "steps", "weight") if reserved in params]:
-            raise ValueError(f"op '{name}': {', '.join(taken)} is reserved for the step itself")
+        if taken := params.keys() & {*common, "op", "p", "steps", "weight"}:
+            raise ValueError(f"op '{name}': {', '.join(sorted(taken))} is there in every step of a {kind.kind} op")
         if plain := [f"{n}={p!r}" for n, p in params.items() if not isinstance(p, Param)]:
             raise ValueError(
                 f"op '{name}': {plain[0]} declares no parameter. Allowed: Number(...), Range(...) and the like."
@@ -244,11 +242,7 @@ def combinator(slots: Function, *, weighted: bool = False, **params: Param[Any])
 
 
 def find_op(name: str, key: str, other: str | None = None) -> Op:
-    """Return an op by name.
-
-    Raises:
-        UserError: there is no such op; the message names `key` and `other`, or else the closest op.
-    """
+    """Return an op by name."""
     if name not in _OPS:
         raise UserError(f"{key}: unknown op '{name}'.{suggest(name, _OPS, {name: other})}")
     return _OPS[name]

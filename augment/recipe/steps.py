@@ -20,7 +20,6 @@ from augment.params import (
     Range,
     Size,
     Texts,
-    Values,
     check_known,
     parse_params,
     plain_value,
@@ -33,7 +32,6 @@ from augment.recipe.op import OPS, find_op
 from augment.recipe.views import View, Views, parse_views
 from augment.support.errors import UserError, key_slip
 from augment.support.own_code import load_plugins
-from augment.support.text import amount
 
 SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
@@ -175,9 +173,6 @@ def parse_aug(given: object) -> Aug:
 
     Args:
         given: mapping with any of the keys of `Aug`; null means no augmentation.
-
-    Raises:
-        UserError: a key, op or parameter is unknown, a value is not allowed, or a step is in the wrong position.
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
@@ -269,11 +264,6 @@ def _parse_nested(op: PolicyOp, given: object, params: Mapping[str, Any], key: s
         if step.mixes != steps[0].mixes:
             why = f"either '{steps[0].key}' or this step mixes samples, but not both"
             raise UserError(f"{path}.{step.key}: {why}. Allowed: steps that all mix samples, or none that does.")
-    count = params.get("count_range")
-    most = max(count.values if isinstance(count, Values) else count) if op.nests and count is not None else 0
-    if most > len(steps):
-        shown = op.params["count_range"].show(count)
-        raise UserError(f"{key}.count_range: {shown} of {amount(len(steps), 'step')}. Allowed: at most {len(steps)}.")
     return steps
 
 

@@ -52,11 +52,7 @@ class Views:
 def parse_views(
     given: object, key: str, train: object, parse_steps: "Callable[[object, str], tuple[Step, ...]]"
 ) -> Views:
-    """Validate `aug.views`: a mapping of count and crop, or of views by name; `train`, the steps that they change, is.
-
-    Raises:
-        UserError: an unknown key, a value that is not allowed, or a shared step that is not the same in both views.
-    """
+    """Validate `aug.views`: a mapping of count and crop, or of views by name, which change the valid steps `train`."""
     plain = settings(Views)
     is_named = isinstance(given, Mapping) and any(
         isinstance(value, Mapping | None) for name, value in given.items() if name not in plain
@@ -86,11 +82,9 @@ def _parse_view(
         raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of {', '.join(known)}.")
     check_known(given, known, key)
     plain = parse_params(settings(View), {n: v for n, v in given.items() if n != "steps"}, key)
-    path, own = f"{key}.steps", given.get("steps")
-    own = {} if own is None else own
+    path, own = f"{key}.steps", given.get("steps") or {}
     if not isinstance(own, Mapping):
-        parse_steps(own, path)  # raises
-        raise AssertionError
+        raise UserError(f"{path}: {own!r} is not allowed. Allowed: a mapping of steps.")
     mixing = [step.key for step in parse_steps(train, "aug.train") if step.mixes]
     steps = parse_steps(merge_steps(train, own, last=mixing), path)
     for step in steps:

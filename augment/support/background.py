@@ -137,33 +137,28 @@ class CallQueue:
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
-        self._on_error, self._failed = on_error, False
-        self._waiting: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._last: Callable[[], None] = lambda: None
-        self._thread = Thread(target=self._run, name="worker", daemon=True)
+        self._waiting: SimpleQueue[tuple[Callable[[], None], bool]] = SimpleQueue()  # and whether it is the last one
+        self._thread = Thread(target=self._run, args=(on_error,), name="worker", daemon=True)
         self._thread.start()
 
     def add(self, work: Callable[[], None]) -> None:
         """Call a function after all that were added before."""
-        self._waiting.put(work)
+        self._waiting.put((work, False))
 
     def close(self, last: Callable[[], None], seconds: float) -> bool:
         """Call a last function, also after an error, and no more; return whether all is done within some seconds."""
-        self._last = last
-        self._waiting.put(None)
+        self._waiting.put((last, True))
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def _run(self) -> None:
-        while (work := self._waiting.get()) is not None:
-            if not self._failed:
-                self._try(work)
-        self._try(self._last)
-
-    def _try(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # nobody else would learn of it
-            if not self._failed:
-                self._failed = True
-                self._on_error(error)
+    def _run(self, on_error: Callable[[BaseException], None]) -> None:
+        failed = is_last = False
+        while not is_last:
+            work, is_last = self._waiting.get()
+            try:
+                if is_last or not failed:
+                    work()
+            except BaseException as error:  # nobody else would learn of it
+                if not failed:
+                    failed = True
+                    on_error(error)

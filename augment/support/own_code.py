@@ -23,11 +23,7 @@ class OwnCodeError(UserError):
 
 
 def import_own(module: str, what: str) -> ModuleType:
-    """Import a module of a user, from the current folder or Python's path; errors begin with `what`.
-
-    Raises:
-        UserError: there is no such module, or it raises.
-    """
+    """Import a module of a user, from the current folder or Python's path; errors begin with `what`."""
     if not {"", os.getcwd()} & set(sys.path):  # only `python -m` has it there
         sys.path.append(os.getcwd())
     importlib.invalidate_caches()  # a file may have been written a moment ago

@@ -124,18 +124,17 @@ def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON text; a ValueError says that it is none, or nested too deeply."""
     try:
         value = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    level, depth = [value], 0
-    while level := [
-        inner
-        for one in level
-        for inner in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
-    ]:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+        deep = _depth(value) > MAX_DEPTH
+    except RecursionError:
+        deep = True
+    if deep:
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
     return value
+
+
+def _depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, inner), default=-1)
 
 
 @contextmanager
@@ -153,9 +152,6 @@ def check_folder(folder: Path) -> None:
     """Check that a run or a sweep may write into a folder, whether or not it exists.
 
     Links that lead to somewhere inside are allowed, as trackers make them.
-
-    Raises:
-        UserError: a link leads out of it, or it holds a pipe, a socket or a device.
     """
     top = folder.resolve()
     for path, folders, files in os.walk(folder):
@@ -178,12 +174,7 @@ def check_path(file: Path, folder: Path | None = None) -> Path:
 
 
 def append(file: Path, text: str) -> None:
-    """Append lines to a file, and wait until they are on the disk.
-
-    Raises:
-        UserError: it is a link, or no regular file.
-        OSError: it cannot be written.
-    """
+    """Append lines to a file, and wait until they are on the disk."""
     with open(open_regular(file, flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
@@ -192,11 +183,7 @@ def append(file: Path, text: str) -> None:
 
 @contextmanager
 def locked(file: Path) -> Iterator[FileIO]:
-    """Open a file, which is made if there is none, and hold the system's lock of it, which ends with the process.
-
-    Raises:
-        UserError: it is a link, or the file system has no locks.
-    """
+    """Open a file, which is made if there is none, and hold the system's lock of it, which ends with the process."""
     with FileIO(open_regular(file, flags=os.O_RDWR | os.O_CREAT), "rb+") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX)

@@ -46,11 +46,7 @@ def is_secret(key: str, value: object) -> bool:
 
 
 def refuse_secrets(values: Mapping[str, Any]) -> None:
-    """Refuse secrets by key path that are no references, as they would be written to files.
-
-    Raises:
-        UserError: there is one; the message does not show it.
-    """
+    """Refuse secrets by key path that are no references, as they would be written to files."""
     for key, value in leaves(values):
         if repr(as_written(value, key)) != repr(value):
             raise UserError(
@@ -80,9 +76,6 @@ def resolved(plain: Any, raw: Any) -> Any:
     """Return resolved values, with a `Reference` for each text that is or contains an environment variable.
 
     `raw` are the values before interpolations were resolved.
-
-    Raises:
-        UserError: see `refuse_secrets`.
     """
     refuse_secrets(raw)
     names = re.findall(r"\$\{\s*oc\.env\s*:\s*([^,}\s]+)", repr(raw))

@@ -40,11 +40,7 @@ def read_yaml(file: Path, *, folder: Path | None = None) -> object:
 
 
 def read_list(file: Path, folder: Path) -> list[object]:
-    """Read a YAML file that holds a list; see `read_yaml`.
-
-    Raises:
-        UserError: see `read_yaml`; or the file holds something else.
-    """
+    """Read a YAML file that holds a list; see `read_yaml`."""
     loaded = read_yaml(file, folder=folder)
     if loaded and not isinstance(loaded, list):
         raise UserError(f"{file}: holds no list. Allowed: a YAML list.")

@@ -18,9 +18,6 @@ def find_photos(
     """Return images in the folder of --photos, at any depth, or of `default()` if none is given, evenly spread.
 
     They are `most` images, or all if there are fewer; with `check`, those of a folder can be decoded.
-
-    Raises:
-        UserError: there is no such folder, it contains no images, or one that is chosen cannot be decoded.
     """
     if folder is not None and not folder.is_dir():
         raise UserError(f"--photos {folder}: there is no such folder.{near_file(folder, folder=True)}")

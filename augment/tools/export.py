@@ -44,11 +44,7 @@ _EXAMPLES = """\
 
 
 def export(plan: Plan, folder: Path) -> None:
-    """Write the plan of validation in every form to a folder.
-
-    Raises:
-        UserError: the plan cannot be exported (see `python_source`), or the folder cannot be written.
-    """
+    """Write the plan of validation in every form to a folder."""
     # PyTorch and DALI take seconds to import.
     from augment.pipeline.serving.transform_source import python_source, serialize
 

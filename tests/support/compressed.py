@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.pipeline.routines import CHROMA, LUMA
+from augment.pipeline.routines import standard_tables
 
 Array = NDArray[np.float64]
 _FREQUENCY = np.arange(8)
@@ -20,9 +20,9 @@ def compressed(image: NDArray[np.uint8], quality: int) -> Array:
     luma = _rounded(np.float32(0.299) * red + np.float32(0.587) * green + np.float32(0.114) * blue)
     blueness = _rounded(quarters @ [-0.16873589, -0.33126411, 0.5] + 128)
     redness = _rounded(quarters @ [0.5, -0.41868759, -0.08131241] + 128)
-    y = _quantized(luma, np.array(LUMA), quality)
+    y = _quantized(luma, standard_tables()[0], quality)
     cb, cr = (
-        _quantized(plane, np.array(CHROMA), quality).repeat(2, axis=0).repeat(2, axis=1) - 128
+        _quantized(plane, standard_tables()[1], quality).repeat(2, axis=0).repeat(2, axis=1) - 128
         for plane in (blueness, redness)
     )
     rgb = np.stack([y + 1.402 * cr, y - 0.34413629 * cb - 0.71413629 * cr, y + 1.772 * cb], axis=-1)

@@ -39,7 +39,7 @@ class Crop(nn.Module):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        require_fixed(plan, forms=_GRIDS)
+        require_fixed(plan)
         name, values = crop_call(plan.crop)
         self._size, self._fill = plan.size, float(values.pop("fill", 0))
         self._grid, self._values = _GRIDS[name], values

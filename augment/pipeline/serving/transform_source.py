@@ -1,7 +1,6 @@
 """Write a plan as Python source in Pillow and NumPy, and as a serialized DALI pipeline."""
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 from nvidia.dali import fn, types
@@ -43,12 +42,8 @@ def transform(image: Image.Image) -> NDArray[np.float32]:
 
 
 def python_source(plan: Plan) -> str:
-    """Return a plan as Python source that defines `transform(image)` in Pillow and NumPy.
-
-    Raises:
-        UserError: the plan is random, has steps besides the crop, or a crop that is not available in Pillow.
-    """
-    require_fixed(plan, forms=pillow.CROPS)
+    """Return a plan as Python source that defines `transform(image)` in Pillow and NumPy."""
+    require_fixed(plan)
     name, values = crop_call(plan.crop)
     parts = (to_rgb, pillow.CROPS[name], pillow.resample, pillow.normalize)
     return _PYTHON.format(
@@ -67,9 +62,6 @@ def serialize(plan: Plan, device: Device) -> bytes:
 
     Its input "encoded" takes the bytes of encoded images, its output is (N, 3, height, width) float32, normalized.
     That for the GPU can be written without one, and must be loaded with `device_id`.
-
-    Raises:
-        UserError: the plan is random, or has steps besides the crop.
     """
     require_fixed(plan)
     # A pipeline that is fed by hand has no further batch to prefetch. Its size and threads can be changed on loading.
@@ -95,12 +87,8 @@ def crop_call(crop: Step) -> tuple[str, dict[str, Any]]:
     return calls[values["side"]]
 
 
-def require_fixed(plan: Plan, forms: Mapping[str, object] | None = None) -> None:
-    """Check that a plan consists of a crop only, one of `forms` if they are given, and draws nothing.
-
-    Raises:
-        UserError: the plan cannot be exported; the message has the key path of each offending step.
-    """
+def require_fixed(plan: Plan) -> None:
+    """Check that a plan consists of a crop only, one that Pillow and PyTorch know, and draws nothing."""
     reasons = [
         f"aug.{plan.split}.{step.key}: is random" if _is_random(step) else f"aug.{plan.split}.{step.key}: is not a crop"
         for step in plan.steps
@@ -108,12 +96,12 @@ def require_fixed(plan: Plan, forms: Mapping[str, object] | None = None) -> None
     crop = plan.crop
     if _is_random(crop):
         reasons.insert(0, f"aug.{plan.split}.{crop.key}: is random")
-    elif forms is not None and crop_call(crop)[0] not in forms:
+    elif crop_call(crop)[0] not in pillow.CROPS:
         reasons.insert(0, f"aug.{plan.split}.{crop.key}: the op '{crop.op.name}' is available in DALI only")
     if reasons:
         raise UserError(
             f"{'; '.join(reasons)}. An export treats all images alike and consists of a crop only. "
-            f"Allowed in aug.{plan.split}: {', '.join(forms or pillow.CROPS)}."
+            f"Allowed in aug.{plan.split}: {', '.join(pillow.CROPS)}."
         )
 
 

@@ -12,7 +12,7 @@ import augment.pipeline.placement
 from augment.data.dataset import Split
 from augment.pipeline.graph import Placement
 from augment.pipeline.loader import Loader
-from augment.pipeline.placement import cache_size, decoded_bytes, place
+from augment.pipeline.placement import place
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError
@@ -35,14 +35,12 @@ def test_where_images_are_decoded(photos: tuple[Path, ...]) -> None:
         assert placement.reason.startswith("cache: 70 MiB of GPU memory; all 6 images") == (decode != "cpu")
 
 
-def test_size_of_the_cache(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    # Six images of 64 x 64 px, and a tenth more than they take.
-    assert decoded_bytes(photos) == int(1.1 * 6 * 64 * 64 * 3)
-    assert cache_size(700, photos) == 700
+@pytest.mark.parametrize(("pixels", "mib"), [(64 * 64, 1), (2**32, 10 * 1024 + 1)])
+def test_size_of_the_cache(pixels: int, mib: int, photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what all images take, at most half of what is free."""
+    monkeypatch.setattr(augment.pipeline.placement, "_pixels", lambda files: pixels)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (20 * GIB, 80 * GIB))
-    assert cache_size("gpu", photos) == 1
-    monkeypatch.setattr(augment.pipeline.placement, "decoded_bytes", lambda files: 100 * GIB)
-    assert cache_size("gpu", photos) == 10 * 1024 + 1, "half of what is free"
+    assert place(aug_of(cache="gpu"), photos, CUDA, threads=1).cache == mib
 
 
 MIXED = Placement("gpu")

@@ -22,6 +22,7 @@ from augment.pipeline import build
 from augment.pipeline.direct import Direct
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.program import Program, kernels_run
+from augment.pipeline.routines import standard_tables
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 
@@ -76,6 +77,12 @@ def test_on_large_images_dali_runs_ops_of_many_taps() -> None:
         Program.of(plan_of(steps, size=size)) for steps in (FILTERED, {"rand_augment": {}}) for size in (256, 257)
     ]
     assert [program is not None for program in programs] == [True, False, True, True]
+
+
+def test_quantization_is_that_of_the_jpeg_standard() -> None:
+    luma, chroma = standard_tables()
+    assert (luma[0].tolist(), luma.sum()) == ([16, 11, 10, 16, 24, 40, 51, 61], 3688)
+    assert (chroma[0].tolist(), chroma.sum()) == ([17, 18, 24, 47, 99, 99, 99, 99], 5505)
 
 
 @pytest.fixture(scope="module")

@@ -75,9 +75,9 @@ def test_declaration_without_a_docstring_is_refused() -> None:
 @pytest.mark.parametrize(
     ("declare", "params", "message"),
     [
-        (geometry, {"border": Number(doc="")}, "border is a parameter of every geometry op"),
-        (crop, {"op": Number(doc="")}, "op is reserved for the step itself"),
-        (color, {"weight": Number(doc="")}, "weight is reserved for the step itself"),
+        (geometry, {"border": Number(doc="")}, "border is there in every step of a geometry op"),
+        (crop, {"op": Number(doc="")}, "op is there in every step of a crop op"),
+        (color, {"weight": Number(doc="")}, "weight is there in every step of a color op"),
         (numpy_op, {"amount": 0.5}, "amount=0.5 declares no parameter. Allowed: Number"),
     ],
 )

@@ -19,7 +19,6 @@ from rich.table import Table
 from augment.cli.parser import table_console, writing
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import name_of, open_image, to_rgb
-from augment.pipeline.serving.pillow import CROPS
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
@@ -108,7 +107,7 @@ def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
             "export: this model predicts boxes. Allowed: models of classes, labels, numbers, masks or points."
         )
     plan = build_plan(trained.config.aug, "val")
-    require_fixed(plan, forms=CROPS)
+    require_fixed(plan)
     require_onnx()
     served = Served(trained, plan if inside else None)
     metadata = {"classes": trained.classes, "outputs": served.outputs, "plan": str(plan)}

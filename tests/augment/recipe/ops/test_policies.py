@@ -46,7 +46,8 @@ def test_alternatives_of_one_op_share_an_operator_and_keep_their_own_values() ->
 
 
 def test_some_of_draws_the_number_of_steps() -> None:
-    for given, expected in (([1, 3], [0, 1, 1, 1]), ({"values": [0, 2, 2]}, [1, 0, 2, 0])):
+    # A number above that of the steps means all of them.
+    for given, expected in (([1, 3], [0, 1, 1, 1]), ({"values": [0, 2, 2]}, [1, 0, 2, 0]), ([2, 5], [0, 0, 1, 3])):
         chosen = np.stack(list(applied(plan_of({"some": policy("some_of", count_range=given)})).values()))
         counts = np.bincount(chosen.sum(axis=0), minlength=4)
         assert likely([c for c, e in zip(counts, expected, strict=True) if e], [e for e in expected if e])
