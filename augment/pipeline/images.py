@@ -82,10 +82,9 @@ def read_images(given: Any, device: torch.device) -> Images:
                 raise UserError(f"images[{number}] {fault}.")
         return Images("encoded", [np.frombuffer(image, np.uint8) for image in given])
     images = [_pixels(image, number) if isinstance(image, Image.Image) else image for number, image in enumerate(given)]
-    kinds = set()
     for number, image in enumerate(images):
         _check(image, 3, f"images[{number}]")
-        kinds.add(_kind(image, device, f"images[{number}]"))
+    kinds = {_kind(image, device, f"images[{number}]") for number, image in enumerate(images)}
     if len(kinds) > 1:
         raise UserError("images: some on the CPU and some on the GPU. Allowed: all on one of them.")
     turned = (f"images[{number}]" for number, image in enumerate(given) if is_turned(image))

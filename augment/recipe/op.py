@@ -143,10 +143,10 @@ def local(
             Masks, boxes and points follow it; without it an op that moves pixels is refused where there are some.
         params: the op's parameters by name; p is added.
     """
-    prepared: dict[str, Any] = {"uniforms": uniforms, "prepare": prepare, "neutral": neutral}
-    own: dict[str, Any] = {"random": random, "checkpoints": checkpoints, "moves": "field" if moves else None}
-    own["displacement"] = displacement
-    return _register(LocalOp, ("images", "dali"), params, **prepared, **own)
+    return _register(
+        LocalOp, ("images", "dali"), params, uniforms=uniforms, prepare=prepare, neutral=neutral, random=random,
+        checkpoints=checkpoints, moves="field" if moves else None, displacement=displacement,
+    )  # fmt: skip
 
 
 def numpy_op(*, uniforms: tuple[str, ...] = (), moves: bool = True, **params: Param[Any]) -> Decorator:
@@ -211,11 +211,12 @@ def batch(
         blends: whether several samples are seen in one place, which masks cannot follow.
         params: the op's parameters by name; p is added.
     """
-    prepared: dict[str, Any] = {"uniforms": uniforms, "prepare": prepare, "neutral": neutral}
     if parts and not neutral:
         raise ValueError("parts: needs neutral values, for samples that skip the op.")
-    prepared |= {"writes": writes, "parts": parts, "blends": blends}
-    return _register(BatchOp, ("images", "partners"), params, **prepared)
+    return _register(
+        BatchOp, ("images", "partners"), params, uniforms=uniforms, prepare=prepare, neutral=neutral, writes=writes,
+        parts=parts, blends=blends,
+    )  # fmt: skip
 
 
 def policy(**params: Param[Any]) -> Decorator:
