@@ -171,15 +171,15 @@ def _hint_of_type(given: Any) -> str:
 
 def _hint(dtype: str, shape: tuple[int, ...], ndim: int) -> str:
     """Return what is probably to be done about an image, or a batch of them if `ndim` is 4, that is not allowed."""
-    if "float" in dtype:
-        return " Leave out ToTensor and Normalize."
-    if len(shape) == ndim and shape[-3] == 3:
-        return f" Channels come last: {'images.permute(0, 2, 3, 1)' if ndim == 4 else 'image.permute(1, 2, 0)'}."
-    if len(shape) == ndim and shape[-1] == 4:
-        return " Leave out the alpha channel: [..., :3]."
-    if ndim == 4 and len(shape) == 3 and shape[-1] == 3:
-        return _IN_A_LIST
-    return " Gray images need three channels: np.stack([gray] * 3, -1)." if len(shape) == ndim - 1 else ""
+    whole, order = len(shape) == ndim, "images.permute(0, 2, 3, 1)" if ndim == 4 else "image.permute(1, 2, 0)"
+    hints = {
+        " Leave out ToTensor and Normalize.": "float" in dtype,
+        f" Channels come last: {order}.": whole and shape[-3] == 3,
+        " Leave out the alpha channel: [..., :3].": whole and shape[-1] == 4,
+        _IN_A_LIST: ndim == 4 and len(shape) == 3 and shape[-1] == 3,
+        " Gray images need three channels: np.stack([gray] * 3, -1).": len(shape) == ndim - 1,
+    }
+    return next((hint for hint, applies in hints.items() if applies), "")
 
 
 def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:

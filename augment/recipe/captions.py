@@ -22,11 +22,8 @@ def value_at(param: Range, value: Interval | Values, level: Level) -> float:
         few = sorted(set(value.values))
         return few[{"low": 0, "middle": len(few) // 2, "high": -1}[level]]
     low, high = value
-    if level != "middle":
-        return low if level == "low" else high
-    if param.log:
-        return float((low * high) ** 0.5)
-    return floor((low + high) / 2 + 0.5) if param.whole else (low + high) / 2
+    middle = (low * high) ** 0.5 if param.log else (low + high) / 2
+    return {"low": low, "middle": floor(middle + 0.5) if param.whole else middle, "high": high}[level]
 
 
 def is_fixed(value: Interval | Values) -> bool:

@@ -36,29 +36,27 @@ def _op(name: str, parts: Iterable[float], most: dict[str, float], border: dict[
 
     Magnitudes are drawn from `parts`, as shares of the highest, at which each op has the strength `most`.
     """
-    parts = list(parts)
-    kind, _, axis = name.partition("_")
-    if kind == "shear":
-        slants = [math.degrees(math.atan(part * most["shear"])) for part in parts]
-        other = "y_range" if axis == "x" else "x_range"
-        return {"op": "shear", f"{axis}_range": _signed(slants), other: [0, 0], "center": "corner", **border}
-    if kind == "translate":
-        other = "y_range" if axis == "x" else "x_range"
-        shifts = _signed([part * most["translate"] for part in parts])
-        return {"op": "translate", f"{axis}_range": shifts, other: [0, 0], **border}
-    if kind == "rotate":
-        return {"op": "rotate", "angle_range": _signed([part * most["rotate"] for part in parts]), **border}
-    if kind == "posterize":
-        return {"op": "posterize", "bits_range": {"values": [8 - round(part * most["posterize"]) for part in parts]}}
-    if kind == "solarize":
-        return {"op": "solarize", "threshold_range": {"values": [255 * (1 - part) for part in parts]}}
-    if kind in ("autocontrast", "equalize", "invert"):
-        return {"op": kind}
+    parts, (kind, _, axis) = list(parts), name.partition("_")
+    slants = [math.degrees(math.atan(part * most["shear"])) for part in parts]
+    along, across = f"{axis}_range", "y_range" if axis == "x" else "x_range"
     factors = {"values": [1 + sign * part * most["factor"] for part in parts for sign in (-1, 1)]}
-    if kind == "contrast":
-        return {"op": "contrast", "factor_range": factors, "pivot": "mean"}
-    return {"op": {"brightness": "brightness", "color": "saturation", "sharpness": "sharpen"}[kind],
-            "factor_range": factors}  # fmt: skip
+    steps: Steps = {
+        "shear": {"op": "shear", along: _signed(slants), across: [0, 0], "center": "corner", **border},
+        "translate": {"op": "translate", along: _signed([part * most["translate"] for part in parts]),
+                      across: [0, 0], **border},
+        "rotate": {"op": "rotate", "angle_range": _signed([part * most["rotate"] for part in parts]), **border},
+        "posterize": {"op": "posterize",
+                      "bits_range": {"values": [8 - round(part * most["posterize"]) for part in parts]}},
+        "solarize": {"op": "solarize", "threshold_range": {"values": [255 * (1 - part) for part in parts]}},
+        "autocontrast": {"op": "autocontrast"},
+        "equalize": {"op": "equalize"},
+        "invert": {"op": "invert"},
+        "contrast": {"op": "contrast", "factor_range": factors, "pivot": "mean"},
+        "brightness": {"op": "brightness", "factor_range": factors},
+        "color": {"op": "saturation", "factor_range": factors},
+        "sharpness": {"op": "sharpen", "factor_range": factors},
+    }  # fmt: skip
+    return steps[kind]
 
 
 def _signed(sizes: list[float]) -> dict[str, list[float]]:
