@@ -20,7 +20,7 @@ _COLORS: tuple[Color, ...] = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167),
 )  # fmt: skip
 LEFT, RIGHT, MIDDLE = _COLORS[1], _COLORS[5], _COLORS[3]
-_BLACK, _GRAY, _WHITE = (0, 0, 0), (128, 128, 128), (255, 255, 255)
+_BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 
 _TINT = 0.45  # share of the color in the area of a mask
 _TEXT = 11  # height of text in pixels of the drawing
@@ -58,12 +58,12 @@ class Drawing:
     def mask(self, labels: NDArray[np.integer], names: Sequence[str] = (), *, ignore: int | None = None) -> Drawing:
         """Draw a mask, (height, width): see-through areas with outlines, each named once if there are names.
 
-        Label 0 is left as it is if its name is "background"; the label `ignore`, which does not count, is gray.
+        Label 0 is left as it is if its name is "background"; the label `ignore`, which does not count, is white.
         """
         large = self._enlarged(labels)
         for label in np.unique(large).tolist():
             if label == ignore:
-                self._area(large == label, _GRAY, "")
+                self._area(large == label, _WHITE, "")
             elif label or [*names[:1]] != ["background"]:
                 self._area(large == label, color_of(label), names[label] if label < len(names) else "")
         return self

@@ -35,7 +35,7 @@ def test_masks_leave_the_background_and_mark_what_does_not_count():
     labels[10:30, 10:30], labels[:, 50:] = 1, 255
     drawn = Drawing(GRAY).mask(labels, ["background", ""], ignore=255).pixels
     assert (changed(drawn) == (labels > 0)).all()
-    assert len(np.unique(drawn[labels == 255], axis=0)) == 2
+    assert (drawn[labels == 255].max(axis=0) == 255).all()
     assert (drawn[11, 15] != drawn[20, 20]).any()  # the outline
     assert changed(Drawing(GRAY).mask(labels, ["sky", ""], ignore=255).pixels).all()
 
