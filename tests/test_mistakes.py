@@ -66,7 +66,7 @@ COMMANDS = [
     ("trainer model.name=resnet18", "model.name: unknown key of model=cnn", "model=timm"),
     ("trainer hydra.run.dri=x", "hydra.run.dri: unknown key", "hydra.run.dir"),
     ("trainer fit.epochs = 3", "'fit.epochs' is not an override", "no spaces around ="),
-    ("trainer =3", "=3: a key is missing", "key=value"),
+    ("trainer =3", "'=3' is not an override.", "key=value"),
     ("trainer ~fit.lr", "~fit.lr: nothing to remove", "a key that a file in conf/ sets"),
     ("trainer +aug=imagenette ~aug.train.fliip", "~aug.train.fliip: nothing to remove", "that a file in conf/ sets"),
     # Values

@@ -136,7 +136,7 @@ def key_of(override: Override) -> str:
 
 def is_override(token: str) -> bool:
     """Whether an argument is an override, rather than a flag or a bare name."""
-    return not token.startswith("-") and ("=" in token or token.startswith("~"))
+    return not token.startswith("-") and ("=" in token.lstrip("+")[1:] or token.startswith("~"))
 
 
 def normalize(tokens: Sequence[str]) -> list[str]:
@@ -218,8 +218,6 @@ def refuse_words(tokens: Iterable[str]) -> None:
             raise UserError(f'{token!r} is not an override. Allowed: text, such as "aug.size=160".')
         if not is_override(token):
             raise UserError(f"'{token}' is not an override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
-        if bare := re.fullmatch(r"\+*(=.*)", token, re.DOTALL):
-            raise UserError(f"{masked(bare[1])}: a key is missing. Allowed: key=value.")
 
 
 def _meant(token: str) -> str:

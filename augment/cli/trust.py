@@ -21,7 +21,7 @@ from augment.cli.parser import TRUST_FLAG
 from augment.params import DOWNLOADS, SENDS, Param, parse_named, settings
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
-from augment.support.nested import section_of
+from augment.support.nested import leaves, section_of
 
 _ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder and what it names"
 
@@ -71,10 +71,10 @@ class Gate:
                 )
 
     def _check_texts(self, values: Mapping[str, Any]) -> None:
-        for key, text in _texts(values, ""):
-            if "${" in text:
+        for key, value in leaves(values):
+            if "${" in f"{key} {value}":
                 raise UntrustedError(
-                    f"{key}: {text} in {self.where} is not resolved, as a run folder may come from a stranger. "
+                    f"{key}: {value} in {self.where} is not resolved, as a run folder may come from a stranger. "
                     f"Allowed: {key}=VALUE {_ALLOWED}."
                 )
 
@@ -140,20 +140,6 @@ def compose_job(overrides: Sequence[str], config_name: str = "config", gate: Gat
     if gate is not None:
         gate.check(composed.plain)
     return composed
-
-
-def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Yield all texts, keys included, each with its key path."""
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            path = f"{key}.{name}".lstrip(".")
-            yield path, str(name)
-            yield from _texts(inner, path)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _texts(inner, key)
 
 
 def _reaching(config: Mapping[str, Any], sections: Collection[str]) -> Iterator[tuple[str, str, object]]:

@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 from augment.data.sources import SOURCES
 from augment.params import Count, Flag, Param, settings
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError, nearest, suggest
 from augment.support.process import launched
 from augment.support.text import amount
 
@@ -43,11 +43,13 @@ def check_arguments(recipe: object, **arguments: object) -> None:
 
 
 def refuse_misspelled(given: Iterable[str], arguments: Iterable[str]) -> None:
-    """Refuse names that are neither arguments of the function that takes both nor settings of any source."""
+    """Refuse names that no source has as settings, and that mean an argument of the function that takes both."""
     params = [param for source in SOURCES.values() for param in settings(source).items()]
-    known = {called for name, param in params for called in (name, *param.aliases)}
+    names, aliases = {name for name, _ in params}, {alias for _, param in params for alias in param.aliases}
     for name in given:
-        if name not in known:
+        meant = nearest(name, [*arguments, *_OF_DATALOADERS])
+        nearest_of_all = nearest(name, [*names, *arguments, *_OF_DATALOADERS])
+        if meant and meant == nearest_of_all and name not in names | aliases:
             raise UserError(f"{name}: unknown argument.{suggest(name, arguments, _OF_DATALOADERS)}")
 
 

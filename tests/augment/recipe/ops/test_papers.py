@@ -84,7 +84,8 @@ COLOR, GEOMETRY, EXACT = (1, 1.0), (1, 0.5), (0, 0)
 )
 def test_op_matches_torchvision(name: str, most: float, mean: float, soft: list[Path], device: torch.device) -> None:
     # Shifts of whole pixels: torchvision cuts the others off.
-    tables = ({"translate": 0.25}, {"translate": 0.5}) if name.startswith("translate") else (_RAND, _WIDE)
+    shifted = name.startswith("translate")
+    tables = (_RAND | {"translate": 0.25}, _RAND | {"translate": 0.5}) if shifted else (_RAND, _WIDE)
     parts = (0, 1 / 16, 5 / 16, 11 / 16, 1)
     first, second = (_op(name, parts, table, BORDER) for table in tables)
     step = {n: {"values": v["values"] + second[n]["values"]} if isinstance(v, dict) else v for n, v in first.items()}
