@@ -92,8 +92,10 @@ SIDEWAYS = 5
 
 
 def orientation_of(image: Image.Image) -> int:
-    """Return the EXIF orientation of an opened image, 1 to 8; 1 is upright."""
-    found = image.getexif().get(ExifTags.Base.Orientation, 1)
+    """Return the EXIF orientation of an opened image, 1 to 8; 1 is upright, as by a corrupt EXIF block."""
+    found = 1
+    with suppress(*DECODER_ERRORS):
+        found = image.getexif().get(ExifTags.Base.Orientation, 1)
     return found if found in range(1, 9) else 1
 
 
@@ -103,9 +105,7 @@ TURNED = "a Pillow image that its EXIF block turns. Allowed with targets in the 
 
 def is_turned(image: object) -> bool:
     """Return whether an image is a Pillow image that `to_rgb` turns."""
-    with suppress(*DECODER_ERRORS):  # of a corrupt EXIF block
-        return isinstance(image, Image.Image) and "exif" in image.info and orientation_of(image) > 1
-    return False
+    return isinstance(image, Image.Image) and "exif" in image.info and orientation_of(image) > 1
 
 
 def are_paths(images: Sequence[ImageRef]) -> bool:

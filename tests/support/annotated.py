@@ -10,6 +10,7 @@ from photos import draw_photo
 from PIL import Image
 
 from augment.data.dataset import Dataset
+from augment.data.images import turn_back
 from augment.data.sources import LOADED, load_dataset, parse_data
 
 
@@ -21,6 +22,17 @@ def photo(file: Path, width: int, height: int, *, orientation: int = 1) -> Path:
     seed = sum(str(file).encode())
     Image.fromarray(draw_photo(width, height, seed)).save(file, quality=90, exif=exif)
     return file
+
+
+def turned(folder: Path) -> list[Path]:
+    """Write one gray image as PNG eight times, stored by each of the EXIF orientations."""
+    gray, files = np.asarray(Image.fromarray(draw_photo(48, 36, 1)).convert("L")), []
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        files.append(folder / f"{orientation}.png")
+        Image.fromarray(turn_back(gray, orientation)).save(files[-1], exif=exif)
+    return files
 
 
 def mask(file: Path, labels: Any) -> Path:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image
 
-from augment.data.images import open_image, orientation_of, to_rgb
+from augment.data.images import SIDEWAYS, open_image, orientation_of, to_rgb
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
@@ -27,8 +27,8 @@ _UNKNOWN = (224, 224, 224)  # color of pixels without a prediction
 class MaskWriter(Callback):
     """Writes the mask of each image of a pass as PNG, whose pixels are labels with a palette.
 
-    Masks are those of the images as they are stored, before an EXIF block turns them, as masks to train on are. Pixels
-    that the model did not see, since validation crops, are 255.
+    Masks are those of the upright images, as masks to train on are. Pixels that the model did not see, since validation
+    crops, are 255.
 
     Attributes:
         shares: for each image the share of every class in the pixels with a prediction, (classes,).
@@ -46,7 +46,8 @@ class MaskWriter(Callback):
         assert frames is not None
         for number, output, frame in zip(learner.batch.indices.tolist(), learner.output, frames, strict=True):
             with open_image(self._files[number]) as image:
-                labels = stored_mask(output, frame, image.size[::-1])
+                turn, size = upright(image)
+                labels = whole_mask(output, frame @ turn.to(frame.device), size[::-1])
                 counts = np.bincount(labels.ravel(), minlength=IGNORE + 1)
                 self.unseen[number] = counts[IGNORE] / labels.size
                 counts = counts[: len(self._names)]
@@ -59,22 +60,31 @@ class MaskWriter(Callback):
         mask.save(content, "PNG", optimize=True)
         write_atomically(file, content.getvalue())
         if self._overlay:
-            mask.getexif()[ExifTags.Base.Orientation] = orientation_of(image)
-            upright, content = np.asarray(ImageOps.exif_transpose(mask)), BytesIO()
             from augment.drawing.targets import Drawing  # with Matplotlib
 
-            drawn = Drawing(np.asarray(to_rgb(image))).mask(upright, self._names, ignore=IGNORE).pixels
+            content = BytesIO()
+            drawn = Drawing(np.asarray(to_rgb(image))).mask(labels, self._names, ignore=IGNORE).pixels
             Image.fromarray(drawn).save(content, "JPEG", quality=90)
             write_atomically(file.with_name(f"{file.stem}_overlay.jpg"), content.getvalue())
 
 
-def stored_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the mask of an image as it is stored: logits, interpolated linearly at its pixels, and their highest.
+def upright(image: Image.Image) -> tuple[Tensor, tuple[int, int]]:
+    """Return the matrix from pixels of an image, turned upright, to stored ones, (3, 3), and its width and height."""
+    from augment.pipeline.frames import turns  # imports PyTorch
+
+    orientation = orientation_of(image)
+    size = image.size[::-1] if orientation >= SIDEWAYS else image.size
+    turn = turns(np.array([orientation]), np.array([size[::-1]]))[0]
+    return torch.from_numpy(np.linalg.inv(turn)), size
+
+
+def whole_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the mask of an image: logits, interpolated linearly at its pixels, and their highest.
 
     Args:
         output: (classes, height, width) logits.
-        frame: (3, 3), from pixels of the stored image to those of the output.
-        size: height and width of the stored image.
+        frame: (3, 3), from pixels of the image to those of the output.
+        size: height and width of the image.
 
     Returns:
         (height, width) labels; 255 where the output shows nothing of the image.
@@ -120,7 +130,7 @@ def mask_files(images: Sequence[Path], given: Sequence[Path], folder: Path, flag
 class Objects:
     """The objects that were found in an image."""
 
-    found: tuple[FoundObject, ...]  # the objects in pixels of the image as it is stored, the highest score first
+    found: tuple[FoundObject, ...]  # the objects in pixels of the upright image, the highest score first
     size: tuple[int, int]  # width and height of that image
     names: tuple[str, ...]  # names of all classes, by label
 
@@ -128,7 +138,7 @@ class Objects:
 def as_coco(images: Sequence[tuple[Path, Objects]]) -> str:
     """Write images, categories and annotations as COCO has them; the latter have a score, too, as its results do.
 
-    Boxes are left, top, width and height, in pixels of the images as they are stored.
+    Boxes are left, top, width and height, in pixels of the upright images.
     """
     numbered = list(enumerate(images, 1))
     found = [(number, of) for number, (_, objects) in numbered for of in objects.found]

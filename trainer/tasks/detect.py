@@ -62,12 +62,12 @@ class Detect(PlacedTask):
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=math.nan)
 
     def objects(self, output: Tensor, frame: Tensor, size: tuple[int, int], names: Sequence[str]) -> list[FoundObject]:
-        """Return the objects of an image, (D, 6), in pixels of the stored one, the highest score first.
+        """Return the objects of an image, (D, 6), in its pixels, the highest score first.
 
         Args:
             output: (D, 6).
-            frame: (3, 3), see `frames_of`.
-            size: width and height of the stored image, to which boxes are clipped.
+            frame: (3, 3), from pixels of the image to what outputs are in.
+            size: width and height of the image, to which boxes are clipped.
             names: names of the classes.
         """
         known = output[output[:, 5] > 0]

@@ -101,7 +101,7 @@ class KeypointTask(PlacedTask):
         return torch.stack([-x, y], dim=-1).index_select(1, network.get_buffer(MIRRORED)).flatten(1)
 
     def numbers(self, outputs: Tensor, frames: Tensor | None, names: Sequence[str]) -> tuple[list[str], Tensor]:
-        """Return x and y of each point in pixels of the stored images."""
+        """Return x and y of each point in pixels of the images, as of which frames are."""
         assert frames is not None
         found = placed(outputs.reshape(len(outputs), -1, 2), frames.inverse())
         return [f"{name}_{axis}" for name in names for axis in "xy"], found.flatten(1)

@@ -25,7 +25,7 @@ from augment.support.text import amount, printable, table_cell
 from trainer.loop.callback import Callback
 from trainer.loop.settings import TTA
 from trainer.run.config import run_first
-from trainer.run.masks import MaskWriter, Objects, as_coco, as_rows, mask_files
+from trainer.run.masks import MaskWriter, Objects, as_coco, as_rows, mask_files, upright
 from trainer.run.trained import KeptOutputs, Trained, load_trained
 from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
@@ -162,13 +162,16 @@ def _predict(
     with writing("--explain"):
         trained.run_over(split, kept, *writers, description="predicting")
     outputs, *frames = kept.in_order()
-    outputs = outputs.float()
+    outputs, sizes = outputs.float(), []
+    for number, file in enumerate(files if frames else ()):
+        with open_image(file) as image:
+            turn, size = upright(image)
+        frames[0][number] @= turn
+        sizes.append(size)
     if isinstance(task, Detect):
         least = threshold or task.threshold or 0.0
         found = []
-        for file, output, frame in zip(files, outputs, *frames, strict=True):
-            with open_image(file) as image:
-                size = image.size
+        for file, output, frame, size in zip(files, outputs, *frames, sizes, strict=True):
             objects = tuple(of for of in task.objects(output, frame, size, names) if of.score >= least)
             classes = tuple((of.name, of.score) for of in objects)
             found.append(Prediction(file, classes, objects=Objects(objects, size, names)))

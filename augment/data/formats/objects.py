@@ -69,11 +69,7 @@ def cache_file(what: str, files: Sequence[Path], *options: object) -> Path:
 
 def _read(file: Path) -> str:
     with suppress(*DECODER_ERRORS), Image.open(file) as image:
-        width, height = image.size
-        turn = 1
-        with suppress(*DECODER_ERRORS):  # a corrupt EXIF block turns nothing
-            turn = orientation_of(image)
-        return f"{height} {width} {turn}"
+        return f"{image.height} {image.width} {orientation_of(image)}"
     return ""
 
 

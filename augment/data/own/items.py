@@ -128,10 +128,10 @@ class Items:
             for index in progress.track(range(len(self)), description=f"Reading {self.factory.name}"):
                 yield index, *self.pair(index)
 
-    def target(self, index: int, read: Callable[[object], T]) -> T:
-        """Return what `read` makes of an item's target before the next one is read, perhaps to the same memory."""
+    def read(self, index: int, read: Callable[[object, object], T]) -> T:
+        """Return what `read` makes of an item before the next one is read, perhaps to the same memory."""
         with self._lock:
-            return read(self.pair(index)[1])
+            return read(*self.pair(index))
 
     def given(self, index: int, *, decoded: bool) -> Given:
         """Return an image.

@@ -214,8 +214,13 @@ class ItemMask:
 
     def read(self) -> NDArray[np.uint8]:
         """Return the labels, (height, width)."""
+        return self.items.read(self.index, self._read)
+
+    def _read(self, image: object, target: object) -> NDArray[np.uint8]:
+        if is_turned(image):
+            raise self.items.error(self.index, f"is {TURNED}")
         try:
-            return self.items.target(self.index, lambda target: _mask(target, self.classes))
+            return _mask(target, self.classes)
         except UserError as error:
             raise self.items.error(self.index, f"has {_ending(error)}.") from None
 

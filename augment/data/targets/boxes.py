@@ -134,16 +134,14 @@ class Boxes(SpatialKind):
             keep &= ~(fields["iscrowd"] | fields["difficult"])
         fields["area"] = areas(boxes).astype(np.float32)
         points = [found.points for found in objects if found.points is not None]
-        if points and all(found.points is not None or not len(found) for found in objects):
+        if points:
             most = max(of.shape[1] for of in points)
             joined = np.concatenate([of.reshape(len(of), most, 3) for of in points])
             fields["keypoints"] = move_points(joined, owners, motion, self.flip_pairs)
         # The number of each object in the mask of its image.
         fields["number"] = np.arange(1, len(owners) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
         shown, masks = None, [mask for _, mask in loaded]
-        if any(mask is not None for mask in masks) and all(
-            mask is not None or not n for mask, n in zip(masks, counts, strict=True)
-        ):
+        if any(mask is not None for mask in masks):
             shown = look_up([mask or MaskRuns.of(np.zeros((1, 1), np.uint8), "") for mask in masks], motion, 0)
             seen = torch.zeros(len(masks), IGNORE + 1, dtype=torch.bool, device=shown.device)
             seen.scatter_(1, shown.flatten(1).long(), value=True)
@@ -173,7 +171,7 @@ class Boxes(SpatialKind):
         if not isinstance(targets, Sequence) or len(targets) != count:
             raise UserError(f"targets: {count} images need a list of as many. Allowed: {_FORM}.")
         found = [_given(target, f"targets[{number}]") for number, target in enumerate(targets)]
-        if fault := _fault_of_points([objects for objects, _ in found]):
+        if fault := _fault_of_parts(*map(list, zip(*found, strict=True))):
             raise UserError(f"targets: {fault}")
         return found
 
@@ -185,7 +183,8 @@ class Boxes(SpatialKind):
             if len(target) and not 1 <= target.labels.min() <= target.labels.max() < names:
                 wrong = next(label for label in target.labels.tolist() if not 1 <= label < names)
                 return f"{wrong} as a label. Allowed: 1 to {names - 1}; 0 is the background."
-        return _fault_of_points([target for target in targets if isinstance(target, Objects)])
+        found = [target for target in targets if isinstance(target, Objects)]
+        return _fault_of_parts(found, [target.instances for target in found])
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return the classes of the objects with their numbers: "2 cat, 1 dog"."""
@@ -267,7 +266,12 @@ def fault_of_boxes(boxes: NDArray[Any]) -> str:
     return f"the box {[float(f'{edge:.6g}') for edge in box]} {why}. Allowed: left < right, top < bottom."
 
 
-def _fault_of_points(images: Sequence[Objects]) -> str:
+def _fault_of_parts(images: Sequence[Objects], masks: Sequence[object]) -> str:
+    counted = [number for number, found in enumerate(images) if len(found)]
+    for name, parts in (("keypoints", [found.points for found in images]), ("masks", masks)):
+        without = [number for number in counted if parts[number] is None]
+        if 0 < len(without) < len(counted):
+            return f"objects without {name} in image {without[0]}, with some in others. Allowed: in all, or in none."
     counts = dict.fromkeys(found.points.shape[1] for found in images if found.points is not None and len(found))
     return f"objects with {' and '.join(map(str, counts))} keypoints. Allowed: as many each." if len(counts) > 1 else ""
 

@@ -18,7 +18,6 @@ out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from io import BytesIO
@@ -128,9 +127,7 @@ def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tup
     mode = image.mode
     if "transparency" in image.info and mode in ("L", "P", "RGB"):
         mode += "A"  # a transparent color or palette entry
-    orientation = 1
-    with suppress(*DECODER_ERRORS):  # a corrupt EXIF block rotates nothing
-        orientation = orientation_of(image)
+    orientation = orientation_of(image)
     if orientation >= SIDEWAYS:
         width, height = height, width
     luma = read_luma(image, orientation)

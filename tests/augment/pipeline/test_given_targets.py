@@ -110,6 +110,14 @@ def test_objects_have_as_many_points_each() -> None:
         moved([BOX | {"keypoints": [[[1, 2, 2]] * n]} for n in (1, 2)])
 
 
+@pytest.mark.parametrize(("part", "value"), [("keypoints", [[[1, 2, 2]]]), ("masks", square(2, 3, 6)[None])])
+def test_parts_of_the_objects_of_some_images_are_refused(part: str, value: Any) -> None:
+    nothing = {"boxes": [], "labels": []}
+    assert part in moved([BOX | {part: value}, nothing])[0]
+    with pytest.raises(UserError, match=rf"targets: objects without {part} in image 2, with some in others\. Allowed"):
+        moved([nothing, BOX | {part: value}, BOX])
+
+
 def test_an_object_whose_mask_is_empty_is_dropped_with_all_its_parts() -> None:
     """The image moves by 10 px to the left. Half of the second box is inside, but not the half with its pixels."""
     target = {

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from annotated import mask, photo
+from annotated import mask, photo, turned
 from fakes import assert_same, on
-from PIL import Image
+from PIL import Image, ImageOps
 
 from augment.cli.compose import compose
 from augment.data.targets.spatial import IGNORE
@@ -20,7 +20,7 @@ from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
 from trainer.run.config import parse_config
-from trainer.run.masks import mask_files, palette, stored_mask
+from trainer.run.masks import mask_files, palette, whole_mask
 from trainer.run.train import train
 from trainer.tools import evaluate, predict
 from trainer.tools.export.command import main as export
@@ -69,19 +69,28 @@ def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path
         assert prediction.mask is not None
         with Image.open(prediction.file) as image, Image.open(prediction.mask) as written:
             assert written.mode == "P"
-            assert written.size == image.size
+            assert written.size == ImageOps.exif_transpose(image).size
             labels = np.asarray(written)
             assert written.getpalette()[:3] == [0, 0, 0]
         assert labels.max() < len(NAMES)
         shares = {name: (labels == number).mean() for number, name in enumerate(NAMES)}
         assert dict(prediction.classes) == pytest.approx({name: share for name, share in shares.items() if share})
     assert json.loads(predict.as_json(found))[0]["mask"] == str(tmp_path / "0.png")
-    with Image.open(tmp_path / "1_overlay.jpg") as turned:
-        assert turned.size == (37, 48)
+    with Image.open(tmp_path / "1_overlay.jpg") as drawn:
+        assert drawn.size == (37, 48)
     cropped = predict.predict(run, [images / "images" / "0.jpg"], out=tmp_path, overrides=["aug.val.center_crop={}"])
     assert cropped[0].mask is not None
     with Image.open(cropped[0].mask) as written:
         assert (np.asarray(written) == IGNORE).mean() == pytest.approx(0.25)  # 36 of 48 columns are seen
+
+
+def test_masks_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:
+    files = turned(tmp_path)
+    predict.predict(run, files, out=tmp_path / "masks")
+    found = [np.asarray(Image.open(tmp_path / "masks" / file.name)) for file in files]
+    assert len(np.unique(found[0])) > 1
+    for other in found:
+        np.testing.assert_array_equal(other, found[0])
 
 
 @pytest.mark.parametrize("orientation", [1, 2, 3, 4, 5, 6, 7, 8])
@@ -90,7 +99,7 @@ def test_a_mask_goes_back_through_its_frame(orientation: int) -> None:
     output = torch.eye(12)[upright].permute(2, 0, 1)
     turn = turns(np.array([orientation]), np.array([[3, 4]]))[0]
     size = (4, 3) if orientation >= 5 else (3, 4)
-    stored = stored_mask(output, torch.from_numpy(turn), size)
+    stored = whole_mask(output, torch.from_numpy(turn), size)
     y, x = np.indices(size)
     column, row, _ = np.einsum("ij,jhw->ihw", turn, np.stack([x, y, np.ones_like(x)])).astype(int)
     assert (stored == upright.numpy()[row, column]).all()
@@ -99,7 +108,7 @@ def test_a_mask_goes_back_through_its_frame(orientation: int) -> None:
 def test_edges_between_pixels_are_where_logits_cross() -> None:
     output = torch.tensor([[[3.0, -1.0]], [[0.0, 0.0]]])  # the highest changes at 3/4 of the way between two pixels
     frame = torch.diag(torch.tensor([0.1, 0.1, 1.0], dtype=torch.float64))
-    labels = stored_mask(output, frame, (1, 20))[0].tolist()
+    labels = whole_mask(output, frame, (1, 20))[0].tolist()
     assert labels == [0] * 8 + [1] * 8 + [IGNORE] * 4
 
 

@@ -1,12 +1,13 @@
-"""Runs of boxes and of points from the command line: training, resuming, evaluation, predictions in stored pixels."""
+"""Runs of boxes and of points from the command line: training, resuming, evaluation, predictions."""
 
 import json
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
-from annotated import coco
+from annotated import coco, turned
 from PIL import Image
 from runs import QUIET, rows_of
 
@@ -67,7 +68,18 @@ def test_a_run_of_boxes_is_scored_and_reported(run: Path) -> None:
     assert (run / "classes.png").is_file()
 
 
-def test_objects_are_predicted_in_pixels_of_stored_images(run: Path) -> None:
+def test_objects_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:
+    written = json.loads(predict.as_json(predict.predict(run, turned(tmp_path), threshold=0.01)))
+    assert {(image["width"], image["height"]) for image in written["images"]} == {(48, 36)}
+    boxes: dict[int, list[list[float]]] = {}
+    for annotation in written["annotations"]:
+        boxes.setdefault(annotation["image_id"], []).append(annotation["bbox"])
+    assert len(boxes) == 8
+    for found in boxes.values():
+        np.testing.assert_allclose(found, boxes[1], atol=1e-3)
+
+
+def test_objects_are_predicted_in_pixels_of_their_images(run: Path) -> None:
     images = sorted((run.parent / "val").glob("*.jpg"))
     found = predict.predict(run, images, threshold=0.01)
     assert any(prediction.classes for prediction in found)
@@ -122,5 +134,7 @@ def test_points_are_trained_and_predicted(tmp_path: Path) -> None:
     train(config, tmp_path / "run", console=QUIET)
     (found, *_) = predict.predict(tmp_path / "run", [tmp_path / "val" / "0.jpg"])
     assert [name for name, _ in found.numbers] == ["left_eye_x", "left_eye_y", "right_eye_x", "right_eye_y"]
+    points = [dict(of.numbers) for of in predict.predict(tmp_path / "run", turned(tmp_path))]
+    assert points == [pytest.approx(points[0], abs=1e-3)] * 8
     assert evaluate.evaluate(tmp_path / "run").tta == "flip"
     assert "Correct points in the best epoch" in (tmp_path / "run" / "report.html").read_text()

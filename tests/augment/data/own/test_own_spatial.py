@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from own_data import load, own_module, written  # noqa: F401  (a fixture)
+from PIL import Image
 
 from augment.data.targets.boxes import Boxes
 from augment.data.targets.keypoints import Keypoints
@@ -210,3 +211,19 @@ def test_a_pillow_image_that_exif_turns_can_be_left_out() -> None:
     with pytest.raises(UserError, match=r"2 of 3 train images .*\n  mine.train\[1\] is a Pillow image that"):
         written(code, task="detect")
     assert len(written(code, task="detect", skip_bad=True).train) == 1
+
+
+def test_the_mask_of_a_pillow_image_that_exif_turns_is_refused_when_it_is_read() -> None:
+    class Turned(Changing):
+        def __getitem__(self, index: int) -> tuple[object, object]:
+            pixels, found = super().__getitem__(index)
+            image, exif = Image.fromarray(pixels), Image.Exif()
+            exif[0x0112] = 1 + index
+            image.info["exif"] = exif.tobytes()
+            return image, found
+
+    Path("names.txt").write_text("a\nb\n")
+    first, second, _ = load(Turned("segment"), task="segment", classes="names.txt").train.targets
+    assert first.read().shape == (10, 12)
+    with pytest.raises(UserError, match=r"item 1 of Turned is a Pillow image that its EXIF block turns\. Allowed with"):
+        second.read()
