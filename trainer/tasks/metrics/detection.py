@@ -10,6 +10,8 @@ import math
 from functools import lru_cache
 from importlib.util import find_spec
 
+import numpy as np
+
 from augment.support.errors import UserError
 from augment.support.lazy import Tensor
 from trainer.tasks.metric import SHARE, metric
@@ -67,7 +69,14 @@ def average_precisions(outputs: Tensor, targets: Tensor) -> tuple[Tensor, tuple[
 
     logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)  # it would log a table each time
     # The pass of all ranks is here already: torchmetrics must not gather it once more.
-    metric = MeanAveragePrecision(extended_summary=True, backend=require_backend(), sync_on_compute=False)
+    metric = MeanAveragePrecision(
+        # COCO's thresholds: those of torchmetrics are rounded to float32, and miss a recall or an IoU of 0.6.
+        iou_thresholds=np.linspace(0.5, 0.95, 10).tolist(),
+        rec_thresholds=np.linspace(0, 1, 101).tolist(),
+        extended_summary=True,
+        backend=require_backend(),
+        sync_on_compute=False,
+    )
     metric.warn_on_many_detections = False  # more than 100 are cut, as said
     found, true = [image[image[:, 5] > 0] for image in outputs], [image[~image[:, 4].isnan()] for image in targets]
     metric.update(
