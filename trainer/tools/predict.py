@@ -163,16 +163,16 @@ def _predict(
         trained.run_over(split, kept, *writers, description="predicting")
     outputs, *frames = kept.in_order()
     outputs, sizes = outputs.float(), []
+    lowest = threshold if threshold is not None else (task.threshold if top is None else None) or 0.0
     for number, file in enumerate(files if frames else ()):
         with open_image(file) as image:
             turn, size = upright(image)
         frames[0][number] @= turn
         sizes.append(size)
     if isinstance(task, Detect):
-        least = threshold or task.threshold or 0.0
         found = []
         for file, output, frame, size in zip(files, outputs, *frames, sizes, strict=True):
-            objects = tuple(of for of in task.objects(output, frame, size, names) if of.score >= least)
+            objects = tuple(of for of in task.objects(output, frame, size, names) if of.score >= lowest)[:top]
             classes = tuple((of.name, of.score) for of in objects)
             found.append(Prediction(file, classes, objects=Objects(objects, size, names)))
         return found
@@ -183,7 +183,6 @@ def _predict(
             for file, numbers in zip(files, values.tolist(), strict=True)
         ]
     values = task.activate(outputs)
-    lowest = threshold if threshold is not None else (task.threshold if top is None else None) or 0.0
     highest = values.topk(min(top or task.top or len(names), len(names)), dim=1)
     return [
         Prediction(file, tuple((names[unit], share) for unit, share in pairs if share >= lowest), unit=task.unit)

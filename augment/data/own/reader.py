@@ -24,7 +24,7 @@ from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.keypoints import KEYPOINTS, Keypoints
 from augment.data.targets.kind import Kind
 from augment.data.targets.masks import MASKS, MaskFile
-from augment.data.targets.names import Label, LabeledSplit, Labels, TargetOptions, pack
+from augment.data.targets.names import Label, LabeledSplit, Labels, TargetOptions, given_names, pack
 from augment.data.targets.numbers import NUMBERS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
@@ -238,7 +238,7 @@ def read_spatial(factories: Sequence[SequenceFactory], options: TargetOptions, *
     """
     kind: Kind = options.kind or MASKS
     made = [Items(factory) for factory in factories]
-    names = options.classes or class_names(made[0].sequence) or ()
+    names = given_names([class_names(items.sequence) for items in made], options) or ()
     names = names[1:] if kind == BOXES and names[:1] in ((BACKGROUND,), ("__background__",)) else names
     read = [_read_targets(items, kind, len(names), with_masks=with_masks) for items in made]
     if kind == KEYPOINTS:

@@ -141,7 +141,10 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     classes = set(options.classes or ())
     named = classes if set(words) <= classes or not all(map(_is_whole, words)) else ()
     splits = []
+    twice: list[str] = []
     for lines, files in zip(lists, images, strict=True):
+        first = {line.path: line.words for line in reversed(lines.lines)}
+        twice += [lines.describe(n) for n, line in enumerate(lines.lines) if first[line.path] != line.words]
         labels = _numbers(lines, kind, point) if numbers else _labels(lines, named)
         splits.append(LabeledSplit(lines.key, files, labels, lines.describe))
     single = numbers and train.column not in ("", "label") and all(len(line.words) == 1 for line in train.lines)
@@ -149,7 +152,9 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     if point:
         kind = NUMBERS
         notice = describe_whole_numbers(f"{point} is written with a point", np.array(words, np.float64))
-    return make_dataset(splits, replace(options, kind=kind, names=names), typed=False).noting(notice)
+    again = f"data: {amount(len(twice), 'line')} with an image of an earlier line and another target, such as "
+    again = f"{again}{twice[0]}; several labels of an image go into one line" if twice else ""
+    return make_dataset(splits, replace(options, kind=kind, names=names), typed=False).noting(notice, again)
 
 
 def _labels(lines: Lines, named: Collection[str]) -> Labels:

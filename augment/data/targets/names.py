@@ -188,6 +188,21 @@ def mixed(described: Iterable[str], key: str = "") -> UserError:
     return UserError(f"{key}{', and '.join(described)}. Allowed: numbers or names, not both.")
 
 
+def given_names(found: Sequence[tuple[str, ...] | None], options: TargetOptions) -> tuple[str, ...] | None:
+    """Return the names of the options, or those that the images of train come with, given those of each split.
+
+    Raises:
+        UserError: val comes with others.
+    """
+    train, val = found[0], found[-1]
+    if not options.classes and train and val and train != val:
+        raise UserError(
+            f"data: the files of val come with other names of classes ({list_some(val)}) than those of train "
+            f"({list_some(train)}). Allowed: the same, or data.classes=FILE."
+        )
+    return options.classes or train
+
+
 def find_names(
     splits: Sequence[LabeledSplit], options: TargetOptions, most: int
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
@@ -199,13 +214,8 @@ def find_names(
     Raises:
         UserError: a label has no name, or numbers and names are mixed.
     """
-    train, val = splits[0], splits[-1]
-    if not options.classes and train.names and val.names and train.names != val.names:
-        raise UserError(
-            f"data: the files of val come with other names of classes ({list_some(val.names)}) than those of train "
-            f"({list_some(train.names)}). Allowed: the same, or data.classes=FILE."
-        )
-    names = options.classes or train.names
+    train = splits[0]
+    names = given_names([split.names for split in splits], options)
     first = {bool(split.labels.words): split.describe(0) for split in splits if len(split.labels.values)}
     if len(first) > 1:
         raise mixed(first.values(), "data: ")

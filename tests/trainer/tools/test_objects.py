@@ -95,6 +95,9 @@ def test_objects_are_predicted_in_pixels_of_their_images(run: Path) -> None:
         assert left + width <= sizes[annotation["image_id"]][0] + 1e-3
         assert top + height <= sizes[annotation["image_id"]][1] + 1e-3
     assert max(left + width for left, _, width, _ in (a["bbox"] for a in written["annotations"])) > 56
+    every, best = (predict.predict(run, images[:1], threshold=0.0, top=top)[0].classes for top in (None, 1))
+    assert len(every) > 1
+    assert best == every[:1]
     lines = predict.as_csv(found).splitlines()
     assert lines[0] == "file,error,class,score,left,top,right,bottom"
     assert len(lines) == 1 + sum(max(1, len(prediction.classes)) for prediction in found)

@@ -44,6 +44,12 @@ def test_several_labels(lists: Path) -> None:
     assert (none.task, none.train.targets, none.val.targets) == ("multilabel", ((1.0,), (0.0,)), ((0.0,),))
 
 
+def test_an_image_with_a_line_for_each_label_is_noticed(lists: Path) -> None:
+    found = load(lists, "a.png dog\nb.png cat\na.png dog\na.png cat\n", "c.png dog\nd.png cat\n")
+    (notice,) = found.notices
+    assert notice.startswith("data: 1 line with an image of an earlier line and another target, such as line 4 of")
+
+
 def test_given_classes_determine_the_indices(lists: Path) -> None:
     (lists / "names.txt").write_text("zebra\nant\n")
     found = load(lists, "a.png ant\nb.png zebra\n", "c.png zebra\n", classes=str(lists / "names.txt"))

@@ -109,6 +109,14 @@ class Changing:
 
 
 @pytest.mark.parametrize("task", ["segment", "detect"])
+def test_val_has_the_classes_of_train_in_their_order(task: str) -> None:
+    train, val = Changing(task), Changing(task)
+    val.classes = ("b", "a")
+    with pytest.raises(UserError, match=r"^data: the files of val come with other names of classes \(b, a\)"):
+        load(train, val, task=task)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("task", ["segment", "detect"])
 def test_masks_are_read_again_in_each_epoch(task: str) -> None:
     items: Any = Changing(task)
     reader = TargetReader(load(items, task=task, instances=task == "detect").train, 2)
