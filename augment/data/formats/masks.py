@@ -78,10 +78,10 @@ def read_masks(found: Sequence[Pairs], pixels: Pixels) -> Dataset:
     facts = {file: line.split(" ", 3) for file, line in zip(everything, lines, strict=True)}
     highest = max((int(top) for _, _, top, _ in facts.values()), default=-1)
     names = pixels.names or tuple(map(str, range(highest + 1)))
-    if len(names) < 2 and not pixels.names:
+    if (highest < 1 and not pixels.names) or (highest == 0 and len(names) > 1):
         if bad := next((f"{file} {why}" for file, (*_, why) in facts.items() if why), ""):
             raise UserError(f"data.root: {bad}")
-        only = f"no label but {names[0] if names else IGNORE}, which is nothing to learn; {IGNORE} does not count"
+        only = f"no label but {IGNORE if highest else 0}, which is nothing to learn; {IGNORE} does not count"
         remedy = "other masks; or data.palette=FILE, with lines such as background,0 and object,255"
         raise UserError(f"data.root: the masks in {found[0].where} have {only}. Allowed: {remedy}.")
     made: list[Split] = []

@@ -231,6 +231,9 @@ def _given(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
         raise unknown_key(what, unknown[0], target[unknown[0]], allowed)
     if not isinstance(target, dict) or not {"boxes", "labels"} <= target.keys():
         raise UserError(f"{what}: {type(target).__name__} is not allowed. Allowed: {_FORM}.")
+    form = getattr(getattr(target["boxes"], "format", None), "value", "XYXY")  # of torchvision's tv_tensors
+    if form != "XYXY":
+        raise UserError(f"{what}: boxes: {form}. Allowed: XYXY, which tv_tensors' convert_bounding_box_format makes.")
     boxes = check_array(target["boxes"], (None, 4), f"{what}: boxes", "(K, 4), left, top, right, bottom")
     count, found = len(boxes), dict[str, NDArray[Any]]()
     for name, shape in _PARTS.items():

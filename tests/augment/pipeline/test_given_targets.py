@@ -105,6 +105,16 @@ def test_another_form_of_an_object_is_named(others: dict[str, Any], why: str) ->
         moved([BOX | others])
 
 
+def test_boxes_of_another_format_are_refused() -> None:
+    tv_tensors = pytest.importorskip("torchvision.tv_tensors")
+    for form in ("XYXY", "XYWH"):
+        boxes = tv_tensors.BoundingBoxes([[2, 3, 8, 9]], format=form, canvas_size=(SIZE, SIZE))
+        if form == "XYXY":
+            assert moved([{"boxes": boxes, "labels": [1]}])[0]["boxes"].tolist() == [[2, 3, 8, 9]]
+    with pytest.raises(UserError, match=r"^targets\[0\]: boxes: XYWH\. Allowed: XYXY"):
+        moved([{"boxes": boxes, "labels": [1]}])
+
+
 def test_objects_have_as_many_points_each() -> None:
     with pytest.raises(UserError, match=r"targets: objects with 1 and 2 keypoints. Allowed: as many each"):
         moved([BOX | {"keypoints": [[[1, 2, 2]] * n]} for n in (1, 2)])

@@ -128,8 +128,11 @@ def test_a_mask_that_does_not_fit_is_named_and_its_image_left_out(labels: Any, w
 
 def test_two_masks_of_an_image_and_masks_of_nothing_are_refused() -> None:
     put(labels=[0, 255])
-    with pytest.raises(UserError, match=r"have no label but 0, which is nothing to learn; 255 does not count.*palette"):
-        load("masks", root="set", val_fraction=0.5)
+    Path("classes.txt").write_text("background\nobject\n")
+    nothing = r"have no label but 0, which is nothing to learn; 255 does not count.*palette"
+    for settings in ({}, {"classes": "classes.txt"}):
+        with pytest.raises(UserError, match=nothing):
+            load("masks", root="set", val_fraction=0.5, **settings)
     put()
     mask(Path("set/train/masks/0.bmp"), np.zeros((8, 12)))
     with pytest.raises(UserError, match=r"0.jpg has several masks: 0.bmp and 0.png"):
