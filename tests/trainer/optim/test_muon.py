@@ -53,6 +53,23 @@ def test_it_agrees_with_timm() -> None:
     torch.testing.assert_close(ours.detach() - start, theirs.detach() - start, atol=0.01, rtol=0.05)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, LAST])
+def test_matrices_of_several_shapes_do_not_disturb_each_other(layout: torch.memory_format) -> None:
+    """All have 8 rows or columns, and are orthogonalized in one batch."""
+    shapes = [(8, 8, 3, 3), (8, 4, 3, 3), (16, 8, 1, 1), (8, 8, 1, 1)]
+    params = [nn.Parameter(normal(*shape, seed=number).to(memory_format=layout)) for number, shape in enumerate(shapes)]
+    start = [param.detach().clone() for param in params]
+    with_gradients(*params)
+    params[0].grad = params[0].grad.contiguous()  # type: ignore[union-attr]
+    Muon(params, lr=0.1, momentum=0.0, nesterov=False).step()
+    for before, param in zip(start, params, strict=True):
+        assert param.grad is not None
+        rows = len(param)
+        alone = orthogonalize(param.grad.reshape(1, rows, -1)).reshape(param.shape)
+        scale = max(1.0, rows * rows / param.numel()) ** 0.5
+        torch.testing.assert_close(before - param.detach(), 0.1 * scale * alone, atol=1e-5, rtol=1e-4)
+
+
 def test_everything_else_is_adamw() -> None:
     ours, theirs = (nn.Parameter(normal(6)) for _ in range(2))
     one = Muon([{"params": [ours], "orthogonal": False}], lr=0.2, momentum=0.8, weight_decay=0.1, beta2=0.9, aux_lr=0.5)
