@@ -6,9 +6,7 @@ which two pairs are left and right of each other.
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from augment.data.drawn.sample import JPEG_QUALITY, OVERSAMPLING, draw_all, expose, make_once, put, seeded, strewn, view
+from augment.data.drawn.sample import OVERSAMPLING, expose, make_set, put, save, seeded, strewn, view
 from augment.data.drawn.things import CLASSES, THINGS
 
 # Part of the folders' names; raise it with any change of the drawing, here or in sample.py and things.py.
@@ -115,48 +113,41 @@ def make_objects(root: Path) -> Path:
     COCO's form, and classes.txt.
     """
     categories = [{"id": label, "name": name} for label, name in enumerate(NAMES) if label]
-
-    def fill(folder: Path) -> None:
-        _fill(folder, _save_objects, ("images", "masks", "instances"), categories)
-        (folder / "classes.txt").write_text("\n".join(NAMES))
-
-    return make_once(root / f"objects-v{VERSION}-{TRAIN}-{VAL}", fill)
+    classes = {"classes.txt": "\n".join(NAMES)}
+    folder = root / f"objects-v{VERSION}-{TRAIN}-{VAL}"
+    return make_set(folder, _images(), _save_objects, lambda found: _described(found, categories) | classes)
 
 
 def make_points(root: Path) -> Path:
     """Draw the set of points likewise, with {train,val}/images/<index>.jpg and {train,val}.json."""
     categories = [{"id": 1, "name": "house", "keypoints": POINTS}]
-    fill = partial(_fill, save=_save_points, folders=("images",), categories=categories)
-    return make_once(root / f"points-v{VERSION}-{TRAIN}-{VAL}", fill)
+    folder = root / f"points-v{VERSION}-{TRAIN}-{VAL}"
+    return make_set(folder, _images(), _save_points, lambda found: _described(found, categories))
 
 
-def _fill(
-    folder: Path, save: Callable[[Path, str, int], _Described], folders: tuple[str, ...], categories: list[Any]
-) -> None:
-    for split, count in {"train": TRAIN, "val": VAL}.items():
-        for name in folders:
-            (folder / split / name).mkdir(parents=True)
-        found = draw_all(range(count), partial(save, folder, split))
-        objects = (annotation for _, annotations in found for annotation in annotations)
+def _images() -> dict[str, tuple[str, int]]:
+    counts = {"train": TRAIN, "val": VAL}
+    return {f"{split}/images/{n:03d}.jpg": (split, n) for split, count in counts.items() for n in range(count)}
+
+
+def _described(found: list[_Described], categories: list[Any]) -> dict[str, str]:
+    texts = {}
+    for split, of in (("train", found[:TRAIN]), ("val", found[TRAIN:])):
+        objects = (annotation for _, annotations in of for annotation in annotations)
         numbered = [{"id": number, **annotation} for number, annotation in enumerate(objects, 1)]
-        content = {"images": [image for image, _ in found], "annotations": numbered, "categories": categories}
-        (folder / f"{split}.json").write_text(json.dumps(content))
+        content = {"images": [image for image, _ in of], "annotations": numbered, "categories": categories}
+        texts[f"{split}.json"] = json.dumps(content)
+    return texts
 
 
-def _save(image: Image.Image, folder: Path, split: str, index: int) -> dict[str, Any]:
-    file = folder / split / "images" / f"{index:03d}.jpg"
-    image.save(file, quality=JPEG_QUALITY)
-    return {"id": index, "file_name": str(file.relative_to(folder)), "width": image.width, "height": image.height}
-
-
-def _save_objects(folder: Path, split: str, index: int) -> _Described:
+def _save_objects(file: Path, split: str, index: int) -> _Described:
     from augment.drawing.targets import color_of  # with Matplotlib's fonts, which listing data does not need
 
     scene = draw_objects(split, index)
     for name, values in (("masks", scene.mask), ("instances", scene.instances)):
         labels = Image.fromarray(values)
         labels.putpalette([0, 0, 0, *(channel for label in range(1, 256) for channel in color_of(label))])
-        labels.save(folder / split / name / f"{index:03d}.png")
+        save(labels, file.parents[1] / name / f"{index:03d}.png")
     objects = []
     for number, (label, (left, top, right, bottom)) in enumerate(
         zip(scene.labels.tolist(), scene.boxes.tolist(), strict=True), 1
@@ -166,17 +157,22 @@ def _save_objects(folder: Path, split: str, index: int) -> _Described:
         box = [left, top, right - left, bottom - top]
         objects.append({"image_id": index, "category_id": label, "bbox": box, "area": int(shape.sum()), "iscrowd": 0}
                        | {"segmentation": runs})  # fmt: skip
-    return _save(scene.image, folder, split, index), objects
+    return _save(scene.image, file, split, index), objects
 
 
-def _save_points(folder: Path, split: str, index: int) -> _Described:
+def _save_points(file: Path, split: str, index: int) -> _Described:
     image, points = draw_points(split, index)
     labeled = points[points[:, 2] > 0]
     (left, top), (right, bottom) = labeled[:, :2].min(axis=0), labeled[:, :2].max(axis=0)
     box = [left + 0.5, top + 0.5, right - left, bottom - top]
     objects = {"image_id": index, "category_id": 1, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
     keypoints = {"keypoints": points.round(3).ravel().tolist(), "num_keypoints": len(labeled)}
-    return _save(image, folder, split, index), [objects | keypoints]
+    return _save(image, file, split, index), [objects | keypoints]
+
+
+def _save(image: Image.Image, file: Path, split: str, index: int) -> dict[str, Any]:
+    save(image, file)
+    return {"id": index, "file_name": f"{split}/images/{file.name}", "width": image.width, "height": image.height}
 
 
 def runs_of(shape: NDArray[np.bool_]) -> list[int]:

@@ -5,10 +5,9 @@ of drawing. A thing (see `things`) is transformed by a random homography, drawn 
 averaged down. The train split is small on purpose: a network without augmentation overfits it.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from colorsys import hls_to_rgb
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,7 +29,6 @@ SCENES = {"train": 400, "val": 300}  # of each split
 OVERSAMPLING = 2
 JPEG_QUALITY = 90
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 
@@ -170,7 +168,8 @@ def make_sample(root: Path, *, train_per_class: int = 32, val_per_class: int = 5
         for name in CLASSES
         for index in range(count)
     }
-    return make_set(root / f"sample-v{VERSION}-{train_per_class}-{val_per_class}", images, draw)
+    folder = root / f"sample-v{VERSION}-{train_per_class}-{val_per_class}"
+    return make_set(folder, images, lambda file, *of: save(draw(*of), file))
 
 
 def labels_of(split: str, index: int) -> tuple[str, ...]:
@@ -198,7 +197,8 @@ def make_scenes(root: Path) -> Path:
     lines = {name: " ".join([name, *labels_of(*of)]) + "\n" for name, of in images.items()}
     texts = {f"{split}.txt": "".join(lines[name] for name, of in images.items() if of[0] == split) for split in SCENES}
     folder = root / f"scenes-v{VERSION}-{SCENES['train']}-{SCENES['val']}"
-    return make_set(folder, images, draw_scene, texts | {"classes.txt": "\n".join(CLASSES)})
+    texts |= {"classes.txt": "\n".join(CLASSES)}
+    return make_set(folder, images, lambda file, *of: save(draw_scene(*of), file), lambda _: texts)
 
 
 def _choose(rng: Generator) -> tuple[str, ...]:
@@ -206,34 +206,28 @@ def _choose(rng: Generator) -> tuple[str, ...]:
     return tuple(CLASSES[index] for index in sorted(rng.permutation(len(CLASSES))[:count]))
 
 
+def save(image: Image.Image, file: Path) -> None:
+    """Save an image of a set."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    image.save(file, quality=JPEG_QUALITY)
+
+
 def make_set(
     folder: Path,
     images: Mapping[str, tuple[Any, ...]],
-    draw: Callable[..., Image.Image],
-    texts: Mapping[str, str] = MappingProxyType({}),
+    draw: Callable[..., R],
+    texts: Callable[[list[R]], Mapping[str, str]] = lambda _: {},
 ) -> Path:
     """Draw a set into a folder, unless it is there already.
 
     The folder appears in one step, complete. An interrupted call leaves nothing; of several processes the first to
-    finish wins. `images` has the arguments of `draw` for each image, `texts` the content of each text file, by its path
-    in the folder.
+    finish wins.
 
-    Raises:
-        UserError: it cannot be written.
-    """
-
-    def fill(part: Path) -> None:
-        for parent in {(part / name).parent for name in images}:
-            parent.mkdir(parents=True, exist_ok=True)
-        draw_all(images, lambda name: draw(*images[name]).save(part / name, quality=JPEG_QUALITY))
-        for name, text in texts.items():
-            (part / name).write_text(text)
-
-    return make_once(folder, fill)
-
-
-def make_once(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """Make a folder with what `fill` writes into it, unless it is there already; see `make_set`.
+    Args:
+        folder: the folder.
+        images: the arguments of `draw` for each image, by its path in the folder.
+        draw: draws and saves an image, given its file and these arguments.
+        texts: returns the content of each text file, by its path, given what `draw` returned for all images.
 
     Raises:
         UserError: it cannot be written.
@@ -241,7 +235,14 @@ def make_once(folder: Path, fill: Callable[[Path], None]) -> Path:
     try:
         if not folder.is_dir():
             with atomic_path(folder) as part:
-                fill(part)
+                with (
+                    progress_bar() as progress,
+                    # Threads: Pillow and NumPy release the GIL most of the time.
+                    in_threads(lambda name: draw(part / name, *images[name]), images, min(cores(), 8)) as done,
+                ):
+                    found = list(progress.track(done, len(images), description="Drawing the sample set"))
+                for name, text in texts(found).items():
+                    (part / name).write_text(text)
     except OSError as error:
         if not folder.is_dir():  # else another process was first
             raise UserError(
@@ -249,10 +250,3 @@ def make_once(folder: Path, fill: Callable[[Path], None]) -> Path:
                 "It needs a folder that can be written to, with some 10 MB of space."
             ) from error
     return folder
-
-
-def draw_all(images: Collection[T], save: Callable[[T], R]) -> list[R]:
-    """Draw and save images, several at once, with a progress bar; return what `save` does."""
-    # Threads: Pillow and NumPy release the GIL most of the time.
-    with progress_bar() as progress, in_threads(save, images, min(cores(), 8)) as done:
-        return list(progress.track(done, len(images), description="Drawing the sample set"))
