@@ -3,13 +3,11 @@
 Every image is read once. The figure shows classes or numbers, sizes, shapes, and images that look the same.
 """
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from augment.cli.compose import compose_recipe
-from augment.cli.overrides import key_of, parse
 from augment.cli.parser import Parser, output, png_file, readable_errors, writing
 from augment.support.console import text_console
 from augment.support.errors import UserError
@@ -53,8 +51,7 @@ def main(arguments: Sequence[str]) -> int:
             data = replace(data, problems=(VAL_MISSING,))
         copies = find_copies(data.train.files + data.val.files, facts)
         info = Info(str(recipe.plain["data"]["source"]), recipe.aug.size, data, facts, copies)
-        chosen = shlex.join(token for token in overrides if key_of(parse(token)).split(".")[0] == "data")
-        findings = find_problems(info, skip_bad=getattr(source, "skip_bad", None), convert=chosen or "data=NAME")
+        findings = find_problems(info, skip_bad=getattr(source, "skip_bad", None))
         console = text_console()
         console.print(report(info, findings))
         if options.json:

@@ -10,7 +10,6 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from augment.data.dataset import ImageRef
-from augment.data.faults import DECODER_ERRORS
 from augment.data.images import open_image, to_rgb
 from augment.drawing.text import BLUE, DPI, GRAY, INK, TITLE, drawable, font, frame, shorten
 from augment.support.text import amount
@@ -46,7 +45,6 @@ def draw(info: Info) -> Figure:
 
 
 def _draw_classes(axes: Axes, info: Info) -> None:
-    """Draw a bar for each class: train, then val."""
     what, counts = ("Images", info.counts) if info.inside is None else (info.inside.unit.title(), info.inside.amounts)
     positions, (train, val) = np.arange(len(info.listed)), counts[info.listed].T
     axes.barh(positions, train, color=_COLORS["train"], height=0.72, label="train")
@@ -58,7 +56,7 @@ def _draw_classes(axes: Axes, info: Info) -> None:
     axes.set_yticks(positions, names, fontproperties=font(_TEXT), parse_math=False)
     axes.set_ylim(len(names) - 0.4, -0.6)
     some = "" if len(names) == len(info.counts) else f": the {LISTED // 2} largest, and the {LISTED // 2} smallest"
-    frame(axes, f"{what} per {info.data.noun}, train + val{some}", "", _TEXT, grid="x")
+    frame(axes, f"{what} per {info.data.kind.noun}, train + val{some}", "", _TEXT, grid="x")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
     axes.xaxis.set_major_formatter(_THOUSANDS)
     axes.set_xlim(0, 1.12 * max((train + val).max(), 1))
@@ -77,7 +75,6 @@ def _draw_numbers(part: SubFigure, info: Info) -> None:
 
 
 def _draw_sizes(part: SubFigure, info: Info) -> None:
-    """Draw charts of short sides and aspect ratios side by side."""
     short_sides, aspects = part.subplots(1, 2)
     values, side = info.sides["short_side"].astype(float), min(info.size)
     low, high = values[info.good].min(), values[info.good].max()
@@ -106,7 +103,6 @@ def _draw_shares(axes: Axes, info: Info, values: NDArray[np.float64], limits: tu
 
 
 def _add_legend(axes: Axes) -> None:
-    """Add a legend of the splits above axes, at the right."""
     axes.legend(frameon=False, fontsize=_TEXT, labelcolor=INK, loc="lower right", bbox_to_anchor=(1.02, 0.98), ncols=2,
                 handlelength=1.2, columnspacing=1.2)  # fmt: skip
 
@@ -120,20 +116,16 @@ def _draw_pairs(part: SubFigure, info: Info, pairs: list[tuple[int, int]]) -> No
     for cell, pair in zip(cells, pairs, strict=False):
         for axes, index in zip(cell.subplots(1, 2), pair, strict=True):
             axes.set_axis_off()
-            if (pixels := _read(info.images[index])) is not None:
-                axes.imshow(pixels, interpolation="antialiased")
+            axes.imshow(_read(info.images[index]), interpolation="antialiased")
             name, _, split = info.describe(index).rpartition(" (")
             size = f"{info.facts['width'][index]} x {info.facts['height'][index]}"
             lines = (shorten(drawable(line), 1.2 * DPI, _SMALL) for line in (split[:-1], name.rpartition("/")[2], size))
             axes.set_title("\n".join(lines), fontproperties=font(_SMALL), color=INK, parse_math=False)
 
 
-def _read(ref: ImageRef) -> NDArray[np.uint8] | None:
-    try:
-        with open_image(ref) as image:
-            image.draft("RGB", (_SIDE, _SIDE))
-            upright = to_rgb(image)
-            upright.thumbnail((_SIDE, _SIDE))
-            return np.asarray(upright)
-    except DECODER_ERRORS:
-        return None
+def _read(ref: ImageRef) -> NDArray[np.uint8]:
+    with open_image(ref) as image:
+        image.draft("RGB", (_SIDE, _SIDE))
+        upright = to_rgb(image)
+        upright.thumbnail((_SIDE, _SIDE))
+        return np.asarray(upright)

@@ -9,12 +9,8 @@ pairs are found without comparing all: if two hashes differ in at most 6 bits, a
 equal, so only images that share two bytes at the same positions are compared (multi-index hashing, Norouzi, Punjani and
 Fleet 2012).
 
-Measured on Imagenette at 224 x 224 px: of the 90 million pairs of its 13,394 photos, five differ in at most `MAX_BITS`,
-and none of those has a correlation above .66. Of modified copies of 600 photos, it found all that were re-encoded at
-quality 30, converted to gray, halved or doubled in size; 98% of those at quality 10 or a fifth brighter; all but one
-that were 4% narrower; 6% of those with 3% cut off each side; and none of those mirrored. Images that are naturally
-alike can be mistaken for duplicates: 19 pairs of 1,400 scanned digits of 8 x 8 px were, so images that small are left
-out.
+Images that are naturally alike can be mistaken for duplicates: 19 pairs of 1,400 scanned digits of 8 x 8 px were, so
+images that small are left out. docs/data.md says what was measured on photos.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +28,7 @@ from PIL import Image
 from augment.data.check import group_copies
 from augment.data.dataset import Dataset, ImageRef, keys_of, known_of
 from augment.data.faults import DECODER_ERRORS, FORMATS, describe_failure, find_fault, strict_pillow
-from augment.data.images import SIDEWAYS, is_decoded, orientation_of, read_encoded
+from augment.data.images import SIDEWAYS, is_decoded, orientation_of, read_encoded, to_rgb
 from augment.data.selection import cut_val
 from augment.data.sources.registry import Source
 from augment.support.background import in_threads
@@ -68,12 +64,6 @@ _MODES = {
 _CHUNK = 32  # images that a thread examines in a row
 _SIDE, _LOW = 32, 8
 _DRAFT = 64  # px, least size of a JPEG decoded at reduced size; the decoder's averages over blocks are good enough
-
-# The transpositions that the EXIF orientations from 2 on require.
-_TURNS = (
-    Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM,
-    Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270, Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90,
-)  # fmt: skip
 
 # (8, 32), the lowest frequencies of DCT-II; only signs count, so they are not scaled.
 _COSINES = np.cos(np.pi / _SIDE * np.outer(np.arange(_LOW), np.arange(_SIDE) + 0.5)).astype(np.float32)
@@ -123,14 +113,10 @@ def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
 
 
 def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tuple[Any, ...], Luma]:
-    width, height = image.size
-    mode = image.mode
-    if "transparency" in image.info and mode in ("L", "P", "RGB"):
-        mode += "A"  # a transparent color or palette entry
-    orientation = orientation_of(image)
+    (width, height), mode, orientation = image.size, image.mode, orientation_of(image)
     if orientation >= SIDEWAYS:
         width, height = height, width
-    luma = read_luma(image, orientation)
+    luma = read_luma(image)
     digest = int.from_bytes(blake2b(data, digest_size=8).digest())
     frequencies = (_COSINES @ luma @ _COSINES.T).ravel()
     # The lowest frequency is the mean, an outlier.
@@ -139,14 +125,10 @@ def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tup
     return ("", width, height, len(data), form, named, orientation, digest, looks, blank), luma
 
 
-def read_luma(image: Image.Image, orientation: int = 1) -> Luma:
+def read_luma(image: Image.Image) -> Luma:
     """Return an opened image as (32, 32) gray levels in 0..255, upright; alpha is ignored, as in training."""
     image.draft("L", (_DRAFT, _DRAFT))
-    if image.mode.startswith("I"):  # I;16, or I for PGM
-        # Pillow's conversion would clip 16-bit levels.
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    small = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
-    return np.asarray(small.transpose(_TURNS[orientation - 2]) if orientation > 1 else small, np.float32)
+    return np.asarray(to_rgb(image).convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX), np.float32)
 
 
 def as_trained(source: Source, data: Dataset, facts: Facts) -> tuple[Dataset, Facts]:
@@ -237,7 +219,6 @@ def _candidates(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64],
 
 
 def _confirmed(images: Sequence[ImageRef], pairs: Pairs) -> Pairs:
-    """Return the pairs whose gray levels correlate."""
     wanted = np.unique(pairs).tolist()
     levels: dict[int, NDArray[np.float32]] = {}
     with strict_pillow(), in_threads(lambda index: examine(images[index])[1], wanted, cores()) as lumas:

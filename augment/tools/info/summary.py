@@ -136,7 +136,7 @@ class Info:
         """The number of images and classes in one line."""
         train, val = len(self.data.train), len(self.data.val)
         parts = f"{train:,} in train and {val:,} in val ({val / (train + val):.0%})"
-        return f"{self.source}: {amount(train + val, 'image')}, {parts}; {amount(len(self.names), self.data.noun)}"
+        return f"{self.source}: {amount(train + val, 'image')}, {parts}; {amount(len(self.names), self.data.kind.noun)}"
 
     # --- targets ---
 
@@ -225,18 +225,16 @@ class Info:
         """Counts of images that look the same."""
         return tally(self.copies.alike, len(self.data.train))
 
-    def contradicting(self, pairs: Pairs) -> list[tuple[int, int]]:
-        """Return the pairs with different targets; numbers and places in images that only look the same may differ."""
-        kind = self.data.kind
-        if pairs is self.copies.alike and (kind.follows or self.data.task == "regress"):
-            return []
-        return [(a, b) for a, b in pairs.tolist() if kind.content(self.targets[a]) != kind.content(self.targets[b])]
+    @property
+    def contradicting(self) -> list[tuple[int, int]]:
+        """Copies with different classes, labels or numbers."""
+        pairs = [] if self.data.kind.follows else self.copies.same.tolist()
+        return [(a, b) for a, b in pairs if self.targets[a] != self.targets[b]]
 
     def ordered(self, pairs: Pairs) -> list[tuple[int, int]]:
-        """Return pairs of duplicates: first those across splits, then those with different targets."""
-        odd, train = set(self.contradicting(pairs)), len(self.data.train)
-        found = [(a, b) for a, b in pairs.tolist()]
-        return sorted(found, key=lambda pair: ((pair[0] < train) == (pair[1] < train), pair not in odd))
+        """Return pairs of duplicates, first those across splits."""
+        train = len(self.data.train)
+        return sorted(((a, b) for a, b in pairs.tolist()), key=lambda pair: (pair[0] < train) == (pair[1] < train))
 
     def describe(self, index: int) -> str:
         """Return the name of an image with its split, and its class if it has one."""
@@ -267,7 +265,7 @@ class Info:
             **{name: {split: self.spread(of, split) for split in SPLITS} for name, of in self.sides.items()},
             "formats": self.frequent("format"),
             "modes": self.frequent("mode"),
-            "other_formats": {split: [str(file) for file, _ in getattr(data, split).foreign] for split in SPLITS},
+            "other_formats": {split: list(map(str, getattr(data, split).foreign)) for split in SPLITS},
             "unreadable": [
                 {"file": names[index], "split": SPLITS[index >= len(data.train)], "reason": reason}
                 for index, reason in self.faults

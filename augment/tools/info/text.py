@@ -10,7 +10,7 @@ from augment.data.formats.folder import describe_nested
 from augment.data.images import name_of
 from augment.data.sources.loading import describe_foreign
 from augment.recipe.steps import SPLITS
-from augment.support.text import amount, clip, list_some, plural, short_number
+from augment.support.text import amount, clip, list_some, percent, plural, short_number
 from augment.tools.info.summary import LISTED, Info, Inside
 
 _FILES = 10  # files named per list, at most
@@ -27,7 +27,6 @@ def report(info: Info, findings: Sequence["DataFinding"]) -> str:
 
 
 def _table(info: Info) -> list[str]:
-    """Return the statistics of the targets."""
     if info.data.task == "regress":
         rows = [
             (f"{name} ({split})", *map(short_number, spread.values()))
@@ -51,11 +50,10 @@ def _table(info: Info) -> list[str]:
 def _figures(info: Info) -> list[str]:
     rotated = int((info.facts["orientation"] > 1).sum())
     kilobytes = info.sides["bytes"] / 1000
+    sides = {name: _spread(info.spread(info.sides[name]), "px") for name in ("width", "height", "short_side")}
     rows = {
-        "width": _spread(info.spread(info.sides["width"]), "px"),
-        "height": _spread(info.spread(info.sides["height"]), "px"),
+        **sides,
         **({} if info.inside is None else _inside(info.inside)),
-        "short side": _spread(info.spread(info.sides["short_side"]), "px"),
         "aspect": _spread(info.spread(info.sides["aspect"]), "(width / height)"),
         "file size": f"{_spread(info.spread(kilobytes), 'kB')}; {kilobytes.sum() / 1000:,.1f} MB in total",
         "formats": f"{_listed(info.frequent('format'))}; {_listed(info.frequent('mode'))}",
@@ -65,7 +63,7 @@ def _figures(info: Info) -> list[str]:
         "look alike": (_listed(info.alike) or "none")
         + ("" if info.copies.all_compared else "; too many to compare all"),
     }
-    return [f"{name:<13}{value}" for name, value in rows.items()]
+    return [f"{name.replace('_', ' '):<13}{value}" for name, value in rows.items()]
 
 
 def _inside(inside: Inside) -> dict[str, str]:
@@ -98,9 +96,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 FEW = 10  # train images of a class
-VAL_SHARES = (0.05, 0.4)
 LARGE = 3.0  # median short side / that of aug.size
-LONG = 3.0  # longer side / shorter side
 
 
 _HAVE, _ARE = ("has", "have"), ("is", "are")
@@ -114,18 +110,15 @@ class DataFinding:
     text: str  # one or two sentences
 
 
-def find_problems(info: Info, *, skip_bad: bool | None = None, convert: str = "") -> list[DataFinding]:
-    """Return likely problems, the most severe first.
-
-    `skip_bad` is None if the source has no such setting; `convert` are overrides that select the data, for a command.
-    """
+def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[DataFinding]:
+    """Return likely problems, the most severe first; `skip_bad` is None if the source has no such setting."""
     return [
         *(DataFinding("structure", f"Training refuses to start: {problem}") for problem in info.data.problems),
         *_unusable(info, skip_bad),
         *_leaks(info),
         *(_numbers(info) if info.data.task == "regress" else _classes(info)),
         *_splits(info),
-        *(_images(info, convert) if info.good.any() else ()),
+        *(_images(info) if info.good.any() else ()),
     ]
 
 
@@ -158,19 +151,14 @@ def _leaks(info: Info) -> Iterator[DataFinding]:
             yield DataFinding(
                 kind, f"{_part(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
             )
-    what = "labels" if info.data.task in ("classify", "multilabel") else info.data.kind.units
-    alike = "is wrong, unless they are naturally alike (scans, icons, video frames)"
-    for kind, pairs, which, wrong in (
-        ("contradiction", info.copies.same, "copies of a file have", "must be wrong"),
-        ("near_contradiction", info.copies.alike, "two images that look the same have", alike),
-    ):
-        if odd := info.contradicting(pairs):
-            times, example = amount(len(odd), "time"), " and ".join(map(info.describe, odd[0]))
-            yield DataFinding(kind, f"{times}, {which} different {what}, of which one {wrong}: {example}.")
+    if odd := info.contradicting:
+        times, example = amount(len(odd), "time"), " and ".join(map(info.describe, odd[0]))
+        text = f"{times}, copies of a file have different targets, of which one must be wrong: {example}."
+        yield DataFinding("contradiction", text)
 
 
 def _classes(info: Info) -> Iterator[DataFinding]:
-    names, (train, val), noun = info.names, info.counts.T, info.data.noun
+    names, (train, val), noun = info.names, info.counts.T, info.data.kind.noun
     several = info.data.task == "multilabel" or info.data.kind.follows
     if len(names) == 1 and not several:
         yield DataFinding("one_class", f"There is only one class: nothing to classify{describe_nested(info.data)}.")
@@ -205,12 +193,6 @@ def _numbers(info: Info) -> Iterator[DataFinding]:
 
 
 def _splits(info: Info) -> Iterator[DataFinding]:
-    count, total = len(info.data.val), len(info.images)
-    share = count / total
-    if count and not VAL_SHARES[0] <= share <= VAL_SHARES[1]:
-        side = "few to score on" if share < VAL_SHARES[0] else "many that could be used for training"
-        text = f"val has {count:,} of {total:,} images ({_percent(share)}), {side}; 10 to 30% is usual."
-        yield DataFinding("val_share", text)
     copies, alike = ("is a byte-for-byte copy of another", "are byte-for-byte copies of others"), ("looks", "look")
     for split in SPLITS:
         total = max(len(getattr(info.data, split)), 1)
@@ -222,41 +204,22 @@ def _splits(info: Info) -> Iterator[DataFinding]:
                 yield DataFinding(kind, f"{_part(count, total, *verbs, noun=f'{split} image')} {end}")
 
 
-def _images(info: Info, convert: str) -> Iterator[DataFinding]:
-    facts, short_side, size, usable = info.facts, info.sides["short_side"], min(info.size), int(info.good.sum())
+def _images(info: Info) -> Iterator[DataFinding]:
+    short_side, size = info.sides["short_side"], min(info.size)
     median = info.spread(short_side)["median"]
     if median > LARGE * size:
-        smaller = f": python -m augment convert {convert} --to webdataset --out DIR --size {2 * size}"
+        smaller = f", as python -m augment convert makes with --size {2 * size}"
         yield DataFinding(
             "large",
             f"Half of the images have a short side of {median:.0f} px or more, {median / size:.1f} times "
-            f"aug.size={info.size.plain}; smaller copies decode faster{'' if info.data.kind.follows else smaller}",
+            f"aug.size={info.size.plain}; smaller copies decode faster{'' if info.data.kind.follows else smaller}.",
         )
-    lengths = np.maximum(info.sides["aspect"], 1 / info.sides["aspect"])
-    small = f"a short side below aug.size={info.size.plain}: enlarging costs time and adds no detail."
-    long = (
-        f"more than {LONG:g} times as long as wide, so that a square crop shows only a small part; the longest is "
-        f"{info.describe(int(np.argmax(lengths)))}."
-    )
-    alpha = (
-        "partly transparent. Alpha is dropped, which reveals hidden colors; composite the images onto a background "
-        "first."
-    )
-    # Each is reported from a share of all images on.
-    for kind, which, least, verbs, text in (
-        ("small", info.good & (short_side < size), 0.1, _HAVE, small),
-        ("aspect", lengths > LONG, 0.01, _ARE, long),
-        ("alpha", np.array(["alpha" in mode for mode in facts["mode"]]), 0, _ARE, alpha),
-    ):
-        if (count := int(which.sum())) and count >= least * usable:
-            yield DataFinding(kind, f"{_part(count, len(which), *verbs)} {text}")
+    small = int((info.good & (short_side < size)).sum())
+    if small >= 0.1 * info.good.sum():
+        below = f"a short side below aug.size={info.size.plain}: enlarging costs time and adds no detail."
+        yield DataFinding("small", f"{_part(small, len(short_side), *_HAVE)} {below}")
 
 
 def _part(count: int, total: int, one: str, several: str, noun: str = "image") -> str:
     """Return a part with its share and the form of a verb that goes with it: "3 of 20 images (15%) are"."""
-    return f"{count:,} of {amount(total, noun)} ({_percent(count / total)}) {plural(count, one, several)}"
-
-
-def _percent(share: float) -> str:
-    """Return a share in [0, 1] as a percentage with two digits."""
-    return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
+    return f"{count:,} of {amount(total, noun)} ({percent(count / total)}) {plural(count, one, several)}"

@@ -112,5 +112,5 @@ def test_it_goes_on_after_structural_problems_and_names_other_formats(
     said = capsys.readouterr().out.replace("\n", " ")
     assert "Training refuses to start: data.root=" in said
     assert "there is no folder val in it" in said
-    assert "3 of 9 images are left out, because DALI does not decode their formats: 3 .heic" in said
+    assert "left out 3 of 9 images, which DALI does not decode: 3 .heic" in said
     assert len(content["other_formats"]["train"]) == 3
