@@ -24,7 +24,7 @@ def draw_gallery(folder):
     """Draw each op on images of the built-in sample into a folder, and return the page in Markdown."""
     folder.mkdir(parents=True, exist_ok=True)
     recipe = compose_recipe(["aug.size=160"])
-    photos = Photos.numbered(find_photos(None, lambda: load_dataset(recipe.source()).train.files, 4))
+    photos = Photos.of(find_photos(None, lambda: load_dataset(recipe.source()).train.files, 4))
     lines: list[str] = []
     with progress_bar() as progress:
         blocks = ops_blocks(recipe.aug, list(OPS), photos, progress, seed=0)

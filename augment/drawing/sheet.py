@@ -79,8 +79,7 @@ class Layout:
 
     def write(self, phrases: Iterable[str], points: float, *, color: str = INK, bold: bool = False) -> None:
         """Put text, wrapped to the width, below all else."""
-        lines = wrapped(phrases, self.width - 2 * MARGIN, points, bold=bold)
-        for line in lines:
+        for line in wrapped(phrases, self.width - 2 * MARGIN, points, bold=bold):
             baseline = self.height + round(points * DPI / 72)  # it does not depend on the letters of the line
             self.lines.append(SheetLine(MARGIN, baseline, line, points, color, bold))
             self.height += line_height(points)

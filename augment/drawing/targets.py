@@ -118,7 +118,7 @@ class Drawing:
         return np.asarray(labels[row[:, None], column])
 
     def _area(self, area: NDArray[np.bool_], color: Color, text: str) -> None:
-        from scipy.ndimage import binary_erosion
+        from scipy.ndimage import binary_erosion, distance_transform_edt
 
         if not area.any():
             return
@@ -129,10 +129,11 @@ class Drawing:
         pixels[inner & ~core] = color
         self._image = Image.fromarray(pixels)
         if text:
-            y, x = _deepest(area)
+            depth = distance_transform_edt(np.pad(area, 1))[1:-1, 1:-1]  # how far the outline is
+            y, x = np.unravel_index(int(np.argmax(depth)), area.shape)
             width, height = _extent(text)
-            at = (x - width / 2, y - height / 2)
-            self._write(ImageDraw.Draw(self._image), text, color, (round(at[0]), round(at[1] + height)) * 2)
+            at = round(x - width / 2), round(y + height / 2)
+            self._write(ImageDraw.Draw(self._image), text, color, at * 2)
 
     def _write(self, canvas: ImageDraw.ImageDraw, text: str, color: Color, box: tuple[int, int, int, int]) -> None:
         """Write on a ground of a color, above the box or where there is room at it."""
@@ -153,14 +154,6 @@ class Drawing:
         light = np.dot(color, (0.299, 0.587, 0.114)) > 110
         shown = drawable(text)
         canvas.text((area[0] + 2, area[1] + height - 3), shown, _BLACK if light else _WHITE, _face(shown), "ls")
-
-
-def _deepest(area: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return row and column of the pixel of an area that is farthest from its outline."""
-    from scipy.ndimage import distance_transform_edt
-
-    row, column = np.unravel_index(int(np.argmax(distance_transform_edt(np.pad(area, 1))[1:-1, 1:-1])), area.shape)
-    return int(row), int(column)
 
 
 @cache

@@ -9,7 +9,6 @@ from augment.data.formats.folder import find_images
 from augment.data.images import name_of
 from augment.support.errors import UserError
 from augment.support.files import near_file
-from augment.support.text import amount
 
 
 def find_photos(
@@ -26,9 +25,7 @@ def find_photos(
         raise UserError(f"--photos {folder}: the folder contains no images.")
     count = min(most, len(found))
     chosen = [found[(2 * index + 1) * len(found) // (2 * count)] for index in range(count)]
-    if folder is not None and check and (problems := check_files(chosen)):
-        first = problems[0]
-        raise UserError(
-            f"--photos {folder}: {amount(len(problems), 'image')} cannot be used: {name_of(first.file)} {first.reason}"
-        )
+    if folder is not None and check and (faults := check_files(chosen)):
+        file, fault = next(iter(faults.items()))
+        raise UserError(f"--photos {folder}: {name_of(file)} {fault}")
     return chosen

@@ -28,10 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     with readable_errors():
         options, overrides = _parser().split(arguments)
-        if options.to is None:
-            raise UserError(f"--to: missing. Allowed: {', '.join(FORMATS)}.")
-        if options.out is None:
-            raise UserError("--out: missing. Allowed: a folder, which is created if it is missing.")
+        if options.to is None or options.out is None:
+            raise UserError(f"--to, --out: missing. Allowed: --to {' or '.join(FORMATS)}, and --out with a new folder.")
         # Slow imports, after the flags have been validated.
         from augment.cli.compose import compose_recipe
         from augment.data.conversion import take_foreign
@@ -65,11 +63,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def typed(settings: Mapping[str, Any]) -> str:
     """Return the section `data`, `{source: name, ...}`, as overrides as typed in a shell."""
-    rest = {key: value for key, value in settings.items() if key != "source"}
-    plain = {
-        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in rest.items()
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for key, value in settings.items()
     }
-    return shlex.join([f"data={settings['source']}", *(f"data.{key}={text}" for key, text in plain.items())])
+    return shlex.join([f"data={texts.pop('source')}", *(f"data.{key}={text}" for key, text in texts.items())])
 
 
 def _parser() -> Parser:

@@ -57,7 +57,6 @@ def export(plan: Plan, folder: Path) -> None:
 
 
 def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
-    """Return the recipe of a run, or of overrides."""
     run = options.run
     if run is None:
         return compose_recipe(overrides)

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from rich.table import Table
 
 from augment.cli.parser import Parser, png_file, readable_errors, writing
 from augment.data.dataset import ImageRef
@@ -26,7 +25,6 @@ from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
 from augment.recipe.steps import Aug, parse_steps
-from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.text import amount
 from augment.tools._photos import find_photos
@@ -121,23 +119,20 @@ def main(arguments: Sequence[str]) -> int:
 
         files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)
         title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"
-        table = Table(title=title, title_justify="left")
-        for head in ("steps", "mean difference", "largest", "detail left"):
-            table.add_column(head, justify="right")
+        sys.stdout.write(f"{title}\n")
         with tempfile.TemporaryDirectory() as folder:
             for steps, apart, contrast in compare(files, Path(folder)):
-                table.add_row(str(steps), f"{apart.mean():.2f}/255", f"{apart.max():.2f}/255", f"{contrast:.0%}")
+                differences = f"mean difference {apart.mean():.2f}/255, largest {apart.max():.2f}/255"
+                sys.stdout.write(f"{amount(steps, 'step'):>8}: {differences}, detail left {contrast:.0%}\n")
             copy, middle = _copies([files[len(files) // 2]], Path(folder)), slice(_MARGIN, -_MARGIN)
             rows = []
             for fuse, name in ((True, "fused: one warp"), (False, "step by step")):
                 images = [transform(copy, steps, fuse=fuse)[0][middle, middle] for steps in COUNTS]
                 captions = [(amount(steps, "step"),) for steps in COUNTS]
                 rows.append(SheetRow(tuple(map(Tile, images, captions)), name))
-        console = PlainConsole()
-        console.print(table)
         with writing(f"--out {flags.out}"):
             save_figure(draw(lay_out(title, "", [SheetBlock("", "", tuple(rows))])), flags.out, DPI)
-        console.print(str(flags.out))
+        sys.stdout.write(f"{flags.out}\n")
     return 0
 
 

@@ -31,10 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         source = recipe.source()
         # The settings of the recipe apply to the others, too; its steps do not.
         shared = [token for token in overrides if not re.match(r"[+~]*aug(\.(train|val)(\.|=|$)|=|$)", token)]
-        try:
-            also = {name: compose_recipe([f"+aug={name}", *shared]).aug for name in flags.also}
-        except UserError as error:
-            raise UserError(f"--also: {error}") from error
+        also = {name: compose_recipe([f"+aug={name}", *shared]).aug for name in flags.also}
         # PyTorch and DALI take seconds to import.
         from augment.cli.benchmark import compare
         from augment.data.sources import load_dataset

@@ -44,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         if not (names or recipe_name or aug.steps(split)):
             raise UserError(f"aug.{split}: no steps. Allowed: +aug=NAME for a recipe, or --op NAME for an op.")
         # Slow imports, after the overrides have been validated.
+        from augment.data.dataset import NO_VAL, Dataset
         from augment.data.sources import load_dataset
         from augment.drawing.sheet import draw, lay_out
         from augment.drawing.text import DPI, save_figure
@@ -52,11 +53,9 @@ def main(arguments: Sequence[str]) -> int:
 
         # A mosaic takes four photos.
         most = 4 if names else options.count
-        dataset = None if options.photos else load_dataset(recipe.source())
+        dataset = Dataset((), NO_VAL, NO_VAL) if options.photos else load_dataset(recipe.source())
         files = find_photos(options.photos, lambda: getattr(dataset, split).files, most)
-        photos = (
-            Photos.numbered(files) if dataset is None else Photos.of(getattr(dataset, split), dataset.classes, files)
-        )
+        photos = Photos.of(files, getattr(dataset, split), dataset.classes)
         with progress_bar() as progress:
             if names:
                 title = "All ops" if set(names) == set(OPS) else "Ops"

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from rich.progress import Progress
 
-from augment.data.dataset import ImageRef, Split
+from augment.data.dataset import NO_VAL, ImageRef, Split
 from augment.data.targets.spatial import SpatialKind
 from augment.drawing.sheet import Pixels, SheetBlock, SheetRow, Tile
 from augment.pipeline.batch import as_pixels
@@ -44,24 +44,17 @@ class Photos:
 
     split: Split
     names: tuple[str, ...]  # of classes or points
+    kind: SpatialKind | None  # of what is drawn on the photos; None: nothing
 
     @classmethod
-    def numbered(cls, files: Sequence[ImageRef]) -> "Photos":
-        """Return photos without targets."""
-        return cls(Split(tuple(files), tuple(range(len(files)))), tuple(map(str, range(len(files)))))
-
-    @classmethod
-    def of(cls, split: Split, names: tuple[str, ...], files: Sequence[ImageRef]) -> "Photos":
-        """Return some of the files of a split."""
-        if not isinstance(split.kind, SpatialKind):
-            return cls.numbered(files)
+    def of(cls, files: Sequence[ImageRef], split: Split = NO_VAL, names: tuple[str, ...] = ()) -> "Photos":
+        """Return files, of a split if what is in its images is to be drawn."""
+        kind = split.kind
+        if not isinstance(kind, SpatialKind):
+            numbers = tuple(range(len(files)))
+            return cls(Split(tuple(files), numbers), tuple(map(str, numbers)), None)
         target = dict(zip(split.files, split.targets, strict=True))
-        return cls(Split(tuple(files), tuple(target[file] for file in files), split.kind), names)
-
-    @property
-    def kind(self) -> SpatialKind | None:
-        """The kind of what is drawn on the photos; None: nothing."""
-        return self.split.kind if isinstance(self.split.kind, SpatialKind) else None
+        return cls(Split(tuple(files), tuple(target[file] for file in files), kind), names, kind)
 
     def first(self, count: int) -> "Photos":
         """Return some of them."""
@@ -192,7 +185,7 @@ def recipe_blocks(aug: Aug, split: SplitName, photos: Photos, progress: Progress
 
 def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
     """Show the model input: a row for each photo, a column for each draw and view."""
-    views = _view_names(plan)
+    views = [f"{number} {own.view}".strip() for number, own in enumerate(plan.per_view, 1)]
     # Validation is the same in every epoch.
     epochs = max(1, DRAWS // len(views)) if plan.split == "train" else 1
     whole = build_plan(replace(aug, val=(_step(letterbox, fill=255),), views=Views()), "val")  # on white
@@ -205,15 +198,6 @@ def _whole(plan: Plan, aug: Aug, photos: Photos, seed: int) -> SheetBlock:
     rows = tuple(SheetRow(tuple(row)) for row in tiles)
     text = f"the model input: {plan.crop.title}{window}{', then the steps below each image' if plan.tree else ''}"
     return SheetBlock("Whole recipe", text, rows)
-
-
-def _view_names(plan: Plan) -> list[str]:
-    """Return the names of a plan's views, with a number where several have one name, or numbers alone."""
-    named = [own.view for own in plan.per_view]
-    return [
-        name if named.count(name) == 1 and name else f"{name} {named[: i + 1].count(name)}".strip()
-        for i, name in enumerate(named)
-    ]
 
 
 def ops_blocks(aug: Aug, names: Sequence[str], photos: Photos, progress: Progress, *, seed: int) -> list[SheetBlock]:

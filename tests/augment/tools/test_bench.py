@@ -16,7 +16,7 @@ BRIEF = ["--batch-size", "4", "--rounds", "2", "--seconds", "0.02", "--threads",
     ("arguments", "message"),
     [
         (["--rows", "fussed"], "--rows: unknown row 'fussed'"),
-        (["+aug=imagenette", "--also", "rand_augmet"], "--also: aug: unknown name 'rand_augmet'"),
+        (["+aug=imagenette", "--also", "rand_augmet"], "aug: unknown name 'rand_augmet'"),
     ],
 )
 def test_mistakes_are_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

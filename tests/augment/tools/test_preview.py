@@ -30,15 +30,15 @@ def aug(**train: object) -> Aug:
 
 
 def blocks_of(recipe: Aug, photos: Files, split: Any = "train") -> list[SheetBlock]:
-    return recipe_blocks(recipe, split, Photos.numbered(photos), progress_bar(quiet=True), seed=3)
+    return recipe_blocks(recipe, split, Photos.of(photos), progress_bar(quiet=True), seed=3)
 
 
 def gallery_of(names: list[str], photos: Files) -> list[SheetBlock]:
-    return ops_blocks(aug(), names, Photos.numbered(photos), progress_bar(quiet=True), seed=3)
+    return ops_blocks(aug(), names, Photos.of(photos), progress_bar(quiet=True), seed=3)
 
 
 def tiles_of(given: Any, photos: Files) -> tuple[Tile, ...]:
-    return Studio(aug(), Photos.numbered(photos), 0).row(given, []).tiles
+    return Studio(aug(), Photos.of(photos), 0).row(given, []).tiles
 
 
 def test_a_step_is_shown_at_the_ends_and_the_middle_of_its_range(photos: Files) -> None:
@@ -69,11 +69,10 @@ def test_a_crop_is_shown_next_to_the_whole_photo(tmp_path: Path) -> None:
 
 def test_captions_describe_the_pixels(photos: Files) -> None:
     recipe = aug(brightness={"p": 0.5, "factor_range": [0.3, 0.9]}, invert={"p": 0.5}, rotate={"p": 0.0})
-    shots = shoot(build_plan(recipe, "train"), Photos.numbered(photos), seed=3, epochs=3)
+    shots = shoot(build_plan(recipe, "train"), Photos.of(photos), seed=3, epochs=3)
     assert sorted((s.epoch, s.photo) for s in shots) == [(e, p) for e in range(3) for p in range(len(photos))]
     originals = {
-        s.photo: s.image.astype(float)
-        for s in shoot(build_plan(aug(), "train"), Photos.numbered(photos), seed=0, epochs=1)
+        s.photo: s.image.astype(float) for s in shoot(build_plan(aug(), "train"), Photos.of(photos), seed=0, epochs=1)
     }
     for shot in shots:
         expected = originals[shot.photo]
@@ -88,7 +87,10 @@ def test_captions_describe_the_pixels(photos: Files) -> None:
     ("views", "names"),
     [
         ({"count": 2}, ["draw 1, view 1", "draw 1, view 2", "draw 2, view 1", "draw 2, view 2"]),
-        ({"large": {}, "small": {"count": 2}}, ["draw 1, view large", "draw 1, view small 1", "draw 1, view small 2"]),
+        (
+            {"large": {}, "small": {"count": 2}},
+            ["draw 1, view 1 large", "draw 1, view 2 small", "draw 1, view 3 small"],
+        ),
     ],
 )
 def test_views_have_their_own_draws_and_names(views: dict[str, Any], names: list[str], photos: Files) -> None:
@@ -147,8 +149,8 @@ def test_targets_are_drawn_as_they_follow(photos: Files) -> None:
             return mask
 
     split = Split(photos[:1], (Half(photos[0]),), MASKS)
-    drawn = Photos.of(split, ("background", "half"), photos[:1])
-    plain = Photos.numbered(photos[:1])
+    drawn = Photos.of(photos[:1], split, ("background", "half"))
+    plain = Photos.of(photos[:1])
     for recipe, side in ((aug(), 0), (aug(flip={"p": 1}), 1)):
         (with_mask,), (without,) = (shoot(build_plan(recipe, "train"), given, seed=0) for given in (drawn, plain))
         assert with_mask.image.shape == (256, 256, 3)

@@ -13,8 +13,11 @@ MISTAKES = [
     ("preview --op flip --count 0", "--count: 0 is not allowed. Allowed: a whole number from 1 to 64"),
     ("preview --op flip --photos nowhere", "--photos nowhere: there is no such folder"),
     ("preview --op flip --photos .", "--photos .: the folder contains no images"),
-    ("convert data=sample --out x", "--to: missing. Allowed: folder, webdataset."),
-    ("convert data=sample --to folder", "--out: missing."),
+    (
+        "convert data=sample --out x",
+        "--to, --out: missing. Allowed: --to folder or webdataset, and",
+    ),
+    ("convert data=sample --to folder", "--to, --out: missing."),
     ("convert --to folder --out x", "data: missing. Allowed: data=folder data.root=DIR, or another source."),
     ("convert data=folder --to folder --out x", "data.root: missing"),
     ("convert data=sample --size 0", "--size: 0 is not allowed. Allowed: a whole number from 1 to 65500"),
