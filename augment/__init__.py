@@ -208,7 +208,7 @@ def make_loader(
     except UserError:
         refuse_misspelled(settings, make_loader.__annotations__.keys() - {"settings", "return"})
         raise
-    LOADED.forget()
+    LOADED.clear()
     dataset = load_dataset(source, needs_val=False)
     if split == "val" and not (source.only_val or len(dataset.val)):
         dataset = load_dataset(source)  # says what is missing

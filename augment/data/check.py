@@ -12,10 +12,10 @@ image has to be judged.
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
-from errno import EFBIG, EINVAL
+from dataclasses import replace
+from errno import EFBIG
 from hashlib import sha1
 from io import BytesIO
 from pathlib import Path
@@ -29,8 +29,8 @@ from augment.data.faults import CONVERT, NOT_DECODED, describe_damage, describe_
 from augment.data.images import is_decoded, name_of
 from augment.data.selection import take
 from augment.support.errors import UserError
-from augment.support.files import special_kind
-from augment.support.text import amount, plural
+from augment.support.files import require_file
+from augment.support.text import amount, list_some, plural
 
 
 class Decoder:
@@ -68,58 +68,49 @@ _SHOWN = 50  # bad files in a message
 _MAX_BYTES = 2**31 - 2**12  # size of the largest file that is read
 
 
-@dataclass(frozen=True)
-class Problem:
-    """An image that cannot be used, and its fault as a predicate: "is empty (0 bytes)"."""
-
-    file: ImageRef
-    reason: str
-
-
-def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> list[Problem]:
-    """Return the problems that `examine_files` finds."""
+def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> dict[ImageRef, str]:
+    """Return the faults that `examine_files` finds."""
     return examine_files(files, cache=cache)[0]
 
 
-def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> tuple[list[Problem], list[str]]:
+def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> tuple[dict[ImageRef, str], list[str]]:
     """Find the files that are missing, broken, too large (`MAX_PIXELS`) or of a format that DALI does not decode.
 
     Args:
-        files: the files to check; one that occurs twice is reported twice. Decoded images are only read.
+        files: the files to check. Decoded images are only read.
         cache: see `remember`.
 
     Returns:
-        The images that cannot be used, in their order; and a digest of the bytes, or of the pixels, of each image,
-        empty if it cannot be used.
+        The images that cannot be used, in their order, with their faults as predicates: "is empty (0 bytes)"; and a
+        digest of the bytes, or of the pixels, of each image, empty if it cannot be used.
     """
     decoder = Decoder()
     lines = remember(files, lambda image: _judge(image, decoder), cache, "Checking files")
     bad = {index: end for index, line in enumerate(lines) if (end := line.find(" ") + 1) < len(line)}
-    problems = [Problem(files[index], lines[index][end:]) for index, end in bad.items()]
-    return problems, ["" if index in bad else line[:-1] for index, line in enumerate(lines)]
+    faults = {files[index]: lines[index][end:] for index, end in bad.items()}
+    return faults, ["" if index in bad else line[:-1] for index, line in enumerate(lines)]
 
 
-def leave_out(split: Split, name: str, problems: Sequence[Problem], *, skip_bad: bool) -> Split:
-    """Return the part of a split, train or val by `name`, that can be decoded; the rest becomes `Split.left_out`.
+def leave_out(split: Split, name: str, reasons: Mapping[ImageRef, str], *, skip_bad: bool) -> Split:
+    """Return the part of a split, train or val by `name`, without bad images, which become `Split.left_out`.
 
     Raises:
-        UserError: an image is bad and skip_bad is false, or no image is good.
+        UserError: an image is bad, for one of the reasons, and skip_bad is false, or no image is good.
     """
-    if not problems:
+    bad = known_of(split.files, reasons)
+    if not bad:
         return split
-    shown = [f"  {name_of(problem.file)} {problem.reason}" for problem in problems[:_SHOWN]]
-    if len(problems) > _SHOWN:
-        shown.append(f"  and {len(problems) - _SHOWN:,} more")
-    count = f"{len(problems):,} of {amount(len(split), f'{name} image')}"
-    if len(problems) == len(split):
-        raise UserError("\n".join([f"data: {count} cannot be used, so none is left:", *shown]))
+    described = (f"{name_of(split.files[index])} {reason}" for index, reason in bad.items())
+    shown = list_some(described, _SHOWN, separator="\n  ")
+    count = f"{len(bad):,} of {amount(len(split), f'{name} image')}"
+    if len(bad) == len(split):
+        raise UserError(f"data: {count} cannot be used, so none is left:\n  {shown}")
     if not skip_bad:
-        them = plural(len(problems), "it", "them")
+        them = plural(len(bad), "it", "them")
         advice = f"Repair or remove {them}, or set data.skip_bad=true to leave {them} out."
-        if any(NOT_DECODED in problem.reason for problem in problems):
+        if any(NOT_DECODED in reason for reason in bad.values()):
             advice += f" Of other formats, {CONVERT}."
-        raise UserError("\n".join([f"data: {count} cannot be used:", *shown, advice]))
-    bad = known_of(split.files, {problem.file: problem.reason for problem in problems})
+        raise UserError(f"data: {count} cannot be used:\n  {shown}\n{advice}")
     left_out = tuple(BadImage(n, split.files[n], split.targets[n], reason) for n, reason in bad.items())
     return replace(take(split, np.delete(np.arange(len(split)), list(bad))), left_out=left_out)
 
@@ -149,14 +140,7 @@ def _digest(content: bytes | memoryview) -> str:
 
 
 def _read(file: Path) -> bytes:
-    """Return a file's content, unless it has no end, such as a named pipe or a device."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe could wait forever
-    try:
-        status = os.fstat(descriptor)
-        if kind := special_kind(status.st_mode):
-            raise OSError(EINVAL, f"it is a {kind}")
-        if status.st_size > _MAX_BYTES:
-            raise OSError(EFBIG, f"it has {status.st_size:,} bytes; allowed are {_MAX_BYTES:,}")
-        return os.read(descriptor, status.st_size)
-    finally:
-        os.close(descriptor)
+    """Return a file's content, unless it has no end, such as a named pipe or a device, or is too large."""
+    if (size := require_file(file).stat().st_size) > _MAX_BYTES:
+        raise OSError(EFBIG, f"it has {size:,} bytes; allowed are {_MAX_BYTES:,}")
+    return file.read_bytes()

@@ -25,8 +25,7 @@ from PIL import Image
 from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS, MAX_PIXELS, strict_pillow
-from augment.data.formats.records import is_pattern
-from augment.data.images import as_jpeg, file_name, name_of, open_image, read_encoded, to_rgb
+from augment.data.images import as_jpeg, name_of, open_image, read_encoded, to_rgb
 from augment.data.selection import take
 from augment.data.sources import parse_data
 from augment.data.targets.kind import Target
@@ -73,7 +72,7 @@ def convert(dataset: Dataset, out: Path, to: str, *, size: int = 0, quality: int
         index = {"dir": str(part / ".index")} if to == "webdataset" else {}
         found = parse_data(settings_of(dataset, to, part) | index).load()
 
-        def load(_: int, ref: ImageRef, target: Target) -> int:
+        def load(_: int, ref: ImageRef, target: Target) -> bytes:
             return _digest(read_encoded(ref), _plain(found, target))
 
         for name, digests in written.items():
@@ -97,23 +96,21 @@ def _check(dataset: Dataset, out: Path, to: str) -> None:
         raise UserError(f"data: its task is {dataset.task}. Allowed with --to {to}: {', '.join(tasks)}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out}: exists and is not empty. Allowed: a new or empty folder.")
-    if is_pattern(str(out)):
-        raise UserError(f"--out {out}: would be a pattern. Allowed: a name without any of * ? [ ] {{ }}.")
     for name in dataset.classes:
         if not name.isprintable() or name != name.strip() or (to == "folder" and re.search(r"^\.|/", name)):
-            raise UserError(f"the {dataset.noun} {name!a} cannot be written. Allowed with --to {to}: other names.")
+            raise UserError(f"the {dataset.kind.noun} {name!a} cannot be written. Allowed with --to {to}: other names.")
 
 
-def _write(path: Path, split: Split, dataset: Dataset, to: str, encode: Callable[[ImageRef], bytes]) -> list[int]:
+def _write(path: Path, split: Split, dataset: Dataset, to: str, encode: Callable[[ImageRef], bytes]) -> list[bytes]:
     """Write a split into shards whose names begin with `path`, or into this folder; return the images' digests."""
-    digests: list[int] = []
+    digests: list[bytes] = []
 
     def load(number: int, ref: ImageRef, target: Target) -> tuple[str, bytes, Target]:
         image = encode(ref)
         digests.append(_digest(image, _plain(dataset, target)))
         ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), ".jpg")
         # Tar's oldest form has room for names of 100 characters.
-        key = re.sub("[^A-Za-z0-9_-]+", "_", file_name(ref).partition(".")[0])[:60]
+        key = re.sub("[^A-Za-z0-9_-]+", "_", name_of(ref).rpartition("/")[2].partition(".")[0])[:60]
         return f"{number:08}_{key}{ending}", image, target
 
     with _each(f"Writing {path.name}", split, load) as loaded:
@@ -137,7 +134,6 @@ def _write(path: Path, split: Split, dataset: Dataset, to: str, encode: Callable
 
 
 def _label(dataset: Dataset, key: str, target: Target) -> tuple[str, bytes]:
-    """Return the name and the content of the file with the target of an image."""
     if dataset.task == "classify":
         return f"{key}.cls", str(target).encode()
     plain = _plain(dataset, target)
@@ -166,10 +162,8 @@ def _plain(dataset: Dataset, target: Target) -> list[Any]:
     return [dataset.classes[index] for index in dataset.kind.present(target)]
 
 
-def _digest(image: bytes | memoryview, target: list[Any]) -> int:
-    digest = blake2b(f"{target}\0".encode(errors="surrogateescape"), digest_size=16)
-    digest.update(image)
-    return int.from_bytes(digest.digest())
+def _digest(image: bytes | memoryview, target: list[Any]) -> bytes:
+    return blake2b(f"{target}\0".encode(errors="surrogateescape") + image, digest_size=16).digest()
 
 
 def _load(ref: ImageRef, *, size: int, quality: int) -> bytes:
@@ -232,24 +226,20 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
     Raises:
         UserError: an image cannot be used, or no class of val is left in train.
     """
-    cache = Path(DATA_DIR) / f"checked-{digest(about)}.txt"
+    images = dataset.train.files + dataset.val.files
+    faults, digests = examine_files(images, cache=Path(DATA_DIR) / f"checked-{digest(about)}.txt")
     opened: dict[ImageRef, AsJpeg] = {}
-    digests: list[str] = []
-    splits: dict[str, Split] = {}
+    for file in faults:
+        image = AsJpeg(file, quality)
+        with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():
+            image.read()
+            opened[file] = image
+    bad = {file: fault for file, fault in faults.items() if file not in opened}
+    splits = []
     for name, split in (("train", dataset.train), ("val", dataset.val)):
-        problems, found = examine_files(split.files, cache=cache)
-        for problem in problems:
-            image = AsJpeg(problem.file, quality)
-            with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():
-                image.read()
-                opened[problem.file] = image
-        bad = [problem for problem in problems if problem.file not in opened]
         kept = leave_out(split, name, bad, skip_bad=skip_bad)
-        splits[name] = replace(kept, files=tuple(opened.get(file, file) for file in kept.files))
-        digests += found
-    train, val = splits["train"], splits["val"]
-    copies = group_copies(dataset.train.files + dataset.val.files, digests)
-    return replace(dataset, train=train, val=val, copies=copies), len(opened)
+        splits.append(replace(kept, files=tuple(opened.get(file, file) for file in kept.files)))
+    return replace(dataset, train=splits[0], val=splits[1], copies=group_copies(images, digests)), len(opened)
 
 
 @cache

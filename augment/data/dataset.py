@@ -169,7 +169,7 @@ class Split:
             is an error.
         left_out: the images that the check left out.
         bad: images among `files` that are known to be bad: others stand in for them from the beginning.
-        foreign: files in formats that DALI does not decode, which are left out, with their targets.
+        foreign: files in formats that DALI does not decode, which are left out.
         weights: of train, with balance=weights: the weights of the classes or labels in the loss, (K,).
     """
 
@@ -180,7 +180,7 @@ class Split:
     max_bad: int = 0
     left_out: tuple[BadImage, ...] = ()
     bad: tuple[BadImage, ...] = ()
-    foreign: tuple[tuple[Path, Target], ...] = ()
+    foreign: tuple[Path, ...] = ()
     weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -243,11 +243,6 @@ class Dataset:
     def noting(self, *notices: str) -> Dataset:
         """Return the data set with further notices, except for empty ones."""
         return replace(self, notices=(*self.notices, *filter(None, notices)))
-
-    @property
-    def noun(self) -> str:
-        """What one of `classes` is called."""
-        return self.kind.noun
 
 
 def check_dataset(dataset: object, what: str) -> Dataset:

@@ -28,10 +28,10 @@ CONVERT = "python -m augment convert turns those that Pillow can open into JPEG 
 _JPEG_END = b"\xff\xd9"
 _JPEG_MAX_SIDE = 65_500  # libjpeg's limit; the header has room for 65,535
 
-# Exceptions of Pillow's parsers for truncated or damaged files.
+# Exceptions of Pillow's parsers for truncated or damaged files, and for those beyond its own limit.
 DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, ArithmeticError, LookupError, EOFError, TypeError, AttributeError, AssertionError,
-    RuntimeError, struct.error, zlib.error,
+    RuntimeError, struct.error, zlib.error, Image.DecompressionBombError,
 )  # fmt: skip
 
 
@@ -82,8 +82,6 @@ def _examine(
         return _refuse(image) or find_damage(image, stream), image.width * image.height
     except UnidentifiedImageError:
         return f"{NOT_DECODED}; allowed: {', '.join(FORMATS)}", 0
-    except Image.DecompressionBombError:  # Pillow's own limit, unless it was lifted
-        return f"claims more than {MAX_PIXELS:,} pixels", 0
     except DECODER_ERRORS as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise

@@ -19,11 +19,6 @@ def name_of(image: ImageRef) -> str:
     return str(image) if isinstance(image, Path) else image.name
 
 
-def file_name(image: ImageRef) -> str:
-    """Return the last part of an image's name."""
-    return name_of(image).rpartition("/")[2]
-
-
 def portable_name(image: ImageRef) -> str:
     """Return an image's name that does not depend on where its data set is: its folder and file name."""
     return f"{image.parent.name}/{image.name}" if isinstance(image, Path) else image.name
@@ -31,9 +26,8 @@ def portable_name(image: ImageRef) -> str:
 
 def portable_names(images: Sequence[ImageRef]) -> Iterable[str]:
     """Return the `portable_name` of each image."""
-    if isinstance(images, Paths):
-        texts = (text if "/" in text else f"/{text}" for text in images.texts())
-        return (text[text.rfind("/", 0, text.rfind("/")) + 1 :] for text in texts)
+    if isinstance(images, Paths):  # without a `Path` for each
+        return ("/".join(f"/{text}".rsplit("/", 2)[-2:]) for text in images.texts())
     return map(portable_name, images)
 
 

@@ -125,17 +125,14 @@ def take_val(dataset: Dataset, *, fraction: float, seed: int, groups: Sequence[H
         scored[_order(strata, seed, "val")] = np.diff(np.floor(numbers * fraction + 0.5)) > 0
     if not scored.any() or scored.all():
         least = "two images of a class" if dataset.kind.cuts_each else "more images"
-        raise UserError(
-            f"data.val_fraction={fraction:g}: train has {amount(len(strata), 'image')}, of which val would have "
-            f"{'all' if len(strata) and scored.all() else 'none'}. Allowed: {least}, or another fraction."
-        )
+        raise UserError(f"data.val_fraction={fraction:g}: of {len(strata)} images. Allowed: {least}, or another share.")
     return _cut(dataset, scored[group])
 
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
     """Return a source's dataset with val cut from train, if the source says so."""
     seed, groups = source.split_seed, None
-    if source.group is not None and (source.cuts_val or not source.only_val):
+    if source.group is not None:
         if not source.cuts_val:
             raise UserError(f"data.group={source.group}: val is not cut from train. Allowed: with {CUT}.")
         groups = source.groups(dataset.train.files)
@@ -290,5 +287,5 @@ def describe_balance(dataset: Dataset, how: str) -> str:
     if how == "none":
         return ""
     weighted = sorted((w, name) for w, name in zip(train.weights, dataset.classes, strict=True) if w)
-    low, high = (f"{w:.3g} ({dataset.noun} {name})" for w, name in (weighted[0], weighted[-1]))
+    low, high = (f"{w:.3g} ({dataset.kind.noun} {name})" for w, name in (weighted[0], weighted[-1]))
     return f"balance: weights in the training loss are from {low} to {high}; validation is not weighted"

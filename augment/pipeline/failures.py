@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from augment.data.check import Problem, check_files
+from augment.data.check import check_files
 from augment.data.dataset import ImageRef, Split, known_of
 from augment.data.images import name_of, portable_name
 from augment.support.errors import UserError
@@ -23,7 +23,7 @@ class UnreadableError(UserError):
         if isinstance(error, OSError):
             where = f" ({error.filename})" if error.filename else ""
             reason = f"cannot be read any more: {error.strerror or error}{where}"
-        self.problem = Problem(image, reason)
+        self.faults = {image: reason}
         super().__init__(f"data: {name_of(image)} {reason}." if isinstance(error, OSError) else str(error))
 
 
@@ -43,8 +43,8 @@ class BadImages:
         # The index of each bad image, and that of the good one with the same target that replaces it.
         self.stand_ins: dict[int, int] = dict(stand_ins)
         bad = known_of(self._split.files, {image.file: image.reason for image in self._split.bad})
-        if problems := [Problem(self._split.files[index], reason) for index, reason in bad.items()]:
-            self._add(problems)
+        if bad:
+            self._add({self._split.files[index]: reason for index, reason in bad.items()})
 
     def replace(self, error: RuntimeError | UnreadableError) -> None:
         """Let good images stand in for those that an error of a pipeline that reads or decodes is about.
@@ -57,30 +57,29 @@ class BadImages:
         refuse_in_op(error)
         files = self._split.files
         if isinstance(error, UnreadableError):
-            problems = [error.problem]
+            faults = error.faults
         else:
             known = {files[index] for index in self.stand_ins}
-            problems = find_bad(error, [file for file in files if file not in known])
-        if not problems:
+            faults = find_bad(error, [file for file in files if file not in known])
+        if not faults:
             raise error
         if not self._split.max_bad and isinstance(error, UnreadableError):
             raise UserError(str(error)) from error
-        count = self._add(problems, error)
-        for problem in problems:
+        count = self._add(faults, error)
+        for file, fault in faults.items():
             logging.getLogger(__name__).warning(
                 "data.skip_bad=true: %s %s; from now on %s stands in for it (%d of data.max_bad=%d)",
-                name_of(problem.file), problem.reason, name_of(files[self.stand_ins[files.index(problem.file)]]),
-                count, self._split.max_bad,
+                name_of(file), fault, name_of(files[self.stand_ins[files.index(file)]]), count, self._split.max_bad,
             )  # fmt: skip
 
-    def _add(self, problems: Sequence[Problem], error: Exception | None = None) -> int:
+    def _add(self, faults: Mapping[ImageRef, str], error: Exception | None = None) -> int:
         """Let good images stand in for bad ones, if `Split.max_bad` allows it; return the number of all bad images.
 
         The choice depends on which images are bad, not on the order in which they are found.
         """
         files, most = self._split.files, self._split.max_bad
-        shown = list_some((f"{name_of(problem.file)} {problem.reason}" for problem in problems), separator="; ")
-        bad = {problem.file for problem in problems} | {files[index] for index in self.stand_ins}
+        shown = list_some((f"{name_of(file)} {fault}" for file, fault in faults.items()), separator="; ")
+        bad = faults.keys() | {files[index] for index in self.stand_ins}
         if bad and not most:
             raise UserError(f"data: an image turned out bad: {shown}. Repair or remove it.") from error
         if len(bad) > most:
@@ -104,9 +103,9 @@ class BadImages:
         return len(bad)
 
 
-def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> list[Problem]:
+def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> dict[ImageRef, str]:
     """Find the images that an error of DALI is about, by checking all; return none if all are good."""
     text = str(error)  # DALI names the operator that failed, but seldom the file
     if not re.search(r"fn\.(readers\.file|decoders\.)", text) or re.search(r"out of memory|bad_alloc|\bCUDA\b", text):
-        return []
-    return check_files(list(dict.fromkeys(images)))
+        return {}
+    return check_files(images)

@@ -58,5 +58,5 @@ def coco(file: str, sizes: Sequence[tuple[int, int]], annotations: Sequence[dict
 
 def load(source: str, **settings: Any) -> Dataset:
     """Load a data set."""
-    LOADED.forget()
+    LOADED.clear()
     return load_dataset(parse_data({"source": source, **settings}))

@@ -107,7 +107,7 @@ def my_data() -> ModuleType:
 
 
 def load(train: str = "my_data.Photos", val: str | None = None, **settings: Any) -> Dataset:
-    LOADED.forget()
+    LOADED.clear()
     return load_dataset(parse_data({"source": "own", "train": train, "val": val or train, **settings}))
 
 

@@ -130,7 +130,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         UserError: a mistake in the overrides, found before anything is written, or one that ends the run.
     """
     refuse_keywords(misspelled, inner_keys())
-    LOADED.forget()
+    LOADED.clear()
     place = None if folder is None else Path(folder)
     if ranks.follows():
         ranks.follow(leaves=False)

@@ -110,7 +110,7 @@ def predict(
     if explain is not None and not find_spec("captum"):
         raise missing_package("--explain", "captum", "explain")
     maps = {} if explain is None else mask_files(images, files, explain, "--explain")
-    problems = {problem.file: problem.reason for problem in check_files(images)}
+    problems = check_files(images)
     good = tuple(image for image in images if image not in problems)
     if not good:
         file, reason = next(iter(problems.items()))

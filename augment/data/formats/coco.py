@@ -14,7 +14,7 @@ import numpy as np
 from augment.data.formats.objects import Annotated, AnnotatedImage, Wanted
 from augment.data.formats.regions import FAR, Shape, read_polygons, read_runs
 from augment.data.formats.texts import read_text
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError, nearest
 from augment.support.text import amount
 
 _LISTS = ("images", "annotations", "categories")
@@ -48,8 +48,7 @@ def read_coco(key: str, file: Path) -> CocoFile:
     found = CocoFile(key, file, {}, (), content if isinstance(content, dict) else {})
     for name in _LISTS:
         if not isinstance(found.content.get(name), list):
-            given = suggest(name, found.content) if found.content else ""
-            raise found.error(f"has no list '{name}'.{given.partition(' Allowed')[0]} Allowed: {', '.join(_LISTS)}.")
+            raise found.error(f"has no list '{name}'.{nearest(name, found.content)} Allowed: {', '.join(_LISTS)}.")
     categories: dict[int, str] = {}
     points: dict[tuple[str, ...], str] = {}
     for number, category in enumerate(content["categories"]):
@@ -95,14 +94,11 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
             strangers += 1
             continue
         where = f"annotations[{number}] of {coco.file.name}"
-        try:
+        with owner.object_at(where):
             label = labels.get(annotation["category_id"])
             if label is None:
                 raise ValueError(f"the category {annotation['category_id']}, which is not listed")
             owner.objects.append(_object(annotation, where, label, owner, wanted, len(coco.points)))
-        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-            what = f"no {error}" if isinstance(error, KeyError) else str(error)
-            owner.blame(f"has a bad object, {where}: {what}")
     notice = f"{coco.file}: {amount(strangers, 'annotation')} of images that are not listed" if strangers else ""
     return list(images.values()), notice
 
@@ -119,8 +115,6 @@ def _object(
         points = points.reshape(-1, 3)
     shape: Shape | None = None
     if wanted.shapes and (given := annotation.get("segmentation")):
-        if isinstance(given, dict) and image.size is None:
-            raise ValueError("runs, but its image has no height and width")
         shape = read_runs(given, *image.size) if image.size and isinstance(given, dict) else read_polygons(given)
     crowd = bool(annotation.get("iscrowd", 0))
     return Annotated(where, (left, top, left + width, top + height), label, crowd, shape=shape, points=points)
@@ -134,6 +128,5 @@ def same_categories(files: Sequence[CocoFile]) -> tuple[str, ...]:
     """
     first, last = files[0], files[-1]
     if first.categories != last.categories:
-        odd = [f"{i} {n}" for i, n in last.categories.items() if first.categories.get(i) != n] or ["fewer"]
-        raise last.error(f"has other categories than {first.file}: {odd[0]}. Allowed: the same ids and names.")
+        raise last.error(f"has other categories than {first.file}. Allowed: the same ids and names.")
     return tuple(first.categories.values())

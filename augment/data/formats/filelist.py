@@ -38,7 +38,6 @@ class Lines:
     lines: tuple[Line, ...]  # at least one
     columns: tuple[str, ...] = ()  # names of the columns of the words, if each word has its own
     column: str = ""  # name of the column of all words; empty: there is no header, or each word has its own
-    guessed: bool = False  # whether that is the only one besides the path, without the name "label"
 
     def describe(self, index: int) -> str:
         """Return the name of an image for messages, given its index."""
@@ -64,8 +63,8 @@ def read_list(
         UserError: there is no such file, or it is empty or malformed.
     """
     columns = tuple(targets)
-    if twice := [name for name in columns if columns.count(name) > 1]:
-        raise UserError(f"data.targets: '{twice[0]}' is given twice. Allowed: each column once.")
+    if len(set(columns)) < len(columns):
+        raise UserError(f"data.targets: {', '.join(columns)}. Allowed: each column once.")
     separator = SEPARATORS.get(file.suffix.lower())
     if separator is None:
         if image or label or targets:
@@ -89,9 +88,7 @@ def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
         try:
             words = list(takewhile(lambda word: not word.startswith("#"), lexer))
         except ValueError as error:
-            raise UserError(
-                f"{key}: line {number} of {file}: {error}; a quote in a name is put in other quotes."
-            ) from None
+            raise UserError(f"{key}: line {number} of {file}: {error}; put a name with a quote in others.") from None
         if words:
             yield Line(number, words[0], tuple(words[1:]))
 
@@ -101,22 +98,15 @@ def _read_csv(
 ) -> Lines:
     header, rows = read_table(key, file, _ALLOWED, separator)
     header = list(map(from_table_cell, header))
-    if len(header) < 2:
-        other = next((c for c in (";", "\t", ",", "|") if c in "".join(header)), None)
-        hint = f" Its first line has {other!r} in it, but columns are separated by {separator!r}." if other else ""
-        raise UserError(f"{key}: {file} has no header with two columns or more, as path{separator}label.{hint}")
     path_column = _column(key, file, header, "data.image", image, "path", 0)
-    if Path(header[path_column]).suffix.lower() in EXTENSIONS:
-        raise UserError(
-            f"{key}: line 1 of {file} is an image, {header[path_column]}. "
-            f"Allowed: a header, such as path{separator}label."
-        )
+    if len(header) < 2 or Path(header[path_column]).suffix.lower() in EXTENSIONS:
+        allowed = f"a header with two columns or more, separated by {separator!r}, such as path{separator}label"
+        raise UserError(f"{key}: line 1 of {file} is {separator.join(header)}. Allowed: {allowed}.")
     names = targets or (label,)
     default = 1 if path_column == 0 else 0
     setting = "data.targets" if targets else label_key
     columns = [_column(key, file, header, setting, name, "label", default) for name in names]
-    guessed = not (targets or label or "label" in header)
-    if guessed and len(header) > 2:
+    if not (targets or label or "label" in header) and len(header) > 2:
         others = list_some(name for index, name in enumerate(header) if index != path_column)
         raise UserError(
             f"{key}: {file} has no column 'label'. Allowed, of {others}: data.label=NAME for the class, "
@@ -125,11 +115,9 @@ def _read_csv(
     lines = []
     for number, row in rows:
         cells = [from_table_cell(row[i]) for i in columns]
-        words = cells if targets else [word.strip() for word in cells[0].split(";")]
-        lines.append(
-            Line(number, from_table_cell(row[path_column]), tuple(filter(None, words)) if not targets else tuple(words))
-        )
-    return Lines(key, file, tuple(lines), targets, "" if targets else header[columns[0]], guessed)
+        words = cells if targets else filter(None, (word.strip() for word in cells[0].split(";")))
+        lines.append(Line(number, from_table_cell(row[path_column]), tuple(words)))
+    return Lines(key, file, tuple(lines), targets, "" if targets else header[columns[0]])
 
 
 def _column(key: str, file: Path, header: list[str], setting: str, name: str | None, usual: str, default: int) -> int:

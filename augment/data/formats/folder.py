@@ -123,26 +123,26 @@ def _split_folders(
         return train, None if cuts_val else val
     found = _folders(root)
     # A folder of classes, rather than one of splits whose names are not known.
-    unsplit = not train_dir and not train.is_dir() and not val.is_dir() and not any(map(_split_named, found))
-    if cuts_val and unsplit and found:
+    unsplit = found and not train_dir and not train.is_dir() and not val.is_dir() and not any(map(_split_named, found))
+    if cuts_val and unsplit:
         return root, None
     others = f"only {list_some(list(found))}" if found else "only images" if _has_images(root) else "nor any other"
-    near = next((nearest(name, found) for name in missing if name in (train_dir, val_dir)), "")
-    text = f"there is no folder {' and no folder '.join(missing)} in it, {others}.{near or _advice(root, found)}"
-    has_train = train.is_dir() and not val_dir
-    if not has_train and not (unsplit and any(map(_has_images, found.values()))):
-        raise UserError(text)
-    problems.append(text)
-    return train if has_train else root, None
+    advice = next((nearest(name, found) for name in missing if name in (train_dir, val_dir)), "")
+    advice = advice or _advice(root, found)
+    problems.append(f"there is no folder {' and no folder '.join(missing)} in it, {others}.{advice}")
+    if train.is_dir() and not val_dir:
+        return train, None
+    if unsplit and any(map(_has_images, found.values())):
+        return root, None
+    raise UserError(problems[0])
 
 
 def _scan(train_folder: Path, val_folder: Path | None, problems: list[str], *, with_foreign: bool) -> Dataset:
     train_folders = _class_folders(train_folder)
     train = [_find(folder, with_foreign=with_foreign) for folder in train_folders.values()]
-    for folder, (files, foreign) in zip(train_folders.values(), train, strict=True):
+    for folder, (files, _) in zip(train_folders.values(), train, strict=True):
         if not files:
-            hint = f"Of other formats, {CONVERT}." if foreign else "Add some, or remove it."
-            problems.append(f"the class folder {folder} holds no images{_other_files(folder)}. {hint}")
+            problems.append(f"the class folder {folder} holds no images{_other_files(folder)}.")
     if val_folder is None:
         return Dataset(tuple(train_folders), _split(train), NO_VAL)
     val_folders = _class_folders(val_folder)
@@ -166,7 +166,7 @@ def _split(found: list[tuple[Paths, list[Path]]]) -> Split:
     return Split(
         files=Paths(np.concatenate([files.names for files, _ in found])),
         targets=tuple(target for target, (files, _) in enumerate(found) for _ in range(len(files))),
-        foreign=tuple((file, target) for target, (_, foreign) in enumerate(found) for file in foreign),
+        foreign=tuple(file for _, foreign in found for file in foreign),
     )
 
 
@@ -183,30 +183,18 @@ def _advice(root: Path, found: dict[str, Path]) -> str:
     splits = {split: name for name in reversed(found) if (split := _split_named(name))}
     if test := splits.pop("test", ""):
         splits.setdefault("val", test)  # if there is no other
-    meant = " ".join(f"data.{split}_dir={splits[split]}" for split in sorted(splits) if splits[split] != split)
-    if len(splits) == 2:
-        return f" Did you mean {meant}? Otherwise: {CUT}." if meant else " Allowed: one of these."
-    if "train" in splits:
-        return f" Allowed: {meant and f'{meant} with '}{CUT}."
-    lists = sorted(file for file in root.iterdir() if file.suffix.lower() in (".csv", ".tsv"))
-    loose = not found and _has_images(root)
-    if not splits and lists and (loose or len(found) == 1):
-        folder = next(iter(found.values()), root)
-        return f" Did you mean data=filelist data.train={lists[0]} data.root={folder} data.val_fraction=0.2?"
-    if not splits and any(map(_has_images, found.values())):
-        return f" If these are the classes: {CUT}; or move their images to train/<class>/ and val/<class>/."
-    layout = "train/<class>/* and val/<class>/*, or <class>/* with data.val_fraction=0.2"
-    if loose:
-        return f" Move them to a folder for each class: {layout}; or list them with their classes, for data=filelist."
-    return f" The layout is {layout}."
+    named = " ".join(f"data.{split}_dir={splits[split]}" for split in sorted(splits) if splits[split] != split)
+    meant = f" Did you mean {named}?" if named else ""
+    return (
+        f"{meant} Allowed: train/<class>/* and val/<class>/*; <class>/* with {CUT}; or a list of images and their "
+        "classes, with data=filelist."
+    )
 
 
 def _class_folders(split: Path) -> dict[str, Path]:
     folders = _folders(split)
     if not folders:
-        raise UserError(
-            f"{split} holds no class folders{_other_files(split)}; the layout is {split.name}/<class>/<image>."
-        )
+        raise UserError(f"{split} holds no class folders, as {split.name}/<class>/<image>{_other_files(split)}.")
     return folders
 
 
@@ -258,11 +246,11 @@ def _is_image(name: str, extensions: Collection[str] = EXTENSIONS) -> bool:
 
 
 def _other_files(folder: Path) -> str:
-    """Return the end of "holds no ...": the files in the folder, and the endings that are allowed."""
+    """Return the end of "holds no ...": the files in the folder, and what to do if none has an ending of an image."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     if not names:
         return ""
-    allowed = "" if any(map(_is_image, names)) else f"; allowed: {', '.join(sorted(EXTENSIONS))}"
+    allowed = "" if any(map(_is_image, names)) else f". Allowed: {', '.join(sorted(EXTENSIONS))}; of others, {CONVERT}"
     return f", only {list_some(names)}{allowed}"
 
 

@@ -1,7 +1,7 @@
 """Find the mask of each image in folders, and read what their pixels mean."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from augment.data.cache import remember
@@ -17,30 +17,17 @@ from augment.support.text import amount
 
 _MOST = IGNORE - 1  # classes
 
-
-@dataclass(frozen=True)
-class Pixels:
-    """What the pixels of masks mean."""
-
-    names: tuple[str, ...] = ()  # of the classes; empty: numbers up to the highest that is found
-    labels: tuple[int, ...] = ()
-    colors: tuple[tuple[int, int, int], ...] = ()
+# The images of a split with their masks, or with what is wrong with those without one.
+Pairs = Mapping[Path, Path | str]
 
 
-@dataclass
-class Pairs:
-    """The images of a split, their masks, and what is wrong with those without one."""
-
-    where: Path
-    files: list[Path]
-    masks: dict[Path, Path] = field(default_factory=dict)
-    faults: dict[Path, str] = field(default_factory=dict)
-
-
-def read_palette(file: Path) -> Pixels:
+def read_palette(file: Path) -> tuple[tuple[str, ...], MaskFile]:
     """Read a palette: lines `name,value` or `name,red,green,blue` in the order of the classes.
 
     Lines with the same name are one class; pixels of lines without a name do not count.
+
+    Returns:
+        The names of the classes, and a mask of such pixels, without a file.
 
     Raises:
         UserError: it cannot be read, or a line is of another form.
@@ -60,55 +47,56 @@ def read_palette(file: Path) -> Pixels:
         raise UserError(f"{key}: names {amount(len(names), 'class')}. Allowed: 1 to {_MOST}.")
     colors = tuple((color[0], color[1], color[2]) for color in labels if len(color) == 3)
     if colors:
-        return Pixels(tuple(names), tuple(labels.values()), colors)
+        return tuple(names), MaskFile(Path(), tuple(labels.values()), colors)
     # Values that are not in the palette mean a label beyond all classes.
-    return Pixels(tuple(names), tuple(labels.get((value,), _MOST) for value in range(IGNORE + 1)))
+    return tuple(names), MaskFile(Path(), tuple(labels.get((value,), _MOST) for value in range(IGNORE + 1)))
 
 
-def read_masks(found: Sequence[Pairs], pixels: Pixels) -> Dataset:
+def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) -> Dataset:
     """Return the data set of the images of train, and of val if there is one; masks that do not fit are faults.
+
+    Args:
+        found: the images of each split.
+        names: those of the classes; empty: numbers up to the highest that is found.
+        plain: what the pixels of masks mean, without a file.
 
     Raises:
         UserError: no mask has a label.
     """
-    everything = [mask for split in found for mask in split.masks.values()]
-    cache = cache_file("masks", everything, pixels.labels, pixels.colors)
-    plain = MaskFile(Path(), pixels.labels, pixels.colors)
+    everything = [mask for pairs in found for mask in pairs.values() if isinstance(mask, Path)]
+    cache = cache_file("masks", everything, plain.labels, plain.colors)
     lines = remember(everything, lambda file: _judge(replace(plain, path=file)), cache)
     facts = {file: line.split(" ", 3) for file, line in zip(everything, lines, strict=True)}
     highest = max((int(top) for _, _, top, _ in facts.values()), default=-1)
-    names = pixels.names or tuple(map(str, range(highest + 1)))
-    if (highest < 1 and not pixels.names) or (highest == 0 and len(names) > 1):
+    if (highest < 1 and not names) or (highest == 0 and len(names) > 1):
         if bad := next((f"{file} {why}" for file, (*_, why) in facts.items() if why), ""):
             raise UserError(f"data.root: {bad}")
         only = f"no label but {IGNORE if highest else 0}, which is nothing to learn; {IGNORE} does not count"
         remedy = "other masks; or data.palette=FILE, with lines such as background,0 and object,255"
-        raise UserError(f"data.root: the masks in {found[0].where} have {only}. Allowed: {remedy}.")
+        raise UserError(
+            f"data.root: the masks, such as {next(iter(everything), 'none')}, have {only}. Allowed: {remedy}."
+        )
+    names = names or tuple(map(str, range(highest + 1)))
     made: list[Split] = []
     faults: dict[ImageRef, str] = {}
-    for split in found:
-        headers = read_headers(split.files)
+    for pairs in found:
+        headers = read_headers(list(pairs))
         targets = []
-        for file in split.files:
-            mask = MaskFile(split.masks.get(file, Path()), pixels.labels, pixels.colors, len(names))
-            fault = split.faults.get(file, "")
+        for file, mask in pairs.items():
+            target = replace(plain, path=Path(mask), classes=len(names))
+            fault = mask if isinstance(mask, str) else ""
             if not fault and file in headers:  # others cannot be read, which the check reports
-                height, width, top, why = facts[mask.path]
+                height, width, top, fault = facts[target.path]
                 turn = headers[file].turn_of((int(height), int(width)))
-                if why:
-                    fault = why
-                elif int(top) >= len(names):
-                    fault = (
-                        f"has the mask {mask.path.name} with the label {top}, but the classes are 0 to {len(names) - 1}"
-                    )
-                elif turn is None:
+                if not fault and int(top) >= len(names):
+                    fault = f"has the mask {target.path.name} with the label {top} of {len(names)} classes"
+                elif not fault and turn is None:
                     size = " x ".join(map(str, headers[file].shown))
-                    fault = f"has {size} pixels, but its mask {mask.path} {height} x {width}"
-                else:
-                    mask = replace(mask, orientation=turn)
-            targets.append(NO_MASK if fault else mask)
+                    fault = f"has {size} pixels, but its mask {mask} {height} x {width}"
+                target = replace(target, orientation=turn or 1)
+            targets.append(NO_MASK if fault else target)
             faults |= {file: fault} if fault else {}
-        made.append(Split(tuple(split.files), tuple(targets), MASKS))
+        made.append(Split(tuple(pairs), tuple(targets), MASKS))
     return Dataset(names, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults)
 
 
@@ -127,16 +115,16 @@ def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: s
     named: dict[str, list[Path]] = {}
     for mask in find_images(masks, with_foreign=True):
         named.setdefault(_key(mask, masks, mask_suffix), []).append(mask)
-    pairs = Pairs(masks, files)
+    pairs: dict[Path, Path | str] = {}
     for file in files:
         key = _key(file, images, image_suffix)
         match named.get(key, []):
             case [mask]:
-                pairs.masks[file] = mask
+                pairs[file] = mask
             case [mask, other, *_]:
-                pairs.faults[file] = f"has several masks: {mask.name} and {other.name}"
+                pairs[file] = f"has several masks: {mask.name} and {other.name}"
             case _:
-                pairs.faults[file] = f"has no mask: no {key}{mask_suffix}.png in {shown(masks)}"
+                pairs[file] = f"has no mask: no {key}{mask_suffix}.png in {shown(masks)}"
     return pairs
 
 

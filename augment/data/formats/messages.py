@@ -7,7 +7,7 @@ messages: tensorflow/core/example/example.proto and feature.proto, BVLC/caffe/sr
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -17,7 +17,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 from google_crc32c import value as checksum
 
-from augment.data.formats.records import OPEN_FILES, Record, RecordFile, mapped
+from augment.data.formats.records import OPEN_FILES, Record, RecordFile, cut_short, damaged, mapped
 from augment.data.images import as_ppm
 from augment.data.targets.names import Label
 from augment.support.errors import UserError, first_line, suggest
@@ -90,7 +90,7 @@ def read_examples(
                 features = {entry.key: entry.value for entry in Example.FromString(record).features.feature}
                 for key, name in named:
                     if name not in features:
-                        raise UserError(f"record {number} has no feature '{name}' ({key}).{_suggest(name, features)}")
+                        raise UserError(f"record {number} has no feature '{name}' ({key}).{suggest(name, features)}")
                 labels = [_number(features[name], name) for name in targets] or _labels(features[label])
                 content = _image(features[image], image)
             except (DecodeError, UnicodeDecodeError) as error:
@@ -104,14 +104,7 @@ def read_examples(
             yield Record(start + offset, len(content), labels)
 
 
-def _suggest(name: str, there: Iterable[str]) -> str:
-    """As `suggest`, but a part of a name is near too: label for image/class/label."""
-    parts = [other for other in there if other in name.split("/") or name in other.split("/")]
-    return f" Did you mean '{parts[0]}'? Allowed: {', '.join(sorted(there))}." if parts else suggest(name, there)
-
-
 def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the span of each record's bytes."""
     offset, count = 0, 0
     while offset < len(buffer):
         start = offset + _HEAD
@@ -119,16 +112,11 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
         if start <= len(buffer):
             head = bytes(buffer[offset:start])
             if masked_crc(head[: _LENGTH.size]) != _CHECKSUM.unpack_from(head, _LENGTH.size)[0]:
-                where = (
-                    f"damaged after record {count - 1}, at byte {offset:,}"
-                    if offset
-                    else "not a TFRecord file, or compressed"
-                )
-                raise UserError(f"is {where}.")
+                raise damaged(offset, count, "TFRecord")
             stop = start + _LENGTH.unpack_from(head)[0]
         offset = stop + _CHECKSUM.size
         if offset > len(buffer):
-            raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
+            raise cut_short(len(buffer), count)
         yield start, stop
         count += 1
 
@@ -140,13 +128,9 @@ def masked_crc(content: bytes) -> int:
 
 
 def _image(feature: Any, name: str) -> bytes:
-    fields = {"bytes_list": "bytes", "float_list": "floats", "int64_list": "whole numbers"}
-    kinds = [kind for field, kind in fields.items() if feature.HasField(field)]
-    if kinds != ["bytes"]:
-        raise ValueError(f"feature '{name}' (data.image) holds {(kinds or ['nothing'])[0]}; allowed are bytes")
     images = feature.bytes_list.value
     if len(images) != 1:
-        raise ValueError(f"feature '{name}' (data.image) holds {len(images)} images; allowed is one")
+        raise ValueError(f"feature '{name}' (data.image) holds {len(images)} values of bytes; allowed is one, an image")
     return bytes(images[0])
 
 
@@ -156,12 +140,9 @@ def _labels(feature: Any) -> list[Label]:
 
 
 def _number(feature: Any, name: str) -> Label:
-    if feature.HasField("bytes_list"):
-        raise ValueError(f"feature '{name}' (data.targets) holds bytes; allowed are numbers")
-    values = _labels(feature)
+    values = [*feature.float_list.value, *feature.int64_list.value]
     if len(values) != 1:
-        several = f"; data.label={name} data.task=regress reads several" if values else ""
-        raise ValueError(f"feature '{name}' (data.targets) holds {len(values)} values; allowed is one{several}")
+        raise ValueError(f"feature '{name}' (data.targets) holds {len(values)} numbers; allowed is one each")
     return float(values[0])
 
 
@@ -230,8 +211,6 @@ def read_datums(file: RecordFile) -> Iterator[Record]:
     except lmdb.Error as error:
         why = first_line(error).removeprefix(f"{file.path}: ")
         raise UserError(f"is not an LMDB database that can be read: {why}.") from None
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}.") from None
 
 
 def _environment(file: RecordFile) -> Any:
@@ -256,10 +235,8 @@ def _opened(file: RecordFile, _process: int) -> Any:
 def _datum(value: memoryview) -> Any:
     """Return a Datum, or raise a DecodeError, or a ValueError about its data."""
     datum = Datum.FromString(bytes(value))
-    if len(datum.float_data):
-        raise ValueError("it holds floats (float_data); allowed are encoded images and bytes")
     if not datum.HasField("data"):
-        raise ValueError("it has no data")
+        raise ValueError("it has no data; allowed are encoded images and bytes, not floats (float_data)")
     if datum.data and not _is_encoded(datum) and datum.channels not in (1, 3):
         raise ValueError(f"it has {datum.channels} channels; allowed are 1 and 3")
     return datum

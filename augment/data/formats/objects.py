@@ -1,8 +1,8 @@
 """Make targets of the objects that a file of annotations describes; check each against its image, by its header."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -22,8 +22,8 @@ from augment.data.targets.keypoints import Keypoints
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
-from augment.support.files import digest, near_file
-from augment.support.text import amount, plural
+from augment.support.files import digest
+from augment.support.text import amount
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,14 @@ class AnnotatedImage:
         """Note a fault; the first one counts."""
         self.fault = self.fault or fault
 
+    @contextmanager
+    def object_at(self, where: str) -> Iterator[None]:
+        """Note what an object that is made inside raises, as a fault."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            self.blame(f"has a bad object, {where}: {f'no {error}' if isinstance(error, KeyError) else error}")
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -162,9 +170,9 @@ def make_objects(
     for images in splits:
         if not images:
             raise UserError("data: there are no images.")
-        if twice := next((file for file, count in Counter(image.file for image in images).items() if count > 1), None):
-            first, other, *_ = (image.where for image in images if image.file == twice)
-            raise UserError(f"data: {twice} is listed twice ({first}; {other}). Allowed: once.")
+        ((file, count),) = Counter(image.file for image in images).most_common(1)
+        if count > 1:
+            raise UserError(f"data: {file} is listed {count} times. Allowed: once.")
         headers = read_headers([image.file for image in images])
         targets: list[Any] = []
         for image in images:
@@ -174,14 +182,11 @@ def make_objects(
                 faults[image.file] = image.fault
             targets.append(kind.blank(len(names)) if target is None else target)
         made.append(Split(tuple(image.file for image in images), tuple(targets), kind))
-    boxes = clipped.total()
-    many = f"{amount(boxes, 'box')} {plural(boxes, 'reaches', 'reach')}"
-    notice = (
-        f"data: {many} out of the image and {plural(boxes, 'is', 'are')} clipped, such as {next(iter(clipped), '')}"
-    )
+    many = amount(clipped.total(), "box that reaches", "boxes that reach")
+    notice = f"data: {many} out of the image: clipped, such as {next(iter(clipped))}" if clipped else ""
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
     dataset = Dataset(classes, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults, problems=problems)
-    return dataset.noting(notice if boxes else "")
+    return dataset.noting(notice)
 
 
 def label(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ()) -> tuple[str, ...]:
@@ -197,17 +202,6 @@ def label(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ())
         if not found.label:
             image.blame(f"has a bad object, {found.where}: the class {found.name}, which data.classes does not name")
     return names
-
-
-def missing(keys: Iterable[str], splits: Iterable[Sequence[AnnotatedImage]]) -> tuple[str, ...]:
-    """Return for each split, of a setting, the message that images are missing, if some are."""
-    found = []
-    for key, images in zip(keys, splits, strict=True):
-        gone = [image for image in images if not image.file.exists()]
-        if gone:
-            more = f" (and {len(gone) - 1:,} more)" if len(gone) > 1 else ""
-            found.append(f"{key}: there is no {gone[0].file}{more}, {gone[0].where}.{near_file(gone[0].file)}")
-    return tuple(found)
 
 
 def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counter[str]) -> Any:

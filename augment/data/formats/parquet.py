@@ -40,8 +40,6 @@ def read_table(
             for name, key in key_of.items():
                 if name not in table.schema_arrow.names:
                     raise UserError(f"there is no column '{name}' ({key}).{suggest(name, table.schema_arrow.names)}")
-            if not table.metadata.num_rows:
-                raise UserError("holds no rows.")
             rows = (row for some in table.iter_batches(64, columns=list(key_of)) for row in some.to_pylist())
             with atomic_path(destination(file)) as part:
                 with part.open("wb") as stream:
@@ -72,20 +70,13 @@ def class_names(file: Path, label: str) -> tuple[str, ...] | None:
 def _bytes(cell: Any, row: str, column: str) -> bytes:
     """Return the image in a cell; the check reports one that is empty."""
     content, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, Mapping) else (cell, None)
-    if path and not content:
-        raise UserError(
-            f"{row} has no image in column '{column}', only its path, {path}. "
-            "Write the table again with the bytes of the images in it."
-        )
-    if not isinstance(content or b"", bytes):
-        raise UserError(
-            f"{row} has {content!r:.60} in column '{column}' (data.image). Allowed: bytes, or a struct with bytes."
-        )
+    if (path and not content) or not isinstance(content or b"", bytes):
+        allowed = "bytes, or a struct with bytes, not only with a path"
+        raise UserError(f"{row} has {cell!r:.60} in column '{column}' (data.image). Allowed: {allowed}.")
     return content or b""
 
 
 def _labels(values: list[Any], row: str, columns: Sequence[str]) -> list[Label]:
-    """Return the labels in a cell, or the numbers in several."""
     if None in values:
         raise UserError(f"{row} has no value in column '{columns[values.index(None)]}'.")
     return values[0] if len(values) == 1 and isinstance(values[0], list) else values

@@ -10,7 +10,7 @@ mxnet/recordio.py, IRHeader.
 import struct
 from collections.abc import Iterator
 
-from augment.data.formats.records import Record, RecordFile, mapped
+from augment.data.formats.records import Record, RecordFile, cut_short, damaged, mapped
 from augment.support.errors import UserError
 
 _MAGIC = 0xCED7230A
@@ -53,14 +53,9 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
         magic, word = _PART.unpack_from(buffer, offset) if whole else (_MAGIC, expected[0] << 29)
         kind, stop = word >> 29, offset + _PART.size + (word & _MAX_LENGTH)
         if magic != _MAGIC or kind not in expected:
-            where = (
-                f"damaged after record {count - 1}, at byte {offset:,}"
-                if offset
-                else "not a RecordIO file, or compressed"
-            )
-            raise UserError(f"is {where}.")
+            raise damaged(offset, count, "RecordIO")
         if stop + -stop % 4 > len(buffer):
-            raise UserError(f"is cut short: it ends at byte {len(buffer):,}, within record {count}.")
+            raise cut_short(len(buffer), count)
         if kind in (_WHOLE, _FIRST):
             begin = offset
         if kind in (_WHOLE, _LAST):
@@ -71,7 +66,6 @@ def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _join(extent: bytes) -> bytes:
-    """Return the content of a record."""
     parts: list[bytes] = []
     offset = 0
     while offset + _PART.size <= len(extent):

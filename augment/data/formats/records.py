@@ -5,7 +5,6 @@ process, and each map keeps its file open, which a set of a thousand shards cann
 """
 
 import errno
-import io
 import logging
 import mmap
 import os
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from augment.data.targets.names import Label, Labels, pack
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
-from augment.support.files import digest, expanded, near_file, write_atomically
+from augment.support.files import atomic_path, digest, expanded, near_file
 
 OPEN_FILES = 256  # a quarter of what Linux allows a process by default
 
@@ -143,6 +142,17 @@ class Record(NamedTuple):
 Reader = Callable[[RecordFile], Iterator[Record]]
 
 
+def cut_short(size: int, record: int) -> UserError:
+    """Return the error about a file that ends within a record."""
+    return UserError(f"is cut short: it ends at byte {size:,}, within record {record}.")
+
+
+def damaged(offset: int, record: int, kind: str) -> UserError:
+    """Return the error about a file that is not of a kind, or is damaged where a record should begin."""
+    where = f"damaged after record {record - 1}, at byte {offset:,}" if offset else f"not a {kind} file, or compressed"
+    return UserError(f"is {where}.")
+
+
 @dataclass(frozen=True)
 class Index:
     """The records of one file, in its order."""
@@ -214,13 +224,13 @@ def _read(entry: Path, stamp: NDArray[np.int64]) -> Index | None:
 
 
 def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:
-    labels, stream = index.labels, io.BytesIO()
+    labels = index.labels
     keys = np.frombuffer("\0".join(index.names).encode(errors="surrogateescape"), np.uint8)
     words = np.array(labels.words, np.str_)
     arrays = {"stamp": stamp, "spans": index.spans, "values": labels.values, "counts": labels.counts}
-    np.savez(stream, keys=keys, words=words, **arrays)  # type: ignore[arg-type]
     try:
-        write_atomically(entry, stream.getvalue(), durable=False)
+        with atomic_path(entry) as part, part.open("wb") as stream:
+            np.savez(stream, keys=keys, words=words, **arrays)  # type: ignore[arg-type]
     except OSError as error:
         notice = "The index of a file is not cached: %s cannot be written (%s)."
         logging.getLogger(__name__).warning(notice, entry, error.strerror)

@@ -54,11 +54,9 @@ def read_points(key: str, file: Path, root: Path | None, names: Sequence[str]) -
     images = []
     for where, cells in _read(key, file)[1]:
         image = AnnotatedImage((file.parent if root is None else root) / cells["path"], where)
-        try:
+        with image.object_at(where):
             points = np.array([_point(cells, name) for name in names])
             image.objects.append(Annotated(where, (0, 0, 1, 1), 1, points=points))
-        except ValueError as error:
-            image.blame(f"has a bad point, {where}: {error}")
         images.append(image)
     return images
 
@@ -91,10 +89,8 @@ def read_boxes(key: str, file: Path, root: Path | None) -> list[AnnotatedImage]:
         words = [cells[name] for name in _BOX]
         if not any(words):
             continue  # an image without objects
-        try:
+        with image.object_at(where):
             if not words[4]:
-                raise ValueError
+                raise ValueError("no class")
             image.objects.append(Annotated(where, [float(word) for word in words[:4]], 0, name=words[4]))
-        except ValueError:
-            image.blame(f"has a bad object, {where}: {','.join(words)}, where four numbers and a class are allowed")
     return list(images.values())

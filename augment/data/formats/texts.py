@@ -1,6 +1,8 @@
 """Read the texts and tables that settings name."""
 
 import csv
+import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from augment.support.errors import UserError
@@ -29,6 +31,16 @@ def read_text(key: str, file: Path, allowed: str) -> str:
     except UnicodeDecodeError as error:
         why = f"is not text in UTF-8 (byte {error.start})"
     raise UserError(f"{key}: {file} {why}. Allowed: {allowed}.")
+
+
+def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], str]]]) -> tuple[str, ...]:
+    """Return what is missing, a message for each setting with its files and what says where one, by index, is named."""
+    found = []
+    for key, files, where in given:
+        if absent := [index for index, file in enumerate(files) if not os.path.exists(file)]:
+            first, more = files[absent[0]], f" (and {len(absent) - 1:,} more)" if len(absent) > 1 else ""
+            found.append(f"{key}: there is no {first}{more}, {where(absent[0])}.{near_file(first)}")
+    return tuple(found)
 
 
 def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[Row]:

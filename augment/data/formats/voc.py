@@ -5,7 +5,6 @@ Format: host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc. Edges of boxes count pi
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,29 +21,16 @@ CLASSES = (
     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
 
-_MOST = 2**24  # bytes of a file
 
-
-@dataclass(frozen=True)
-class VocFolders:
-    """The folders of a data set."""
-
-    root: Path
-    images: str = "JPEGImages"
-    annotations: str = "Annotations"
-
-
-def list_names(folders: VocFolders, kind: str, split: str | None) -> list[str]:
-    """Return the names in ImageSets/<kind>/<split>.txt; without a split, those of all annotations.
+def list_names(file: Path) -> list[str]:
+    """Return the names in a list of ImageSets, or of all annotations in a folder.
 
     Raises:
         UserError: there is no such file, or it is empty.
     """
-    if split is None:
-        file = folders.root / folders.annotations
+    if file.is_dir():
         names = sorted(found.stem for found in file.glob("*.xml"))
     else:
-        file = folders.root / "ImageSets" / kind / f"{split}.txt"
         lines = read_text("data.root", file, "a name of an image per line").splitlines()
         names = [line.split()[0] for line in lines if line.strip()]  # some lists have 1 or -1 after the name
     if not names:
@@ -52,40 +38,31 @@ def list_names(folders: VocFolders, kind: str, split: str | None) -> list[str]:
     return names
 
 
-def find_masks(folders: VocFolders, names: Sequence[str]) -> Pairs:
+def find_masks(images: Path, masks: Path, names: Sequence[str]) -> Pairs:
     """Return the images of some names with their masks."""
-    found = Pairs(folders.root / "SegmentationClass", [])
-    for name in names:
-        image, mask = _image(folders, name), found.where / f"{name}.png"
-        found.files.append(image)
-        if mask.exists():
-            found.masks[image] = mask
-        else:
-            found.faults[image] = f"has no mask: there is no {mask}"
-    return found
+    found = ((_image(images, name), masks / f"{name}.png") for name in names)
+    return {image: mask if mask.exists() else f"has no mask: there is no {mask}" for image, mask in found}
 
 
-def _image(folders: VocFolders, name: str) -> Path:
-    """Return the image of a name, mostly a JPEG."""
-    found = [folders.root / folders.images / f"{name}{ending}" for ending in (".jpg", *sorted(EXTENSIONS))]
+def _image(folder: Path, name: str) -> Path:
+    found = [folder / f"{name}{ending}" for ending in (".jpg", *sorted(EXTENSIONS))]
     return next((file for file in found if file.exists()), found[0])
 
 
-def read_image(folders: VocFolders, number: int, name: str) -> AnnotatedImage:
+def read_image(images: Path, annotations: Path, number: int, name: str) -> AnnotatedImage:
     """Return the image of a number and a name with its objects, whose labels are 0."""
-    file = folders.root / folders.annotations / f"{name}.xml"
-    image = AnnotatedImage(_image(folders, name), str(file), image_id=number)
+    file = annotations / f"{name}.xml"
+    image = AnnotatedImage(_image(images, name), str(file), image_id=number)
     try:
         content = require_file(file).read_bytes()
-        if len(content) > _MOST:
-            raise ValueError(f"{len(content):,} bytes, more than {_MOST:,}")
         if b"\0" in content or re.search(rb"<!\s*(DOCTYPE|ENTITY)", content, re.IGNORECASE):
             raise ValueError("declarations of entities, or UTF-16, which are not allowed")
         tree = ElementTree.fromstring(content)
         size = [int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width")]
         image.size = (size[0], size[1]) if all(size) else None  # some programs write 0
         for index, found in enumerate(tree.findall("object"), 1):
-            image.objects.append(_object(found, f"object {index} of {file}"))
+            with image.object_at(where := f"object {index} of {file}"):
+                image.objects.append(_object(found, where))
     except FileNotFoundError:
         image.blame(f"has no {file}")
     except (OSError, ValueError, ElementTree.ParseError) as error:
@@ -94,12 +71,9 @@ def read_image(folders: VocFolders, number: int, name: str) -> AnnotatedImage:
 
 
 def _object(found: ElementTree.Element, where: str) -> Annotated:
-    edges = [found.findtext(f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax")]
-    try:
-        left, top, right, bottom = (float(edge or "") for edge in edges)
-    except ValueError:
-        raise ValueError(f"{where} has the edges {edges}") from None
+    edges = (found.findtext(f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax"))
+    left, top, right, bottom = (float(edge or "nan") for edge in edges)
     name, difficult = ((found.findtext(key) or "").strip() for key in ("name", "difficult"))
     if not name:
-        raise ValueError(f"{where} has no name")
+        raise ValueError("no name")
     return Annotated(where, (left - 1, top - 1, right, bottom), 0, difficult=difficult == "1", name=name)

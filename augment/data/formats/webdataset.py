@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.records import Record, RecordFile
 from augment.data.targets.names import Label
-from augment.support.errors import UserError, first_line, nearest
+from augment.support.errors import UserError, first_line, suggest
 
 _BLOCK = 512  # bytes, of which tar is made
 # The files of a sample by their ending.
@@ -36,10 +36,8 @@ def read_shard(
         UserError: it is not a complete tar file, or a sample lacks image or label.
     """
     with file.path.open("rb") as stream:
-        read, samples = _label_reader(stream, label, targets), _samples(stream, file.size)
-        if not samples:
-            raise UserError("holds no images.")
-        for key, members in samples.items():
+        read = _label_reader(stream, label, targets)
+        for key, members in _samples(stream).items():
             image = _image(key, members)
             labels = read(image.name, members)
             if numbers:
@@ -59,7 +57,7 @@ def _image(key: str, members: Members) -> tarfile.TarInfo:
     return members[found[0]]
 
 
-def _samples(stream: BinaryIO, size: int) -> dict[str, Members]:
+def _samples(stream: BinaryIO) -> dict[str, Members]:
     """Return the members of a shard by key, which is the name up to its first dot, and ending."""
     samples: dict[str, Members] = {}
     last = "nothing"
@@ -76,17 +74,10 @@ def _samples(stream: BinaryIO, size: int) -> dict[str, Members]:
                 endings[ending.lower()] = member
                 last = member.name
     except tarfile.TarError as error:
-        why = f"is not a tar file, or compressed ({first_line(error)})"
-        if "unexpected end" in str(error):
-            why = "is cut short: a file in it is longer than the rest of it"
-        elif size < _BLOCK:
-            why = f"is not a tar file, or cut short within its first {_BLOCK} bytes"
-        raise UserError(f"{why}.") from None
+        raise UserError(f"is not a tar file, compressed, or cut short ({first_line(error)}).") from None
     stream.seek(archive.offset)
-    end = stream.read(_BLOCK)
-    if len(end) < _BLOCK or any(end):
-        what = "is cut short" if len(end) < _BLOCK else "is damaged"
-        raise UserError(f"{what}: after {last} come neither another file nor the mark of the end.")
+    if stream.read(_BLOCK) != bytes(_BLOCK):
+        raise UserError(f"is cut short or damaged: after {last} come neither another file nor the mark of the end.")
     return samples
 
 
@@ -104,47 +95,38 @@ def _label_reader(stream: BinaryIO, label: str | None, targets: Sequence[str]) -
         for ending, path in ways:
             if ending in members:
                 member = members[ending]
-                if member.size > 2**20:
-                    raise UserError(f"{member.name}: has {member.size:,} bytes, which is not a label.")
                 stream.seek(member.offset_data)
-                content = stream.read(member.size)
+                value = _parse(stream.read(member.size), member.name, is_text=not path)
                 if not path:
-                    return [_from_text(content, member.name)]
-                found = [_field(_parse(content, member.name), name, member.name) for name in targets or (path,)]
+                    return [value]
+                found = [_field(value, name, member.name) for name in targets or (path,)]
                 return found[0] if isinstance(found[0], list) and not targets else found
-        others = {name: member.name for name, member in members.items() if member.name != image}
         wanted = " or ".join(f"{image.rpartition('/')[2].partition('.')[0]}.{ending}" for ending, _ in ways)
-        only = f", only {', '.join(others.values())}" if others else ""
-        near = nearest(ways[0][0] if targets else label or "cls", others)
-        raise UserError(f"{image} has no label: there is no {wanted}{only}. {_WHERE}.{near}")
+        only = ", ".join(member.name for member in members.values() if member.name != image) or "the image"
+        raise UserError(f"{image} has no label: there is no {wanted}, only {only}. {_WHERE}.")
 
     return read
 
 
-def _from_text(content: bytes, where: str) -> Label:
+def _parse(content: bytes, where: str, *, is_text: bool) -> Any:
+    """Return the number or the name in a text, or the value of JSON."""
     try:
         text = content.decode().strip()
-    except UnicodeDecodeError:
-        text = ""
+        if not is_text:
+            return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: is not {'text' if is_text else 'JSON'} ({error}).") from None
     if not text:
-        raise UserError(f"{where}: is not a label. Allowed: the number or the name of a class, as text.")
+        raise UserError(f"{where}: is empty. Allowed: the number or the name of a class, as text.")
     digits = text.removeprefix("-")
     return int(text[:40]) if digits.isascii() and digits.isdigit() else text
-
-
-def _parse(content: bytes, where: str) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: is not JSON ({error}).") from None
 
 
 def _field(value: Any, path: str, where: str) -> Any:
     """Return the value of a field, or of one within others, a.b."""
     for field in [path] if isinstance(value, dict) and path in value else path.split("."):
-        there = list(map(str, value)) if isinstance(value, dict) else []
+        there = value if isinstance(value, dict) else {}
         if field not in there:
-            only = f"; there is {', '.join(there)}" if there else ""
-            raise UserError(f"{where}: has no field {path}{only}. {_WHERE}.{nearest(field, there)}")
-        value = value[field]
+            raise UserError(f"{where}: has no field {path}.{suggest(field, there)} {_WHERE}.")
+        value = there[field]
     return value

@@ -5,7 +5,6 @@ outline, all in shares of the width and height of the image as it is shown. Form
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from augment.data.formats.folder import find_images
 from augment.data.formats.objects import Annotated, AnnotatedImage, Header, read_headers
 from augment.data.formats.regions import read_polygons
 from augment.data.formats.texts import read_text
-from augment.support.errors import UserError, suggest
+from augment.support.errors import UserError, nearest
 from augment.support.files import near_file
 from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
@@ -24,52 +23,40 @@ from augment.support.yaml_files import read_yaml
 _BEYOND = 0.01  # of a side, by which rounded coordinates may be outside
 
 
-@dataclass(frozen=True)
-class YoloFile:
-    """A data.yaml."""
-
-    file: Path
-    content: Mapping[str, Any]
-    names: Mapping[int, str]
-
-    def error(self, text: str) -> UserError:
-        """Return an error about the file."""
-        return UserError(f"data.root={self.file}: {text}")
-
-
-def read_yolo(file: Path) -> YoloFile:
-    """Read a data.yaml.
+def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
+    """Return the content of a data.yaml, and the names of its classes by their numbers, in their order.
 
     Raises:
         UserError: it is none.
     """
     if not file.is_file():
         raise UserError(f"data.root: there is no file {file}.{near_file(file)} Allowed: a data.yaml, or its folder.")
-    content = read_yaml(file)
-    found = YoloFile(file, content if isinstance(content, dict) else {}, {})
-    given = found.content.get("names")
+    found = read_yaml(file)
+    content = found if isinstance(found, dict) else {}
+    given = content.get("names")
     names = dict(enumerate(given)) if isinstance(given, list) else given
     if not isinstance(names, dict) or not names or not all(isinstance(number, int) for number in names):
-        raise found.error("has no 'names'. Allowed: a list of names, or a mapping from numbers to names.")
+        allowed = "a list of names, or a mapping from numbers to names"
+        raise UserError(f"data.root={file}: has no 'names'. Allowed: {allowed}.")
     names = {number: str(names[number]) for number in sorted(names)}
     if len(set(names.values())) < len(names):
-        raise found.error("has a name of a class twice. Allowed: once.")
-    if "kpt_shape" in found.content:
-        raise found.error(
-            "has kpt_shape: points of objects are not read. Allowed: boxes or outlines; data=coco has points."
-        )
-    return YoloFile(file, found.content, names)
+        raise UserError(f"data.root={file}: has a name of a class twice. Allowed: once.")
+    if "kpt_shape" in content:
+        raise UserError(f"data.root={file}: has kpt_shape, points. Allowed: boxes or outlines; data=coco has points.")
+    return content, names
 
 
-def images_of(yolo: YoloFile, split: str) -> tuple[list[AnnotatedImage], str]:
-    """Return the images of a split with their objects, and a notice if some have no file of labels.
+def images_of(
+    yaml: Path, content: Mapping[str, Any], names: Mapping[int, str], split: str
+) -> tuple[list[AnnotatedImage], str]:
+    """Return the images of a split with their objects, and a notice if some have no file of labels; see `read_yolo`.
 
     Raises:
         UserError: the split is not in data.yaml, its images are not there, or none has labels.
     """
-    files = _list_images(yolo, split)
+    files = _list_images(yaml, content, split)
     headers = read_headers(files)
-    labels = {number: label for label, number in enumerate(yolo.names, 1)}
+    labels = {number: label for label, number in enumerate(names, 1)}
     images, bare = [], 0
     for number, file in enumerate(files, 1):
         source = _labels_of(file)
@@ -80,21 +67,21 @@ def images_of(yolo: YoloFile, split: str) -> tuple[list[AnnotatedImage], str]:
         elif header := headers.get(file):  # others cannot be read, which the check reports
             _read_labels(image, source, header, labels)
     if bare == len(files):
-        raise yolo.error(f"no image of {split} has labels, such as {_labels_of(files[0])}.")
+        raise UserError(f"data.root={yaml}: no image of {split} has labels, such as {_labels_of(files[0])}.")
     what = f"{bare} of {amount(len(files), f'{split} image')} have no file of labels, so no objects"
-    return images, f"{yolo.file}: {what}" if bare else ""
+    return images, f"{yaml}: {what}" if bare else ""
 
 
-def _list_images(yolo: YoloFile, split: str) -> list[Path]:
-    given = yolo.content.get(split) or (yolo.content.get("valid") if split == "val" else None)
+def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Path]:
+    given = content.get(split) or (content.get("valid") if split == "val" else None)
     if not given:
-        raise yolo.error(f"has no '{split}'.{suggest(split, map(str, yolo.content)).partition(' Allowed')[0]}")
+        raise UserError(f"data.root={yaml}: has no '{split}'.{nearest(split, map(str, content))}")
     files: list[Path] = []
     for name in map(str, given if isinstance(given, list) else [given]):
         # Relative to `path` in data.yaml, or to its folder, which may have been moved; Roboflow writes
         # "../train/images" where it should be "train/images".
-        folder = yolo.file.parent
-        tried = [folder / str(yolo.content.get("path") or "") / name, folder / name, folder / name.removeprefix("../")]
+        folder = yaml.parent
+        tried = [folder / str(content.get("path") or "") / name, folder / name, folder / name.removeprefix("../")]
         found = next((path for path in tried if path.exists()), tried[0])
         if found.is_dir():
             files += find_images(found)
@@ -102,11 +89,10 @@ def _list_images(yolo: YoloFile, split: str) -> list[Path]:
             lines = read_text("data.root", found, "a path of an image per line").splitlines()
             files += [found.parent / line.strip() for line in lines if line.strip()]
         else:
-            raise yolo.error(
-                f"{split}: there is no {found}.{near_file(found)} Allowed: a folder of images, or a .txt list."
-            )
+            what = f"{split}: there is no {found}.{near_file(found)} Allowed: a folder of images, or a .txt list."
+            raise UserError(f"data.root={yaml}: {what}")
     if not files:
-        raise yolo.error(f"{split}: there are no images in {given}.")
+        raise UserError(f"data.root={yaml}: {split}: there are no images in {given}.")
     return files
 
 
@@ -125,18 +111,13 @@ def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Ma
         return image.blame(f"has labels that cannot be read: {error}")
     image.size = header.shown
     for number, line in enumerate(lines, 1):
-        words = line.split()
-        if not words:
-            continue
         where = f"line {number} of {source}"
-        try:
-            numbers = np.array(words[1:], np.float64) if len(words) > 1 else np.empty(0)
-            label = labels.get(int(words[0]))
-            if label is None:
-                raise ValueError(f"the class {words[0]}, which has no name")
-            image.objects.append(_object(numbers, label, where, (width, height)))
-        except ValueError as error:
-            return image.blame(f"has a bad object, {where}: {error}")
+        with image.object_at(where):
+            if words := line.split():
+                label = labels.get(int(words[0]))
+                if label is None:
+                    raise ValueError(f"the class {words[0]}, which has no name")
+                image.objects.append(_object(np.array(words[1:], np.float64), label, where, (width, height)))
     return None
 
 

@@ -147,24 +147,10 @@ def _labels(values: Sequence[object] | NDArray[Any], name: Callable[[int], str],
             raise UserError(f"the target of {name(index)} is {describe(value)}. Allowed: {ALLOWED}.")
         plain.append(found)
     kinds = set(map(type, plain))
-    if kinds <= {int, float}:
-        return Labels.of_rows(np.array(plain))
-    if np.ndarray in kinds:
-        forms = [(type(value), np.shape(value)) for value in plain]
-        if odd := next((index for index, form in enumerate(forms) if form != forms[0]), None):
-            raise UserError(
-                f"the target of {name(odd)} is of another kind, {describe(plain[odd])}, than that of "
-                f"{name(0)}, {describe(plain[0])}. Allowed: arrays (K,) of one length."
-            )
-        return Labels.of_rows(np.array(plain))
-    labels = [value if isinstance(value, list) else [value] for value in plain if not isinstance(value, np.ndarray)]
-    fractions = any(isinstance(label, float) for some in labels for label in some)
-    text = next((index for index, some in enumerate(labels) if any(isinstance(label, str) for label in some)), None)
-    if numbers and text is not None:
-        raise UserError(f"{name(text)} has the target {labels[text]}. Allowed: as many numbers each.")
-    if (numbers or fractions) and text is None and len(set(map(len, labels))) == 1 and labels[0]:
-        return Labels.of_rows(np.array(labels))
-    return pack(labels, name)
+    packed = pack([value if isinstance(value, list) else np.atleast_1d(value).tolist() for value in plain], name)
+    # A list of numbers is a row, too, if these are to be predicted.
+    predicted = numbers or (packed.values.dtype.kind == "f" and len(np.unique(packed.counts)) == 1)
+    return replace(packed, rows=np.ndarray in kinds or kinds <= {int, float} or predicted)
 
 
 def _plain(value: object) -> Plain | None:

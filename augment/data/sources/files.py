@@ -1,18 +1,20 @@
 """The sources whose images are files of their own."""
 
-import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from augment.data.dataset import Dataset, ImageRef
-from augment.data.formats.filelist import SEPARATORS, Line, Lines, read_list
+from augment.data.formats.filelist import SEPARATORS, Lines, read_list
 from augment.data.formats.folder import EXTENSIONS, has_only, scan_flat, scan_folder
+from augment.data.formats.texts import describe_absent
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.targets.interpretation import make_list_dataset
 from augment.params import Text, Texts, setting
 from augment.support.errors import UserError
-from augment.support.files import expanded, near_file
+from augment.support.files import expanded
+
+_PATHS = " Paths are relative to data.root, or the list's folder; blanks in them need quotes, and / separates folders."
 
 
 @source("folder")
@@ -46,10 +48,10 @@ class Folder(CheckedSource):
         return not self.train_dir and has_only(expanded(self.root), self.val_dir or "val")
 
     @property
-    def given_val(self) -> tuple[str, str] | None:
+    def given_val(self) -> str:
         """The folder of val beside that of train."""
         train, val = (expanded(self.root) / name for name in (self.train_dir or "train", self.val_dir or "val"))
-        return (str(val), f"data.root={train}") if train.is_dir() and val.is_dir() else None
+        return str(val) if train.is_dir() and val.is_dir() else ""
 
     def load_train(self) -> Dataset:
         """Load the folder, and val if there is one; images need no classes, as self-supervised training has none."""
@@ -85,9 +87,9 @@ class FileList(CheckedSource, LabeledSource):
             read_list(key, expanded(file), image=self.image, label=self.label, targets=self.targets)
             for key, file in self.given().items()
         ]
-        folders = [lines.file.parent if self.root is None else expanded(self.root) for lines in lists]
-        files = [_files(*pair) for pair in zip(lists, folders, strict=True)]
-        problems = () if self.skip_bad else tuple(filter(None, map(_missing, lists, files, folders)))
+        files = [_files(lines, self.root) for lines in lists]
+        known = [(of.key, found, of.describe) for of, found in zip(lists, files, strict=True)]
+        problems = () if self.skip_bad else tuple(f"{problem}{_PATHS}" for problem in describe_absent(known))
         try:
             return replace(make_list_dataset(lists, files, options), problems=problems)
         except UserError as error:
@@ -100,16 +102,16 @@ class FileList(CheckedSource, LabeledSource):
         if file.suffix.lower() not in SEPARATORS:
             return None
         lines = read_list("data.train", file, image=self.image, label=name, targets=(), label_key="data.group")
-        folder = file.parent if self.root is None else expanded(self.root)
         groups: dict[ImageRef, Hashable] = {}
-        for file, line in zip(_files(lines, folder), lines.lines, strict=True):
+        for file, line in zip(_files(lines, self.root), lines.lines, strict=True):
             if groups.setdefault(file, line.words) != line.words:
                 raise lines.error(line, f"{line.path} is in another group above. Allowed: one group for each image.")
         return groups
 
 
-def _files(lines: Lines, folder: Path) -> tuple[Path, ...]:
+def _files(lines: Lines, root: str | None) -> tuple[Path, ...]:
     """Return the files that a list names; names without an ending, such as ids, are completed if one file has it."""
+    folder = lines.file.parent if root is None else expanded(root)
     files = [folder / line.path for line in lines.lines]
     bare = [file for file in files if file.suffix.lower() not in EXTENSIONS and not file.exists()]
     named: dict[Path, list[Path]] = {}
@@ -118,28 +120,3 @@ def _files(lines: Lines, folder: Path) -> tuple[Path, ...]:
             if file.suffix.lower() in EXTENSIONS:
                 named.setdefault(file.with_suffix(""), []).append(file)
     return tuple(found[0] if len(found := named.get(file, [])) == 1 else file for file in files)
-
-
-def _missing(lines: Lines, files: Sequence[Path], folder: Path) -> str:
-    """Return the message that images of a list are missing, with a suggestion for the first one; empty if none is."""
-    missing = [index for index, file in enumerate(files) if not os.path.exists(file)]
-    if not missing:
-        return ""
-    line, more = lines.lines[missing[0]], f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-    found = f"there is no {files[missing[0]]}{more}.{_meant(lines, line, folder)}"
-    return str(lines.error(line, f"{found} Paths are relative to data.root, or the list's folder."))
-
-
-def _meant(lines: Lines, line: Line, folder: Path) -> str:
-    """Return the end of the message that an image is missing: a suggestion for its path."""
-    if (slashes := line.path.replace("\\", "/")) != line.path and (folder / slashes).exists():
-        return f" Did you mean {folder / slashes}? Folders are separated by /."
-    if lines.file.suffix.lower() not in SEPARATORS:
-        for count in range(1, len(line.words) + 1):
-            longer = " ".join((line.path, *line.words[:count]))
-            if (folder / longer).exists():
-                return f" Did you mean '{longer}'? A path with blanks is put in quotes."
-    for inner in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if inner.is_dir() and _files(replace(lines, lines=(line,)), inner)[0].exists():
-            return f" Did you mean data.root={inner}?"
-    return near_file(folder / line.path)

@@ -58,17 +58,16 @@ def prepare_archive(archive: Archive, directory: Path) -> Path:
         UserError: the archive cannot be downloaded, its checksum differs, or it does not hold a data set.
     """
     folder = archive.folder(directory)
-    if _holds_splits(folder):
-        return folder
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.parent / f".{folder.name}.lock"):  # it is kept: removing it would be a race
-            if folder.exists() and not _holds_splits(folder):
-                raise UserError(f"{folder} has no folders train and val in it; remove it to have it made again.")
-            if not folder.exists():
-                _unpack(_downloaded(archive, folder.parent), folder)
-    except OSError as error:  # of the disk: those of the network and the archive are `UserError` already
-        raise UserError(f"{error.filename or directory}: {error.strerror or error}, while making {folder}.") from error
+    if not _holds_splits(folder):
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with locked(folder.parent / f".{folder.name}.lock"):  # it is kept: removing it would be a race
+                if folder.exists() and not _holds_splits(folder):
+                    raise UserError(f"{folder} has no folders train and val in it; remove it to have it made again.")
+                if not folder.exists():
+                    _unpack(_downloaded(archive, folder.parent), folder)
+        except OSError as error:  # of the disk: those of the network and the archive are `UserError` already
+            raise UserError(f"{error.filename or folder}: {error.strerror or error}, while making {folder}.") from error
     return folder
 
 

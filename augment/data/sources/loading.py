@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from augment.data.check import Problem, examine_files, group_copies, leave_out
+from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import DATA_DIR, Dataset, Split, check_dataset, known_of
 from augment.data.faults import CONVERT
 from augment.data.images import name_of, portable_name
@@ -47,8 +47,9 @@ def describe_missing(dataset: Dataset, *, only_val: bool = False) -> list[str]:
         background = (0,) if dataset.classes[0] == BACKGROUND else ()
         absent = [known for index, known in enumerate(dataset.classes) if index not in (*some, *background)]
         if absent:
-            of, have = amount(len(dataset.classes) - len(background), dataset.noun), plural(len(absent), "has", "have")
-            notices.append(f"{len(absent)} of {of} {have} no image in {name}: {list_some(absent)}.")
+            of, have = len(dataset.classes) - len(background), plural(len(absent), "has", "have")
+            what = f"{len(absent)} of {amount(of, dataset.kind.noun)} {have}"
+            notices.append(f"{what} no image in {name}: {list_some(absent)}.")
             if absent == ["0"] and name == "train":
                 notices[-1] += " Do labels begin at 1? Then set data.label_offset=1."
     return notices
@@ -66,14 +67,13 @@ def describe_left_out(split: Split, name: str) -> str:
 def describe_foreign(dataset: Dataset) -> str:
     """Describe the images in formats that DALI does not decode, which are left out; empty if there are none."""
     splits = (dataset.train, dataset.val)
-    files = [file for split in splits for file, _ in split.foreign]
+    files = [file for split in splits for file in split.foreign]
     if not files:
         return ""
     endings = Counter(file.suffix.lower() for file in files).most_common()
     kinds = ", ".join(f"{count:,} {ending}" for ending, count in endings)
     part = f"{len(files):,} of {amount(len(files) + sum(map(len, splits)), 'image')}"
-    are, formats = plural(len(files), "is", "are"), plural(len(files), "its format", "their formats")
-    return f"{part} {are} left out, because DALI does not decode {formats}: {kinds}, such as {files[0]}; {CONVERT}"
+    return f"left out {part}, which DALI does not decode: {kinds}, such as {files[0]}; {CONVERT}"
 
 
 def describe_copies(dataset: Dataset) -> str:
@@ -91,38 +91,13 @@ def describe_copies(dataset: Dataset) -> str:
 LeftOut = tuple[frozenset[str], frozenset[str]]
 
 
-class LoadedData:
-    """The data sets that this process has loaded, once for all jobs of a sweep, and the parts that were selected."""
-
-    def __init__(self) -> None:
-        self._whole: dict[tuple[Source, Path, bool], Dataset] = {}
-        self._parts: dict[tuple[Source, Path, bool, LeftOut | None], Dataset] = {}
-
-    def get(self, source: Source, left_out: LeftOut | None, *, needs_val: bool) -> Dataset:
-        """Return a data set, see `load_dataset`; what is noticed is logged the first time."""
-        folder = Path.cwd()
-        if (key := (whole(source), folder, needs_val)) not in self._whole:
-            self._whole[key] = _logged(_load(key[0], needs_val=needs_val))
-        every = self._whole[key]
-        if left_out == tuple(
-            frozenset(portable_name(image.file) for image in split.left_out) for split in (every.train, every.val)
-        ):
-            left_out = None
-        if (part := (source, folder, needs_val, left_out)) not in self._parts:
-            self._parts[part] = _logged(_choose(source, every, left_out), every)
-        return self._parts[part]
-
-    def forget(self) -> None:
-        """Forget them: a notebook lives long, and files and code change."""
-        self._whole.clear()
-        self._parts.clear()
-
-
-LOADED = LoadedData()
+# The data sets that this process has loaded, once for all jobs of a sweep, and the parts that were selected. They are
+# forgotten by `LOADED.clear()`: a notebook lives long, and files and code change.
+LOADED: dict[tuple[object, ...], Dataset] = {}
 
 
 def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: bool = True) -> Dataset:
-    """Load a source's data set, once per process and current folder.
+    """Load a source's data set, once per process and current folder; what is noticed is logged the first time.
 
     Val is cut from train first, then the fraction is taken; classes are balanced last. `left_out` is what the check
     left out in the run to resume; None: what it leaves out now. If val may be and is missing, that of the data set is
@@ -132,7 +107,18 @@ def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: 
         UserError: the data cannot be used or obtained, an image cannot be decoded and `skip_bad` is false, or the
             classes cannot be cut or balanced as requested.
     """
-    return LOADED.get(source, left_out, needs_val=needs_val)
+    of_all, folder = whole(source), Path.cwd()
+    if (key := (of_all, folder, needs_val)) not in LOADED:
+        LOADED[key] = every = _load(of_all, needs_val=needs_val)
+        log_notices(every.notices)
+    every = LOADED[key]
+    splits = (every.train, every.val)
+    if left_out == tuple(frozenset(portable_name(image.file) for image in split.left_out) for split in splits):
+        left_out = None
+    if (part := (source, folder, needs_val, left_out)) not in LOADED:
+        LOADED[part] = chosen = _choose(source, every, left_out)
+        log_notices(chosen.notices[len(every.notices) :])
+    return LOADED[part]
 
 
 def select(source: Source, dataset: Dataset) -> Dataset:
@@ -149,7 +135,6 @@ def select(source: Source, dataset: Dataset) -> Dataset:
 
 
 def _load(source: Source, *, needs_val: bool) -> Dataset:
-    """List and check all images."""
     listed = needs_val and not source.cuts_val
     if listed and isinstance(source, ListedSource) and source.val is None:
         raise UserError(VAL_MISSING)
@@ -167,11 +152,10 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
     skip_bad, names = getattr(source, "skip_bad", False), source.must_check(dataset)
     images = (dataset.train.files if "train" in names else ()) + (dataset.val.files if "val" in names else ())
     found, digests = examine_files(images, cache=cache)
-    reasons = {**dataset.faults, **{problem.file: problem.reason for problem in found}}
+    reasons = {**dataset.faults, **found}
     for name in ("train", "val"):
         split, called = getattr(dataset, name), "val" if source.only_val else name
-        problems = [Problem(split.files[index], reason) for index, reason in known_of(split.files, reasons).items()]
-        split = leave_out(split, called, problems, skip_bad=skip_bad)
+        split = leave_out(split, called, reasons, skip_bad=skip_bad)
         if name in names:
             split = replace(split, max_bad=getattr(source, "max_bad", 0) if skip_bad else 0)
         dataset = replace(dataset, train=split) if name == "train" else replace(dataset, val=split)
@@ -184,11 +168,7 @@ def _choose(source: Source, dataset: Dataset, left_out: LeftOut | None) -> Datas
     if left_out is not None:
         train, val = map(as_left_out, (dataset.train, dataset.val), left_out)
         dataset = replace(dataset, train=train, val=val)
-    dataset.kind.check_balance(source.balance)
+    if source.balance not in (allowed := dataset.kind.balances):
+        what = f"data.balance={source.balance}: images have {dataset.kind.units}"
+        raise UserError(f"{what}. Allowed: {', '.join(allowed)}.")
     return balanced(select(source, dataset), source.balance, source.split_seed)
-
-
-def _logged(dataset: Dataset, before: Dataset | None = None) -> Dataset:
-    """Log what was noticed of a data set, except for what it has from another one."""
-    log_notices(dataset.notices[len(before.notices) if before else 0 :])
-    return dataset

@@ -33,12 +33,8 @@ class Arrays(LabeledSource):
 
     def load(self) -> Dataset:
         """Map the arrays."""
-        options, given = self.target_options(), self.given()
-        learned, *scored = (expanded(file).resolve() for file in given.values())
-        note = f"data.val: {learned} is data.train, too: the model is validated on what it learns"
-        targets = {"data.train": self.train_targets, "data.val": self.val_targets}
-        found = make_dataset([_split(key, file, targets[key]) for key, file in given.items()], options)
-        return found.noting(note if learned in scored else "")
+        options, targets = self.target_options(), {"data.train": self.train_targets, "data.val": self.val_targets}
+        return make_dataset([_split(key, file, targets[key]) for key, file in self.given().items()], options)
 
     def must_check(self, dataset: Dataset) -> Collection[str]:
         """Return all splits if val is cut from train, to keep copies on one side."""
@@ -107,7 +103,6 @@ def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
 
 @lru_cache(64)
 def _mapped(file: RecordFile) -> NDArray[Any]:
-    """Return an array, mapped."""
     return np.asarray(np.load(file.path, mmap_mode="r"))  # indexing a memmap costs ten times as much
 
 
@@ -116,8 +111,5 @@ def _open(file: Path, what: str) -> NDArray[Any]:
         raise UserError(f"{what}: there is no file {file}.{near_file(file)} Allowed: one .npy file.")
     try:
         return np.asarray(np.lib.format.open_memmap(file, mode="r"))
-    except OSError as error:
-        raise UserError(f"{what}: cannot be read: {error.strerror or error}.") from None
-    except (ValueError, OverflowError) as error:
-        why = f"is not a .npy file of numbers that can be read ({first_line(error).rstrip('.')})"
-        raise UserError(f"{what}: {why}.") from None
+    except (OSError, ValueError, OverflowError) as error:
+        raise UserError(f"{what}: is not a .npy file of numbers that can be read ({first_line(error)}).") from None

@@ -7,19 +7,13 @@ from typing import ClassVar
 
 from augment.data.dataset import Dataset
 from augment.data.formats import coco, voc, yolo
-from augment.data.formats.masks import Pixels, find_pairs, read_masks, read_palette
-from augment.data.formats.objects import (
-    AnnotatedImage,
-    Wanted,
-    flip_pairs_of,
-    label,
-    make_objects,
-    missing,
-    named_pairs,
-)
+from augment.data.formats.masks import find_pairs, read_masks, read_palette
+from augment.data.formats.objects import AnnotatedImage, Wanted, flip_pairs_of, label, make_objects, named_pairs
 from augment.data.formats.tables import point_names, read_boxes, read_points
+from augment.data.formats.texts import describe_absent
 from augment.data.sources.registry import CheckedSource, ListedSource, source
 from augment.data.targets.boxes import BACKGROUND
+from augment.data.targets.masks import MaskFile
 from augment.data.targets.names import read_names
 from augment.data.targets.spatial import IGNORE
 from augment.params import Choice, Count, Flag, Param, Text, setting
@@ -38,7 +32,11 @@ class _Annotations(CheckedSource, ListedSource):
 
     def _dataset(self, names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) -> Dataset:
         """Return the data set; images that are missing are a problem, unless bad ones are left out."""
-        return make_objects(names, splits, wanted, problems=() if self.skip_bad else missing(self.given(), splits))
+        given = (
+            (key, [image.file for image in images], [image.where for image in images].__getitem__)
+            for key, images in zip(self.given(), splits, strict=True)
+        )
+        return make_objects(names, splits, wanted, problems=() if self.skip_bad else describe_absent(given))
 
 
 @source("coco")
@@ -81,11 +79,12 @@ class Yolo(CheckedSource):
     def load(self) -> Dataset:
         """Read the labels of all images."""
         root = expanded(self.root)
-        file = yolo.read_yolo(root / "data.yaml" if root.is_dir() else root)
-        has_val = not self.cuts_val and bool(file.content.get("val") or file.content.get("valid"))
+        file = root / "data.yaml" if root.is_dir() else root
+        content, classes = yolo.read_yolo(file)
+        has_val = not self.cuts_val and bool(content.get("val") or content.get("valid"))
         names = ["val"] if self.only_val else ["train", "val"] if has_val else ["train"]
-        splits, notices = zip(*(yolo.images_of(file, name) for name in names), strict=True)
-        return make_objects(tuple(file.names.values()), splits, Wanted(self.task, self.instances)).noting(*notices)
+        splits, notices = zip(*(yolo.images_of(file, content, classes, name) for name in names), strict=True)
+        return make_objects(tuple(classes.values()), splits, Wanted(self.task, self.instances)).noting(*notices)
 
 
 @source("voc")
@@ -111,25 +110,26 @@ class Voc(CheckedSource):
 
     def load(self) -> Dataset:
         """Read the lists, and annotations or masks."""
-        folders = voc.VocFolders(expanded(self.root), self.images, self.annotations)
+        root = expanded(self.root)
+        images, annotations = root / self.images, root / self.annotations
         splits = [self.train] if self.val is None or self.cuts_val or self.only_val else [self.train, self.val]
-        names = [voc.list_names(folders, self._kind, split) for split in splits]
+        names = [voc.list_names(self._list(split) if split else annotations) for split in splits]
         given = read_names(self.classes) if self.classes else ()
         if self.task == "segment":
-            pixels = Pixels(given or (BACKGROUND, *voc.CLASSES))
-            return read_masks([voc.find_masks(folders, of_split) for of_split in names], pixels)
-        read = [[voc.read_image(folders, *pair) for pair in enumerate(of_split, 1)] for of_split in names]
+            found = [voc.find_masks(images, root / "SegmentationClass", some) for some in names]
+            return read_masks(found, given or (BACKGROUND, *voc.CLASSES), MaskFile(Path()))
+        read = [[voc.read_image(images, annotations, *pair) for pair in enumerate(some, 1)] for some in names]
         return make_objects(label(read, given), read, Wanted())
 
     @property
-    def given_val(self) -> tuple[str, str] | None:
+    def given_val(self) -> str:
         """The list of val, if it is there beside that of train."""
-        files = [expanded(self.root) / "ImageSets" / self._kind / f"{split}.txt" for split in (self.train, self.val)]
-        return (f"data.val={self.val}", "data.val=null") if self.val and all(file.exists() for file in files) else None
+        there = all(self._list(split or "").exists() for split in (self.train, self.val))
+        return f"data.val={self.val}" if there else ""
 
-    @property
-    def _kind(self) -> str:
-        return "Segmentation" if self.task == "segment" else "Main"
+    def _list(self, split: str) -> Path:
+        kind = "Segmentation" if self.task == "segment" else "Main"
+        return expanded(self.root) / "ImageSets" / kind / f"{split}.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,11 +139,10 @@ class Pairs(Param[tuple[tuple[str, str], ...]]):
     _phrase = "a list of pairs, such as [[left_eye,right_eye]]"
 
     def _convert(self, value: object) -> tuple[tuple[str, str], ...] | None:
-        if isinstance(value, str) or not isinstance(value, Sequence):
+        try:
+            return tuple((str(left), str(right)) for left, right in value)  # type: ignore[attr-defined]
+        except (TypeError, ValueError):
             return None
-        pairs = [tuple(pair) for pair in value if isinstance(pair, Sequence) and not isinstance(pair, str)]
-        found = tuple((str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2)
-        return found if len(found) == len(value) else None
 
 
 @source("points")
@@ -229,7 +228,7 @@ class MaskPairs(CheckedSource):
             splits = ["" if self.cuts_val and not self._has(self.train_dir) else self.train_dir]
             splits += [self.val_dir] if not self.cuts_val and self._has(self.val_dir) else []
         suffixes = (self.image_suffix or "", self.mask_suffix or "")
-        return read_masks([find_pairs(*self._folders(split), *suffixes) for split in splits], self._pixels())
+        return read_masks([find_pairs(*self._folders(split), *suffixes) for split in splits], *self._pixels())
 
     @property
     def lacks_train(self) -> bool:
@@ -237,15 +236,12 @@ class MaskPairs(CheckedSource):
         return self._has(self.val_dir) and not self._has(self.train_dir)
 
     @property
-    def given_val(self) -> tuple[str, str] | None:
+    def given_val(self) -> str:
         """The folder of val beside that of train."""
-        if not (self._has(self.train_dir) and self._has(self.val_dir)):
-            return None
-        alone = f"data.images={self.images}/{self.train_dir} data.masks={self.masks}/{self.train_dir}"
-        within = expanded(self.root) / self.train_dir
-        return str(self._folders(self.val_dir)[0]), f"data.root={within}" if within.is_dir() else alone
+        return str(self._folders(self.val_dir)[0]) if self._has(self.train_dir) and self._has(self.val_dir) else ""
 
-    def _pixels(self) -> Pixels:
+    def _pixels(self) -> tuple[tuple[str, ...], MaskFile]:
+        """Return the names of the classes, and a mask without a file."""
         if self.palette is not None:
             if self.classes is not None or self.ignore_index != 255:
                 raise UserError(
@@ -255,13 +251,12 @@ class MaskPairs(CheckedSource):
         # Pixels of 255 never count.
         labels = (IGNORE if label == self.ignore_index else label for label in range(IGNORE + 1))
         given = read_names(self.classes) if self.classes else ()
-        return Pixels(given, () if self.ignore_index == IGNORE else tuple(labels))
+        return given, MaskFile(Path(), () if self.ignore_index == IGNORE else tuple(labels))
 
     def _has(self, split: str) -> bool:
         return self._folders(split)[0].is_dir()
 
     def _folders(self, split: str) -> tuple[Path, Path]:
-        """Return the folders of the images and of the masks of a split."""
         root = expanded(self.root)
         if not root.is_dir():
             raise UserError(f"data.root={self.root}: there is no such folder.{near_file(root, folder=True)}")

@@ -71,7 +71,6 @@ class Records(CheckedSource, LabeledSource):
         return find_shards(pattern, key)
 
     def _reader(self) -> Reader:
-        """Return the function that reads a file."""
         raise NotImplementedError
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:

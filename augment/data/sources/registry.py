@@ -28,12 +28,13 @@ def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
         raise UserError(f"data.group={pattern}: {error}. Allowed: a regular expression, or a column.") from None
     if compiled.groups != 1:
         raise UserError(f"data.group={pattern}: has {compiled.groups} groups in ( ). Allowed: one.")
-    names = list(portable_names(images))
-    found = [match[1] if (match := compiled.search(name)) else None for name in names]
-    if missing := [name for name, group in zip(names, found, strict=True) if group is None]:
-        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        raise UserError(f"data.group={pattern}: is not found in {missing[0]}{more}. Allowed: what all names have.")
-    return [str(group) for group in found]
+    groups = []
+    for name in portable_names(images):
+        match = compiled.search(name)
+        if match is None or match[1] is None:
+            raise UserError(f"data.group={pattern}: is not found in {name}. Allowed: what all names have.")
+        groups.append(match[1])
+    return groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +142,9 @@ class Source:
         return False
 
     @property
-    def given_val(self) -> tuple[str, str] | None:
-        """The validation data that the settings name, and the setting that leaves them aside; None: there are none."""
-        return None
+    def given_val(self) -> str:
+        """The validation data that the settings name; empty: there are none."""
+        return ""
 
     @property
     def cuts_val(self) -> bool:
@@ -188,9 +189,9 @@ class ListedSource(Source):
     val: str | None = setting(Text(optional=True, doc="validation data; null: with val_fraction or folds"))
 
     @property
-    def given_val(self) -> tuple[str, str] | None:
+    def given_val(self) -> str:
         """What data.val names."""
-        return None if self.val is None else (f"data.val={self.val}", "data.val=null")
+        return "" if self.val is None else f"data.val={self.val}"
 
     def given(self) -> dict[str, str]:
         """Return what is to be read, by its key: data.train and, unless val is cut from it, data.val."""
@@ -290,16 +291,14 @@ def parse_data(given: object, *, needs_train: bool = True) -> Source:
     if source.folds is None and source.fold is not None:
         raise UserError(f"data.fold={source.fold}: of how many? Allowed: null, or with data.folds=K.")
     if source.folds is not None and (source.fold is None or source.fold >= source.folds):
-        wrong = f"data.fold={source.fold}: no such one of {source.folds} folds, which count from 0"
-        was = "data.fold: missing" if source.fold is None else wrong
-        raise UserError(f"{was}. Allowed: 0 to {source.folds - 1}, or -m 'data.fold=range({source.folds})' for all.")
+        allowed = f"0 to {source.folds - 1}, or -m 'data.fold=range({source.folds})' for all"
+        raise UserError(f"data.fold: {'missing' if source.fold is None else source.fold}. Allowed: {allowed}.")
     if source.folds is not None and source.val_fraction is not None:
         raise UserError(f"data.val_fraction={source.val_fraction:g}: but data.folds={source.folds}. Allowed: either.")
     if source.val_fraction is not None and source.given_val:
-        val, without = source.given_val
         raise UserError(
-            f"data.val_fraction={source.val_fraction:g}: but there is {val}, whose images would not be used. Allowed: "
-            f"null, which validates on them; or {without}, which leaves them aside."
+            f"data.val_fraction={source.val_fraction:g}: but there is {source.given_val}, whose images would not be "
+            "used. Allowed: null, which validates on them; or data.val=null, or data.root=DIR/train, without them."
         )
     return source
 

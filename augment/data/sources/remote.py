@@ -147,7 +147,6 @@ def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Pat
 
 
 def _fetch(missing: Sequence[_Shard], folder: Path, most_gb: float | None) -> None:
-    """Fetch shards, several at once."""
     from fsspec import Callback
 
     stopped, got = Event(), dict[Path, int]()

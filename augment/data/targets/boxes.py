@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,7 @@ class Boxes(SpatialKind):
     """
 
     noun, units, task, many_groups = "class", "boxes", "detect", True
-    pastes, blends = True, True
+    pastes, blends, unrepeated = True, True, "boxes"
 
     point_names: tuple[str, ...] = field(default=(), compare=False)
     flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
@@ -194,10 +194,6 @@ class Boxes(SpatialKind):
     def blank(self, names: int) -> Target:
         """Return no objects."""
         return Objects.of([], [])
-
-    def content(self, target: Any) -> Hashable:
-        """Return boxes and classes."""
-        return target.boxes.tobytes(), target.labels.tobytes()
 
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
         """Return the number of each set of classes, as for labels."""

@@ -17,7 +17,7 @@ class Classes(Kind):
     """A class for each image: its index."""
 
     noun, units, task = "class", "classes", "classify"
-    cuts_each = True
+    cuts_each, balances = True, ("none", "oversample", "weights")
 
     def read(
         self, splits: Sequence[LabeledSplit], options: TargetOptions
@@ -72,9 +72,6 @@ class Classes(Kind):
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
         """Return the classes."""
         return np.array(targets, np.int64)
-
-    def check_balance(self, how: str) -> None:
-        """Allow everything."""
 
     def loss_weights(self, targets: Sequence[Target], names: int) -> NDArray[np.float64]:
         """Return n / (k n_c), with n images, n_c of class c, and k classes that have images.

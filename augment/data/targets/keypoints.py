@@ -30,7 +30,7 @@ class Keypoints(SpatialKind):
         flip_pairs: pairs of points that are left and right of each other, such as the eyes.
     """
 
-    noun, units, task = "point", "keypoints", "keypoints"
+    noun, units, task, unrepeated = "point", "keypoints", "keypoints", "keypoints"
 
     flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.targets.names import LabeledSplit, TargetOptions
-from augment.support.errors import UserError
 from augment.support.lazy import Tensor
 
 # The target of an image, as its kind has it; hashable.
@@ -33,6 +32,8 @@ class Kind(ABC):
         follows: whether it follows the pixels of the image, see `augment.data.targets.spatial`.
         cuts_each: whether a class with several images has some on either side of a cut; else groups are cut together.
         many_groups: whether most groups have an image or two, so that a share is one of all, not of each.
+        unrepeated: what is missing where a border repeats parts of the image, as "boxes"; empty: nothing.
+        balances: the values of data.balance that it allows.
     """
 
     noun: ClassVar[str]
@@ -41,6 +42,8 @@ class Kind(ABC):
     follows: ClassVar[bool] = False
     cuts_each: ClassVar[bool] = False
     many_groups: ClassVar[bool] = False
+    unrepeated: ClassVar[str] = ""
+    balances: ClassVar[tuple[str, ...]] = ("none",)
 
     @property
     def learned(self) -> Kind:
@@ -73,7 +76,6 @@ class Kind(ABC):
         """Return a batch of targets of whole images as rows of float32, (N, K), which can be mixed."""
         raise NotImplementedError
 
-    @abstractmethod
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return a target, or a row of mixed ones, in words.
 
@@ -81,36 +83,19 @@ class Kind(ABC):
             target: a number, or a list of numbers.
             names: names of the classes, labels or numbers; may be empty.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def blank(self, names: int) -> Target:
         """Return a target for images without one."""
+        raise NotImplementedError
 
     def present(self, target: Target) -> Sequence[int]:
         """Return the classes or labels that an image has, as indices."""
         return ()
 
-    def content(self, target: Hashable) -> Hashable:
-        """Return what is equal for targets that mean the same."""
-        return target
-
-    @property
-    def unrepeated(self) -> str:
-        """What is missing where a border repeats parts of the image, as "boxes"; empty: nothing."""
-        return ""
-
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
         """Return the number of the group of each image; folds and shares have as much of each, as far as possible."""
         return np.zeros(len(targets), np.int64)
-
-    def check_balance(self, how: str) -> None:
-        """Check that `data.balance` allows this kind.
-
-        Raises:
-            UserError: it does not.
-        """
-        if how != "none":
-            raise UserError(f"data.balance={how}: images have {self.units}, not classes. Allowed: none.")
 
     def loss_weights(self, targets: Sequence[Target], names: int) -> NDArray[np.float64]:
         """Return the weights of classes or labels in the loss, (K,), with data.balance=weights."""

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from augment.data.targets.kind import Target, register
 from augment.data.targets.names import LabeledSplit, Labels, TargetOptions, as_lists, find_names
 from augment.data.targets.numbers import Rows
-from augment.support.errors import UserError
 
 # Weights are limited to this and its reciprocal: a very rare label would dominate the loss.
 MAX_LABEL_WEIGHT = 100.0
@@ -20,7 +19,7 @@ class LabelSets(Rows):
     """Labels that an image has or lacks: a row of 1 and 0; images with the same labels share their row."""
 
     noun, units, task = "label", "labels", "multilabel"
-    many_groups = True
+    many_groups, balances = True, ("none", "weights")
 
     def read(
         self, splits: Sequence[LabeledSplit], options: TargetOptions
@@ -51,12 +50,6 @@ class LabelSets(Rows):
         keys = [tuple(sorted(rarity[row].tolist())) for row in having]
         number = {labels: index for index, (_, labels) in enumerate(sorted(zip(keys, sets, strict=True)))}
         return np.array([number[labels] for labels in targets], np.int64)
-
-    def check_balance(self, how: str) -> None:
-        """Refuse to repeat images."""
-        if how == "oversample":
-            what = "images have several labels, which are repeated together"
-            raise UserError(f"data.balance=oversample: {what}. Allowed: none, weights.")
 
     def loss_weights(self, targets: Sequence[Target], names: int) -> NDArray[np.float64]:
         """Return (n - n_c) / n_c, with n images, n_c of them with label c; at most `MAX_LABEL_WEIGHT`.

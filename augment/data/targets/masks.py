@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +78,7 @@ class MaskFile:
                         f"{self.path}: a mask of mode {image.mode}.{hint} Allowed: one label a pixel, 8 bits."
                     )
                 return np.asarray(image, np.uint8)
-        except (*DECODER_ERRORS, Image.DecompressionBombError) as error:
+        except DECODER_ERRORS as error:
             raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error
 
 
@@ -140,11 +139,6 @@ class Masks(SpatialKind):
         # A pixel shows one of the parts; the others have the label of none there.
         return joined.index_add_(0, to_device({"": images}, motion.device)[""], labels - rules.fill_label)
 
-    @property
-    def unrepeated(self) -> str:
-        """Nothing: masks are repeated, too."""
-        return ""
-
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         """Draw the areas of the classes."""
         drawing.mask(np.asarray(target), names, ignore=IGNORE)
@@ -174,14 +168,6 @@ class Masks(SpatialKind):
         counts.pop(IGNORE, None)
         total = max(sum(counts.values()), 1)
         return ", ".join(f"{names[i] if names else i} {n / total:.0%}" for i, n in counts.most_common(3))
-
-    def content(self, target: Any) -> Hashable:
-        """Return a digest of the labels."""
-        try:
-            labels = target.read()
-        except UserError:  # which is reported when it is used
-            return str(target)
-        return blake2b(labels.tobytes() + bytes(str(labels.shape), "ascii"), digest_size=8).hexdigest()
 
     def blank(self, names: int) -> Target:
         """Return a mask of any size that does not count."""
@@ -242,7 +228,6 @@ def look_up(loaded: Sequence[MaskRuns], motion: BatchMotion, fill: int) -> Tenso
 
 
 def _of_colors(pixels: NDArray[np.uint8], colors: Sequence[tuple[int, int, int]], name: str) -> NDArray[np.uint8]:
-    """Return the labels of colors, (height, width, 3)."""
     codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     known = np.array(colors, np.int64) @ np.array([1 << 16, 1 << 8, 1])
     order = np.argsort(known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -120,7 +120,7 @@ class LabeledSplit:
                 values = np.array([float(word) for word in labels.words])[values]
             except ValueError:
                 what = f"{self.describe(0)}, which is a name"
-                raise UserError(f"{self.key}: {what}. Allowed with data.task=regress: numbers.") from None
+                raise UserError(f"{self.key}: {what}. Allowed with data.task=regress, data.targets: numbers.") from None
         return values.reshape(len(labels.counts), -1)
 
     def label_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
@@ -148,7 +148,7 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
 
     kinds = set(map(type, flat))
     if strange := kinds - {int, float, str, bool}:
-        slot = next(slot for slot, label in enumerate(flat) if type(label) in strange)
+        slot = [type(label) in strange for label in flat].index(True)
         allowed = "the number or the name of a class, a number to predict, or a list of them"
         raise UserError(f"{describe(slot)}. Allowed: {allowed}.")
     if str not in kinds:
@@ -159,7 +159,8 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
             raise UserError(f"{describe(large)}, which is not the number of a class.") from None
     is_text = [isinstance(label, str) for label in flat]
     if not all(is_text):
-        raise mixed(map(describe, sorted((is_text.index(True), is_text.index(False)))))
+        both = map(describe, sorted((is_text.index(True), is_text.index(False))))
+        raise UserError(f"{', and '.join(both)}. Allowed: numbers or names, not both.")
     words = sorted(set(map(str, flat)))
     indices = {word: index for index, word in enumerate(words)}
     return Labels(np.fromiter((indices[str(label)] for label in flat), np.int64, len(flat)), counts, tuple(words))
@@ -181,11 +182,6 @@ def all_rows(splits: Sequence[LabeledSplit]) -> list[NDArray[Any]]:
 def _owner(counts: NDArray[np.int64], slot: int) -> int:
     """Return the index of the image that a label belongs to, given how many each image has."""
     return int(np.searchsorted(np.cumsum(counts), slot, side="right"))
-
-
-def mixed(described: Iterable[str], key: str = "") -> UserError:
-    """Return an error about labels that are numbers and labels that are text, one of each described."""
-    return UserError(f"{key}{', and '.join(described)}. Allowed: numbers or names, not both.")
 
 
 def given_names(found: Sequence[tuple[str, ...] | None], options: TargetOptions) -> tuple[str, ...] | None:
@@ -218,7 +214,7 @@ def find_names(
     names = given_names([split.names for split in splits], options)
     first = {bool(split.labels.words): split.describe(0) for split in splits if len(split.labels.values)}
     if len(first) > 1:
-        raise mixed(first.values(), "data: ")
+        raise UserError(f"data: {', and '.join(first.values())}. Allowed: numbers or names, not both.")
     if not names and not len(train.labels.values):
         raise UserError(f"{train.key}: {train.name(0)} has no label, and no other image has one.")
     if any(split.labels.words for split in splits):
@@ -280,8 +276,7 @@ def read_names(file: str) -> tuple[str, ...]:
     allowed = "a class name per line"
     names = [line.strip() for line in read_text("data.classes", expanded(file), allowed).rstrip().splitlines()]
     if not all(names) or not names:
-        what = f"line {names.index('') + 1} is empty" if names else "is empty"
-        raise UserError(f"data.classes={file}: {what}. Allowed: {allowed}.")
+        raise UserError(f"data.classes={file}: line {[*names, ''].index('') + 1} is empty. Allowed: {allowed}.")
     if len(set(names)) < len(names):
         raise UserError(f"data.classes={file}: has '{Counter(names).most_common(1)[0][0]}' twice. Allowed: once.")
     return tuple(names)
@@ -300,7 +295,6 @@ def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
 def _by_number(
     splits: Sequence[LabeledSplit], given: tuple[str, ...] | None, offset: int, most: int
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
-    """Return the names of the classes, and the classes of each split."""
     found = []
     for split in splits:
         values = split.labels.values
@@ -313,15 +307,16 @@ def _by_number(
     if not given and count > most:
         what = f", which is not the number of a class. Allowed without data.classes: below {most + offset:,}."
         raise splits[0].label_error(found[0] == count - 1, what)
-    allowed = f"{offset} to {count - 1 + offset}" if count else f"whole numbers from {offset}"
     named = amount(count, "class has a name", "classes have names")
     why = named if given else f"the highest in train is {count - 1 + offset}"
+    allowed = f"{offset} to {count - 1 + offset}, as {why}" if count else f"whole numbers from {offset}"
     for split, indices in zip(splits, found, strict=True):
         wrong = (indices < 0) | (indices >= count)
         if wrong.any():
             hint = f" (data.label_offset={offset})." if offset else "."
             if given is not None and offset == 0 and (indices.min(), indices.max()) == (1, count):
                 hint += " Do labels begin at 1? Then set data.label_offset=1."
-            reason = f", as {why}" if count else ""
-            raise split.label_error(wrong, f", which is out of range. Allowed: {allowed}{reason}{hint}")
+            if given is None:
+                hint += " Numbers to predict need data.task=regress."
+            raise split.label_error(wrong, f", which is out of range. Allowed: {allowed}{hint}")
     return given or tuple(str(number + offset) for number in range(count)), found

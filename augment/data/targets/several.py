@@ -42,11 +42,6 @@ class Several(SpatialKind):
                 found[name] = kind.collate(own).to(motion.device, non_blocking=True)
         return found
 
-    @property
-    def unrepeated(self) -> str:
-        """What one of the kinds names."""
-        return next(filter(None, (kind.unrepeated for kind in self.kinds.values())), "")
-
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         """Draw the targets of each kind that are in the image."""
         for name, kind in self.kinds.items():
@@ -66,14 +61,6 @@ class Several(SpatialKind):
     def fault(self, targets: Sequence[object], names: int) -> str:
         """Refuse them as targets of a data set."""
         return f"of several kinds, {', '.join(self.kinds)}. Allowed: one kind; a Transform takes several."
-
-    def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return all of them in words."""
-        return ", ".join(f"{name}: {kind.caption(target[name], ())}" for name, kind in self.kinds.items())
-
-    def blank(self, names: int) -> Target:
-        """Return the blank target of each kind."""
-        return {name: kind.blank(names) for name, kind in self.kinds.items()}
 
 
 def _plain(value: Any) -> Any:

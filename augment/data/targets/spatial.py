@@ -125,11 +125,6 @@ class SpatialKind(Kind):
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> Any:
         """Return the targets of a batch, of (N,) of what `load` returns, as they are in the outputs."""
 
-    @property
-    def unrepeated(self) -> str:
-        """The targets: they are each in one place."""
-        return self.units
-
     @abstractmethod
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         """Draw the targets of an image, as a batch has them, on it."""

@@ -10,7 +10,7 @@ from image_bytes import encoded, half, write
 from PIL import Image, ImageFile
 
 from augment.data import faults
-from augment.data.check import Problem, check_files
+from augment.data.check import check_files
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
@@ -23,15 +23,15 @@ def test_what_never_ends_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     else:
         with socket.socket(socket.AF_UNIX) as end:
             end.bind(str(file))
-    (problem,) = check_files([file])
-    assert problem.reason.startswith("cannot be read: ")
+    (reason,) = check_files([file]).values()
+    assert reason.startswith("cannot be read: ")
 
 
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "folder.jpg").mkdir()
     (tmp_path / "link.jpg").symlink_to(tmp_path / "gone.jpg")
     names = ("missing.jpg", "folder.jpg", "link.jpg")
-    reasons = [problem.reason for problem in check_files([tmp_path / name for name in names])]
+    reasons = list(check_files([tmp_path / name for name in names]).values())
     assert [reason.split(": ")[1] for reason in reasons] == [
         "No such file or directory",
         "Is a directory",
@@ -42,9 +42,9 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
 def test_size_limit_is_inclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, "a.png", encoded("PNG"))
     monkeypatch.setattr(faults, "MAX_PIXELS", 60 * 40)
-    assert check_files([file]) == []
+    assert check_files([file]) == {}
     monkeypatch.setattr(faults, "MAX_PIXELS", 60 * 40 - 1)
-    assert check_files([file]) == [Problem(file, "claims 60 x 40 pixels; allowed are 2,399")]
+    assert check_files([file]) == {file: "claims 60 x 40 pixels; allowed are 2,399"}
 
 
 def test_global_settings_of_pillow_are_ignored_and_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +53,6 @@ def test_global_settings_of_pillow_are_ignored_and_restored(tmp_path: Path, monk
     good = write(tmp_path, "good.jpg", encoded("JPEG"))
     cut = write(tmp_path, "cut.jpg", half(encoded("JPEG")))
     filters = list(warnings.filters)
-    assert [problem.file for problem in check_files([good, cut])] == [cut]
+    assert list(check_files([good, cut])) == [cut]
     assert (ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS) == (True, 100)
     assert list(warnings.filters) == filters

@@ -7,7 +7,7 @@ import pytest
 from image_bytes import encoded, half, write
 
 from augment.data import check
-from augment.data.check import Decoder, Problem, check_files
+from augment.data.check import Decoder, check_files
 
 
 def stamp(file: Path, seconds: int) -> None:
@@ -53,7 +53,7 @@ def test_a_torn_last_write_is_ignored(tmp_path: Path, judged: list[str], lost: i
     check_files(files[:2], cache=cache)
     cache.write_bytes(cache.read_bytes()[:-lost])
     for _ in range(2):
-        assert check_files(files, cache=cache) == [Problem(file, "is empty (0 bytes)") for file in files]
+        assert check_files(files, cache=cache) == dict.fromkeys(files, "is empty (0 bytes)")
     # Without its last byte, the end of the line, the row is complete as soon as another one follows.
     assert sorted(judged) == ["0.jpg", "1.jpg", "1.jpg", "2.jpg"]
 
@@ -64,7 +64,7 @@ def test_a_cache_of_which_most_is_out_of_date_is_written_anew(tmp_path: Path) ->
     check_files([other], cache=cache)
     for seconds in range(20):
         stamp(file, seconds)
-        assert check_files([file], cache=cache) == []
+        assert check_files([file], cache=cache) == {}
     assert cache.read_bytes().count(b".jpg") < 8
     assert cache.read_bytes().count(b"1.jpg") == 1
 
@@ -75,7 +75,7 @@ def test_cached_files_are_not_opened_again(tmp_path: Path, judged: list[str]) ->
     first = check_files(files, cache=cache)
     assert sorted(judged) == ["bad.jpg", "good.jpg"]
     judged.clear()
-    assert check_files(files, cache=cache) == first == [Problem(files[1], "is empty (0 bytes)")]
+    assert check_files(files, cache=cache) == first == {files[1]: "is empty (0 bytes)"}
     assert judged == []
 
 
@@ -84,7 +84,7 @@ def test_changed_files_are_checked_again(tmp_path: Path, judged: list[str]) -> N
     files = [write(tmp_path, f"{name}.jpg", encoded("JPEG")) for name in ("same", "shorter", "newer", "gone")]
     for file in files:
         stamp(file, 1000)
-    assert check_files(files, cache=cache) == []
+    assert check_files(files, cache=cache) == {}
     judged.clear()
 
     files[1].write_bytes(half(encoded("JPEG")))
@@ -92,7 +92,7 @@ def test_changed_files_are_checked_again(tmp_path: Path, judged: list[str]) -> N
     files[2].write_bytes(bytes(len(encoded("JPEG"))))
     stamp(files[2], 1001)
     files[3].unlink()
-    assert [problem.file for problem in check_files(files, cache=cache)] == files[1:]
+    assert list(check_files(files, cache=cache)) == files[1:]
     assert sorted(judged) == ["gone.jpg", "newer.jpg", "shorter.jpg"]
 
 
@@ -114,5 +114,5 @@ def test_damaged_cache_is_ignored_and_replaced(tmp_path: Path, judged: list[str]
     state = b"0 %d" % file.stat().st_mtime_ns
     cache.write_bytes(content.replace(b"FILE", str(file).encode()).replace(b"STATE", state))
     for _ in range(2):
-        assert check_files([file], cache=cache) == [Problem(file, "is empty (0 bytes)")]
+        assert check_files([file], cache=cache) == {file: "is empty (0 bytes)"}
     assert judged == ["bad.jpg"]

@@ -24,6 +24,6 @@ def test_a_changed_file_is_checked_again(jpeg: bytes) -> None:
     assert len(load_dataset(parse_data(given)).train) == 1
     write_tar(Path("train.tar"), {"0.jpg": bytes(len(jpeg)), "0.cls": b"0"})  # at the same place, as long
     os.utime("train.tar", ns=(1, 1))
-    LOADED.forget()
+    LOADED.clear()
     with pytest.raises(UserError, match="1 of 1 train image cannot be used"):
         load_dataset(parse_data(given))

@@ -152,7 +152,7 @@ def test_the_fold_comes_first_and_then_the_fraction(monkeypatch: pytest.MonkeyPa
     ("given", "message"),
     [
         ({"folds": 3}, "data.fold: missing. Allowed: 0 to 2, or -m 'data.fold=range(3)' for all."),
-        ({"folds": 3, "fold": 3}, "data.fold=3: no such one of 3 folds, which count from 0. Allowed: 0 to 2, or -m"),
+        ({"folds": 3, "fold": 3}, "data.fold: 3. Allowed: 0 to 2, or -m"),
         ({"fold": 0}, "data.fold=0: of how many? Allowed: null, or with data.folds=K."),
         ({"folds": 1, "fold": 0}, "data.folds: 1 is not allowed. Allowed: a whole number from 2 to 1000 or null."),
         ({"fraction": 0}, "data.fraction: 0 is not allowed. Allowed: a number above 0 up to 1."),

@@ -44,7 +44,7 @@ def put_photos(root: Path) -> Path:
 
 def start(root: Path, folder: Path, hook: Hook, *overrides: str) -> list[dict[str, Any]]:
     """Run as a process of its own would; return the rows."""
-    LOADED.forget()
+    LOADED.clear()
     config = parse_config(compose(["data=folder", f"data.root={root}", *FEW, *SMALL, *RANDOM, *overrides]))
     check_config(config)
     check_resume(config)

@@ -66,7 +66,7 @@ def test_a_folder_is_scored_without_the_data_of_the_run(finished_run, images_by_
     assert main([str(finished_run), str(images_by_class), "--tta", "flip"]) == 0
     written = json.loads((finished_run / "evaluation-mine.json").read_text())
     assert (written["images"], written["tta"]) == (6, "flip")
-    assert "1 of 7 images is left out" in caplog.text
+    assert "left out 1 of 7 images" in caplog.text
     assert "tta flip" in capsys.readouterr().out
     assert main([str(finished_run), str(images_by_class), "fit.batch_size=2"]) == 0
     earlier = [json.loads(line) for line in (finished_run / "evaluations.jsonl").read_text().splitlines()][-2:]

@@ -39,7 +39,7 @@ def test_boxes_that_reach_out_are_clipped_with_a_notice() -> None:
     dataset = found({"bbox": [-5, 3, 10, 40]}, {"bbox": [20, 0, 10.5, 20]})
     assert dataset.train.targets[0].boxes.tolist() == [[0, 3, 5, 20], [20, 0, 30, 20]]
     assert (
-        "2 boxes reach out of the image and are clipped" in dataset.notices[0]
+        "2 boxes that reach out of the image: clipped" in dataset.notices[0]
     )  # one in train, one in val: half a pixel is nothing
     assert "such as annotations[0] of train.json" in dataset.notices[0]
 
@@ -118,7 +118,7 @@ def test_an_outline_that_does_not_fit_is_named(outline: object, why: str) -> Non
             {"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 1, "file_name": "1.jpg"}]},
             r"images\[1\].* id 1 of 0.jpg",
         ),
-        ({"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 2, "file_name": "0.jpg"}]}, "0.jpg is listed twice"),
+        ({"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 2, "file_name": "0.jpg"}]}, "0.jpg is listed 2 times"),
         ({"images": [{"id": 1, "file_name": "none.jpg"}]}, r"there is no none.jpg, images\[0\] of train.json"),
         ({"images": [{"id": float("inf"), "file_name": "0.jpg"}]}, r"images\[0\] is .*Allowed: with an id"),
         ({"images": [{"file_name": "0.jpg"}]}, r"images\[0\] is .*Allowed: with an id and a file_name"),
@@ -189,5 +189,5 @@ def test_folds_and_shares_keep_classes_apart_and_balance_is_refused() -> None:
         labels = [target.labels[0] for target in dataset.val.targets]
         assert (len(dataset.train), sorted(labels)) == (8, [1, 1, 2, 2])
     assert len(load("coco", train=train, val_fraction=0.34, fraction=0.5).train) == 4
-    with pytest.raises(UserError, match=r"data.balance=oversample: images have boxes, not classes. Allowed: none"):
+    with pytest.raises(UserError, match=r"data.balance=oversample: images have boxes. Allowed: none"):
         load("coco", train=train, val_fraction=0.34, balance="oversample")

@@ -91,7 +91,7 @@ def test_deleted_unpacked_images_are_unpacked_again(
         ({"image": [b"1", b"2"], "label": [0, None]}, "row 1 has no value in column 'label'"),
         (
             {"image": [{"bytes": b"1", "path": ""}, {"bytes": None, "path": "a.jpg"}], "label": [0, 0]},
-            "row 1 has no image in column 'image', only its path, a.jpg",
+            "row 1 has {'bytes': None, 'path': 'a.jpg'} in column 'image' (data.image). Allowed: bytes, or a struct",
         ),
     ],
 )

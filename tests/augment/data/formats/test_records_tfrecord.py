@@ -63,14 +63,16 @@ def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
 
 
 def test_an_image_feature_that_holds_something_else_is_refused(by_hand: Path) -> None:
-    with pytest.raises(UserError, match=r"record 0: feature 'width' \(data.image\) holds floats; allowed are bytes"):
+    with pytest.raises(
+        UserError, match=r"record 0: feature 'width' \(data.image\) holds 0 values of bytes; allowed is one"
+    ):
         index(by_hand, image="width", label="label")
 
 
 def test_two_images_in_a_record_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "two.tfrecord"
     path.write_bytes(framed(example(entry("image", bytes_feature(b"1", b"2")), entry("label", packed(b"\1")))))
-    with pytest.raises(UserError, match="holds 2 images; allowed is one"):
+    with pytest.raises(UserError, match="holds 2 values of bytes; allowed is one"):
         index(path, image="image", label="label")
 
 

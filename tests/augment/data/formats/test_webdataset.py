@@ -82,10 +82,10 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "no label": ({"b.cls": None, "b.txt": b"1"}, "b.jpg has no label: there is no b.cls or b.json, only b.txt"),
     "no image": ({"b.jpg": None, "b.gif": b"GIF"}, "sample b has no image: b.cls, b.gif"),
     "two images": ({"b.png": b"x"}, "sample b has more than one image: b.jpg, b.cls, b.png"),
-    "empty label": ({"b.cls": b" \n"}, "b.cls: is not a label"),
-    "no text": ({"b.cls": b"\xff"}, "b.cls: is not a label"),
+    "empty label": ({"b.cls": b" \n"}, "b.cls: is empty"),
+    "no text": ({"b.cls": b"\xff"}, "b.cls: is not text"),
     "no json": ({"b.cls": None, "b.json": b"{"}, "b.json: is not JSON"),
-    "no field": ({"b.cls": None, "b.json": b'{"class": 1}'}, "b.json: has no field label; there is class"),
+    "no field": ({"b.cls": None, "b.json": b'{"class": 1}'}, "b.json: has no field label. Allowed: class."),
     "list": (
         {"b.cls": None, "b.json": b'{"label": [1, null]}'},
         "b.jpg has the label None. Allowed: the number or the",

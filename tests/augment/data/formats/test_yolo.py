@@ -93,7 +93,7 @@ def test_a_bad_line_is_named_and_its_image_left_out(line: str, why: str) -> None
         (YAML.replace("[cat, dog]", "[cat, cat]"), "has a name of a class twice"),
         (YAML.replace("images/train", "images/trian"), "train: there is no set/images/trian.*Did you mean .*train"),
         (YAML.replace("train:", "trains:"), "has no 'train'. Did you mean 'trains'?"),
-        (YAML + "kpt_shape: [3, 2]\n", "has kpt_shape: points of objects are not read"),
+        (YAML + "kpt_shape: [3, 2]\n", "has kpt_shape, points. Allowed: boxes or outlines"),
     ],
 )
 def test_a_wrong_data_yaml_says_why(yaml: str, why: str) -> None:

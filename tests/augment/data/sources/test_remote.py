@@ -51,7 +51,7 @@ def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
     monkeypatch.setattr(remote, "_MARGIN", 0)
     state = Server(own_folder / "there")
     state.folder.mkdir()
-    LOADED.forget()
+    LOADED.clear()
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -125,7 +125,7 @@ def test_batches_are_those_of_local_files(source: str, server: Server, samples: 
     assert [image.name for image in fetched.train.files] == [image.name for image in local.train.files]
     for rank in (0, 1):
         assert batches(fetched.train, rank) == batches(local.train, rank)
-    LOADED.forget()
+    LOADED.clear()
     load(source, settings(server.url(names)))
     assert set(server.gets.values()) == {1}
 
@@ -135,7 +135,7 @@ def test_a_changed_object_is_fetched_again(server: Server, samples: list[Sample]
     before = load("webdataset", settings(url)).train
     write("webdataset", server.folder, "train-1", samples[:2:-1])
     server.tags["train-1.tar"] += 1
-    LOADED.forget()
+    LOADED.clear()
     after = load("webdataset", settings(url)).train
     assert server.gets == {"train-0.tar": 1, "train-1.tar": 2}
     assert left() == ["train-0.tar", "train-1.tar"]
@@ -260,7 +260,7 @@ def s3(bucket: tuple[str, Path], own_folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(remote, "_WAITS", ())
     monkeypatch.setattr(remote, "_MARGIN", 0)
-    LOADED.forget()
+    LOADED.clear()
     return bucket[1]
 
 
