@@ -46,7 +46,7 @@ def test_points_of_the_image_as_it_is_shown_are_turned_to_its_file(orientation: 
     ("header", "line", "why"),
     [
         (POINTS, "0.jpg,1,2,3,4,1,5", "line 2 of t.csv: 7 cells, but the header has 8"),
-        (POINTS, "0.jpg,1,2,3,4,1,5,x", r"0.jpg has a bad point, line 2 of t.csv: Right_eye is 5,x,, where numbers"),
+        (POINTS, "0.jpg,1,2,3,4,1,5,x", r"0.jpg has a bad object, line 2 of t.csv: Right_eye is 5,x,, where numbers"),
         (POINTS, "0.jpg,1,2,3,4,3,5,6", r"left_eye is 3,4,3, where"),
         (POINTS, "0.jpg,1,2,3,,1,5,6", r"left_eye is 3,,1, where"),
         (POINTS, "0.jpg,inf,2,3,4,1,5,6", r"nose is inf,2,, where"),
@@ -77,8 +77,8 @@ def test_boxes_are_a_line_an_object() -> None:
     ("line", "why"),
     [
         ("0.jpg,1,2,1,4,dog", "0.jpg has a bad object, line 2 of t.csv: the box .* has no area"),
-        ("0.jpg,1,2,x,4,dog", "0.jpg has a bad object, line 2 of t.csv: 1,2,x,4,dog, where four numbers and a class"),
-        ("0.jpg,1,2,3,4,", "0.jpg has a bad object, line 2 of t.csv: 1,2,3,4,, where four"),
+        ("0.jpg,1,2,x,4,dog", "0.jpg has a bad object, line 2 of t.csv: could not convert string to float: 'x'"),
+        ("0.jpg,1,2,3,4,", "0.jpg has a bad object, line 2 of t.csv: no class"),
         ("9.jpg,1,2,3,4,dog", "data.train: there is no 9.jpg, line 2 of t.csv"),
         ("0.jpg,1,2", "line 2 of t.csv: 3 cells, but the header has 6"),
     ],
