@@ -122,8 +122,10 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{title}\n")
         with tempfile.TemporaryDirectory() as folder:
             for steps, apart, contrast in compare(files, Path(folder)):
-                differences = f"mean difference {apart.mean():.2f}/255, largest {apart.max():.2f}/255"
-                sys.stdout.write(f"{amount(steps, 'step'):>8}: {differences}, detail left {contrast:.0%}\n")
+                sys.stdout.write(
+                    f"{amount(steps, 'step'):>8}: mean difference {apart.mean():.2f}/255, "
+                    f"largest {apart.max():.2f}/255, detail left {contrast:.0%}\n"
+                )
             copy, middle = _copies([files[len(files) // 2]], Path(folder)), slice(_MARGIN, -_MARGIN)
             rows = []
             for fuse, name in ((True, "fused: one warp"), (False, "step by step")):

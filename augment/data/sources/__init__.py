@@ -12,7 +12,11 @@ from augment.data.sources.registry import SOURCES, Source, parse_data, source
 __all__ = ["LOADED", "SOURCES", "LeftOut", "Source", "load_dataset", "parse_data", "source"]
 
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
-# Each source is here by the name of its class, too, as `Folder`.
-globals().update({cls.__name__: cls for cls in SOURCES.values()})
+def _import_built_in() -> None:
+    """Import the modules of this package; each source is here by the name of its class, too, as `Folder`."""
+    for module in iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+    globals().update({cls.__name__: cls for cls in SOURCES.values()})
+
+
+_import_built_in()

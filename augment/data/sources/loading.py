@@ -47,9 +47,9 @@ def describe_missing(dataset: Dataset, *, only_val: bool = False) -> list[str]:
         background = (0,) if dataset.classes[0] == BACKGROUND else ()
         absent = [known for index, known in enumerate(dataset.classes) if index not in (*some, *background)]
         if absent:
-            of, have = len(dataset.classes) - len(background), plural(len(absent), "has", "have")
-            what = f"{len(absent)} of {amount(of, dataset.kind.noun)} {have}"
-            notices.append(f"{what} no image in {name}: {list_some(absent)}.")
+            of = amount(len(dataset.classes) - len(background), dataset.kind.noun)
+            have = plural(len(absent), "has", "have")
+            notices.append(f"{len(absent)} of {of} {have} no image in {name}: {list_some(absent)}.")
             if absent == ["0"] and name == "train":
                 notices[-1] += " Do labels begin at 1? Then set data.label_offset=1."
     return notices

@@ -124,8 +124,7 @@ class Voc(CheckedSource):
     @property
     def given_val(self) -> str:
         """The list of val, if it is there beside that of train."""
-        there = all(self._list(split or "").exists() for split in (self.train, self.val))
-        return f"data.val={self.val}" if there else ""
+        return f"data.val={self.val}" if all(self._list(of or "").exists() for of in (self.train, self.val)) else ""
 
     def _list(self, split: str) -> Path:
         kind = "Segmentation" if self.task == "segment" else "Main"

@@ -100,7 +100,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_good_files_pass(tmp_path: Path, name: str) -> None:
-    assert check_files([write(tmp_path, name, GOOD[name]())]) == []
+    assert check_files([write(tmp_path, name, GOOD[name]())]) == {}
 
 
 @pytest.mark.parametrize("name", BAD)
