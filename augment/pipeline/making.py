@@ -122,9 +122,6 @@ class TargetReader:
         coming = {index: self._coming.pop(index, None) for index in indices}
         found = self._load([i for i, future in coming.items() if future is None and i not in self._kept])
         found |= {index: future.result()[index] for index, future in coming.items() if future is not None}
-        for target in found.values():
-            if isinstance(target, UnreadableError):
-                raise target
         return [found[index] if index in found else self._kept[index] for index in indices]
 
     def forget(self) -> None:
@@ -134,15 +131,14 @@ class TargetReader:
         self._coming.clear()
 
     def _load(self, indices: Sequence[int]) -> dict[int, Any]:
-        """Return the targets of some samples, or why one cannot be read."""
+        """Return the targets of some samples of a batch; an UnreadableError names one that cannot be read."""
         found = {}
         for index in indices:
             target = self._split.targets[index]
             try:
                 found[index] = self._kind.load(target)
             except (OSError, UserError) as error:
-                found[index] = UnreadableError(self._split.files[index], error)
-                continue
+                raise UnreadableError(self._split.files[index], error) from error
             if self._room > 0 and getattr(self._kind.stored(target), "kept", True):
                 self._kept[index] = found[index]
                 parts = found[index] if isinstance(found[index], tuple) else (found[index],)

@@ -66,23 +66,21 @@ class Program:
         the number of samples.
         """
         draws, size = sampler.draw(*where), self.plan.size
-        parts = []
+        parts = [np.zeros((where[2], 0), np.float32)]
         for name, stage in zip(self.names, self.stages, strict=True):
             fed, rows = stage_values(stage, draws, size, neutral=False), np.flatnonzero(stage.applied(draws))
             if stage.steps[0].op.random:
                 # Two numbers of 24 bits, as many as a float holds.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2) * 2**24)
             values = ROUTINES[name](stage, {n: value[rows] for n, value in fed.items() if n != "applied"}, size)
-            parts.append((CODES[name], rows, values, sum(value.shape[1] for value in values)))
-        programs = np.zeros((where[2], sum(2 + count for *_, count in parts)), np.float32)
-        at = 0
-        for code, rows, values, count in parts:
-            programs[rows, at] = code
-            programs[:, at + 1] = count
+            count = sum(value.shape[1] for value in values)
+            part = np.zeros((where[2], 2 + count), np.float32)
+            part[:, 1] = count
+            part[rows, 0] = CODES[name]
             if values:
-                programs[rows, at + 2 : at + 2 + count] = np.concatenate(values, axis=1)
-            at += 2 + count
-        return programs
+                part[rows, 2:] = np.concatenate(values, axis=1)
+            parts.append(part)
+        return np.hstack(parts)
 
     def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
         """Apply the stages to (N, height, width, 3) uint8 and normalize: float, or uint8 if the form is raw.

@@ -19,8 +19,6 @@ def launched() -> int:
 
 def local_rank() -> tuple[int, int]:
     """Return the number of this process among those of its machine, and their count."""
-    if launched() == 1:
-        return 0, 1
     return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
