@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +15,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Learner, Phase, configurable
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, save, to_host
 from trainer.tasks.metric import MetricsRow
-from trainer.tasks.registry import best_row, monitor_param, monitored, smaller_is_better
+from trainer.tasks.registry import best_row, monitor_param, monitored
 from trainer.tasks.task import AUTO
 
 if TYPE_CHECKING:
@@ -26,11 +25,9 @@ if TYPE_CHECKING:
 def best_of(learner: Learner) -> tuple[str, MetricsRow]:
     """Return the metric that selects the best epoch, and that epoch's row; the row is empty if there is none yet."""
     recorder = learner.find(Recorder)
-    rows = recorder.rows
-    checkpoint = next((c for c in learner.callbacks if isinstance(c, Checkpoint)), None)
-    monitor = monitored(checkpoint.monitor if checkpoint else AUTO, learner.task)
-    epoch = checkpoint.best_epoch if checkpoint else None
-    return monitor, rows[epoch] if rows and epoch is not None else best_row(rows[recorder.since :], monitor)
+    given = next((c.monitor for c in learner.callbacks if isinstance(c, Checkpoint)), AUTO)
+    monitor = monitored(given, learner.task)
+    return monitor, best_row(recorder.rows[recorder.since :], monitor)
 
 
 def best_model(learner: Learner) -> BestModel | None:
@@ -74,11 +71,7 @@ class Checkpoint(Callback):
     )
     keep: int = setting(Count(default=1, within=(0, 100), doc="older checkpoints to keep, as last.1.pt, last.2.pt ..."))
     order = Phase.SAVE
-    saves = ("best", "best_epoch", "_of")
-    best: float | None = field(default=None, init=False)
-    best_epoch: int | None = field(default=None, init=False)
     kept: BestModel | None = field(default=None, init=False)  # the best.pt of this fit, without weights
-    _of: str | None = field(default=None, init=False)  # the metric that `best` is a value of
     _saved: Position | None = field(default=None, init=False)
     _saved_at: float = field(default=0.0, init=False)  # time of the last save, in seconds
     _writing: Background[None] | None = field(default=None, init=False)
@@ -104,17 +97,11 @@ class Checkpoint(Callback):
         if not _saves(learner):
             return
         recorder, best = learner.find(Recorder), None
-        monitor = monitored(self.monitor, learner.task)
-        before = self.best_epoch is not None and self.best_epoch < recorder.since
-        if before or self._of not in (None, monitor):  # the best epoch is determined again, by scores that compare
-            self.best = self.best_epoch = None
-        self._of = monitor
-        value = recorder.rows[-1].get(monitor)
-        if value is not None and self._improves(value, smaller=smaller_is_better(monitor)):
-            self.best, self.best_epoch = value, learner.epoch
+        row, (monitor, found) = recorder.rows[-1], best_of(learner)
+        if monitor in row and found.get("epoch", learner.epoch) == learner.epoch:  # also while all scores are NaN
             best = BestModel(
                 model=learner.evaluated_state(),
-                row=dict(recorder.rows[-1]),
+                row=dict(row),
                 samples=None if recorder.samples is None else dict(vars(recorder.samples)),
                 classes=learner.classes,
                 task=learner.task.name,
@@ -131,11 +118,6 @@ class Checkpoint(Callback):
         if _saves(learner) and learner.position != self._saved:
             self._save(learner)
         self._finish_writing()
-
-    def _improves(self, value: float, *, smaller: bool) -> bool:
-        if self.best is None or math.isnan(self.best):
-            return self.best is None or not math.isnan(value)
-        return value < self.best if smaller else value > self.best
 
     def _save(self, learner: Learner, best: BestModel | None = None, *, last: bool = True) -> None:
         """Copy what is to be saved, and write it while training continues."""

@@ -21,32 +21,16 @@ from trainer.tasks.metric import PACE, Column, MetricsRow, columns_of
 _REDRAWN = 0.5  # seconds between two drawings of the table in a notebook
 
 
-class Pace(Callback):
-    """Estimates the remaining time of the fit from the time that this process has taken for its training batches.
+def seconds_left(learner: Learner) -> float | None:
+    """Return the seconds until the end of the fit, at the pace since its first training batch; None: it is too early.
 
     Validations are part of that time. The first batch, which waits for its pipeline, is left out.
     """
-
-    order = Phase.MEASURE
-
-    def __init__(self) -> None:
-        self._begun: tuple[float, int] | None = None  # when the first batch was done, and its number
-
-    def before_fit(self, learner: Learner) -> None:
-        """Forget the fit before."""
-        self._begun = None
-
-    def after_batch(self, learner: Learner) -> None:
-        """Start the clock after the first batch."""
-        if self._begun is None and learner.training:
-            self._begun = monotonic(), learner.step
-
-    def left(self, learner: Learner) -> float | None:
-        """Return the seconds until the end of the fit; None if it is too early to say."""
-        if self._begun is None or learner.step == self._begun[1]:
-            return None
-        begun, first = self._begun
-        return (monotonic() - begun) / (learner.step - first) * (learner.total_steps - 1 - learner.step)
+    first = learner.find(Recorder).first
+    if first is None or learner.step == first[1]:
+        return None
+    begun, step = first
+    return (monotonic() - begun) / (learner.step - step) * (learner.total_steps - 1 - learner.step)
 
 
 class LiveTable:
@@ -199,7 +183,7 @@ def _width(column: Column) -> int:
 
 def _left(learner: Learner) -> str:
     """Return the time until the end of the fit, "5 min 3 s left"; empty if it is not known."""
-    seconds = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
+    seconds = seconds_left(learner)
     return "" if seconds is None else f"{duration(seconds)} left"
 
 

@@ -50,7 +50,7 @@ class Recorder(Callback):
         latest: the running values when last read, with the key "images_per_second".
         val: the values of the last validation pass.
         samples: its predictions for each sample; None before the first validation of an epoch.
-        first_at: when the first training batch of this process was done, on the clock of `time.monotonic`.
+        first: when the first training batch of the fit was done, on the clock of `time.monotonic`, and its number.
         validation: what the scores of the rows from `since` on depend on, see `RunDescription`.
         since: the first epoch whose scores compare with those to come: a resumed run may validate in another way.
         steps: running values of the training passes, the oldest first; not all of them for a long run.
@@ -66,7 +66,7 @@ class Recorder(Callback):
         self.latest: MetricsRow = {}
         self.val: MetricsRow = {}
         self.samples: Samples | None = None
-        self.first_at: float | None = None
+        self.first: tuple[float, int] | None = None
         self.validation: Mapping[str, Any] = {}
         self.since = 0
         self.steps: list[StepRow] = []
@@ -83,6 +83,7 @@ class Recorder(Callback):
         if self.changed_validation(learner):
             self.since = len(self.rows)
         self.validation = dict(learner.run.validation)
+        self.first = None
         self._begun = monotonic() - (self.steps[-1].seconds if self.steps else 0.0)
         if learner.folder:
             _write(self.rows, learner.folder / METRICS_FILE)
@@ -218,8 +219,8 @@ class Recorder(Callback):
     def _read(self, learner: Learner, meter: Meter) -> MetricsRow:
         values = meter.compute()
         now = monotonic()
-        if self.first_at is None:
-            self.first_at = now
+        if self.first is None:
+            self.first = now, learner.step
         seen = learner.ranks.size * (meter.samples - self._seen)
         rate = seen / (now - self._read_at) if now > self._read_at else 0.0
         if meter.samples > self._seen:

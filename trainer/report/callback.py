@@ -14,7 +14,7 @@ from augment.support.background import Refresher
 from augment.support.errors import UserError, first_line
 from augment.support.text import printable
 from trainer.callbacks.checkpoint import best_model, best_of
-from trainer.callbacks.progress import Pace
+from trainer.callbacks.progress import seconds_left
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Phase, configurable
 from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord, write_best
@@ -46,10 +46,9 @@ class Report(Callback):
         """Write the report of the run so far in the background, if the last one is old."""
         refresher, folder = self._refresher, learner.folder
         if refresher is not None and folder is not None and learner.training and refresher.due:
-            left = next((c.left(learner) for c in learner.callbacks if isinstance(c, Pace)), None)
             run, best, done = learner.run, dict(best_of(learner)[1]), len(learner.find(Recorder).rows)
             ending = Summary(RUNNING, folder, done, best, seconds=monotonic() - run.began, name=run.name, tags=run.tags)
-            refresher.start(partial(_write, _record(learner, ending, left)))
+            refresher.start(partial(_write, _record(learner, ending, seconds_left(learner))))
 
     def after_fit(self, learner: Learner) -> None:
         """Write the report, also for an interrupted or failed fit, unless Ctrl-C was pressed a second time."""

@@ -22,6 +22,7 @@ from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.pipeline.reading import Order, Shard
 from augment.recipe.plan import Plan, build_plan
+from augment.support.nested import section_of
 from augment.support.process import return_freed_memory
 from augment.support.secrets import as_written
 from augment.support.seeds import derive_seed
@@ -33,7 +34,8 @@ from trainer.loop.resizing import StagedLoader
 from trainer.optim.optimizers import make_optimizer
 from trainer.run.config import Config
 from trainer.run.weights import start_from
-from trainer.tasks.registry import task_named
+from trainer.tasks.registry import monitored, task_named
+from trainer.tasks.task import AUTO
 
 # On a GPU, a batch of validation is up to this many times as large as one of training, up to a number of images: small
 # batches leave the GPU waiting for Python, and without gradients these still take less memory than one of training.
@@ -142,6 +144,8 @@ def make_learner(
     loss, val_loss = task.make_losses(fit, network, device, weights)
     stages = fit.full_stages(config.aug.size)
     ranks, identity = current(), loaders.val.identity
+    monitor = section_of(config.resolved["callbacks"], "checkpoint").get("monitor", AUTO)
+    validation = {"aug.val": identity["plan"], "data": identity["files"], "fit.tta": fit.tta}
     if fit.sync_batchnorm and ranks.size > 1:
         from timm.layers import convert_sync_batchnorm  # imports all of timm
 
@@ -168,7 +172,7 @@ def make_learner(
             name,
             config.run.written_tags,
             dataset.val.files,
-            validation={"aug.val": identity["plan"], "data": identity["files"], "fit.tta": fit.tta},
+            validation=validation | {"callbacks.checkpoint.monitor": monitored(monitor, task)},
             notes=notes,
             began=began or monotonic(),
         ),

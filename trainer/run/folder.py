@@ -132,7 +132,7 @@ def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
         planned=learner.epochs,
         name=learner.run.name,
         tags=learner.run.tags,
-        first_step=None if recorder.first_at is None else seconds - (monotonic() - recorder.first_at),
+        first_step=None if recorder.first is None else seconds - (monotonic() - recorder.first[0]),
         metrics=describe_metrics(learner.task),
     )
 

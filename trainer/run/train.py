@@ -22,7 +22,6 @@ from augment.support.process import keep_freed_memory
 from augment.support.reading import UnreadableError, contents
 from augment.support.signals import StopSignals
 from augment.support.text import amount
-from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.callbacks.steps import FreshStatistics, Interrupt, LossScale, ParamScheduler, Prepare, ending_of
 from trainer.loop.callback import Callback
@@ -179,7 +178,7 @@ def _fit_along(config: Config, loaders: Loaders) -> str:
 
 def _of_state(error: BaseException, config: Config, learner: Learner | None) -> BaseException:
     """Return the error that names the checkpoint if one of a resumed run was raised before its first batch was done."""
-    began = learner is not None and learner.find(Recorder).first_at is not None
+    began = learner is not None and learner.find(Recorder).first is not None
     if config.fit.resume is None or began or describe_own(error):
         return error
     try:
@@ -201,7 +200,7 @@ def _callbacks(config: Config) -> tuple[Callback, ...]:
 
 def loop_callbacks(schedules: dict[str, Schedule], plateau: tuple[int, float] | None = None) -> tuple[Callback, ...]:
     """Return the callbacks that every run has, whatever the configuration."""
-    return Recorder(), Prepare(), Pace(), ParamScheduler(schedules, plateau), Interrupt()
+    return Recorder(), Prepare(), ParamScheduler(schedules, plateau), Interrupt()
 
 
 def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console) -> None:

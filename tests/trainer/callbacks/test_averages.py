@@ -10,7 +10,7 @@ from graphed import recording
 from torch import Tensor, nn
 
 from trainer.callbacks import steps
-from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.checkpoint import Checkpoint, best_of
 from trainer.callbacks.ema import EMA
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import FreshStatistics
@@ -82,8 +82,7 @@ def test_the_values_stay_where_they_are_in_memory() -> None:
 
 def test_the_best_model_is_the_average_and_the_last_one_is_not(tmp_path: Path) -> None:
     learner, steps, validated = history(EMA(decay=0.5), Checkpoint(monitor="train_loss"), folder=tmp_path)
-    best = learner.find(Checkpoint).best_epoch
-    assert best is not None
+    best = int(best_of(learner)[1]["epoch"])
     assert_same(load(tmp_path / BEST, BestModel).model, validated[best])
     assert_same(load(tmp_path / LAST, FitState).model, steps[-1])
     assert_same(learner.evaluated_state(), validated[-1])

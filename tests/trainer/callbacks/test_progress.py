@@ -9,8 +9,8 @@ import pytest
 from fakes import make_learner, on, raises
 from rich.console import Console
 
-from trainer.callbacks import progress
-from trainer.callbacks.progress import Pace, ProgressBar
+from trainer.callbacks import progress, recorder
+from trainer.callbacks.progress import ProgressBar, seconds_left
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CancelFit, Phase
 from trainer.loop.learner import Learner
@@ -38,11 +38,11 @@ def test_the_bar_fits_80_columns_and_has_running_values_in_training_only(monkeyp
         Console(file=(text := StringIO()), width=80).print(bar._bar)
         shown[learner.training] = " ".join(re.sub("[━╸╺]", "", text.getvalue()).split())
 
-    bar, recorder, pace = ProgressBar(), Recorder(), Pace()
-    monkeypatch.setattr(pace, "left", lambda learner: 723)
+    bar, recorder = ProgressBar(), Recorder()
+    monkeypatch.setattr(progress, "seconds_left", lambda learner: 723)
     monkeypatch.setattr(Learner, "batches", lambda *_: 147)
     monkeypatch.setattr(Learner, "batches_in", lambda *_: 147)
-    make_learner(recorder, pace, bar, on("after_batch", draw, order=90), epochs=10).fit()
+    make_learner(recorder, bar, on("after_batch", draw, order=90), epochs=10).fit()
     assert shown[True] == "epoch 10/10 train 6/147 loss 0.1235 acc 0.5000 1,234 img/s 12 min 3 s left"
     assert shown[False] == "epoch 10/10 val 4/147 12 min 3 s left"
 
@@ -82,7 +82,8 @@ def test_a_notebook_shows_one_table(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds on the clock."""
     now = [0.0]
-    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    for module in (progress, recorder):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
     return now
 
 
@@ -95,9 +96,9 @@ def learner_of(clock: list[float], left: list[float | None], *others: object) ->
     def pass_time(learner: Learner) -> None:
         clock[0] += 3 if learner.training else 1
 
-    note = on("after_batch", lambda learner: left.append(learner.find(Pace).left(learner)), Phase.LAST)
+    note = on("after_batch", lambda learner: left.append(seconds_left(learner)), Phase.LAST)
     return make_learner(
-        *(Recorder(), Pace(), on("before_batch", pass_time), note, *others),  # type: ignore[arg-type]
+        *(Recorder(), on("before_batch", pass_time), note, *others),  # type: ignore[arg-type]
         epochs=3,
     )
 

@@ -22,7 +22,7 @@ from fakes import (
 from torch import Tensor, nn
 
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.progress import Pace, ProgressBar
+from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import EarlyStopping, Prepare
 from trainer.loop.callback import CANCELS, EVENTS, Callback, CancelStep, CancelTrain
@@ -150,7 +150,7 @@ def test_a_fit_without_validation(capsys: pytest.CaptureFixture[str]) -> None:
         noise_loader(),
         settings=LoopSettings(epochs=2, device="cpu"),
         optimizer=sgd,
-        callbacks=[recorder, Prepare(), Pace(), ProgressBar(), EarlyStopping(), Checkpoint()],
+        callbacks=[recorder, Prepare(), ProgressBar(), EarlyStopping(), Checkpoint()],
     )
     learner.fit()
     learner.validate()

@@ -9,7 +9,7 @@ import torch
 from fakes import assert_same, make_learner, noise_loader, on, raises, tiny_model
 from runs import read_metrics, rows_of, timeless
 
-from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.checkpoint import Checkpoint, best_of
 from trainer.callbacks.ema import EMA
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import EarlyStopping, ParamScheduler
@@ -38,7 +38,7 @@ def resumable(folder: Path | None, *callbacks: Callback, seed: int = 0, **option
 
 def outcome(learner: Learner) -> dict[str, Any]:
     """Return all that two equal fits have in common."""
-    checkpoint, recorder = learner.find(Checkpoint), learner.find(Recorder)
+    recorder = learner.find(Recorder)
     assert learner.folder is not None
     return {
         "model": learner.model.state_dict(),
@@ -48,7 +48,7 @@ def outcome(learner: Learner) -> dict[str, Any]:
         "rows": [timeless(row) for row in recorder.rows],
         "file": rows_of(learner.folder),
         "samples": vars(recorder.samples),
-        "best": (checkpoint.best, checkpoint.best_epoch),
+        "best": timeless(best_of(learner)[1]),
     }
 
 

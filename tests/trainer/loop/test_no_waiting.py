@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.plots import Plots
-from trainer.callbacks.progress import Pace, ProgressBar
+from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import FreshStatistics, GradClip, ParamScheduler
 from trainer.callbacks.tracker import TrackedRun, Tracker
@@ -109,7 +109,6 @@ def watched_learner(guard: NoWaiting, *callbacks: Callback, device: torch.device
         Checkpoint(),
         Plots(),
         ProgressBar(),
-        Pace(),
         Silent(),
         *guard.callbacks(),
         *callbacks,

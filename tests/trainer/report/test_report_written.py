@@ -14,7 +14,6 @@ from reports import Page, folder_of_a_run  # noqa: F401  (a fixture)
 from augment.support import background
 from augment.support.files import json_line
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.progress import Pace
 from trainer.callbacks.recorder import Recorder
 from trainer.callbacks.steps import Interrupt, ParamScheduler
 from trainer.loop.callback import Callback, RunDescription
@@ -61,7 +60,7 @@ def test_a_fit_in_progress_has_a_report(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(page, "write_atomically", keep)
     run = RunDescription(name="<b>mine</b>", tags=("</h1>",), began=monotonic() - 7200)
-    make_learner(Recorder(interval=0), Pace(), Checkpoint(), Report(), folder=tmp_path, run=run, epochs=8).fit()
+    make_learner(Recorder(interval=0), Checkpoint(), Report(), folder=tmp_path, run=run, epochs=8).fit()
     *progress, final = (Page(text).text for text in texts)
     assert len(progress) >= 1
     assert all("running written 20" in text.replace("</h1>", "").replace("  ", " ") for text in progress)
