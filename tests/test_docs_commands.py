@@ -64,7 +64,7 @@ def test_commands_are_valid(command: tuple[str, ...], tmp_path: Path, monkeypatc
         if is_search(section["sweeper"]):
             swept = [*request.params(section["sweeper"]), *request.swept]
             plan = Plan.of(section["sweeper"], request.fixed, swept, Path("outputs/search"), "config", check=False)
-            assert plan.search.sampler(0)
+            assert plan.sampler(0)
             return
         tokens = [*request.fixed, *request.swept]
         assert ("-m" in arguments) == (len(split_sweep(normalize(tokens))) > 1)

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
 
 class UserError(Exception):
@@ -44,6 +46,14 @@ def unknown_key(
         slip = f" Did you mean its content, without '{text}:' around it?"
     end = f"{slip} Allowed: {', '.join(sorted(allowed))}." if slip else suggest(text, allowed, others)
     return UserError(f"{f'{key}.{text}'.lstrip('.')}: unknown key.{end}")
+
+
+def import_extra(key: str, package: str, extra: str) -> Any:
+    """Import a package that `key` needs and an extra of ours installs; a UserError says how."""
+    try:
+        return import_module(package.replace("-", "_"))
+    except ImportError as error:
+        raise missing_package(key, package, extra) from error
 
 
 def missing_package(key: str, package: str | None, extra: str) -> UserError:

@@ -27,17 +27,11 @@ class Plots(Callback):
     images: int = setting(Count(default=32, within=(1, 32), doc="number of images of the batch to show"))
     main_only = True
     order = Phase.DRAW
-    _drawn: bool = field(default=True, init=False)  # whether the figure of the task is
     _first: Background[None] | None = field(default=None, init=False)
-
-    @property
-    def drawn(self) -> bool:
-        """Whether the first batch has been drawn, or an attempt has failed."""
-        return self._first is not None and self._first.done
 
     def before_fit(self, learner: Learner) -> None:
         """Forget the fit before."""
-        self._drawn, self._first = False, None
+        self._first = None
 
     def after_batch(self, learner: Learner) -> None:
         """Draw the first training batch, as it came out of the pipeline, in the background."""
@@ -50,21 +44,11 @@ class Plots(Callback):
             labels = [learner.task.caption(target, learner.classes) for target in each]
             self._first = Background(partial(_draw_first, learner.folder, learner.step + 1, images, labels))
 
-    def after_epoch(self, learner: Learner) -> None:
-        """Draw the figure after the last epoch, while the checkpoints are being written."""
-        if learner.position.epoch >= learner.epochs:
-            self._draw_last(learner)
-
     def after_fit(self, learner: Learner) -> None:
-        """Draw the figure, unless it has already been drawn."""
+        """Draw the figure of the task for the best epoch."""
         if self._first is not None:
             (self._first.result if learner.error is None else self._first.drop)()
-        self._draw_last(learner)
-
-    def _draw_last(self, learner: Learner) -> None:
-        """Draw the figure of the task for the best epoch."""
-        drawn, self._drawn = self._drawn, True
-        if drawn or learner.folder is None or not learner.folder.is_dir():
+        if learner.folder is None or not learner.folder.is_dir():
             return
         from trainer.figures.outputs import plot_outputs
 

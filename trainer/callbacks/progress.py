@@ -88,6 +88,7 @@ class ProgressBar(Callback):
             console=self.console,
             transient=True,
         )
+        self._pass = self._bar.add_task("", values="", left="")
         self._bar.start()
 
     def before_train(self, learner: Learner) -> None:
@@ -118,7 +119,7 @@ class ProgressBar(Callback):
         """Remove the bar; in a notebook, end the table with the best epoch."""
         if self._bar is not None:
             self._bar.stop()
-            self._bar = self._pass = None
+            self._bar = None
         if self._table is not None:
             monitor, best = best_of(learner)
             found = f"best {monitor} {best[monitor]:.4f} in epoch {int(best['epoch']) + 1}" if monitor in best else ""
@@ -132,11 +133,9 @@ class ProgressBar(Callback):
     def _start(self, learner: Learner, name: str, total: int, completed: int) -> None:
         if self._bar or self._table:
             self._text = f"epoch {learner.epoch + 1}/{learner.epochs} {name}"
-        if self._bar is None:
-            return
-        if self._pass is not None:
-            self._bar.remove_task(self._pass)
-        self._pass = self._bar.add_task(self._text, total=total, completed=completed, values="", left=_left(learner))
+        if self._bar is not None:
+            given = {"values": "", "left": _left(learner)}
+            self._bar.reset(self._pass, total=total, completed=completed, description=self._text, **given)
 
     def _print(self, row: MetricsRow, learner: Learner) -> None:
         columns = [(column, row.get(column.key)) for column in self._columns(learner)]

@@ -43,17 +43,6 @@ class Recorder(Callback):
         interval: seconds between two reads of the running values of the training pass.
         everything: measure all metrics of the task; else those that are always measured, and those on request that
             `LoopSettings.metrics` or a callback's `monitor` names.
-
-    Attributes:
-        metrics: what is measured besides the loss.
-        rows: a row for each finished epoch.
-        latest: the running values when last read, with the key "images_per_second".
-        val: the values of the last validation pass.
-        samples: its predictions for each sample; None before the first validation of an epoch.
-        first: when the first training batch of the fit was done, on the clock of `time.monotonic`, and its number.
-        validation: what the scores of the rows from `since` on depend on, see `RunDescription`.
-        since: the first epoch whose scores compare with those to come: a resumed run may validate in another way.
-        steps: running values of the training passes, the oldest first; not all of them for a long run.
     """
 
     order = Phase.MEASURE
@@ -61,15 +50,15 @@ class Recorder(Callback):
 
     def __init__(self, interval: float = 0.5, *, everything: bool = False) -> None:
         self.interval, self.everything = interval, everything
-        self.metrics: tuple[Metric, ...] = ()
-        self.rows: list[MetricsRow] = []
-        self.latest: MetricsRow = {}
-        self.val: MetricsRow = {}
-        self.samples: Samples | None = None
-        self.first: tuple[float, int] | None = None
-        self.validation: Mapping[str, Any] = {}
-        self.since = 0
-        self.steps: list[StepRow] = []
+        self.metrics: tuple[Metric, ...] = ()  # what is measured besides the loss
+        self.rows: list[MetricsRow] = []  # a row for each finished epoch
+        self.latest: MetricsRow = {}  # the running values when last read, with the key "images_per_second"
+        self.val: MetricsRow = {}  # the values of the last validation pass
+        self.samples: Samples | None = None  # its predictions for each sample; None before it
+        self.first: tuple[float, int] | None = None  # when the fit's first batch was done, by `monotonic`; its number
+        self.validation: Mapping[str, Any] = {}  # what scores of rows from `since` on depend on, see `RunDescription`
+        self.since = 0  # the first epoch whose scores compare: a resumed run may validate in another way
+        self.steps: list[StepRow] = []  # running values, the oldest first; not all of them for a long run
         self._train: Meter | None = None
         self._measured: Tensor | None = None
         self._loaded: dict[str, Any] | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any
@@ -20,7 +20,6 @@ from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback, CancelFit, Learner, Phase, configurable
 from trainer.optim.settings import Schedule, drops, position
-from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import monitor_param, monitored, smaller_is_better
 
 log = logging.getLogger(__name__)
@@ -206,19 +205,15 @@ class EarlyStopping(Callback):
         monitor = monitored(self.monitor, learner.task)
         if monitor not in rows[-1]:
             return
-        if self._epochs_without(rows, monitor) >= self.patience and learner.epoch + 1 < learner.epochs:
-            self.reason = f"no better {monitor} in {amount(self.patience, 'epoch')}"
-            raise CancelFit
-
-    def _epochs_without(self, rows: Sequence[MetricsRow], monitor: str) -> int:
-        """Return the number of epochs since the last improvement."""
         sign = -1.0 if smaller_is_better(monitor) else 1.0
         best, last = -math.inf, -1
         for index, row in enumerate(rows):
             # The first value counts, even the worst possible one; NaN never does.
             if sign * row.get(monitor, math.nan) > best + self.min_delta:
                 best, last = sign * row[monitor], index
-        return len(rows) - 1 - last
+        if len(rows) - 1 - last >= self.patience and learner.epoch + 1 < learner.epochs:
+            self.reason = f"no better {monitor} in {amount(self.patience, 'epoch')}"
+            raise CancelFit
 
 
 class Interrupt(Callback):

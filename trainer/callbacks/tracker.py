@@ -22,7 +22,7 @@ from augment.support.lazy import nn
 from augment.support.reading import read_object
 from augment.support.text import as_bytes, printable
 from trainer.callbacks.checkpoint import best_model, best_of
-from trainer.callbacks.plots import BATCH, REPORT, Plots
+from trainer.callbacks.plots import BATCH, REPORT
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.steps import ParamScheduler, ending_of
 from trainer.figures.images import worst_images
@@ -174,12 +174,9 @@ class Tracker(Callback):
         if learner.training:
             self._send_running(learner)
 
-    def after_train(self, learner: Learner) -> None:
-        """Send the last running values of the pass."""
-        self._send_running(learner)
-
     def after_epoch(self, learner: Learner) -> None:
-        """Send the epoch's row, and what the best epoch reached so far."""
+        """Send the last running values, the epoch's row, and what the best epoch reached so far."""
+        self._send_running(learner)
         row, (monitor, best) = _from_1(learner.find(Recorder).rows[-1]), best_of(learner)
         values = row | {f"best/{key}": value for key, value in _from_1(best).items() if key in ("epoch", monitor)}
         self._send(partial(self.log, values, learner.step + 1, int(values["epoch"])))
@@ -209,9 +206,8 @@ class Tracker(Callback):
             self._worker.add(work)
 
     def _send_batch(self, learner: Learner) -> None:
-        """Send the first batch once it has been drawn; until then, a run that continues has an old image."""
-        drawn = any(isinstance(c, Plots) and c.drawn for c in learner.callbacks)
-        if drawn and not self._batch_sent and learner.folder is not None and (learner.folder / BATCH).is_file():
+        """Send the first batch once it has been drawn."""
+        if not self._batch_sent and learner.folder is not None and (learner.folder / BATCH).is_file():
             self._batch_sent = True
             self._send(partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.step + 1))
 

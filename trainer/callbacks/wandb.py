@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import netrc
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from PIL import Image
 
@@ -132,9 +130,6 @@ def _has_account() -> bool:
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     import wandb
+    from requests.utils import get_netrc_auth  # wandb needs it
 
-    try:
-        keys = netrc.netrc(os.environ.get("NETRC"))
-    except (OSError, netrc.NetrcParseError):
-        return False
-    return any(map(keys.authenticators, (urlsplit(wandb.Settings().base_url).netloc, "api.wandb.ai")))
+    return any(map(get_netrc_auth, (wandb.Settings().base_url, "https://api.wandb.ai")))

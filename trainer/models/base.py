@@ -1,28 +1,30 @@
 """What the settings of a model are, and the registry that a model enters with one decorator."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Self, TypeVar
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from augment.params import Size, Text, setting
+from augment.support.errors import UserError, first_line
 from augment.support.lazy import Tensor, nn
 
 Channels = tuple[float, float, float]
 
+_TIMEOUT = 10  # seconds
+
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Base of the models' settings.
+    """Base of the models' settings."""
 
-    Attributes:
-        weights: the file or run whose weights training starts from, see `trainer.run.weights`.
-        task: the name of the task that needs models of this kind; empty: its networks return a vector for each image.
-        any_size: whether images of any size fit through the network, so that none has to be tried.
-    """
-
+    # The task that needs models of this kind; empty: its networks return a vector for each image
     task: ClassVar[str] = ""
-    any_size: ClassVar[bool] = False
+    any_size: ClassVar[bool] = False  # whether images of any size fit through the network, so that none has to be tried
 
     weights: str | None = setting(
         Text(
@@ -72,6 +74,8 @@ class Model:
 class Pretrained(Model):
     """Base of models whose package has weights, to start from if `pretrained` is true; `weights` take precedence."""
 
+    cache: ClassVar[str] = "HF_HOME"  # the variable that names the folder of the package's weights
+    name: str | None
     pretrained: bool
 
     @property
@@ -83,9 +87,32 @@ class Pretrained(Model):
         """Return the same model without weights to read or download."""
         return replace(self, pretrained=False, weights=None)  # type: ignore[call-arg]  # a field of subclasses
 
+    def missing(self) -> str | None:
+        """Return the address of weights that would be downloaded; empty if none would, None if the package knows."""
+        return None if self.loads else ""
+
     def downloads(self) -> str:
-        """Return "pretrained" if weights of the package are asked for, which may be in its cache."""
-        return "pretrained" if self.loads else ""
+        """Return "pretrained" if weights of the package are asked for that are not in its cache."""
+        return "" if self.missing() == "" else "pretrained"
+
+    def require_weights(self) -> None:
+        """Check that the weights are in the cache or can be downloaded, within seconds; packages try for a minute."""
+        if not (url := self.missing()):
+            return
+        try:
+            _reach(url)
+        except OSError as error:
+            raise UserError(
+                f"model.pretrained=true: the weights of {self.name} are not in the cache and cannot be downloaded "
+                f"({first_line(error).rstrip('.')}). Allowed: model.weights=FILE; {self.cache}=DIR, a cache that has "
+                f"{url}; or model.pretrained=false."
+            ) from error
+
+
+@lru_cache  # for the jobs of a sweep; only what was reached is remembered
+def _reach(url: str) -> None:
+    with suppress(HTTPError):  # the server answers
+        urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT).close()
 
 
 M = TypeVar("M", bound=type[Model])

@@ -49,7 +49,9 @@ class DetectorNetwork(nn.Module):
         """
         pixels = images.float()
         if not self.training:
-            return torch.stack([_row(found) for found in self.detector(list(pixels))])
+            found = self.detector(list(pixels))
+            rows = [torch.cat([one["boxes"], one["labels"][:, None], one["scores"][:, None]], dim=1) for one in found]
+            return torch.stack([pad(row, (0, 0, 0, DETECTIONS - len(row))) for row in rows])
         if targets is None:
             features = self.detector.backbone(pixels)
             return torch.cat([feature.flatten(1) for feature in features.values()], dim=1)
@@ -101,12 +103,6 @@ class _AsGiven(GeneralizedRCNNTransform):  # type: ignore[misc]
 
     def resize(self, image: Tensor, target: dict[str, Tensor] | None = None) -> tuple[Tensor, dict[str, Tensor] | None]:
         return image, target
-
-
-def _row(found: Mapping[str, Tensor]) -> Tensor:
-    """Return the objects of an image, (100, 6)."""
-    rows = torch.cat([found["boxes"], found["labels"][:, None], found["scores"][:, None]], dim=1)
-    return pad(rows, (0, 0, 0, DETECTIONS - len(rows)))
 
 
 def _thaw(module: nn.Module) -> None:

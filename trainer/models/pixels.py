@@ -1,11 +1,10 @@
 """Models with an output for each pixel and class, (N, classes, height, width), for segmentation."""
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, ClassVar
 
 from augment.params import Flag, Size, Text, setting
-from augment.support.errors import UserError, first_line, missing_package, suggest
+from augment.support.errors import UserError, first_line, import_extra, suggest
 from augment.support.lazy import nn
 from trainer.models.base import Channels, Pretrained, model
 from trainer.models.timm_models import Timm
@@ -46,14 +45,9 @@ class Unet(Pretrained):
         """Return those of the pretrained encoder."""
         return self._encoder.normalization() if self._encoder else None
 
-    def downloads(self) -> str:
-        """Return "pretrained" if the encoder's weights are not in the cache."""
-        return self._encoder.downloads() if self._encoder else ""
-
-    def require_weights(self) -> None:
-        """Check that the encoder's weights are in the cache or can be downloaded, within seconds."""
-        if self._encoder:
-            self._encoder.require_weights()
+    def missing(self) -> str | None:
+        """Return the address of the encoder's weights."""
+        return self._encoder.missing() if self._encoder else ""
 
     @property
     def _encoder(self) -> Timm | None:
@@ -77,7 +71,7 @@ class Smp(Pretrained):
 
     def build(self, classes: int, size: Size) -> "nn.Module":
         """Build it."""
-        smp = _smp()
+        smp = import_extra("model=smp", "segmentation-models-pytorch", "smp")
         base = smp.base.SegmentationModel
         known = [name.lower() for name, of in vars(smp).items() if isinstance(of, type) and issubclass(of, base)]
         if self.architecture.lower() not in known:
@@ -97,15 +91,10 @@ class Smp(Pretrained):
 
     def normalization(self) -> tuple[Channels, Channels] | None:
         """Return those of the pretrained encoder."""
-        if not self.loads or self.name not in (smp := _smp()).encoders.encoders:
+        if not self.loads:
+            return None
+        smp = import_extra("model=smp", "segmentation-models-pytorch", "smp")
+        if self.name not in smp.encoders.encoders:
             return None
         params = smp.encoders.get_preprocessing_params(self.name)
         return tuple(params["mean"]), tuple(params["std"])
-
-
-def _smp() -> Any:
-    """Return the module of segmentation-models-pytorch."""
-    try:
-        return import_module("segmentation_models_pytorch")
-    except ImportError as error:
-        raise missing_package("model=smp", "segmentation-models-pytorch", "smp") from error

@@ -2,9 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from inspect import signature
 from typing import Any
 
@@ -13,7 +11,6 @@ from augment.support.errors import UserError, first_line, suggest
 from augment.support.lazy import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
 
-_TIMEOUT = 10  # seconds
 _NAMES = ("model.safetensors", "pytorch_model.bin")  # of weights on the hub
 
 # Arguments of timm's models that are set elsewhere, or that would change what goes in or comes out.
@@ -92,30 +89,20 @@ class Timm(Pretrained):
         config = self._weights()
         return tuple(config.mean), tuple(config.std)
 
-    def downloads(self) -> str:
-        """Return "pretrained" if the weights are not in the cache."""
-        if not self.loads:
-            return ""
-        hub_id = self._weights().hf_hub_id
-        return "" if hub_id is not None and _is_cached(hub_id) else "pretrained"
-
-    def require_weights(self) -> None:
-        """Check that the pretrained weights are in the hub's cache or can be downloaded, within seconds.
-
-        Downloading alone would try ten times, for most of a minute, where there is no network.
-        """
+    def missing(self) -> str | None:
+        """Return the address of weights on the hub, unless they are in its cache."""
         hub_id = self._weights().hf_hub_id if self.loads else None
-        if hub_id is None:  # others are downloaded at once or not at all
-            return
-        try:
-            _reach(hub_id)
-        except Exception as error:  # the types depend on the library that the hub's client uses in its version
-            raise UserError(
-                f"model.pretrained=true: the weights of {self.name} are not in the cache and cannot be downloaded "
-                f"({first_line(error).rstrip('.')}). Allowed: model.weights=FILE, with {_NAMES[0]} of "
-                f"https://huggingface.co/{hub_id} downloaded elsewhere; HF_HOME=DIR, a cache from a machine that has "
-                "them; or model.pretrained=false."
-            ) from error
+        if hub_id is None:
+            return super().missing()
+        from huggingface_hub import hf_hub_url, try_to_load_from_cache
+
+        repository, _, tag = hub_id.partition("@")
+        known = (try_to_load_from_cache(repository, name, revision=tag or None) for name in _NAMES)
+        return (
+            ""
+            if any(isinstance(one, str) for one in known)
+            else hf_hub_url(repository, _NAMES[0], revision=tag or None)
+        )
 
     def convert(self, tensors: Mapping[str, "Tensor"], network: "nn.Module") -> Mapping[str, "Tensor"]:
         """Return the tensors as timm converts them for this model, such as position embeddings of another size."""
@@ -143,24 +130,3 @@ class Timm(Pretrained):
             raise UserError(f"model.pretrained: timm has no weights for '{self.name}'. Allowed: false.")
         if "." in self.name and self.name not in weights:
             raise UserError(f"model.name: unknown weights '{self.name}'.{suggest(self.name, weights)}")
-
-
-def _is_cached(model_id: str) -> bool:
-    """Return whether the weights of a model on the hub are in the cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    repository, _, revision = model_id.partition("@")
-    return any(isinstance(try_to_load_from_cache(repository, n, revision=revision or None), str) for n in _NAMES)
-
-
-@lru_cache  # for the jobs of a sweep; only what was reached is remembered
-def _reach(model_id: str) -> None:
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import EntryNotFoundError
-
-    if _is_cached(model_id):
-        return
-    repository, _, revision = model_id.partition("@")
-    # A server that lacks this file has the other one.
-    with suppress(EntryNotFoundError):
-        get_hf_file_metadata(hf_hub_url(repository, _NAMES[0], revision=revision or None), timeout=_TIMEOUT)

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from augment.params import Choice, Count, Flag, Number, OptionMap, Text, setting
 from augment.support.errors import UserError
 
+# A function of the position in a run, in [0, 1].
 Schedule = Callable[[float], float]
 
 
@@ -19,17 +19,22 @@ def position(step: int, total_steps: int) -> float:
 
 def constant(value: float) -> Schedule:
     """Return a schedule that is always `value`."""
-    return _Schedule(f"constant({value})", lambda at: value)
+    return lambda at: value
 
 
 def cos(start: float, end: float) -> Schedule:
     """Return half a cosine wave from `start` to `end`, flat at both (Loshchilov and Hutter, 2017, arXiv:1608.03983)."""
-    return _Schedule(f"cos({start}, {end})", lambda at: _between(start, end, (1.0 - math.cos(math.pi * at)) / 2.0))
+
+    def value(at: float) -> float:
+        weight = (1.0 - math.cos(math.pi * at)) / 2.0
+        return end if weight == 1.0 else start + (end - start) * weight  # the sum may differ by a rounding error
+
+    return value
 
 
 def exp(start: float, end: float) -> Schedule:
     """Return the exponential curve from `start` to `end`, which are positive: the same factor in every step."""
-    return _Schedule(f"exp({start}, {end})", lambda at: end if at == 1.0 else start * (end / start) ** at)
+    return lambda at: end if at == 1.0 else start * (end / start) ** at
 
 
 def one_cycle(peak: float, *, start: float, end: float, warmup: float = 0.3) -> Schedule:
@@ -37,21 +42,22 @@ def one_cycle(peak: float, *, start: float, end: float, warmup: float = 0.3) -> 
 
     After Smith and Topin (2018, arXiv:1708.07120), with the cosine of fastai in place of straight lines.
     """
-    rule = partial(_in_turn, warmup, cos(start, peak), cos(peak, end))
-    return _Schedule(f"one_cycle({peak}, start={start}, end={end}, warmup={warmup})", rule)
+    return _in_turn(warmup, cos(start, peak), cos(peak, end))
 
 
 def flat_cos(peak: float, *, end: float = 0.0, flat: float = 0.75) -> Schedule:
     """Return `peak` over the share `flat` of the run, then a cosine down to `end` (fastai's fit_flat_cos)."""
-    rule = partial(_in_turn, flat, constant(peak), cos(peak, end))
-    return _Schedule(f"flat_cos({peak}, end={end}, flat={flat})", rule)
+    return _in_turn(flat, constant(peak), cos(peak, end))
 
 
 def step(value: float, *, share: float, factor: float) -> Schedule:
     """Return `value`, times `factor` each time that another `share` of the run is over."""
-    text = f"step({value}, share={share}, factor={factor})"
     # A float may be just below the multiple that it is.
-    return _Schedule(text, lambda at: value * factor ** math.floor(at / share + 1e-9))
+    return lambda at: value * factor ** math.floor(at / share + 1e-9)
+
+
+def _in_turn(share: float, first: Schedule, second: Schedule) -> Schedule:
+    return lambda at: first(at / share) if at < share or share == 1.0 else second((at - share) / (1.0 - share))
 
 
 def drops(scores: Iterable[float], patience: int) -> int:
@@ -68,31 +74,6 @@ def drops(scores: Iterable[float], patience: int) -> int:
         elif waited >= patience and not math.isnan(score):
             count, waited = count + 1, 0
     return count
-
-
-@dataclass(frozen=True, repr=False)
-class _Schedule:
-    """A rule on [0, 1], clamped outside; prints as the call that made it."""
-
-    text: str
-    rule: Schedule = field(compare=False)
-
-    def __call__(self, position: float) -> float:
-        return self.rule(min(max(position, 0.0), 1.0))
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def _between(start: float, end: float, weight: float) -> float:
-    # start + (end - start) may differ from end by a rounding error.
-    return end if weight == 1.0 else start + (end - start) * weight
-
-
-def _in_turn(share: float, first: Schedule, second: Schedule, position: float) -> float:
-    if position < share or share == 1.0:
-        return first(position / share)
-    return second((position - share) / (1.0 - share))
 
 
 @dataclass(frozen=True, kw_only=True)

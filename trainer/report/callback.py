@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,12 @@ from augment.params import Count, setting
 from augment.support.background import Refresher
 from augment.support.errors import UserError, first_line
 from augment.support.text import printable
-from trainer.callbacks.checkpoint import best_model, best_of
+from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.progress import seconds_left
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Phase, configurable
 from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord, write_best
-from trainer.run.folder import RUNNING, Summary, summarize
+from trainer.run.folder import RUNNING, summarize
 from trainer.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ class Report(Callback):
         """Write the report of the run so far in the background, if the last one is old."""
         refresher, folder = self._refresher, learner.folder
         if refresher is not None and folder is not None and learner.training and refresher.due:
-            run, best, done = learner.run, dict(best_of(learner)[1]), len(learner.find(Recorder).rows)
-            ending = Summary(RUNNING, folder, done, best, seconds=monotonic() - run.began, name=run.name, tags=run.tags)
-            refresher.start(partial(_write, _record(learner, ending, seconds_left(learner))))
+            record = _record(learner, folder, seconds_left(learner))
+            record.ending = replace(record.ending, status=RUNNING)
+            refresher.start(partial(_write, record))
 
     def after_fit(self, learner: Learner) -> None:
         """Write the report, also for an interrupted or failed fit, unless Ctrl-C was pressed a second time."""
@@ -59,8 +60,7 @@ class Report(Callback):
         from trainer.report.page import write_record
 
         try:
-            ending = summarize(learner, learner.folder, monotonic() - learner.run.began)
-            record = _record(learner, ending)
+            record = _record(learner, learner.folder)
             from trainer.run.maps import maps_of  # imports PyTorch
 
             best = partial(best_model, learner)
@@ -83,9 +83,10 @@ def _write(record: RunRecord) -> None:
         write_record(record)
 
 
-def _record(learner: Learner, ending: Summary, left: float | None = None) -> RunRecord:
+def _record(learner: Learner, folder: Path, left: float | None = None) -> RunRecord:
     """Return a record with the measurements of the fit; neither the model nor the device is touched."""
-    recorder, run = learner.find(Recorder), RunFolder(ending.folder)
+    recorder, run = learner.find(Recorder), RunFolder(folder)
+    ending = summarize(learner, folder, monotonic() - learner.run.began)
     rows, steps = list(recorder.rows), [step._asdict() for step in recorder.steps]
     display = learner.task.display(learner.classes)
     return RunRecord(run, ending, rows, display, ending.best, steps=steps, left=left)

@@ -3,7 +3,6 @@
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from io import BytesIO
 from math import isfinite, nan
 
@@ -22,8 +21,6 @@ from trainer.report.record import RunRecord
 _FAINT = "0.75"
 _SPOTS = 60  # of a line at most whose values can be read by pointing at it
 _POINTS = 1000  # of a line at most; more cannot be seen
-
-_whole_numbers = partial(MaxNLocator, nbins=10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str) 
         axes.set_xlim(epochs.min() - 0.5, epochs.max() + max(0.5, 0.015 * np.ptp(epochs)))
     if len(epochs) == 1 and highest > 0:
         axes.set_ylim(0, 1.15 * highest)  # an axis around one point would have odd numbers
-    axes.xaxis.set_major_locator(_whole_numbers())
+    axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
     return drawn
 
 

@@ -63,7 +63,7 @@ def render(record: RunRecord) -> str:
         display=record.display,
         shown=record.best_pass,
         figure=partial(_inline, run.folder / Path(record.display.figure_file).name),
-        batch=_inline(run.folder / BATCH, clear=True),
+        batch=_inline(run.folder / BATCH),
         plan=run.text(PLAN_FILE),
         config=run.text(CONFIG_FILE),
         command=shlex.join(["python", "-m", "trainer", *run.facts.overrides]),
@@ -126,12 +126,11 @@ def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     yield "device", facts.device or "unknown", ""
 
 
-def _inline(file: Path, *, clear: bool = False) -> str:
-    """Return a figure of the run as a data URI, `clear` around its images if it says where they are; empty if none."""
-    image = read_png(file, _MOST_PIXELS, _WITHIN)
-    if image is None:
+def _inline(file: Path) -> str:
+    """Return a figure of the run as a data URI, clear around its images if it says where they are; empty if none."""
+    if (image := read_png(file, _MOST_PIXELS, _WITHIN)) is None:
         return ""
-    cleared = without_background(image) if clear else image
+    cleared = without_background(image)
     return data_uri(cleared, "JPEG" if cleared is image else "WEBP", 85)
 
 

@@ -16,20 +16,9 @@ from augment.support.files import write_atomically, write_json
 from augment.support.text import amount, list_some
 from trainer.run.folder import FINISHED, PRUNED
 from trainer.run.run_folder import RunFolder, find_runs
-from trainer.sweeps.groups import OF_LOSSES, REPEATED, Group, group_runs, scored
+from trainer.sweeps.groups import OF_LOSSES, Group, group_runs
 from trainer.sweeps.verdict import Metric, compare
-from trainer.sweeps.words import (
-    Table,
-    left_out,
-    markdown_lines,
-    markdown_table,
-    p_value,
-    print_lines,
-    print_table,
-    score,
-    signed,
-    verdict,
-)
+from trainer.sweeps.words import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
 from trainer.tasks.registry import DEFAULT, range_of, smaller_is_better, task_named
 
 # The smallest difference worth detecting, by default: half a point; of other scores, a share of the baseline's mean.
@@ -83,7 +72,19 @@ class Comparison:
     def plain(self) -> dict[str, Any]:
         """Return all of it as plain values."""
         groups = [
-            plain_group(group) | {"difference": group.difference and asdict(group.difference), "verdict": group.verdict}
+            {
+                "name": group.name,
+                "score": group.metric.key,
+                "runs": [str(run.folder) for run in group.runs],
+                "replicates": [{"seed": seed, "fold": fold} for seed, fold in group.replicates.scores],
+                "scores": list(group.replicates.scores.values()),
+                "n": len(group.replicates.scores),
+                "mean": group.replicates.mean,
+                "std": group.replicates.std,
+                "interval": group.replicates.interval(group.metric),
+                "difference": group.difference and asdict(group.difference),
+                "verdict": group.verdict,
+            }
             for group in self.rows
         ]
         return {"baseline": self.baseline.name, "detect": self.detect, "groups": groups, "notes": [*self.notes]}
@@ -104,36 +105,25 @@ def compare_runs(
     Returns:
         The comparison, None if no run counts; and why runs do not count.
     """
-    groups, left = group_runs(scored(runs, key))
+    groups, left = group_runs(runs if key is None else [run.scored_by(key) for run in runs])
     missing = left_out((run.name, reason) for run, reason in left)
     if not groups:
         return None, missing
-    chosen = None if baseline is None else find_group(groups, baseline)
-    return compare_groups(groups, [missing] if missing else [], chosen, detect), missing
-
-
-def compare_groups(
-    groups: Sequence[Group], notes: Sequence[str] = (), baseline: Group | None = None, detect: float | None = None
-) -> Comparison:
-    """Compare groups with one of them, as far as they can be compared; see `compare_runs`.
-
-    Without a baseline it is the first one, of those with several seeds or folds if there are any.
-    """
-    why = "the baseline"
-    if baseline is None:
-        several = [group for group in groups if len(group.replicates.samples) > 1]
-        baseline = (several or groups)[0]
-        why = "the first configuration" + ("" if baseline is groups[0] else " with several seeds")
-    metric = baseline.metric
+    if baseline is not None:
+        base, why = find_group(groups, baseline), "the baseline"
+    else:
+        base = next((group for group in groups if len(group.replicates.samples) > 1), groups[0])
+        why = "the first configuration" + ("" if base is groups[0] else " with several seeds")
+    metric = base.metric
     if detect is None:
-        detect = POINTS if metric.share else RELATIVE * abs(baseline.replicates.mean)
+        detect = POINTS if metric.share else RELATIVE * abs(base.replicates.mean)
     detect /= 100 if metric.share else 1
-    refused = {group.name: _refusal(group, baseline) for group in groups if group is not baseline}
+    refused = {group.name: _refusal(group, base) for group in groups if group is not base}
     judged = [group for group in groups if refused.get(group.name) == ""]
-    found = compare(baseline.replicates, [group.replicates for group in judged], metric, detect)
-    rows = [baseline, *(replace(group, verdict=refused[group.name]) for group in groups if refused.get(group.name))]
+    found = compare(base.replicates, [group.replicates for group in judged], metric, detect)
+    rows = [base, *(replace(group, verdict=refused[group.name]) for group in groups if refused.get(group.name))]
     for group, one in zip(judged, found, strict=True):
-        text = verdict(one, group.replicates, baseline.replicates, metric, detect)
+        text = verdict(one, group.replicates, base.replicates, metric, detect)
         rows.append(replace(group, difference=one, verdict=text))
     rows.sort(key=lambda group: (group.metric.key != metric.key, *rank(group.metric.key, group.replicates.mean)))
     noted = []
@@ -141,7 +131,7 @@ def compare_groups(
         noted.append("Runs that repeat a seed count as one, with their mean.")
     if early := [group.name for group in groups if group.runs[0].summary.stopped]:
         noted.append(f"All runs stopped early, so that their last epochs differ: {list_some(early, 5, '; ')}.")
-    return Comparison(tuple(rows), baseline, why, detect, (*noted, *notes))
+    return Comparison(tuple(rows), base, why, detect, (*noted, *filter(None, [missing]))), missing
 
 
 def rank(score: str, value: float) -> tuple[str, float]:
@@ -166,22 +156,6 @@ def find_group(groups: Sequence[Group], text: str) -> Group:
     return found[0]
 
 
-def plain_group(group: Group) -> dict[str, Any]:
-    """Return what is known of a group as plain values."""
-    replicates = group.replicates
-    return {
-        "name": group.name,
-        "score": group.metric.key,
-        "runs": [str(run.folder) for run in group.runs],
-        "replicates": [{"seed": seed, "fold": fold} for seed, fold in replicates.scores],
-        "scores": list(replicates.scores.values()),
-        "n": len(replicates.scores),
-        "mean": replicates.mean,
-        "std": replicates.std,
-        "interval": replicates.interval(group.metric),
-    }
-
-
 def one_of(keys: set[str]) -> str:
     """Return the score that all rows have; "score" if they differ."""
     return next(iter(keys)) if len(keys) == 1 else "score"
@@ -195,36 +169,53 @@ def _refusal(group: Group, baseline: Group) -> str:
         ours, theirs = (one.basis.get(key) or "null" for one in (group, baseline))
         if ours != theirs:
             what = "losses are of different kinds" if key in OF_LOSSES else "validation images differ"
-            return f"not compared, as {what}: {key}={ours}, of the baseline {theirs}"
+            other = "; compare --metric takes another score" if key in OF_LOSSES else ""
+            return f"not compared, as {what}: {key}={ours}, of the baseline {theirs}{other}"
     return ""
 
 
 TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
 
-# The beginnings of overrides that repeat an experiment.
-_REPEATED = tuple(f"{key}=" for key in REPEATED)
-
 
 def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     """Print the tables of a sweep, and write them into its folder; return whether all jobs finished or were pruned."""
-    runs = scored([run for run in find_runs([folder]) if run.folder.parent == folder])  # not those of a sweep in it
-    jobs, varied = sorted(runs, key=_place), _varied(runs)
-    repeats = any(override.startswith(_REPEATED) for own in varied.values() for override in own)
-    groups, left = group_runs(runs) if repeats else ([], [])  # otherwise it is the same job several times
-    missing = [left_out((run.folder.name, reason) for run, reason in left)] if left else []
-    compared = compare_groups(groups, missing) if any(len(group.runs) > 1 for group in groups) else None
-    tables = [_job_table(jobs, varied), *([compared.table()] if compared else [])]
-    for table in tables:
-        print_table(console, table)
-    lines = [*(compared.lines() if compared else _advice(runs, varied)), *_errors(jobs)]
-    print_lines(console, lines)
-    console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
+    runs = [run for run in find_runs([folder]) if run.folder.parent == folder]  # not those of a sweep in it
+    jobs, everywhere = sorted(runs, key=_place), set.intersection(*(set(run.overrides) for run in runs)) if runs else ()
+    varied = {run.folder: [override for override in run.overrides if override not in everywhere] for run in runs}
+    compared, _ = compare_runs(runs)
+    if compared is not None and all(len(group.runs) == 1 for group in compared.rows):
+        compared = None  # the table of jobs says all
+    lines = compared.lines() if compared else []
+    # A search makes its own replicates.
+    if not compared and sum(run.status == FINISHED for run in runs) > 1 and not any(run.trial for run in runs):
+        lines.append("One seed says nothing about chance: to compare, add seed=0,1,2,3,4 to the sweep.")
+    lines += _errors(jobs)
+    parts: list[Part] = [
+        _job_table(jobs, varied),
+        *([compared.table()] if compared else []),
+        *([lines] if lines else []),
+    ]
+    present(console, *parts, [str(folder)])
     if write:
-        means = [plain_group(group) for group in (compared.rows if compared else ()) if len(group.runs) > 1]
-        plain = {"jobs": [*map(_plain, jobs)], "means": means} | ({"comparison": compared.plain()} if compared else {})
+        plain: dict[str, Any] = {
+            "jobs": [
+                {
+                    "name": run.folder.name,
+                    "overrides": run.overrides,
+                    "status": run.status,
+                    "last": _value(run.last, run.score),
+                    "best": _value(run.summary.best, run.score),
+                    "seconds": run.summary.seconds,
+                    "error": run.summary.error,
+                    "score": run.score,
+                }
+                for run in jobs
+            ]
+        }
+        if compared:
+            plain["comparison"] = compared.plain()
         with writing(str(folder / TABLE_FILE)):
-            texts = [*map(markdown_table, tables), *([markdown_lines(lines)] if lines else [])]
-            write_atomically(folder / TABLE_FILE, "\n".join(texts))
+            write_atomically(folder / TABLE_FILE, markdown_page(*parts))
             write_json(folder / VALUES_FILE, plain)
     return all(run.status in (FINISHED, PRUNED) for run in runs)
 
@@ -238,25 +229,6 @@ def _place(run: RunFolder) -> tuple[bool, str, float]:
 def _value(row: Mapping[str, float], key: str) -> float | None:
     value = row.get(key)
     return None if value is None or math.isnan(value) else value
-
-
-def _plain(run: RunFolder) -> dict[str, Any]:
-    return {
-        "name": run.folder.name,
-        "overrides": run.overrides,
-        "status": run.status,
-        "last": _value(run.last, run.score),
-        "best": _value(run.summary.best, run.score),
-        "seconds": run.summary.seconds,
-        "error": run.summary.error,
-        "score": run.score,
-    }
-
-
-def _varied(runs: Sequence[RunFolder]) -> dict[Path, list[str]]:
-    """Return the overrides of each run that not all runs have, by its folder."""
-    everywhere = set.intersection(*(set(run.overrides) for run in runs)) if runs else set()
-    return {run.folder: [override for override in run.overrides if override not in everywhere] for run in runs}
 
 
 def _job_table(jobs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]]) -> Table:
@@ -279,12 +251,3 @@ def _errors(runs: Sequence[RunFolder]) -> list[str]:
         if run.summary.error:
             names[run.status, run.summary.error].append(run.folder.name)
     return [f"{status} ({list_some(some)}): {error}" for (status, error), some in names.items()]
-
-
-def _advice(runs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]]) -> list[str]:
-    """Return what to do if a sweep has no replicates; a search makes its own."""
-    finished = sum(run.status == FINISHED for run in runs)
-    settings = any(not override.startswith(_REPEATED) for own in varied.values() for override in own)
-    if finished < 2 or not settings or any(run.trial for run in runs):
-        return []
-    return ["One seed says nothing about chance: to compare, add seed=0,1,2,3,4 to the sweep."]

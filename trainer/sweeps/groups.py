@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
@@ -41,6 +41,9 @@ _REASONS = {
     PRUNED: "pruned by the search",
 }
 
+# The beginnings of overrides that change no result, or repeat an experiment.
+_IGNORED = (*(f"{key}=" for key in REPEATED), "hydra.", "hydra/", "run.", "fit.resume=", "~run", "~hydra")
+
 Settings = Mapping[str, str]
 
 
@@ -67,7 +70,6 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[Group], list[tuple[RunFo
     all runs of the configuration ended so.
     """
     groups, left = list[list[RunFolder]](), []
-    configured = any(run.config for run in runs)
     for same in same_configuration(runs):
         early, kept = all(run.summary.stopped for run in same if run.status == FINISHED), []
         for run in same:
@@ -75,7 +77,7 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[Group], list[tuple[RunFo
                 left.append((run, _REASONS[run.status]))
             elif run.chooses:
                 left.append((run, "trials and finalists of a search, which chose by their scores"))
-            elif configured and not run.config:
+            elif not run.config:
                 left.append((run, "no configuration that can be read"))
             elif run.summary.stopped and not early:
                 left.append((run, "stopped early, unlike others of the same settings"))
@@ -108,23 +110,8 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
     return Group(name, Replicates(scores), metric, tuple(runs), basis)
 
 
-def scored(runs: Sequence[RunFolder], key: str | None = None) -> list[RunFolder]:
-    """Return runs with a score to compare them by; None: that of their tasks, but errors if kinds of losses differ."""
-    if key is not None:
-        return [run.scored_by(key) for run in runs]
-    kinds = {tuple(value_of(run, name) for name in OF_LOSSES) for run in runs if "val_loss" in run.last}
-    several = [run.score == "val_loss" and len(kinds) > 1 for run in runs]
-    return [
-        run.scored_by(f"val_{task_of([run.last, run.summary.best]).score}") if other else run
-        for run, other in zip(runs, several, strict=True)
-    ]
-
-
 def same_configuration(runs: Sequence[RunFolder]) -> list[list[RunFolder]]:
-    """Group runs whose scores are the same, and whose configurations are without seed and fold, in their order.
-
-    Runs without a configuration are grouped by their overrides.
-    """
+    """Group runs whose scores are the same, and whose configurations are without seed and fold, in their order."""
     groups: defaultdict[tuple[str, str], list[RunFolder]] = defaultdict(list)
     for run in runs:
         groups[_identity(run), run.score].append(run)
@@ -155,42 +142,34 @@ def name_groups(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
 def settings_of(run: RunFolder) -> Settings:
     """Return a run's settings by their key paths, without what repeats an experiment or changes no result."""
     if not run.config:
-        return {key: value for key, _, value in (override.partition("=") for override in _counted(run.overrides))}
+        return {}
     plain = {**run.config, "callbacks": identity(run.config)["callbacks"]}
     found = flat({str(name): value for name, value in plain.items() if name not in ("run", SEED)})
     return {key: value for key, value in found.items() if key not in (FOLD, "fit.resume")}
 
 
 def value_of(run: RunFolder, key: str) -> str:
-    """Return the value of a setting as text, of the configuration or, without one, of the overrides; "" if unknown."""
-    if run.config:
-        section, _, name = key.rpartition(".")
-        value = (section_of(run.config, section) if section else run.config).get(name)
-        return "" if value is None else str(value)
-    return next((o.partition("=")[2] for o in run.overrides if o.startswith(f"{key}=")), "")
+    """Return the value of a setting as text; empty if it is null or unknown."""
+    section, _, name = key.rpartition(".")
+    value = (section_of(run.config, section) if section else run.config).get(name)
+    return "" if value is None else str(value)
 
 
 def _identity(run: RunFolder) -> str:
-    if not run.config:
-        return json.dumps(_counted(run.overrides))
+    if not run.config:  # it has not begun
+        return str(run.folder)
     plain = identity(run.config)
     plain.pop(SEED, None)
     plain["data"].pop("fold", None)
     return identity_text(plain)
 
 
-def _counted(overrides: Iterable[str]) -> list[str]:
-    """Return the overrides that may change a result and do not repeat an experiment."""
-    ignored = (*(f"{key}=" for key in REPEATED), "hydra.", "hydra/", "run.", "fit.resume=", "~run", "~hydra")
-    return [override for override in overrides if not override.startswith(ignored)]
-
-
 def _differing_overrides(groups: Sequence[Sequence[RunFolder]]) -> list[list[str]]:
-    """Return the overrides that all runs of a group have, but not all groups."""
+    """Return the overrides that all runs of a group have, but not all groups, and that may change a result."""
     shared = [set(runs[0].overrides).intersection(*(run.overrides for run in runs)) for runs in groups]
     everywhere = shared[0].intersection(*shared)
     return [
-        [override for override in _counted(runs[0].overrides) if override in own - everywhere]
+        [one for one in runs[0].overrides if one in own - everywhere and not one.startswith(_IGNORED)]
         for runs, own in zip(groups, shared, strict=True)
     ]
 

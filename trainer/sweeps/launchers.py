@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from augment.params import parse_settings
-from augment.support.errors import UserError, missing_package, suggest
+from augment.support.errors import UserError, import_extra, suggest
 from augment.support.files import shown
 from augment.support.lazy import torch
 from augment.support.text import amount, list_some
@@ -37,11 +35,12 @@ class Launcher:
     """Runs jobs of a sweep."""
 
     name: ClassVar[str]
+    n_jobs: int | None
 
-    @cached_property
+    @property
     def at_a_time(self) -> int:
         """Number of jobs that run at a time."""
-        raise NotImplementedError
+        return self.n_jobs or 1
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Run the jobs that have not ended, and wait for those that other processes run.
@@ -72,7 +71,7 @@ class Local(LocalSettings, Launcher):
         if not all(name.isdecimal() for name in self._gpus):
             raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not allowed. Allowed: numbers, such as '0,1'.")
 
-    @cached_property
+    @property
     def at_a_time(self) -> int:
         """As many as asked for, or as there are GPUs."""
         return self.n_jobs or len(self._gpus) or 1
@@ -158,7 +157,7 @@ class WorkerPool(Launcher, AbstractContextManager[Launcher]):
     """Worker processes on this machine; they end with the context, or when this process dies."""
 
     def __init__(self, slots: Sequence[_Slot], worker: Worker) -> None:
-        self._slots, self._signals, self.at_a_time = slots, worker.signals, len(slots)
+        self._slots, self._signals, self.n_jobs = slots, worker.signals, len(slots)
         self._seen: dict[str, str] = {}
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
@@ -194,13 +193,7 @@ class WorkerPool(Launcher, AbstractContextManager[Launcher]):
 class Cluster(Launcher):
     """Workers that another program starts, on hosts that share the folder of the sweep, and whose jobs are followed."""
 
-    n_jobs: int
     logs: ClassVar[str] = ""  # where in the folder of the sweep the program writes them; empty: nowhere
-
-    @cached_property
-    def at_a_time(self) -> int:
-        """One for each worker."""
-        return self.n_jobs
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Start the workers, and follow the jobs until all have ended."""
@@ -208,8 +201,8 @@ class Cluster(Launcher):
             return
         folder = jobs[0].folder.parent
         command = Command.of(folder, worker, (job.id for job in jobs))
-        with self.started(command, min(self.n_jobs, len(jobs)), folder, worker) as ended:
-            for _ in watch(jobs, worker, self.n_jobs):
+        with self.started(command, min(self.at_a_time, len(jobs)), folder, worker) as ended:
+            for _ in watch(jobs, worker, self.at_a_time):
                 if ended() and unfinished(jobs):
                     logs = f"; see their logs in {shown(folder / self.logs)}" if self.logs else ""
                     raise UserError(f"hydra/launcher={self.name}: the workers ended before the jobs did{logs}.")
@@ -219,13 +212,6 @@ class Cluster(Launcher):
     ) -> AbstractContextManager[Callable[[], bool]]:
         """Start workers of the sweep in a folder; in the context, a function says whether all of them have ended."""
         raise NotImplementedError
-
-    def import_package(self, package: str) -> Any:
-        """Import a package that the extra of the launcher's name installs."""
-        try:
-            return import_module(package)
-        except ImportError as error:
-            raise missing_package(f"hydra/launcher={self.name}", package, self.name) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +241,7 @@ class Slurm(SlurmSettings, Cluster):
 
     def _executor(self, logs: Path) -> Any:
         """Return what submits workers, which makes the folder of their logs."""
-        submitit = self.import_package("submitit")
+        submitit = import_extra("hydra/launcher=slurm", "submitit", "slurm")
         try:
             executor = submitit.AutoExecutor(folder=logs, cluster=self.cluster)
             executor.update_parameters(**(self.options or {}))
@@ -272,12 +258,12 @@ class Ray(RaySettings, Cluster):
 
     def check(self, configs: Iterable[Config]) -> None:
         """Check that Ray is installed."""
-        self.import_package("ray")
+        import_extra("hydra/launcher=ray", "ray", "ray")
 
     @contextmanager
     def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:
         """Start the workers as tasks, and cancel them at the end of the context."""
-        ray = self.import_package("ray")
+        ray = import_extra("hydra/launcher=ray", "ray", "ray")
         ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         run = ray.remote(num_cpus=self.cpus_per_job, num_gpus=self.gpus_per_job, max_retries=3)(Command.__call__)
         tasks = [run.remote(command) for _ in range(count)]

@@ -52,11 +52,7 @@ class Job:
         if not (self.folder / JOB_FILE).exists():
             return DELETED
         status = status_of(self.folder, read_summary(self.folder))
-        return KILLED if status == RUNNING and self.worker() is None else status
-
-    def worker(self) -> str | None:
-        """Return the process that works on it, such as "process 17 on HOST"; None if there is none."""
-        return user_of(self.folder)
+        return KILLED if status == RUNNING and user_of(self.folder) is None else status
 
     def retry(self) -> None:
         """Let a failed job be resumed, or begin again if it has no checkpoint."""

@@ -32,6 +32,7 @@ from trainer.tasks.registry import task_named
 # What a study remembers of the configuration that its search began with.
 _BASE = "base"
 
+_METRICS = "hydra.sweeper.metrics"
 
 Value = str | int | float | bool | None
 
@@ -63,9 +64,6 @@ class Dimension:
         assert isinstance(values, FloatDistribution | IntDistribution)
         between = [values.low + 0.382 * (values.high - values.low)] if isinstance(values, FloatDistribution) else []
         return [values.low, values.high, *between]
-
-    def __str__(self) -> str:
-        return f"{self.key}={_written(self.distribution)}"
 
     def suggest(self, trial: BaseTrial) -> Value:
         """Return the value that a trial draws."""
@@ -148,21 +146,10 @@ def _distribution(override: Override, token: str) -> BaseDistribution:
     return CategoricalDistribution(choices)
 
 
-def _written(values: BaseDistribution) -> str:
-    """Return values as the command line writes them."""
-    if isinstance(values, CategoricalDistribution):
-        return ",".join("null" if value is None else str(value) for value in values.choices)
-    assert isinstance(values, FloatDistribution | IntDistribution)
-    interval = f"interval({values.low:g},{values.high:g})"
-    interval = f"int({interval})" if isinstance(values, IntDistribution) else interval
-    return f"tag(log,{interval})" if values.log else interval
-
-
 @dataclass(frozen=True)
-class Plan:
+class Plan(Search):
     """What a search is about: its study, what it varies, and the configuration that it starts from."""
 
-    search: Search
     space: tuple[Dimension, ...]
     fixed: tuple[str, ...]  # the normalized overrides that it does not vary
     base: Config  # which they make
@@ -187,7 +174,7 @@ class Plan:
             raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
         if len(settings.metrics) > 1:
             raise UserError(
-                f"hydra.sweeper.metrics: {list(settings.metrics)} is not allowed. Allowed: one; compare --metric shows "
+                f"{_METRICS}: {list(settings.metrics)} is not allowed. Allowed: one; compare --metric shows "
                 "what others are."
             )
         (base,) = check_jobs([fixed], config_name=config_name)
@@ -199,11 +186,10 @@ class Plan:
         if metric not in measured:
             requested = [one.name for one in task.measured(base.dataset.classes, None) if metric in one.names]
             hint = f" Allowed: with fit.metrics=[{requested[0]}]." if requested else suggest(metric, measured)
-            raise UserError(f"hydra.sweeper.metrics: {metric} is not measured.{hint}")
-        search = Search(settings, folder, metric, base.fit.epochs)
+            raise UserError(f"{_METRICS}: {metric} is not measured.{hint}")
         for one in space if check else ():
             check_jobs([[*fixed, one.override(value)] for value in one.samples], config_name=config_name)
-        return cls(search, tuple(space), tuple(fixed), base, config_name)
+        return cls(settings, folder, metric, base.fit.epochs, tuple(space), tuple(fixed), base, config_name)
 
 
 def begin(plan: Plan) -> None:
@@ -212,9 +198,11 @@ def begin(plan: Plan) -> None:
     Raises:
         UserError: the configuration, the scores or the choices are not those of the study.
     """
-    folder, now = shown(plan.search.folder), flat(identity(plan.base.resolved) | {"aug": plan.base.resolved["aug"]})
-    with plan.search.locked() as study:
-        before = study.user_attrs.get(_BASE, now)
+    folder, now = shown(plan.folder), flat(identity(plan.base.resolved) | {"aug": plan.base.resolved["aug"]})
+    now[_METRICS] = plan.metric
+    with plan.locked() as study:
+        known = study.user_attrs
+        before = {_METRICS: ",".join(known.get("metrics", [plan.metric]))} | known.get(_BASE, now)  # up to 0.13
         changed = [key for key in (now | before) if now.get(key) != before.get(key)]
         texts = [f"{key}={now.get(key, 'unset')}, was {before.get(key, 'unset')}" for key in changed]
         orders = [[key for key in settings if key.startswith("aug.")] for settings in (now, before)]
@@ -227,13 +215,13 @@ def begin(plan: Plan) -> None:
             )
         for one in plan.space:
             for trial in study.get_trials(deepcopy=False):
-                known = trial.distributions.get(one.key, one.distribution)
+                began = trial.distributions.get(one.key, one.distribution)
                 try:
-                    check_distribution_compatibility(known, one.distribution)
+                    check_distribution_compatibility(began, one.distribution)
                 except ValueError as error:
                     raise UserError(
-                        f"{one}: the search in {folder} began with {_written(known)}. "
+                        f"{one.key}: {one.distribution} is not allowed, as the search in {folder} began with {began}. "
                         "Allowed: the same choices, or an interval of the same kind; or another hydra.sweep.dir."
                     ) from error
-        if _BASE not in study.user_attrs:
+        if _BASE not in known:
             study.set_user_attr(_BASE, now)

@@ -1,30 +1,27 @@
 """Search for a good configuration, and find out with fresh seeds whether it is better than the one it began with."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from optuna.study import StudyDirection
 from optuna.trial import TrialState
-from rich.console import Console
 
 from augment.cli.parser import table_console
-from augment.support.errors import UserError, describe_error, suggest
-from augment.support.files import shown, write_atomically, write_json
+from augment.support.errors import UserError, describe_error
+from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
-from trainer.loop.callback import Callback
 from trainer.run.folder import FINISHED, PRUNED, RUNNING
 from trainer.run.jobs import check_jobs
 from trainer.run.run_folder import RunFolder
 from trainer.sweeps.comparison import Comparison, compare_runs
-from trainer.sweeps.groups import group_runs, scored
+from trainer.sweeps.groups import group_runs
 from trainer.sweeps.launchers import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan, overrides_of, suggest_from
-from trainer.sweeps.study import JOB, Prune, best_trials, counted
+from trainer.sweeps.study import JOB, best_trials, counted
 from trainer.sweeps.verdict import Metric
-from trainer.sweeps.words import markdown_lines, markdown_table, print_lines, print_table, score
+from trainer.sweeps.words import Part, markdown_page, present, score
 from trainer.sweeps.work import Worker, time_left
 from trainer.tasks.registry import range_of
 
@@ -39,16 +36,16 @@ _FINALISTS = "finalists"
 
 def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     """Run trials until there are enough, then their finalists, then confirm the winner; return the exit code."""
-    worker = replace(worker, watch=watch_trials(plan), left=partial(_time_left, plan))
+    worker = replace(worker, watch=plan.watch, left=partial(_time_left, plan))
     _run_trials(plan, launcher, worker)
-    study, settings = plan.search.study(), plan.search.settings
+    study, settings = plan.study(), plan.settings
     states = [trial.state for trial in counted(study)]
     words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
     counts = [amount(len(states), "trial"), *(f"{states.count(one)} {word}" for one, word in words.items())]
     lines, compared = [f"{', '.join(counts)}."], None
-    known = {job.id: job for job in read_ledger(plan.search.folder)}
+    known = {job.id: job for job in read_ledger(plan.folder)}
     if best := best_trials(study, known)[: max(1, settings.finalists)]:
-        metric = Metric(plan.search.metric, within=range_of(plan.search.metric))
+        metric = Metric(plan.metric, within=range_of(plan.metric))
         reached, top = score(metric, best[0].value or 0.0), _joined(overrides_of(best[0].params, plan.space))
         lines.append(f"Best of the search: {metric.key} {reached} with {top}.")
         lines.append(
@@ -62,16 +59,15 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
             if compared is None:
                 lines.append("No verdict: no run of the starting configuration with a fresh seed has finished.")
     else:
-        print_lines(worker.console, [*lines, "No trial finished."])
+        present(worker.console, [*lines, "No trial finished."])
         return 1
-    _report(plan, worker.console, lines, compared)
+    parts: list[Part] = [lines, *([compared.table(), compared.lines()] if compared else [])]
+    present(table_console(), *parts)
+    write_atomically(plan.folder / REPORT_FILE, markdown_page(*parts))
+    plain = {"lines": [*lines, *(compared.lines() if compared else [])], "comparison": compared and compared.plain()}
+    write_json(plan.folder / VALUES_FILE, plain)
+    present(worker.console, [str(plan.folder / REPORT_FILE)])
     return 0
-
-
-def watch_trials(plan: Plan) -> Callable[[Job], Sequence[Callback]]:
-    """Return what makes the callbacks of a job: a trial that can be pruned has one."""
-    prunes = plan.search.settings.prune
-    return lambda job: (Prune(plan.search, job.trial),) if prunes and job.trial is not None else ()
 
 
 def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
@@ -90,12 +86,12 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
 
 def _next(plan: Plan, worker: Worker) -> Job | None:
     """Return the job of a new trial; None if there are enough."""
-    settings = plan.search.settings
+    settings = plan.settings
     while True:
-        with plan.search.locked() as study:
+        with plan.locked() as study:
             if len(counted(study)) >= settings.n_trials:
                 return None
-            study.sampler = plan.search.sampler(len(study.get_trials(deepcopy=False)))
+            study.sampler = plan.sampler(len(study.get_trials(deepcopy=False)))
             trial = study.ask()
             chosen = suggest_from(trial, plan.space)
             overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
@@ -106,14 +102,14 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
                 trial.set_user_attr(JOB, "none")  # it counts
                 study.tell(trial, state=TrialState.FAIL)
                 continue
-            (job,) = plan_jobs(plan.search.folder, [(config, overrides)], plan.fixed, trial=trial.number)
+            (job,) = plan_jobs(plan.folder, [(config, overrides)], plan.fixed, trial=trial.number)
             trial.set_user_attr(JOB, job.id)
         return job
 
 
 def _tell(plan: Plan) -> list[Job]:
     """Tell the study how trials ended; return the jobs of those that have begun and not ended."""
-    study, known = plan.search.study(), {job.id: job for job in read_ledger(plan.search.folder)}
+    study, known = plan.study(), {job.id: job for job in read_ledger(plan.folder)}
     running = []
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
         if (name := trial.user_attrs.get(JOB)) is None:  # another process is about to plan it
@@ -122,11 +118,8 @@ def _tell(plan: Plan) -> list[Job]:
         if status not in ENDED:
             running.append(known[name])
             continue
-        last, metric = RunFolder(plan.search.folder / name).last if status == FINISHED else {}, plan.search.metric
-        if status == FINISHED and metric not in last:
-            folder = shown(plan.search.folder / name)
-            raise UserError(f"hydra.sweeper.metrics: {folder} has no {metric}.{suggest(metric, last)}")
-        value = last.get(metric, math.nan)
+        last = RunFolder(plan.folder / name).last if status == FINISHED else {}
+        value = last.get(plan.metric, math.nan)
         ended = TrialState.FAIL if math.isnan(value) else TrialState.COMPLETE
         state = TrialState.PRUNED if status == PRUNED else ended
         study.tell(trial.number, None if math.isnan(value) else value, state=state, skip_if_finished=True)
@@ -137,8 +130,8 @@ def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
     """Return how long a part of the search will take, whose jobs are given; of its trials, that of all to come."""
     if jobs[0].trial is None:
         return time_left(jobs, at_a_time)
-    further = max(0, plan.search.settings.n_trials - len(counted(plan.search.study())))
-    jobs = [job for job in read_ledger(plan.search.folder) if job.trial is not None]
+    further = max(0, plan.settings.n_trials - len(counted(plan.study())))
+    jobs = [job for job in read_ledger(plan.folder) if job.trial is not None]
     return time_left(jobs, at_a_time, further)
 
 
@@ -146,7 +139,7 @@ def _finals(
     plan: Plan, finalists: Sequence[Sequence[str]], launcher: Launcher, worker: Worker
 ) -> tuple[Sequence[str], Comparison | None]:
     """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
-    settings, metric = plan.search.settings, plan.search.metric
+    settings, metric = plan.settings, plan.metric
     first = plan.base.seed + 1
     jobs = []
     if len(finalists) > 1:
@@ -157,13 +150,12 @@ def _finals(
     chosen, _ = compare_runs(runs, key=metric)
     winner = finalists[0]
     if chosen is not None:
-        sign = -1 if plan.search.study().direction == StudyDirection.MINIMIZE else 1
-        best = max(chosen.rows, key=lambda group: sign * group.replicates.mean).runs[0].folder.name
+        best = chosen.rows[0].runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
     pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
     base, others = ([RunFolder(job.folder) for job in group] for group in pair)
-    kept, _ = group_runs(scored(base, metric))
+    kept, _ = group_runs([run.scored_by(metric) for run in base])
     if not kept:
         return winner, None
     return winner, compare_runs([*base, *others], baseline=kept[0].runs[0].folder.name, key=metric)[0]
@@ -178,7 +170,7 @@ def _run_seeds(
         given = [[*overrides, f"++seed={seed}"] for seed in seeds]
         configs = check_jobs(given, config_name=plan.config_name)
         pairs = zip(configs, given, strict=True)
-        jobs.append(plan_jobs(plan.search.folder, pairs, plan.fixed, finalist=part == _FINALISTS))
+        jobs.append(plan_jobs(plan.folder, pairs, plan.fixed, finalist=part == _FINALISTS))
     distinct = list({job.id: job for group in jobs for job in group}.values())
     if unfinished(distinct):
         worker.say(f"{part}: {amount(len(distinct), 'job')} with seeds {seeds[0]} to {seeds[-1]}")
@@ -188,18 +180,3 @@ def _run_seeds(
 
 def _joined(overrides: Iterable[str]) -> str:
     return " ".join(override.lstrip("+") for override in overrides)
-
-
-def _report(plan: Plan, console: Console, lines: Sequence[str], compared: Comparison | None) -> None:
-    """Print what was found, and write it into the folder."""
-    file, verdict, text = plan.search.folder / REPORT_FILE, list[str](), markdown_lines(lines)
-    print_lines(console, lines)
-    if compared is not None:
-        verdict = compared.lines()
-        print_table(table_console(), compared.table())
-        print_lines(console, verdict)
-        text += f"\n{markdown_table(compared.table())}\n{markdown_lines(verdict)}"
-    write_atomically(file, text)
-    plain = {"lines": [*lines, *verdict], "comparison": compared and compared.plain()}
-    write_json(plan.search.folder / VALUES_FILE, plain)
-    print_lines(console, [str(file)])

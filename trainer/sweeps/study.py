@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +22,13 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, Learner, Phase
 from trainer.run.folder import PRUNED
 from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
+from trainer.sweeps.ledger import Job
 from trainer.tasks.registry import smaller_is_better
 
 STUDY = "search"
 
 _LOCK_FILE = ".study.lock"
-JOB, _REPEATS, _METRICS = "job", "repeats", "metrics"
+JOB = "job"
 
 
 class _JournalLock:
@@ -63,20 +64,16 @@ class Search:
         with locked(self.folder / _LOCK_FILE):
             study = self.study()
             for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
-                if trial.user_attrs.get(JOB) is None:
+                if JOB not in trial.user_attrs:
                     study.tell(trial.number, state=TrialState.FAIL)
             yield study
 
     def study(self) -> Study:
-        """Return the study, which is made if there is none.
-
-        Raises:
-            UserError: it is damaged, or for another score.
-        """
+        """Return the study, which is made if there is none; a UserError says that it is damaged."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         direction = StudyDirection.MINIMIZE if smaller_is_better(self.metric) else StudyDirection.MAXIMIZE
         try:
-            study = optuna.create_study(
+            return optuna.create_study(
                 storage=self.storage(), study_name=STUDY, direction=direction, load_if_exists=True
             )
         except (OSError, UserError):
@@ -86,16 +83,6 @@ class Search:
                 f"{shown(self.folder / JOURNAL_FILE)}: damaged ({first_line(error)}). Allowed: delete it, and the "
                 "search begins again; jobs that have finished are not run twice."
             ) from error
-        metrics = study.user_attrs.get(_METRICS)
-        if metrics is None:
-            study.set_user_attr(_METRICS, [self.metric])
-        elif study.directions != [direction] or metrics != [self.metric]:
-            had = ", ".join(f"{one.name.lower()} {key}" for one, key in zip(study.directions, metrics, strict=True))
-            raise UserError(
-                f"hydra.sweeper.metrics: the search in {shown(self.folder)} began with {had}. Allowed: the same; or "
-                "another hydra.sweep.dir."
-            )
-        return study
 
     def storage(self) -> storages.BaseStorage:
         """Return the storage of the study."""
@@ -114,6 +101,10 @@ class Search:
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return samplers.TPESampler(seed=seed, multivariate=True, group=True)
 
+    def watch(self, job: Job) -> Sequence[Callback]:
+        """Return the callbacks of a job: a trial that can be pruned has one."""
+        return (Prune(self, job.trial),) if self.settings.prune and job.trial is not None else ()
+
 
 @dataclass(eq=False)
 class Prune(Callback):
@@ -131,23 +122,17 @@ class Prune(Callback):
             return
         study, storage = self.search.study(), self.search.storage()
         number = storage.get_trial_id_from_study_id_trial_number(storage.get_study_id_from_name(STUDY), self.number)
-        trial = storage.get_trial(number)
-        if done not in trial.intermediate_values:
-            storage.set_trial_intermediate_value(number, done, value)
-            trial = storage.get_trial(number)
+        storage.set_trial_intermediate_value(number, done, value)
         settings, least = self.search.settings, max(1, self.search.epochs // 9)
         pruner = pruners.SuccessiveHalvingPruner(settings.min_epochs or least, settings.reduction)
-        if pruner.prune(study, trial):
+        if pruner.prune(study, storage.get_trial(number)):
             self.reason = f"{PRUNED}, behind other trials"
             raise CancelFit
 
 
 def counted(study: Study) -> list[FrozenTrial]:
-    """Return the trials that have got a job, except those that up to 0.12 were repeated."""
-    known = study.get_trials(deepcopy=False)
-    repeated = {trial.user_attrs.get(_REPEATS) for trial in known}
-    begun = (trial for trial in known if trial.state != TrialState.WAITING and trial.user_attrs.get(JOB) is not None)
-    return [trial for trial in begun if trial.number not in repeated]
+    """Return the trials that have got a job."""
+    return [trial for trial in study.get_trials(deepcopy=False) if JOB in trial.user_attrs]
 
 
 def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:

@@ -87,34 +87,19 @@ class Replicates:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference to a baseline, and whether chance explains it.
+    """A mean difference to a baseline, and whether chance explains it."""
 
-    Attributes:
-        mean: mean score minus that of the baseline.
-        counts: numbers of samples, those of the baseline last; if paired, twice the number of pairs.
-        paired: whether each sample is compared with that of the same seed or fold.
-        unit: what a sample is.
-        interval: 95% confidence interval, of this difference alone; None without any spread.
-        p: two-sided p-value, of this difference alone; None without any spread.
-        spread: standard deviation of the difference of two samples.
-        freedom: degrees of freedom for each sample after the first.
-        tests: number of differences that were looked at.
-        corrected: p, corrected for this number.
-        needed: number of samples on each side with which a difference of a given size is seen with a power of .8; None
-            if that is unknown.
-    """
-
-    mean: float
-    counts: tuple[int, int]
-    paired: bool
-    unit: str = "seed"
-    interval: Range | None = None
-    p: float | None = None
-    spread: float = 0.0
-    freedom: float = 1.0
-    tests: int = 1
-    corrected: float | None = None
-    needed: int | None = None
+    mean: float  # mean score minus that of the baseline
+    counts: tuple[int, int]  # numbers of samples, those of the baseline last; if paired, twice the number of pairs
+    paired: bool  # whether each sample is compared with that of the same seed or fold
+    unit: str = "seed"  # what a sample is
+    interval: Range | None = None  # 95% confidence interval, of this difference alone; None without any spread
+    p: float | None = None  # two-sided p-value, of this difference alone; None without any spread
+    spread: float = 0.0  # standard deviation of the difference of two samples
+    freedom: float = 1.0  # degrees of freedom for each sample after the first
+    tests: int = 1  # number of differences that were looked at
+    corrected: float | None = None  # p, corrected for this number
+    needed: int | None = None  # samples on each side that show a difference of a given size with a power of .8
 
     @property
     def beyond_chance(self) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from rich import table as rich
 from rich.console import Console
@@ -13,6 +13,9 @@ from trainer.sweeps.verdict import MANY, Difference, Metric, Replicates
 
 # A title, and the rows of a table, of which the first one holds the names of its columns.
 Table = tuple[str, list[list[str]]]
+
+# A part of what is printed and written: a table, or lines.
+Part = Table | list[str]
 
 # The beginning of a tag.
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -138,8 +141,17 @@ def _digits(metric: Metric, found: Difference) -> int | None:
     return max(1, least) if metric.share else max(0, 1 + least)
 
 
-def print_table(console: Console, table: Table) -> None:
-    """Print a table."""
+def present(console: Console, *parts: Part) -> None:
+    """Print tables, and lines as they are, each in one line if the console is wide enough."""
+    for part in parts:
+        if isinstance(part, tuple):
+            _print_table(console, part)
+        else:
+            for line in part:
+                console.print(Text(_one_line(line)), highlight=False, soft_wrap=True)
+
+
+def _print_table(console: Console, table: Table) -> None:
     title, rows = table
     shown = rich.Table(title=title, title_justify="left")
     for name in rows[0]:
@@ -149,23 +161,18 @@ def print_table(console: Console, table: Table) -> None:
     console.print(shown)
 
 
-def print_lines(console: Console, lines: Sequence[str]) -> None:
-    """Print lines as they are, each in one line if the console is wide enough."""
-    for line in lines:
-        console.print(Text(_one_line(line)), highlight=False, soft_wrap=True)
+def markdown_page(*parts: Part) -> str:
+    """Return tables and lines in Markdown, of lines the first one as a paragraph and the others as a list."""
+    return "\n".join(map(_markdown_part, parts))
 
 
-def markdown_table(table: Table) -> str:
-    """Return a table in Markdown."""
-    title, (head, *body) = table
-    align = ["---" if name in _WORDS else "---:" for name in head]
-    rows = (head, align, *([markdown(cell) for cell in row] for row in body))
-    return f"{title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def markdown_lines(lines: Sequence[str]) -> str:
-    """Return lines in Markdown, the first one as a paragraph and the others as a list."""
-    first, *rest = map(markdown, lines)
+def _markdown_part(part: Part) -> str:
+    if isinstance(part, tuple):
+        title, (head, *body) = part
+        align = ["---" if name in _WORDS else "---:" for name in head]
+        rows = (head, align, *([markdown(cell) for cell in row] for row in body))
+        return f"{title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    first, *rest = map(markdown, part)
     return "\n".join([first, *([""] if rest else []), *(f"- {line}" for line in rest)]) + "\n"
 
 

@@ -24,7 +24,7 @@ from augment.support.text import amount, duration
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST, DamagedError
 from trainer.run.config import Config
-from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary, claimed, read_summary
+from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary, claimed, read_summary, user_of
 from trainer.run.jobs import check_jobs, run_job
 from trainer.sweeps.ledger import ENDED, Job, job_id, read_ledger, unfinished
 
@@ -75,7 +75,7 @@ class Worker:
         """
         errors = []
         for job in jobs:
-            if job.worker() is None:
+            if user_of(job.folder) is None:
                 try:
                     self._config(job, resumed=(job.folder / LAST).is_file())
                     return
@@ -97,7 +97,7 @@ class Worker:
                     self.say(text)
                 continue
             for job in left:
-                if (worker := job.worker()) and job.id not in waited:
+                if (worker := user_of(job.folder)) and job.id not in waited:
                     waited.add(job.id)
                     self.say(f"waiting for job {job.id} ({worker})")
             self.signals.check(NO_FURTHER_JOB)

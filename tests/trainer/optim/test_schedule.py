@@ -4,9 +4,7 @@ import math
 
 import pytest
 
-from trainer.optim.settings import Schedule, constant, cos, drops, exp, flat_cos, one_cycle, position, step
-
-ABOVE_ONE = 1.0000000000000022
+from trainer.optim.settings import Schedule, cos, drops, exp, flat_cos, one_cycle, position, step
 
 
 def simulate(schedule: Schedule, total_steps: int) -> list[float]:
@@ -16,6 +14,7 @@ def simulate(schedule: Schedule, total_steps: int) -> list[float]:
 def test_position_divides_exact_integers() -> None:
     assert [position(step, 4) for step in range(5)] == [0, 0.25, 0.5, 0.75, 1]
     assert position(10**17 + 1, 10**17 + 1) == 1.0
+    assert (position(-1, 4), position(5, 4)) == (0, 1)
 
 
 @pytest.mark.parametrize("shape", [cos, exp])
@@ -25,18 +24,10 @@ def test_shapes_meet_their_ends_exactly(shape: type) -> None:
         assert (schedule(0.0), schedule(1.0)) == (start, end)
 
 
-@pytest.mark.parametrize("schedule", [constant(1), cos(1, 2), exp(1, 2), flat_cos(1), one_cycle(1, start=0, end=0)])
-def test_positions_outside_are_clamped(schedule: Schedule) -> None:
-    for above in (ABOVE_ONE, 1 + 2e-15, 1.5, math.inf):
-        assert schedule(above) == schedule(1.0)
-    for below in (-1e-300, -0.5, -math.inf):
-        assert schedule(below) == schedule(0.0)
-
-
 @pytest.mark.parametrize("share", [0.3, 1 / 7, 1 - 1e-12, 1e-17])
 def test_the_highest_value_is_where_the_warmup_ends(share: float) -> None:
     schedule = one_cycle(5.0, start=1.0, end=0.0, warmup=share)
-    assert (schedule(0.0), schedule(share), schedule(1.0), schedule(ABOVE_ONE)) == (1, 5, 0, 0)
+    assert (schedule(0.0), schedule(share), schedule(1.0)) == (1, 5, 0)
     near = 1e-3 if min(share, 1 - share) < 1e-9 else 1e-12
     for place in (math.nextafter(share, 0), math.nextafter(share, 1)):
         assert schedule(place) == pytest.approx(5, abs=near)
@@ -56,19 +47,10 @@ def test_flat_cos_golden() -> None:
     assert flat_cos(0.008, flat=1)(1.0) == 0.008
 
 
-def test_a_schedule_prints_as_the_call_that_made_it() -> None:
-    text = "one_cycle(0.9, start=0.3, end=0.3, warmup=0.3)"
-    assert repr(one_cycle(0.9, start=0.3, end=0.3)) == text
-    assert eval(text) == one_cycle(0.9, start=0.3, end=0.3)
-    assert repr(exp(0.1, 1.0)) == "exp(0.1, 1.0)"
-    assert repr(flat_cos(0.1)) == "flat_cos(0.1, end=0.0, flat=0.75)"
-
-
 def test_step_falls_at_every_multiple_of_its_share() -> None:
     found = simulate(step(8.0, share=0.3, factor=0.5), 10)
     assert found == [8, 8, 8, 4, 4, 4, 2, 2, 2, 1]
     assert step(8.0, share=1, factor=0.5)(0.999) == 8
-    assert repr(step(8.0, share=0.3, factor=0.5)) == "step(8.0, share=0.3, factor=0.5)"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_a_model_that_cannot_be_built_is_found_before_the_run(name: str, size: i
 @pytest.mark.parametrize("name", sorted(file.stem for file in (CONF / "experiment").glob("*.yaml")))
 def test_every_experiment_that_comes_with_the_project(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It composes, parses and checks; `data.root` is what a source of one's own images asks for."""
-    monkeypatch.setattr("trainer.models.timm_models._reach", lambda model_id: None)
+    monkeypatch.setattr("trainer.models.base._reach", lambda url: None)
     root = ["data.root=d"] if compose([f"+experiment={name}"])["data"]["source"] == "folder" else []
     parsed = parse_config(compose([f"+experiment={name}", "fit.device=cpu", *root]))
     check_config(parsed)

@@ -21,6 +21,7 @@ def write_job(folder: Path, name: str, overrides: list[str], accuracy: float | N
     (run / ".hydra").mkdir(parents=True)
     OmegaConf.save(OmegaConf.create(overrides), run / ".hydra" / "overrides.yaml")
     if accuracy is not None or summary:
+        OmegaConf.save(OmegaConf.from_dotlist([one.lstrip("+") for one in overrides]), run / "config.yaml")
         best, last = {}, {}
         if accuracy is not None:
             best, last = {"epoch": 0, "val_accuracy": accuracy + BETTER}, {"epoch": 1, "val_accuracy": accuracy}
@@ -153,7 +154,7 @@ def test_the_tables_are_written_down(tmp_path: Path) -> None:
     assert [(job["name"], job["last"], job["best"]) for job in values["jobs"]] == [
         *(("1", 0.6, 0.6625), ("0", 0.5, 0.5625), ("2", None, None))
     ]
-    (means,) = values["means"]
+    (means,) = values["comparison"]["groups"]
     assert (means["n"], means["scores"], means["mean"]) == (2, [0.5, 0.6], 0.55)
 
 
@@ -175,8 +176,8 @@ def test_jobs_of_several_tasks_are_not_compared(tmp_path: Path) -> None:
     assert lines[-7] == "last score"
     assert lines[-5].startswith("data=val_map | 2 | val_map 0.8500 | ")
     assert lines[-2].startswith("data=val_accuracy: not compared, as it is scored by val_accuracy, and the baseline")
-    (means,) = json.loads((tmp_path / "sweep.json").read_text())["means"]
-    assert means["score"] == "val_map"
+    groups = json.loads((tmp_path / "sweep.json").read_text())["comparison"]["groups"]
+    assert [group["score"] for group in groups] == ["val_map", "val_accuracy"]
 
 
 def test_what_a_search_chose_by_is_in_no_mean_and_no_verdict(tmp_path: Path) -> None:
@@ -188,9 +189,10 @@ def test_what_a_search_chose_by_is_in_no_mean_and_no_verdict(tmp_path: Path) -> 
         job = {"id": str(order), "order": order, "overrides": overrides, "varied": overrides}
         (tmp_path / str(order) / "job.json").write_text(json.dumps(job | more))
     lines, _ = printed(tmp_path)
-    (mean,) = json.loads((tmp_path / "sweep.json").read_text())["means"]
+    (mean,) = json.loads((tmp_path / "sweep.json").read_text())["comparison"]["groups"]
     assert mean["scores"] == [0.5, 0.6]
-    assert "Left out: trials and finalists of a search, which chose by their scores (0, 1)." in lines
+    chose = "lr=0.1 seed=0, lr=0.1 seed=1"
+    assert f"Left out: trials and finalists of a search, which chose by their scores ({chose})." in lines
     compared, _ = compare_runs(find_runs([tmp_path]))
     assert compared is not None
     assert compared.baseline.replicates.mean == pytest.approx(0.55)

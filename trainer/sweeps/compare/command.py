@@ -9,7 +9,7 @@ from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
 from trainer.run.run_folder import find_runs
 from trainer.sweeps.comparison import compare_runs
-from trainer.sweeps.words import markdown_lines, markdown_table, print_lines, print_table
+from trainer.sweeps.words import markdown_page, present
 
 _EXAMPLES = """\
   outputs                                        all runs in outputs/, grouped by their settings
@@ -69,15 +69,15 @@ def main(arguments: Sequence[str]) -> int:
         compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
         console = table_console()
         if compared is None:
-            print_lines(console, [f"None of {amount(len(runs), 'run')} counts.", left])
+            present(console, [f"None of {amount(len(runs), 'run')} counts.", left])
             return 1
-        print_table(console, compared.table())
-        print_lines(console, compared.lines())
+        parts = compared.table(), compared.lines()
+        present(console, *parts)
         for file in options.out:
             with writing(f"--out {file}"):
                 if file.suffix == ".json":
                     write_json(file, compared.plain())
                 else:
-                    write_atomically(file, f"{markdown_table(compared.table())}\n{markdown_lines(compared.lines())}")
-            print_lines(console, [str(file)])
+                    write_atomically(file, markdown_page(*parts))
+            present(console, [str(file)])
     return 0

@@ -99,7 +99,10 @@ class Watched:
 
 def make_server(watched: Watched, port: int) -> ThreadingHTTPServer:
     """Return what serves a watched page to this machine, at a port; 0: any free one."""
-    return ThreadingHTTPServer((HOST, port), partial(_Handler, watched))
+    try:
+        return ThreadingHTTPServer((HOST, port), partial(_Handler, watched))
+    except OSError as error:
+        raise UserError(f"--port {port}: {error.strerror}. Allowed: a free port; 0 finds one.") from error
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -192,17 +195,9 @@ def main(arguments: Sequence[str]) -> int:
             write_atomically(file, render(collect(runs, folder, file.absolute().parent)))
         sys.stdout.write(printable(f"{shown(file)}: {amount(len(runs), 'run')}\n"))
         if options.watch:
-            _serve(Watched(folder), PORT if options.port is None else options.port)
+            with make_server(Watched(folder), PORT if options.port is None else options.port) as server:
+                address = f"http://127.0.0.1:{server.server_port}/"
+                sys.stdout.write(f"{address} shows it, and refreshes it; Ctrl-C ends this.\n")
+                sys.stdout.flush()
+                server.serve_forever()
     return 0
-
-
-def _serve(watched: Watched, port: int) -> None:
-    """Serve the page until Ctrl-C."""
-    try:
-        server = make_server(watched, port)
-    except OSError as error:
-        raise UserError(f"--port {port}: {error.strerror}. Allowed: a free port; 0 finds one.") from error
-    with server:
-        sys.stdout.write(f"http://127.0.0.1:{server.server_port}/ shows it, and refreshes it; Ctrl-C ends this.\n")
-        sys.stdout.flush()
-        server.serve_forever()

@@ -41,7 +41,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
     """Return the data of the page, of runs in a folder, at most the last `MOST_RUNS`; links are relative to `base`."""
     omitted, runs = max(0, len(runs) - MOST_RUNS), runs[-MOST_RUNS:]
     sweeps = list(dict.fromkeys(run.sweep for run in runs if run.sweep is not None))
-    settings, metrics, embedded = Settings(runs), _metrics(runs), RunImages(base)
+    settings, metrics = Settings(runs), _metrics(runs)
     names, group_of = groups(runs)
     environments: dict[tuple[tuple[str, str], ...], int] = {}
     facts = ([*run.versions(digits=12).items()][:40] for run in runs)
@@ -49,8 +49,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
     environment_of = [environments.setdefault(of, len(environments)) for of in clipped]
     epochs: dict[tuple[int, ...], int] = {}
     points = _points(runs, metrics)
-    # The best runs of each sweep first: there is no room for the images of many.
-    images = {i: embedded.of(runs[i], settings.recipe(i)) for i in _best_first(runs)}
+    positions, images = _embed(runs, settings, base)
     rows = [
         {
             "name": clip(run.name, KEY),
@@ -75,7 +74,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
             "part": "trial" if run.trial else "finalist" if run.chooses else "job" if run.job else "",
             "order": run.job["order"] if run.job else i,
             "environment": environment_of[i],
-            "images": images[i],
+            "images": positions[i],
         }
         for i, (run, group) in enumerate(zip(runs, group_of, strict=True))
     ]
@@ -93,7 +92,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
         ],
         "epochs": list(epochs),
         "environments": [dict(items) for items in environments],
-        "images": embedded.images,
+        "images": images,
     }
 
 
@@ -193,39 +192,38 @@ _MOST_PIXELS, _MOST_FILE, _FULL = 2**24, 2**24, (2**24, 2**24)  # of a file; tho
 _COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # of the mistakes in an image; pixels of each
 
 
-class RunImages:
-    """The first batches, figures and mistakes of runs; links are relative to a folder, `base`.
+def _embed(
+    runs: Sequence[RunFolder], settings: Settings, base: Path
+) -> tuple[dict[int, list[int]], list[dict[str, Any]]]:
+    """Return the positions of each run's first batch, that of its recipe if known, figure and mistakes, -1: none.
 
-    Attributes:
-        images: each as a data URI, which is empty where there was no room, with its width and height in pixels; and
-            the address of its file.
+    And the images: each as a data URI, empty where there was no room, with its width and height in pixels; and the
+    address of its file, relative to `base`.
     """
+    images: list[dict[str, Any]] = []
+    known: dict[Hashable, int] = {}
+    used = [0, 0, 0]
 
-    def __init__(self, base: Path) -> None:
-        self.images: list[dict[str, Any]] = []
-        self._base = base
-        self._bytes = [0, 0, 0]
-        self._known: dict[Hashable, int] = {}
-
-    def of(self, run: RunFolder, recipe: Hashable) -> list[int]:
-        """Return the positions of a run's first batch, that of its recipe if known, figure and mistakes; -1: none."""
-        figure = next((name for name in FIGURES if (run.folder / name).is_file()), "")
-        keys = (recipe or run.folder, run.folder, run.folder)
-        return [self._index(kind, run.folder / name, keys[kind]) for kind, name in enumerate((BATCH, figure, MISTAKES))]
-
-    def _index(self, kind: int, file: Path, key: Hashable) -> int:
-        if (kind, key) not in self._known:
-            # Mistakes are in the report in full.
-            if not href(file, self._base):
+    def position(kind: int, file: Path, key: Hashable) -> int:
+        if (kind, key) not in known:
+            if not href(file, base):
                 return -1
-            self._known[kind, key] = len(self.images)
+            known[kind, key] = len(images)
             status = file.stat()
-            room = self._bytes[kind] < _MOST_BYTES[kind] and status.st_size <= _MOST_FILE
+            room = used[kind] < _MOST_BYTES[kind] and status.st_size <= _MOST_FILE
             uri, width, height = _embedded(file, status.st_mtime_ns) if room else ("", 0, 0)
-            self._bytes[kind] += len(uri)
-            shown = file.with_name(REPORT) if file.name == MISTAKES else file
-            self.images.append({"source": uri, "width": width, "height": height, "file": href(shown, self._base)})
-        return self._known[kind, key]
+            used[kind] += len(uri)
+            shown = file.with_name(REPORT) if file.name == MISTAKES else file  # mistakes are in the report in full
+            images.append({"source": uri, "width": width, "height": height, "file": href(shown, base)})
+        return known[kind, key]
+
+    positions = {}
+    for i in _best_first(runs):  # there is no room for the images of many
+        folder = runs[i].folder
+        figure = next((name for name in FIGURES if (folder / name).is_file()), "")
+        keys = (settings.recipe(i) or folder, folder, folder)
+        positions[i] = [position(k, folder / name, keys[k]) for k, name in enumerate((BATCH, figure, MISTAKES))]
+    return positions, images
 
 
 @lru_cache(maxsize=1024)

@@ -31,17 +31,12 @@ Value = str | int | float | None
 
 
 class Settings:
-    """The settings of some runs: of their configurations, and what is chosen by name, as aug=NAME.
-
-    Attributes:
-        given: keys that some run was started with.
-        columns: the values of each key that differs among the runs, by position of the run; a run without the key is
-            left out. At most `MOST_SETTINGS`, those that were given first.
-    """
+    """The settings of some runs: of their configurations, and what is chosen by name, as aug=NAME."""
 
     def __init__(self, runs: Sequence[RunFolder]) -> None:
         self._overrides = [_split(run.overrides) for run in runs]
         self._configs = [_values(run.config) for run in runs]
+        # Keys that some run was started with
         self.given = {key for overrides in self._overrides for key in overrides}
         known = {key for config in self._configs for key in config}
         columns: defaultdict[str, dict[int, Value]] = defaultdict(dict)
@@ -58,6 +53,7 @@ class Settings:
             key for key, column in columns.items() if len({*column.values()}) + any(i not in column for i in begun) > 1
         ]
         differing.sort(key=lambda key: (key not in self.given, -len(columns[key])))
+        # The values of each key that differs, by position of the run; a run without the key is left out
         self.columns = {key: columns[key] for key in differing[:MOST_SETTINGS]}
 
     def recipe(self, i: int) -> tuple[tuple[str, Value], ...]:

@@ -3,11 +3,11 @@
 import re
 import sys
 from argparse import SUPPRESS
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
@@ -23,7 +23,6 @@ from augment.support.reading import check_folder, contents
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
-from trainer.loop.callback import Callback
 from trainer.run.config import CONFIG_FILE
 from trainer.run.folder import FAILED, SWEEP_FILE, named_folder
 from trainer.run.identity import renamed
@@ -33,6 +32,9 @@ from trainer.sweeps.comparison import report_sweep
 from trainer.sweeps.launchers import Launcher, parse_launcher
 from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.work import NAMED_LATER, NO_FURTHER_JOB, WITH_PARENT, Worker
+
+if TYPE_CHECKING:
+    from trainer.sweeps.plan import Plan
 
 _HYDRA = re.compile(r"hydra\b")
 
@@ -54,17 +56,20 @@ class Request:
     @classmethod
     def of(cls, tokens: Sequence[str], config_name: str = "config") -> "Request":
         """Return the request of normalized overrides."""
-        sorted_out: dict[str, list[str]] = {"fixed": [], "swept": [], "hydra": []}
         overrides = [parse(token) for token in tokens]
-        last = {key_of(override): index for index, override in enumerate(overrides)}
-        for index, (token, override) in enumerate(zip(tokens, overrides, strict=True)):
-            if index < last[key_of(override)] and "." in key_of(override) and not override.is_delete():
-                continue  # as Hydra has it, the last value counts
-            if _HYDRA.match(key_of(override)):
-                sorted_out["hydra"].append(_of_hydra(token, sweeps=override.is_sweep_override()))
-            else:
-                sorted_out["swept" if override.is_sweep_override() else "fixed"].append(token)
-        return cls(**{name: tuple(values) for name, values in sorted_out.items()}, config_name=config_name)
+        keys = [key_of(override) for override in overrides]
+        given = [
+            (token, key, override.is_sweep_override())
+            for index, (token, key, override) in enumerate(zip(tokens, keys, overrides, strict=True))
+            # As Hydra has it, the last value of a key counts.
+            if key not in keys[index + 1 :] or "." not in key or override.is_delete()
+        ]
+        return cls(
+            tuple(token for token, key, sweeps in given if not sweeps and not _HYDRA.match(key)),
+            tuple(token for token, key, sweeps in given if sweeps and not _HYDRA.match(key)),
+            tuple(_of_hydra(token, sweeps=sweeps) for token, key, sweeps in given if _HYDRA.match(key)),
+            config_name,
+        )
 
     def section(self) -> dict[str, Any]:
         """Return Hydra's own section of the configuration as plain values, those of the folder resolved."""
@@ -85,8 +90,6 @@ def sweep(request: Request, signals: StopSignals) -> int:
     folder, launcher = section["folder"], parse_launcher(section["launcher"])
     check_folder(folder)
     searches = is_search(section["sweeper"])
-    if not searches and (unknown := [key for key in section["sweeper"] if key not in _OF_GRIDS]):
-        raise UserError(f"hydra.sweeper.{unknown[0]}: needs a search. Allowed: hydra/sweeper=optuna as well.")
     holds = "a run" if (folder / CONFIG_FILE).is_file() else ""
     if (folder / SWEEP_FILE).is_file() and is_search(read_request(folder).section()["sweeper"]) != searches:
         holds = "a plain sweep" if searches else "a search"
@@ -129,16 +132,15 @@ def search(
     worker: Worker,
 ) -> int:
     """Search as asked, and as Hydra's section `sweeper` says, and print what was found; return the exit code."""
-    from trainer.sweeps import plan as planning  # Optuna takes a while to import
-    from trainer.sweeps import search as searching
+    from trainer.sweeps import search as searching  # Optuna takes a while to import
+    from trainer.sweeps.plan import begin
 
-    swept = [*request.params(sweeper), *request.swept]
-    planned = planning.Plan.of(sweeper, request.fixed, swept, folder, request.config_name)
+    planned = _plan(request, sweeper, folder)
     launcher.check([planned.base])
     worker.signals.check()
     worker.signals.hold()
     with writing(f"hydra.sweep.dir={shown(folder)}"):
-        planning.begin(planned)
+        begin(planned)
         write_request(folder, request)
     with continued(folder), launcher.pool(folder, worker) as pool:
         code = searching.search(planned, pool, worker)
@@ -157,9 +159,14 @@ def _check_found(folder: Path, request: Request, sweeper: Mapping[str, Any]) -> 
 
 def is_search(sweeper: Mapping[str, Any]) -> bool:
     """Return whether Hydra's section `sweeper` asks for a search, not a plain sweep; nothing else is allowed."""
+    searches = sweeper.get("kind") == "optuna"
     if "kind" not in sweeper and "basic_sweeper" not in str(sweeper.get("_target_")):
         raise UserError(f"hydra/sweeper: {sweeper.get('_target_')} is not supported. Allowed: basic, optuna.")
-    return sweeper.get("kind") == "optuna"
+    if not searches and (unknown := [key for key in sweeper if key not in _OF_GRIDS]):
+        raise UserError(
+            f"hydra.sweeper.{unknown[0]}: needs a search. Allowed: where hydra/sweeper=optuna is given, too."
+        )
+    return searches
 
 
 @contextmanager
@@ -263,17 +270,15 @@ def main(arguments: Sequence[str]) -> int:
         launcher, sweeper = _sections(request, tokens, trust=options.trust)
         # What is asked of the search now, such as more trials, is asked of it from now on.
         kept = [token for token in tokens if key_of(parse(token)).startswith("hydra.sweeper.")]
-        if kept and not is_search(sweeper):
-            raise UserError(
-                f"{kept[0].lstrip('+')}: {shown(folder)} is a plain sweep. Allowed: the folder of a search."
-            )
+        searches = is_search(sweeper)
         request = Request.of([*request.fixed, *request.swept, *request.hydra, *kept], request.config_name)
         worker = Worker(PlainConsole(), signals, request.config_name)
         signals.check()
         signals.hold()
         try:
             if action == "work":
-                worker.watch = _watch(request, sweeper, folder)
+                if searches:
+                    worker.watch = _plan(request, sweeper, folder, check=False).watch
                 with continued(folder):
                     if later:
                         worker.follow(folder, sys.stdin)
@@ -282,7 +287,7 @@ def main(arguments: Sequence[str]) -> int:
                         worker.work(jobs)
                 return 0
             retried = jobs if action == "retry" else []
-            if is_search(sweeper):
+            if searches:
                 if retried:
                     raise UserError(
                         f"retry: {shown(folder)} is a search, in which failed trials count. Allowed: resume with a "
@@ -299,12 +304,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:
-    jobs = read_ledger(folder)
-    known = {job.id: job for job in jobs}
-    for name in ids or ():
-        if name not in known:
-            raise UserError(f"--job {name}: no such job in {folder}.{suggest(name, known)}")
-    return jobs if not ids else [known[name] for name in ids]
+    known = {job.id: job for job in read_ledger(folder)}
+    if unknown := next((name for name in ids or () if name not in known), None):
+        raise UserError(f"--job {unknown}: no such job in {folder}.{suggest(unknown, known)}")
+    return [known[name] for name in ids or known]
 
 
 def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[Launcher, Mapping[str, Any]]:
@@ -327,11 +330,8 @@ def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[
     return parse_launcher(section["launcher"]), section["sweeper"]
 
 
-def _watch(request: Request, sweeper: Mapping[str, Any], folder: Path) -> Callable[[Job], Sequence[Callback]]:
-    if not is_search(sweeper):
-        return lambda job: ()
-    from trainer.sweeps.plan import Plan  # Optuna takes a while to import
-    from trainer.sweeps.search import watch_trials
+def _plan(request: Request, sweeper: Mapping[str, Any], folder: Path, *, check: bool = True) -> "Plan":
+    from trainer.sweeps.plan import Plan
 
     swept = [*request.params(sweeper), *request.swept]
-    return watch_trials(Plan.of(sweeper, request.fixed, swept, folder, request.config_name, check=False))
+    return Plan.of(sweeper, request.fixed, swept, folder, request.config_name, check=check)
