@@ -1,7 +1,10 @@
-"""Look into nested mappings, such as configurations."""
+"""Look into nested mappings, such as configurations; and make groups of values."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -17,3 +20,11 @@ def section_of(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a mapping within plain values; an empty one if there is none of that name."""
     section = values.get(name)
     return section if isinstance(section, Mapping) else {}
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, in the order in which they come."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups

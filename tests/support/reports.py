@@ -141,7 +141,8 @@ def record(
     run = RunFolder(folder)
     run.facts = Facts(task=task, **facts)
     best = best or max(rows, key=lambda r: r.get("val_accuracy", -1), default={})
-    made = RunRecord(run, ending, rows, task_named(task).display(classes), best)
+    run.summary, run.rows, run.steps = ending, rows, []
+    made = RunRecord(run, task_named(task).display(classes), best)
     if samples is not None:
         kept = BestModel(model={}, row={"epoch": 0} | best, samples=vars(samples), classes=classes, task=task)
         made.add_best(lambda: kept)

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,7 +60,7 @@ class Mlflow(Tracker):
         local = _LOCAL.resolve()
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "dali-trainer"
         local.mkdir(parents=True, exist_ok=True)
-        with locked(local / "mlflow.lock"):  # several jobs of a sweep may make the database
+        with nullcontext() if uri else locked(local / "mlflow.lock"):  # several jobs of a sweep may make the database
             self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}")
             found, place = self._client.get_experiment_by_name(name), None if uri else (local / "mlflow").as_uri()
             experiment = found.experiment_id if found else self._client.create_experiment(name, artifact_location=place)

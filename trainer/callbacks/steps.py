@@ -220,15 +220,12 @@ class Interrupt(Callback):
     """Turns Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 into a clean end: the batch is finished, all callbacks get `after_fit`.
 
     A second signal stops at once.
-
-    Attributes:
-        pressed: whether a signal ended the fit; one that comes after the last batch does not. Set it to end the fit in
-            the same way.
     """
 
     order = Phase.LAST
 
     def __init__(self) -> None:
+        # Whether a signal ended the fit; one that comes after the last batch does not. Set it to end the fit so, too.
         self.pressed = self._ended = False
         self._signals = StopSignals()
 

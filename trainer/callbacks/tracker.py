@@ -293,10 +293,13 @@ def _mistakes(learner: Learner, best: BestModel) -> list[list[Cell]]:
         return []
     samples = learner.task.samples(**best.samples)
     found = worst_images(learner.task, samples, learner.classes, learner.run.val_files, _MOST_MISTAKES)
-    rows: list[list[Cell]] = []
-    for wrong, file, image in found or ():
-        if image is not None:
-            texts = (wrong.true, wrong.predicted, portable_name(file))
-            true, predicted, name = (as_bytes(text).decode(errors="replace") for text in texts)
-            rows.append([image, true, predicted, "" if wrong.confidence is None else wrong.confidence, name])
-    return rows
+    return [
+        [
+            image,
+            *(as_bytes(text).decode(errors="replace") for text in (wrong.true, wrong.predicted)),
+            "" if wrong.confidence is None else wrong.confidence,
+            as_bytes(portable_name(file)).decode(errors="replace"),
+        ]
+        for wrong, file, image in found or ()
+        if image is not None
+    ]

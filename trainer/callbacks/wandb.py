@@ -127,9 +127,8 @@ def _grouped(name: str) -> str:
 
 def _has_account() -> bool:
     """Return whether the package finds a key without asking for one."""
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
     import wandb
     from requests.utils import get_netrc_auth  # wandb needs it
 
-    return any(map(get_netrc_auth, (wandb.Settings().base_url, "https://api.wandb.ai")))
+    given = map(os.environ.get, ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
+    return any(given) or any(map(get_netrc_auth, (wandb.Settings().base_url, "https://api.wandb.ai")))

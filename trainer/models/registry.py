@@ -17,11 +17,7 @@ __all__ = ["MODELS", "Channels", "Model", "Timm", "check_model", "count_paramete
 
 
 def parse_model(given: object) -> Model:
-    """Check the `model` section, `{kind: name, ...settings}`.
-
-    Raises:
-        UserError: an unknown kind or setting, or a value that is not allowed.
-    """
+    """Check the `model` section, `{kind: name, ...settings}`."""
     return parse_named(MODELS, given, "model", "kind")
 
 

@@ -44,11 +44,7 @@ class Timm(Pretrained):
     )
 
     def build(self, classes: int, size: Size) -> "nn.Module":
-        """Build it, with a new head for the classes.
-
-        Raises:
-            UserError: timm has no such model, option or weights, or they cannot be downloaded.
-        """
+        """Build it, with a new head for the classes."""
         network = self.create(size, num_classes=classes)
         if self.checkpointing:
             try:

@@ -8,7 +8,6 @@ and scale set as here, both reach the same losses. A step of the optimizer takes
 - two shared CPU cores, PyTorch 2.14.1, timm 1.0.31: xresnet18 of width .25 33 ms (timm 509), small network 412 (722)
 """
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
+from augment.support.nested import grouped
 from trainer.optim.layers import layer_of, matches
 
 # The quintic a x + b x^3 + c x^5, chosen by Jordan for its slope at zero: singular values end near 1, not at it.
@@ -164,10 +164,8 @@ def _update(params: list[Tensor], directions: list[Tensor], lr: float | Tensor, 
     Matrices whose shorter sides are equal are orthogonalized in one batch: zeros at the end of the longer side change
     nothing.
     """
-    batches: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-    for param, direction in zip(params, directions, strict=True):
-        target, matrix = _matrices(param, direction)
-        batches[min(matrix.shape)].append((target, matrix))
+    matched = map(_matrices, params, directions)
+    batches = grouped((min(matrix.shape), (target, matrix)) for target, matrix in matched)
     for short, pairs in batches.items():
         long = max(max(matrix.shape) for _, matrix in pairs)
         matrices = [matrix for _, matrix in pairs]

@@ -170,24 +170,20 @@ class ScheduleSettings(OptimizerSettings):
         )
     )
 
-    def lr_schedule(self) -> Schedule:
-        """Return the schedule of the learning rate; on a plateau it falls below it, see `ParamScheduler`."""
-        start, end = self.lr * self.start_factor, self.lr * self.end_factor
-        if self.schedule == "one_cycle":
-            return one_cycle(self.lr, start=start, end=end, warmup=self.warmup)
-        if self.schedule == "flat_cos":
-            return flat_cos(self.lr, end=end, flat=self.flat)
-        if self.schedule == "step":
-            return step(self.lr, share=self.step_share, factor=self.drop_factor)
-        return constant(self.lr)
-
     def schedules(self) -> dict[str, Schedule]:
         """Return the schedules by the names of what they change.
 
         Raises:
             UserError: the momentum cannot change as asked.
         """
-        schedules = {"lr": self.lr_schedule()}
+        lr, end = self.lr, self.lr * self.end_factor
+        by_name = {
+            "one_cycle": one_cycle(lr, start=lr * self.start_factor, end=end, warmup=self.warmup),
+            "flat_cos": flat_cos(lr, end=end, flat=self.flat),
+            "step": step(lr, share=self.step_share, factor=self.drop_factor),
+        }
+        # On a plateau it falls below it, see `ParamScheduler`.
+        schedules = {"lr": by_name.get(self.schedule, constant(lr))}
         if (low := self.momentum_low) is not None:
             high = self.momentum
             if self.schedule != "one_cycle" or high is None or low > high:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,8 +24,6 @@ from trainer.run.run_folder import RunFolder
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
 
-log = logging.getLogger(__name__)
-
 
 @configurable
 @dataclass(eq=False)
@@ -48,7 +45,7 @@ class Report(Callback):
         refresher, folder = self._refresher, learner.folder
         if refresher is not None and folder is not None and learner.training and refresher.due:
             record = _record(learner, folder, seconds_left(learner))
-            record.ending = replace(record.ending, status=RUNNING)
+            record.run.summary = replace(record.run.summary, status=RUNNING)
             refresher.start(partial(_write, record))
 
     def after_fit(self, learner: Learner) -> None:
@@ -69,7 +66,6 @@ class Report(Callback):
             write_record(record)
         except (OSError, UserError) as error:
             # A report that cannot be written must not fail the run.
-            log.warning("no %s: %s", REPORT_FILE, first_line(error))
             if learner.error is None:  # the log may be on the same full disk
                 why = getattr(error, "strerror", None) or first_line(error)
                 sys.stderr.write(printable(f"warning: no {REPORT_FILE}: {why}.\n"))
@@ -86,7 +82,6 @@ def _write(record: RunRecord) -> None:
 def _record(learner: Learner, folder: Path, left: float | None = None) -> RunRecord:
     """Return a record with the measurements of the fit; neither the model nor the device is touched."""
     recorder, run = learner.find(Recorder), RunFolder(folder)
-    ending = summarize(learner, folder, monotonic() - learner.run.began)
-    rows, steps = list(recorder.rows), [step._asdict() for step in recorder.steps]
-    display = learner.task.display(learner.classes)
-    return RunRecord(run, ending, rows, display, ending.best, steps=steps, left=left)
+    run.summary = summarize(learner, folder, monotonic() - learner.run.began)
+    run.rows, run.steps = list(recorder.rows), [step._asdict() for step in recorder.steps]
+    return RunRecord(run, learner.task.display(learner.classes), run.summary.best, left=left)

@@ -46,7 +46,7 @@ def _scores(record: RunRecord) -> Iterator[Chart]:
     score = (display.score, display.score_title, "{:.1%}" if display.share else "{:.3g}")
     for quantity, title, form in (("loss", "Loss", "{:.3g}"), score):
         figure, axes = _axes()
-        if not draw_splits(axes, record.rows, quantity):
+        if not draw_splits(axes, record.run.rows, quantity):
             continue
         if best:
             axes.axvline(best["epoch"] + 1, color=_FAINT, linewidth=1, linestyle=":", zorder=0)
@@ -57,14 +57,14 @@ def _scores(record: RunRecord) -> Iterator[Chart]:
         if "%" in form:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.legend(frameon=False, fontsize=9)
-        epochs, texts = column(record.rows, "epoch") + 1, []
-        for row in record.rows:
+        epochs, texts = column(record.run.rows, "epoch") + 1, []
+        for row in record.run.rows:
             found = [(split, row.get(f"{split}_{quantity}", nan)) for split in ("train", "val")]
             shown = [f"{split} {form.format(value)}" for split, value in found if isfinite(value)]
             texts.append("\n".join([f"epoch {int(row['epoch']) + 1}", *shown]))
         parts = []
         for split, name in (("train", "Training"), ("val", "Validation")):
-            values = column(record.rows, f"{split}_{quantity}")
+            values = column(record.run.rows, f"{split}_{quantity}")
             if len(values := values[np.isfinite(values)]):
                 first, last = form.format(values[0]), form.format(values[-1])
                 parts.append(f"{name} {quantity}: {first} in the first epoch, {last} in the last.")
@@ -104,7 +104,7 @@ def column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]
 
 def _add_steps(axes: Axes, record: RunRecord) -> None:
     """Draw the loss within epochs; axes keep their range, as outliers would flatten the curves of the epochs."""
-    steps = [step for step in record.steps if {"step", "loss"} <= step.keys()]
+    steps = [step for step in record.run.steps if {"step", "loss"} <= step.keys()]
     if steps and (before := record.batches_before) is not None:
         limits = axes.get_ylim()
         # An epoch's row is a mean over it, drawn at its number, so its batches lie half an epoch to both sides.
@@ -122,8 +122,8 @@ def _schedules(record: RunRecord) -> Iterator[Chart]:
         title, values = {"lr": "Learning rate"}.get(name, name.capitalize()), np.array(points)
         # A schedule is defined over batches, and epochs may differ in their number of batches.
         x = np.interp(np.linspace(0, 1, len(values)) * before[-1], before, np.arange(len(before)))
-        done = x <= len(record.rows)
-        rates = column(record.rows, "lr")
+        done = x <= len(record.run.rows)
+        rates = column(record.run.rows, "lr")
         if name == "lr" and len(rates) and record.run.facts.settings.get("fit.schedule") == "plateau":
             values = rates[x.astype(int).clip(max=len(rates) - 1)]  # what it fell to is known afterwards
         axes.plot(x, values, color=_FAINT, linewidth=1.6, linestyle=":")

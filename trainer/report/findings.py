@@ -25,7 +25,7 @@ def findings(record: RunRecord) -> list[Finding]:
 
 def _of_the_run(record: RunRecord) -> Iterator[Finding]:
     """Yield how it ended, and what is wrong with its data and its losses."""
-    done, ending = len(record.rows), record.ending
+    done, ending = len(record.run.rows), record.run.summary
     of = f" of {record.epochs}" if record.epochs else ""
     epochs = f"{done}{of} {plural(record.epochs or done, 'epoch')}"
     if ending.status == "failed":
@@ -45,7 +45,7 @@ def _of_the_run(record: RunRecord) -> Iterator[Finding]:
     for text in record.run.facts.warnings:
         yield Finding(text if text.endswith(".") else f"{text}.", warning=True)
     for key, name in (("train_loss", "training"), ("val_loss", "validation")):
-        bad = [row for row in record.rows if key in row and not math.isfinite(row[key])]
+        bad = [row for row in record.run.rows if key in row and not math.isfinite(row[key])]
         if bad:
             yield Finding(f"The {name} loss is not finite in epoch {_number(bad[0])}.", warning=True)
 
@@ -54,7 +54,7 @@ def _of_learning(record: RunRecord) -> Iterator[Finding]:
     """Yield whether it learned too much or too little."""
     display = record.display
     key, title, smaller = f"val_{display.score}", display.score_title.lower(), display.smaller
-    if found := _overfits(record.rows):
+    if found := _overfits(record.run.rows):
         lowest, last = found
         yield Finding(
             f"Training loss still falls, but validation loss has risen since epoch {_number(lowest)} "
@@ -63,8 +63,8 @@ def _of_learning(record: RunRecord) -> Iterator[Finding]:
             warning=True,
         )
         return
-    score = column([row for row in record.rows if key in row], key) * (-1 if smaller else 1)
-    known = record.ending.status == "finished" and len(score) >= 3 and np.isfinite(score).all()
+    score = column([row for row in record.run.rows if key in row], key) * (-1 if smaller else 1)
+    known = record.run.summary.status == "finished" and len(score) >= 3 and np.isfinite(score).all()
     if known and score[-1] > score[:-1].max():
         which = "lowest" if smaller else "highest"
         yield Finding(f"Validation {title} was {which} in the last epoch: more epochs may help.")
@@ -91,7 +91,8 @@ def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | Non
 
 def _of_speed(record: RunRecord) -> Iterator[Finding]:
     """Yield what its time went to. The first epoch warms up."""
-    shares = [row["waiting"] for row in record.rows[1:] or record.rows if math.isfinite(row.get("waiting", math.nan))]
+    rows = record.run.rows[1:] or record.run.rows
+    shares = [row["waiting"] for row in rows if math.isfinite(row.get("waiting", math.nan))]
     if shares:
         share = median(shares)
         hint = ": more fit.threads or smaller files may help" if share >= 0.1 else ""

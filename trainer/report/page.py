@@ -40,7 +40,7 @@ def write_record(record: RunRecord) -> Path:
 
 def render(record: RunRecord) -> str:
     """Return the page of a run: HTML without scripts that refers to nothing outside itself."""
-    run, ending, folder = record.run, record.ending, record.run.folder.resolve()
+    run, ending, folder = record.run, record.run.summary, record.run.folder.resolve()
     running = ending.status == RUNNING
     resumable = not running and ending.status != FINISHED and (run.folder / LAST).is_file()
     environment = Environment(
@@ -84,7 +84,7 @@ def _headline(record: RunRecord) -> dict[str, Any]:
     tiles = []
     if best:
         of = f" of {record.epochs}" if record.epochs else ""
-        last = record.rows[-1] if record.rows else best
+        last = record.run.rows[-1] if record.run.rows else best
         ended = nan if last["epoch"] == best["epoch"] else last.get(key, nan)
         also = f"; last epoch: {show(ended)}" if isfinite(ended) else ""  # which was not chosen by a score
         tiles.append(("best epoch", f"{int(best['epoch']) + 1}{of}", f"by {monitor}{also}"))
@@ -106,11 +106,11 @@ def _headline(record: RunRecord) -> dict[str, Any]:
 def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     """Yield what does not depend on scores: time, speed, model, data, device."""
     facts = record.run.facts
-    if isfinite(record.ending.seconds):
+    if isfinite(record.run.summary.seconds):
         notes = ["since resuming"] if facts.settings.get("fit.resume") else []
         notes += [] if record.left is None else [f"about {duration(record.left)} left"]
-        yield "time", duration(record.ending.seconds), ", ".join(notes)
-    rates = [row["images_per_second"] for row in record.rows if isfinite(row.get("images_per_second", nan))]
+        yield "time", duration(record.run.summary.seconds), ", ".join(notes)
+    rates = [row["images_per_second"] for row in record.run.rows if isfinite(row.get("images_per_second", nan))]
     if rates:
         tail = rates[1:] or rates
         yield "training speed", f"{median(tail):,.0f} img/s", "median after epoch 1" if rates[1:] else ""
@@ -147,10 +147,10 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
 
 def _table(record: RunRecord) -> dict[str, Any]:
     """Return head and lines of the table of all epochs."""
-    columns = [column for column in record.display.columns if any(column.key in row for row in record.rows)]
+    columns = [column for column in record.display.columns if any(column.key in row for row in record.run.rows)]
     forms = [form if _FORM.fullmatch(form := column.page or column.line) else "{:.4g}" for column in columns]
     lines = []
-    for row in record.rows:
+    for row in record.run.rows:
         values = [(row.get(column.key, nan), form) for column, form in zip(columns, forms, strict=True)]
         lines.append((int(row["epoch"]) + 1, [form.format(v) if isfinite(v) else "-" for v, form in values]))
     return {"head": [column.title for column in columns], "lines": lines}

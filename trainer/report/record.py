@@ -20,7 +20,7 @@ from augment.support.reading import contents, read_as
 from trainer.callbacks.plots import REPORT
 from trainer.figures.images import SIDE, data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel, load
-from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, Summary
+from trainer.run.folder import FAILED, FINISHED, INTERRUPTED
 from trainer.run.run_folder import RunFolder
 from trainer.tasks.display import Display, Finding, Matrix, WrongSample
 from trainer.tasks.metric import MetricsRow, Samples
@@ -69,20 +69,16 @@ class BestPass:
 class RunRecord:
     """A run, and how far it has come."""
 
-    run: RunFolder  # the run as its folder holds it
-    ending: Summary  # how the run ended; the seconds of one that has not are NaN
-    rows: list[MetricsRow]  # the metrics of each epoch
+    run: RunFolder  # the run as its folder or its fit holds it; the seconds of one that has not ended are NaN
     display: Display  # what to show of the task
     best: MetricsRow = field(default_factory=dict)  # the best epoch's row; empty if there is none
     best_pass: BestPass | None = None  # None: there are no predictions
-    # Running values within epochs, each with "seconds", "step" and more
-    steps: list[MetricsRow] = field(default_factory=list)
     left: float | None = None  # estimated seconds until the end of a run in progress; None: unknown
 
     @property
     def epochs(self) -> int:
         """Epochs that were configured; 0: unknown."""
-        return len(self.run.facts.batches) or self.ending.planned
+        return len(self.run.facts.batches) or self.run.summary.planned
 
     @property
     def batches_before(self) -> NDArray[np.int64] | None:
@@ -144,24 +140,19 @@ def _mistakes(
 def read_record(folder: Path) -> RunRecord:
     """Read the folder of a run; predictions from best.pt only if the run has not written what a page shows of them."""
     run = RunFolder(folder)
-    ending = run.summary
-    if ending.status not in (FINISHED, FAILED, INTERRUPTED):
-        ending = replace(ending, status=run.status, seconds=math.nan)
-    rows, steps = (
-        [row for row in found if math.isfinite(row.get(counter, math.nan))]
-        for found, counter in ((run.rows, "epoch"), (run.steps, "step"))
-    )
-    display = run.facts.display or task_of(rows).display(run.facts.classes)
-    record = RunRecord(run, ending, rows, display, steps=steps)
+    if run.summary.status not in (FINISHED, FAILED, INTERRUPTED):
+        run.summary = replace(run.summary, status=run.status, seconds=math.nan)
+    run.rows = [row for row in run.rows if math.isfinite(row.get("epoch", math.nan))]
+    record = RunRecord(run, run.facts.display or task_of(run.rows).display(run.facts.classes))
     found = run.attempt(MISTAKES_FILE, partial(read_as, BestPass), None)
-    if found and found.blocks is not None and found.epoch == ending.best.get("epoch"):
-        record.best, record.best_pass = ending.best, found
+    if found and found.blocks is not None and found.epoch == run.summary.best.get("epoch"):
+        record.best, record.best_pass = run.summary.best, found
     elif (folder / BEST).is_file():
         record.add_best(partial(load, folder / BEST, BestModel))
         if found and record.best_pass and found.epoch == record.best_pass.epoch:
             record.best_pass = replace(record.best_pass, images=found.images)
     if not record.best:
-        record.best = best_row(record.rows, display.monitor)
+        record.best = best_row(run.rows, record.display.monitor)
     return record
 
 

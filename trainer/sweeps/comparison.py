@@ -1,7 +1,6 @@
 """Compare groups of runs with a baseline: what `python -m trainer compare` and the end of a sweep show."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -13,6 +12,7 @@ from rich.console import Console
 from augment.cli.parser import writing
 from augment.support.errors import UserError, nearest
 from augment.support.files import write_atomically, write_json
+from augment.support.nested import grouped
 from augment.support.text import amount, list_some
 from trainer.run.folder import FINISHED, PRUNED
 from trainer.run.run_folder import RunFolder, find_runs
@@ -43,10 +43,7 @@ class Comparison:
                 lines.append("One seed says nothing about chance; run seed=1,2,3,4 as well.")
         else:
             lines = [f"Compared with {self.baseline.name}, {self.why}:"]
-            same: dict[str, list[str]] = {}
-            for group in self.rows:
-                if group is not self.baseline:
-                    same.setdefault(group.verdict, []).append(group.name)
+            same = grouped((group.verdict, group.name) for group in self.rows if group is not self.baseline)
             lines += [f"{list_some(names, separator='; ')}: {text}." for text, names in same.items()]
         return [*lines, *self.notes]
 
@@ -140,11 +137,7 @@ def rank(score: str, value: float) -> tuple[str, float]:
 
 
 def find_group(groups: Sequence[Group], text: str) -> Group:
-    """Return the group of a name, or that of a run of a name or folder.
-
-    Raises:
-        UserError: there is none, or there are several.
-    """
+    """Return the group of a name, or that of a run of a name or folder, if there is exactly one."""
     names, folder = [group.name for group in groups], text.rstrip("/")
     runs = [{name for run in group.runs for name in (run.name, run.folder.name, str(run.folder))} for group in groups]
     found = [group for group, own in zip(groups, runs, strict=True) if text == group.name or folder in own]
@@ -246,8 +239,5 @@ def _job_table(jobs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]]) 
 
 def _errors(runs: Sequence[RunFolder]) -> list[str]:
     """Return each error once, with the jobs that it ended."""
-    names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for run in runs:
-        if run.summary.error:
-            names[run.status, run.summary.error].append(run.folder.name)
+    names = grouped(((run.status, run.summary.error), run.folder.name) for run in runs if run.summary.error)
     return [f"{status} ({list_some(some)}): {error}" for (status, error), some in names.items()]

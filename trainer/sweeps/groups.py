@@ -2,17 +2,16 @@
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from augment.support.nested import leaves, section_of
+from augment.support.nested import grouped, leaves, section_of
 from augment.support.text import list_some
 from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.run.identity import identity, identity_text
 from trainer.run.run_folder import RunFolder
-from trainer.sweeps.verdict import Difference, Key, Metric, Replicates, resolution_of
+from trainer.sweeps.verdict import Difference, Metric, Replicates, resolution_of
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 
@@ -73,16 +72,15 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[Group], list[tuple[RunFo
     for same in same_configuration(runs):
         early, kept = all(run.summary.stopped for run in same if run.status == FINISHED), []
         for run in same:
-            if run.status != FINISHED:
-                left.append((run, _REASONS[run.status]))
-            elif run.chooses:
-                left.append((run, "trials and finalists of a search, which chose by their scores"))
-            elif not run.config:
-                left.append((run, "no configuration that can be read"))
-            elif run.summary.stopped and not early:
-                left.append((run, "stopped early, unlike others of the same settings"))
-            elif not math.isfinite(run.last.get(run.score, math.nan)):
-                left.append((run, f"without {run.score} in the last epoch"))
+            faults = (
+                (run.status != FINISHED, _REASONS.get(run.status, run.status)),
+                (run.chooses, "trials and finalists of a search, which chose by their scores"),
+                (not run.config, "no configuration that can be read"),
+                (run.summary.stopped and not early, "stopped early, unlike others of the same settings"),
+                (not math.isfinite(run.last.get(run.score, math.nan)), f"without {run.score} in the last epoch"),
+            )
+            if reason := next((reason for wrong, reason in faults if wrong), ""):
+                left.append((run, reason))
             else:
                 kept.append(run)
         groups += [kept] if kept else []
@@ -91,9 +89,7 @@ def group_runs(runs: Sequence[RunFolder]) -> tuple[list[Group], list[tuple[RunFo
 
 def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
     key = runs[0].score
-    found: defaultdict[Key, list[float]] = defaultdict(list)
-    for run in runs:
-        found[value_of(run, SEED), value_of(run, FOLD)].append(run.last[key])
+    found = grouped(((value_of(run, SEED), value_of(run, FOLD)), run.last[key]) for run in runs)
     scores = {replicate: mean(values) for replicate, values in found.items()}
     metric = Metric(key, smaller_is_better(key), range_of(key))
     if metric.share and len(set(scores.values())) == 1:
@@ -112,10 +108,7 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
 
 def same_configuration(runs: Sequence[RunFolder]) -> list[list[RunFolder]]:
     """Group runs whose scores are the same, and whose configurations are without seed and fold, in their order."""
-    groups: defaultdict[tuple[str, str], list[RunFolder]] = defaultdict(list)
-    for run in runs:
-        groups[_identity(run), run.score].append(run)
-    return list(groups.values())
+    return list(grouped(((_identity(run), run.score), run) for run in runs).values())
 
 
 def name_groups(groups: Sequence[Sequence[RunFolder]]) -> list[str]:

@@ -1,7 +1,4 @@
-"""Launchers: they run the jobs of a sweep, in this process, in worker processes, or through Slurm or Ray.
-
-`hydra/launcher=NAME` chooses one, and its settings are `hydra.launcher.*`.
-"""
+"""Launchers, `hydra/launcher=NAME`: they run jobs in this process, in worker processes, or through Slurm or Ray."""
 
 import os
 import signal
@@ -32,7 +29,7 @@ _ATTEMPTS = 5
 
 
 class Launcher:
-    """Runs jobs of a sweep."""
+    """Runs jobs of a sweep, in this process if a subclass does not say otherwise."""
 
     name: ClassVar[str]
     n_jobs: int | None
@@ -51,7 +48,7 @@ class Launcher:
             KeyboardInterrupt: a signal asked to stop; running jobs are saved.
             UserError: the jobs cannot be run.
         """
-        raise NotImplementedError
+        worker.work(jobs)
 
     def pool(self, folder: Path, worker: Worker) -> "AbstractContextManager[Launcher]":
         """Return a context of what runs the jobs of the sweep in a folder; its processes live until its end."""
@@ -76,10 +73,6 @@ class Local(LocalSettings, Launcher):
         """As many as asked for, or as there are GPUs."""
         return self.n_jobs or len(self._gpus) or 1
 
-    def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
-        """Run the jobs in this process; see `pool` for others."""
-        worker.work(jobs)
-
     def pool(self, folder: Path, worker: Worker) -> AbstractContextManager[Launcher]:
         """Return worker processes, if there are to be any."""
         gpus = self._gpus
@@ -87,13 +80,9 @@ class Local(LocalSettings, Launcher):
             return nullcontext(self)
         if own := [name.strip() for name in os.environ.get(_VISIBLE, "").split(",") if name.strip()]:
             gpus = [own[int(number)] for number in gpus if int(number) < len(own)]
-        slots = []
-        for index in range(self.at_a_time):
-            command = Command.of(folder, worker, [NAMED_LATER])
-            if gpus:
-                command.environment[_VISIBLE] = gpus[index % len(gpus)]
-            slots.append(_Slot(command, folder / f"worker-{index}.log"))
-        return WorkerPool(slots, worker)
+        visible = [{_VISIBLE: gpus[index % len(gpus)]} if gpus else {} for index in range(self.at_a_time)]
+        commands = [Command.of(folder, worker, [NAMED_LATER], environment) for environment in visible]
+        return WorkerPool([_Slot(one, folder / f"worker-{n}.log") for n, one in enumerate(commands)], worker)
 
     def check(self, configs: Iterable[Config]) -> None:
         """Check that the GPUs are there."""
@@ -200,7 +189,7 @@ class Cluster(Launcher):
         if not (jobs := unfinished(jobs)):
             return
         folder = jobs[0].folder.parent
-        command = Command.of(folder, worker, (job.id for job in jobs))
+        command = Command.of(folder, worker, (job.id for job in jobs), {})
         with self.started(command, min(self.at_a_time, len(jobs)), folder, worker) as ended:
             for _ in watch(jobs, worker, self.at_a_time):
                 if ended() and unfinished(jobs):

@@ -193,11 +193,7 @@ class Plan(Search):
 
 
 def begin(plan: Plan) -> None:
-    """Check that a study that has begun is about the same, as scores of others cannot be compared; note what it is.
-
-    Raises:
-        UserError: the configuration, the scores or the choices are not those of the study.
-    """
+    """Note what a study is about; refuse another configuration, score or choices than it began with."""
     folder, now = shown(plan.folder), flat(identity(plan.base.resolved) | {"aug": plan.base.resolved["aug"]})
     now[_METRICS] = plan.metric
     with plan.locked() as study:

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
+from augment.support.nested import grouped
 from augment.support.reading import locked
 from augment.support.seeds import derive_seed
 from trainer.callbacks.recorder import Recorder
@@ -138,10 +139,6 @@ def counted(study: Study) -> list[FrozenTrial]:
 def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:
     """Return the complete trials of a study whose jobs are there, the best first, each job once."""
     sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
-    done = study.get_trials(states=[TrialState.COMPLETE])
-    done.sort(key=lambda trial: sign * (trial.value or 0.0))
-    by_job: dict[str, FrozenTrial] = {}
-    for trial in done:
-        if (name := trial.user_attrs.get(JOB)) is not None and name in jobs:
-            by_job.setdefault(name, trial)
-    return list(by_job.values())
+    done = sorted(study.get_trials(states=[TrialState.COMPLETE]), key=lambda trial: sign * (trial.value or 0.0))
+    by_job = grouped((trial.user_attrs.get(JOB), trial) for trial in done)
+    return [best for name, (best, *_) in by_job.items() if name in jobs]

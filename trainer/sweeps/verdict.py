@@ -5,11 +5,12 @@ Functions of numbers; `trainer.sweeps.groups` collects the scores of runs, `trai
 
 import math
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import mean, stdev
+
+from augment.support.nested import grouped
 
 Range = tuple[float, float]
 Key = tuple[str, str]  # the seed and the fold of a run; "" if it has none
@@ -56,9 +57,7 @@ class Replicates:
     @property
     def by_sample(self) -> Mapping[Key, float]:
         """The samples by what they are of, a seed or a fold."""
-        of_fold: defaultdict[str, list[float]] = defaultdict(list)
-        for (_, fold), score in self.scores.items():
-            of_fold[fold].append(score)
+        of_fold = grouped((fold, score) for (_, fold), score in self.scores.items())
         return {("", fold): mean(some) for fold, some in of_fold.items()} if len(of_fold) > 1 else self.scores
 
     @property

@@ -8,6 +8,7 @@ from rich import table as rich
 from rich.console import Console
 from rich.text import Text
 
+from augment.support.nested import grouped
 from augment.support.text import amount, as_bytes, list_some, printable
 from trainer.sweeps.verdict import MANY, Difference, Metric, Replicates
 
@@ -125,9 +126,7 @@ def p_value(p: float | None) -> str:
 
 def left_out(runs: Iterable[tuple[str, str]]) -> str:
     """Return why runs do not count, given the name and the reason of each; empty if there are none."""
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in runs:
-        by_reason.setdefault(reason, []).append(name)
+    by_reason = grouped((reason, name) for name, reason in runs)
     reasons = (f"{reason} ({list_some(names)})" for reason, names in by_reason.items())
     return f"Left out: {'; '.join(reasons)}." if by_reason else ""
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,7 +189,7 @@ class Command:
     folder: str  # to start it in
 
     @classmethod
-    def of(cls, folder: Path, worker: Worker, names: Iterable[str]) -> "Command":
+    def of(cls, folder: Path, worker: Worker, names: Iterable[str], environment: Mapping[str, str]) -> "Command":
         """Return the command for some jobs of the sweep in a folder, by their ids; or for `NAMED_LATER`."""
         search = [str(folder) for folder in config_folders()[1:]][-1:]
         flags = [TRUST_FLAG, WITH_PARENT, "--config-name", worker.config_name]  # the jobs are checked before
@@ -198,7 +198,7 @@ class Command:
         jobs = [f"--job={name}" for name in names]
         return cls(
             (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), *flags, *jobs),
-            {"PYTHONPATH": path},
+            {"PYTHONPATH": path, **environment},
             str(Path.cwd()),
         )
 

@@ -125,7 +125,7 @@ def test_a_run_in_progress_is_told_from_a_killed_one(run: Path) -> None:
     assert page.sections == ["curves", "classes", "mistakes", "fed", "again"]  # those of the best epoch so far
     assert ("The run was killed" in killed, "running" in killed.split()) == (True, False)
     assert ("The run was killed" in running, "running" in running.split()) == (False, True)
-    assert not np.isfinite(read_record(run).ending.seconds)  # of which the summary says nothing yet
+    assert not np.isfinite(read_record(run).run.summary.seconds)  # of which the summary says nothing yet
 
 
 def test_an_empty_folder_has_a_page(tmp_path: Path) -> None:

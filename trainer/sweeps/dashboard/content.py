@@ -3,7 +3,6 @@
 import math
 import os
 from base64 import b64decode
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -16,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from augment.support.errors import UserError
-from augment.support.nested import section_of
+from augment.support.nested import grouped, section_of
 from augment.support.reading import contents, read_object
 from augment.support.text import as_bytes, clip
 from trainer.callbacks.plots import BATCH, REPORT
@@ -135,10 +134,9 @@ def _verdict(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
 
 def _best_first(runs: Sequence[RunFolder]) -> list[int]:
     """Return the positions of runs: the best of each sweep and of the single runs, then the second best, and so on."""
-    of_sweep: defaultdict[Path | None, list[tuple[float, int]]] = defaultdict(list)
-    for i, run in enumerate(runs):
-        score = run.last.get(run.score, math.nan) * (1 if smaller_is_better(run.score) else -1)
-        of_sweep[run.sweep].append((math.inf if math.isnan(score) else score, i))
+    signed = (run.last.get(run.score, math.nan) * (1 if smaller_is_better(run.score) else -1) for run in runs)
+    scores = (math.inf if math.isnan(score) else score for score in signed)
+    of_sweep = grouped((run.sweep, (score, i)) for i, (run, score) in enumerate(zip(runs, scores, strict=True)))
     ranked = [(rank, i) for scored in of_sweep.values() for rank, (_, i) in enumerate(sorted(scored))]
     return [i for _, i in sorted(ranked)]
 

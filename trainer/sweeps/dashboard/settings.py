@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
+from augment.support.nested import grouped
 from augment.support.text import amount, clip
 from trainer.run.run_folder import RunFolder
 from trainer.sweeps.groups import REPEATED, flat, name_groups, same_configuration
@@ -92,9 +93,7 @@ def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
     if len(numbers) == len(values) and len(set(numbers)) > _LEVELS:
         cuts = quantiles(numbers, n=4)
         levels = [sum(number > cut for cut in cuts) for number in numbers]
-    of_level: defaultdict[object, list[float]] = defaultdict(list)
-    for level, score in zip(levels, scores, strict=True):
-        of_level[level].append(score)
+    of_level = grouped(zip(levels, scores, strict=True))
     center = fmean(scores)
     total = math.fsum((score - center) ** 2 for score in scores)
     within = math.fsum((score - fmean(group)) ** 2 for group in of_level.values() for score in group)
@@ -106,9 +105,7 @@ def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
 
 def groups(runs: Sequence[RunFolder]) -> tuple[list[str], list[int]]:
     """Return the names of groups of runs that repeat each other, in a sweep or outside, and the group of each run."""
-    of_sweep: defaultdict[tuple[Path | None, bool], list[RunFolder]] = defaultdict(list)
-    for run in runs:
-        of_sweep[run.sweep, bool(run.config)].append(run)
+    of_sweep = grouped(((run.sweep, bool(run.config)), run) for run in runs)
     names: list[tuple[str, Path | None]] = []
     found: dict[Path, int] = {}
     for (sweep, _), members in of_sweep.items():  # a job that has not begun is known by its overrides alone

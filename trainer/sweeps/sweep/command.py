@@ -163,9 +163,7 @@ def is_search(sweeper: Mapping[str, Any]) -> bool:
     if "kind" not in sweeper and "basic_sweeper" not in str(sweeper.get("_target_")):
         raise UserError(f"hydra/sweeper: {sweeper.get('_target_')} is not supported. Allowed: basic, optuna.")
     if not searches and (unknown := [key for key in sweeper if key not in _OF_GRIDS]):
-        raise UserError(
-            f"hydra.sweeper.{unknown[0]}: needs a search. Allowed: where hydra/sweeper=optuna is given, too."
-        )
+        raise UserError(f"hydra.sweeper.{unknown[0]}: needs a search. Allowed: beside hydra/sweeper=optuna.")
     return searches
 
 
@@ -305,7 +303,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:
     known = {job.id: job for job in read_ledger(folder)}
-    if unknown := next((name for name in ids or () if name not in known), None):
+    if (unknown := next((name for name in ids or () if name not in known), None)) is not None:
         raise UserError(f"--job {unknown}: no such job in {folder}.{suggest(unknown, known)}")
     return [known[name] for name in ids or known]
 
