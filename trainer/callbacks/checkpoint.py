@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 def best_of(learner: Learner) -> tuple[str, MetricsRow]:
     """Return the metric that selects the best epoch, and that epoch's row; the row is empty if there is none yet."""
     recorder = learner.find(Recorder)
-    given = next((c.monitor for c in learner.callbacks if isinstance(c, Checkpoint)), AUTO)
-    monitor = monitored(given, learner.task)
+    monitor = monitored(next((c.monitor for c in learner.callbacks if isinstance(c, Checkpoint)), AUTO), learner.task)
     return monitor, best_row(recorder.rows[recorder.since :], monitor)
 
 

@@ -182,8 +182,7 @@ def _width(column: Column) -> int:
 
 def _left(learner: Learner) -> str:
     """Return the time until the end of the fit, "5 min 3 s left"; empty if it is not known."""
-    seconds = seconds_left(learner)
-    return "" if seconds is None else f"{duration(seconds)} left"
+    return "" if (seconds := seconds_left(learner)) is None else f"{duration(seconds)} left"
 
 
 class PassBar(Callback):

@@ -83,8 +83,7 @@ class RunRecord:
     @property
     def batches_before(self) -> NDArray[np.int64] | None:
         """Training batches before each epoch and, last, of the whole fit: (epochs + 1,); None if unknown."""
-        batches = self.run.facts.batches
-        return np.cumsum([0, *batches]) if batches else None
+        return np.cumsum([0, *batches]) if (batches := self.run.facts.batches) else None
 
     def add_best(
         self,
