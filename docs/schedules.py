@@ -15,7 +15,7 @@ def draw_schedules(file):
     figure = Figure(figsize=(9, 1.7), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(NAMES), sharey=True), NAMES, strict=True):
         fit = parse_fit({"schedule": name, "lr": 1.0, "epochs": EPOCHS})
-        rate = fit.lr_schedule()
+        rate = fit.schedules()["lr"]
         values = [rate(i / 300) for i in range(301)]
         if name == "plateau":
             fallen = [drops(SCORES[: epoch * EPOCHS // 300], fit.plateau_patience) for epoch in range(301)]

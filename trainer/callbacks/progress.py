@@ -134,8 +134,9 @@ class ProgressBar(Callback):
         if self._bar or self._table:
             self._text = f"epoch {learner.epoch + 1}/{learner.epochs} {name}"
         if self._bar is not None:
-            given = {"values": "", "left": _left(learner)}
-            self._bar.reset(self._pass, total=total, completed=completed, description=self._text, **given)
+            self._bar.reset(
+                self._pass, total=total, completed=completed, description=self._text, values="", left=_left(learner)
+            )
 
     def _print(self, row: MetricsRow, learner: Learner) -> None:
         columns = [(column, row.get(column.key)) for column in self._columns(learner)]

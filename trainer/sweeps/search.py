@@ -61,7 +61,7 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     else:
         present(worker.console, [*lines, "No trial finished."])
         return 1
-    parts: list[Part] = [lines, *([compared.table(), compared.lines()] if compared else [])]
+    parts: tuple[Part, ...] = (lines, compared.table(), compared.lines()) if compared else (lines,)
     present(table_console(), *parts)
     write_atomically(plan.folder / REPORT_FILE, markdown_page(*parts))
     plain = {"lines": [*lines, *(compared.lines() if compared else [])], "comparison": compared and compared.plain()}

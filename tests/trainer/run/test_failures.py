@@ -16,7 +16,7 @@ from runs import draw_classes
 from augment.cli.compose import compose
 from augment.support.errors import UserError
 from trainer.callbacks.checkpoint import Checkpoint
-from trainer.callbacks.plots import Plots
+from trainer.callbacks.plots import BATCH
 from trainer.loop.checkpoint import LAST
 from trainer.loop.learner import Learner
 from trainer.run.config import Config, parse_config
@@ -40,7 +40,7 @@ def failing(config: Config, event: str, epoch: int, act: Callable[[], None]) -> 
     def happens(learner: Learner) -> None:
         if learner.epoch == epoch:
             learner.find(Checkpoint)._finish_writing()
-            while not learner.find(Plots).drawn:  # whatever is being written then comes afterwards
+            while not Path("run", BATCH).is_file():  # whatever is being written then comes afterwards
                 time.sleep(0.01)
             act()
 

@@ -7,7 +7,7 @@ import torch
 from runs import config_of
 
 from augment.support.errors import UserError
-from trainer.optim.settings import constant, flat_cos, one_cycle
+from trainer.optim.settings import Schedule, constant, flat_cos, one_cycle
 from trainer.run.check import check_config
 
 
@@ -23,8 +23,9 @@ from trainer.run.check import check_config
         ({"lr": 0.5, "schedule": "constant", "warmup": 0.9}, constant(0.5)),
     ],
 )
-def test_the_schedule(fit: dict[str, Any], expected: object) -> None:
-    assert config_of(fit=fit).fit.lr_schedule() == expected
+def test_the_schedule(fit: dict[str, Any], expected: Schedule) -> None:
+    schedule, positions = config_of(fit=fit).fit.schedules()["lr"], (0.0, 0.05, 0.1, 0.3, 0.5, 0.6, 0.8, 1.0)
+    assert [*map(schedule, positions)] == [*map(expected, positions)]
 
 
 def test_momentum_runs_against_the_learning_rate() -> None:
