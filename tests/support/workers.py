@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,9 @@ worker.follow(folder, sys.stdin if names == ["-"] else names)
 """
 
 
-def command(folder: Path, worker: object, names: Iterable[str]) -> Command:
+def command(folder: Path, worker: object, names: Iterable[str], environment: Mapping[str, str]) -> Command:
     """Return the command of such a worker; it takes the place of `Command.of`."""
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), **environment}
     return Command((sys.executable, "-c", WORKER, str(folder), *names), environment, str(folder))
 
 

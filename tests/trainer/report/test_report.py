@@ -156,10 +156,10 @@ def test_every_schedule_has_a_curve(run: Path) -> None:
 def test_on_a_plateau_the_rate_is_that_of_the_epochs(run: Path) -> None:
     read = read_record(run)
     read.run.facts = replace(read.run.facts, schedules={"lr": (1, 1)}, settings={"fit.schedule": "plateau"})
-    for epoch, metrics in enumerate(read.rows):
+    for epoch, metrics in enumerate(read.run.rows):
         metrics["lr"] = 0.5**epoch
     captions = {chart.title: chart.caption for chart in charts(read)}
-    assert f"From 1 to {read.rows[-1]['lr']:.3g}" in captions["Learning rate"]
+    assert f"From 1 to {read.run.rows[-1]['lr']:.3g}" in captions["Learning rate"]
 
 
 def test_steps_make_finer_curves(run: Path) -> None:
@@ -167,7 +167,7 @@ def test_steps_make_finer_curves(run: Path) -> None:
     cut = json.dumps(lines[-1])[:9]
     (run / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + cut)
     read = read_record(run)
-    assert len(read.steps) == 3000
+    assert len(read.run.steps) == 3000
     made = {chart.title: chart for chart in charts(read)}
     assert len(made["Loss"].uri) < 150_000
 
@@ -270,8 +270,8 @@ def test_formats_of_a_stranger_make_no_long_numbers(run: Path) -> None:
 def test_pointing_at_a_curve_shows_the_values_of_the_epoch(run: Path) -> None:
     shown = read_record(run)
     loss = next(chart for chart in charts(shown) if chart.title == "Loss")
-    assert [text.splitlines()[0] for *_, text in loss.spots] == [f"epoch {i + 1}" for i in range(len(shown.rows))]
-    assert f"val {shown.rows[0]['val_loss']:.3g}" in loss.spots[0][2]
+    assert [text.splitlines()[0] for *_, text in loss.spots] == [f"epoch {i + 1}" for i in range(len(shown.run.rows))]
+    assert f"val {shown.run.rows[0]['val_loss']:.3g}" in loss.spots[0][2]
     ends = [left + width for left, width, _ in loss.spots]
     assert 5 < loss.spots[0][0] < ends[0] < ends[-1] <= 100
     assert [left for left, *_ in loss.spots[1:]] == pytest.approx(ends[:-1], abs=0.02)

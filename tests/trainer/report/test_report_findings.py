@@ -124,7 +124,7 @@ def test_other_ends(ending: Summary, text: str) -> None:
 def test_an_early_end_says_why(run: Path) -> None:
     read = read_record(run)
     read.run.summary = ended("finished", 1, stopped="no better val_loss in 2 epochs")
-    read.rows = read.rows[:3]
+    read.run.rows = read.run.rows[:3]
     assert "The run ended early, after 3 of 4 epochs: no better val_loss in 2 epochs." in said(read)
     assert "by val_accuracy; last epoch: 40.0%" in render(read)
 

@@ -44,8 +44,8 @@ def test_it_is_the_report_that_the_folder_gives(run: Path, tmp_path: Path, monke
     assert json.loads((tmp_path / MISTAKES_FILE).read_text()) == json.loads(json_line(asdict(known.best_pass)))
     read = read_record(tmp_path)  # its summary is not there yet, so predictions are those of best.pt
     assert read.best_pass == known.best_pass
-    same = ("rows", "best", "steps", "display", "left")
-    assert {name: getattr(known, name) for name in same} == {name: getattr(read, name) for name in same}
+    assert (read.best, read.display, read.left) == (known.best, known.display, known.left)
+    assert (read.run.rows, read.run.steps) == (known.run.rows, known.run.steps)
 
 
 def test_a_fit_in_progress_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

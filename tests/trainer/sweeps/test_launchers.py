@@ -160,7 +160,7 @@ def test_workers_end_with_the_process_that_leads_them(jobs: list[Job], tmp_path:
 import signal
 from pathlib import Path
 from workers import command
-print(command({str(tmp_path)!r}, None, "-").start(Path("log")).pid, flush=True)
+print(command({str(tmp_path)!r}, None, "-", {{}}).start(Path("log")).pid, flush=True)
 signal.pause()
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -21,7 +21,7 @@ from augment.support.errors import UserError
 from trainer.figures.outputs import plot_batch
 from trainer.run.facts import Facts
 from trainer.run.run_folder import find_runs
-from trainer.sweeps.dashboard.command import Watched, _serve, main, make_server, render
+from trainer.sweeps.dashboard.command import Watched, main, make_server, render
 from trainer.sweeps.dashboard.content import collect, rounded
 from trainer.sweeps.dashboard.settings import importance
 
@@ -204,9 +204,8 @@ def test_the_command_writes_the_page(
     Path("linked.html").symlink_to("/nowhere/day.html")
     Path("empty").mkdir()
     monkeypatch.chdir("empty")
-    served: list[Watched] = []
-    monkeypatch.setattr("trainer.sweeps.dashboard.command._serve", lambda watched, port: served.append(watched))
-    assert main(["--watch"]) == 0  # before the first run
+    monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", lambda server: None)
+    assert main(["--watch", "--port", "0"]) == 0  # before the first run
     assert Path("outputs/dashboard.html").is_file()
     monkeypatch.chdir("..")
     with pytest.raises(SystemExit, match="2"):
@@ -294,4 +293,4 @@ def test_a_page_of_another_site_reads_nothing(server: ThreadingHTTPServer) -> No
 
 def test_a_port_that_is_in_use(server: ThreadingHTTPServer) -> None:
     with pytest.raises(UserError, match=rf"--port {server.server_port}: .* Allowed: a free port; 0 finds one"):
-        _serve(server.RequestHandlerClass.args[0], server.server_port)  # type: ignore[attr-defined]
+        make_server(Watched(Path()), server.server_port)
