@@ -23,7 +23,7 @@ from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_para
 from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import SPLITS, Aug, parse_aug
-from augment.support.errors import UserError
+from augment.support.errors import UserError, suggest
 from augment.support.hydra import VERSION_BASE, register_resolver
 from augment.support.own_code import load_plugins
 from augment.support.secrets import resolved
@@ -81,7 +81,13 @@ def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Compos
             missing = re.match(r"Could not delete from config. '(.*?)' does not exist", str(error))
             if missing is None:
                 raise
-            raise UserError(f"~{missing[1]}: nothing to remove. Allowed: a key that a file in conf/ sets.") from error
+            section, _, name = missing[1].rpartition(".")
+            there = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
+            there = OmegaConf.select(there, section) if section else there
+            why = "nothing to remove. Allowed: a key that a file in conf/ sets."
+            if isinstance(there, DictConfig) and there:
+                why = f"there is no such key.{suggest(name, map(str, there))}"
+            raise UserError(f"~{missing[1]}: {why}") from error
 
 
 def _check_choices(tokens: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
         ("fit.lr=${nothing:1}", "fit.lr: ${nothing:1}: Unsupported interpolation type nothing. Allowed: ${KEY} of a"),
         ("fit.lr=${fit.lr}", "fit.lr: ${fit.lr}: Recursive interpolation detected. Allowed: ${KEY} of a key"),
         ("hydra.run.dirr=x", "Could not override 'hydra.run.dirr'."),
-        ("~fitt", "~fitt: nothing to remove. Allowed: a key that a file in conf/ sets."),
+        ("~fitt", "~fitt: there is no such key. Did you mean 'fit'?"),
         ("~aug=[1]", "Config group override deletion value must be a string"),
         ("x" * 300 + "=1", "[Errno 36] File name too long"),
         ("hydra.searchpath=3", "hydra.searchpath must be a list of strings. Got: 3"),
