@@ -18,7 +18,7 @@ from trainer.loop.learner import Learner
 from trainer.loop.recorded import Recorded
 from trainer.loop.runner import Runner
 from trainer.optim.settings import one_cycle
-from trainer.tasks.loss import CrossEntropy
+from trainer.tasks.loss import ClassLoss
 
 CUDA = torch.device("cuda")
 
@@ -170,7 +170,7 @@ def class_weights(device: torch.device) -> Tensor:
 
 
 def weighed(outputs: Tensor, targets: Tensor) -> Tensor:
-    return CrossEntropy(0.1, class_weights(outputs.device))(outputs, targets)
+    return ClassLoss(0.1, class_weights(outputs.device))(outputs, targets)
 
 
 CASES = {

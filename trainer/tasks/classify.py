@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from augment.support.lazy import F, Tensor, torch
 from augment.support.text import amount, percent
 from trainer.tasks.display import Bar, Bars, Block, Evaluation, FigureImage, Finding, Matrix, Table, WrongSample
-from trainer.tasks.loss import ClassLoss, CrossEntropy
+from trainer.tasks.loss import ClassLoss
 from trainer.tasks.metric import MetricsRow, Samples
 from trainer.tasks.metrics.classification import confusion, wilson_interval
 from trainer.tasks.registry import register
@@ -86,7 +86,7 @@ class Classify(ClassTask[ClassSamples]):
     name = "classify"
     monitor, score, score_title, unit_score = "val_accuracy", "accuracy", "Accuracy", "recall"
     samples = ClassSamples
-    usual_loss, loss_type = CrossEntropy, ClassLoss
+    loss_type = ClassLoss
     loss_settings = ("loss", "loss_options", "label_smoothing")
     top = 3
     reads_folders = True

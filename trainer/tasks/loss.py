@@ -48,71 +48,11 @@ class LossSettings:
     )
 
 
-@dataclass(frozen=True)
-class CrossEntropy:
-    """Cross entropy, a mean over the batch.
-
-    Attributes:
-        smoothing: share of every target that is spread evenly over all classes (Szegedy et al. 2016,
-            arXiv:1512.00567), in [0, 1).
-        weights: (classes,) weights of the classes, on the device; None: 1. For class indices the mean is PyTorch's:
-            each image has the weight of its class, and the sum is divided by the sum of these weights. For shares
-            PyTorch divides by the number of images; here the mean is as for indices, as an index is the share 1.
-    """
-
-    smoothing: float = 0.0
-    weights: Tensor | None = field(default=None, compare=False)
-
-    def weight_of(self, targets: Tensor) -> Tensor | None:
-        """Return the () sum of weights that the mean over a batch divides by; None: the number of its images."""
-        if self.weights is None:
-            return None
-        return (targets @ self.weights if targets.ndim == 2 else self.weights[targets]).sum().float()
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss.
-
-        Args:
-            outputs: (N, classes).
-            targets: (N,) class indices, or (N, classes) shares.
-        """
-        if self.weights is None or (targets.ndim == 1 and not self.smoothing):
-            return F.cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing)
-        if targets.ndim == 1:
-            # With weights and smoothing PyTorch selects images by a mask, for which it waits for the GPU.
-            targets = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
-        total = F.cross_entropy(outputs, targets, self.weights, label_smoothing=self.smoothing, reduction="sum")
-        return total / (targets @ self.weights).sum()
-
-
-@dataclass(frozen=True)
-class BinaryCrossEntropy:
-    """Cross entropy of each label on its own, present or absent, a mean over the batch and the labels.
-
-    Attributes:
-        smoothing: share of every target that is spread evenly over present and absent, in [0, 1).
-        weights: (labels,) weights of present labels, on the device; an absent label has weight 1. None: 1.
-    """
-
-    smoothing: float = 0.0
-    weights: Tensor | None = field(default=None, compare=False)
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss.
-
-        Args:
-            outputs: (N, labels) logits.
-            targets: (N, labels) in [0, 1].
-        """
-        if self.smoothing:
-            targets = targets * (1 - self.smoothing) + self.smoothing / 2
-        return F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=self.weights)
-
-
 if TYPE_CHECKING:
     from trainer.tasks.task import Task
 
 L = TypeVar("L", bound=Callable[..., "Tensor"])
+V = TypeVar("V")
 
 # By the name of the task and its own.
 LOSSES: dict[tuple[str, str], Callable[..., Tensor]] = {}
@@ -140,15 +80,21 @@ def loss(task: str = "classify", *, name: str = "") -> Callable[[L], L]:
     return decorate
 
 
-def losses_of(task: Task[Any]) -> dict[str, Callable[..., Tensor]]:
-    """Return the losses of a task, and of those that it is derived from, by name."""
+def declared(registry: Mapping[tuple[str, str], V], task: Task[Any]) -> dict[str, V]:
+    """Return by name what a registry has for a task, and for those that it is derived from."""
     names = [vars(cls).get("name") for cls in type(task).__mro__[::-1]]
-    return {name: function for known in names for (of, name), function in LOSSES.items() if of == known}
+    return {name: found for known in names for (of, name), found in registry.items() if of == known}
 
 
 @dataclass(frozen=True)
 class NamedLoss:
-    """The sum of losses of targets that have neither smoothing nor weights, each a mean over the batch."""
+    """The sum of losses that `fit.loss` names, each a mean over the batch.
+
+    Attributes:
+        smoothing: share of each target that is spread over all classes, in [0, 1), where targets have such.
+        weights: (K,) weights of classes or labels, on the device; None: 1.
+        terms: the losses.
+    """
 
     smoothing: float = 0.0
     weights: Tensor | None = field(default=None, compare=False)
@@ -160,52 +106,64 @@ class NamedLoss:
 
 
 @dataclass(frozen=True)
-class ClassLoss(CrossEntropy):
-    """The sum of losses of classes, smoothed and weighted as cross entropy is.
+class ClassLoss(NamedLoss):
+    """A loss of classes, without terms cross entropy; targets are (N,) class indices, or (N, classes) shares.
 
-    Each image has the weight of its class; of shares, the mean of these weights.
+    The share `smoothing` of a target is spread evenly over all classes (Szegedy et al. 2016, arXiv:1512.00567). Each
+    image has the weight of its class, of shares their mean, and the sum is divided by the sum of these weights.
     """
 
-    terms: tuple[LossFunction, ...] = ()
+    def weight_of(self, targets: Tensor) -> Tensor | None:
+        """Return the () sum of weights that the mean over a batch divides by; None: the number of its images."""
+        return None if self.weights is None else _each(targets, self.weights).sum().float()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of outputs, (N, classes), for (N,) class indices, or (N, classes) shares."""
-        given, weights = targets, self.weights
-        if self.smoothing:
-            shares = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype) if targets.ndim == 1 else targets
-            given = shares * (1 - self.smoothing) + self.smoothing / outputs.shape[1]
+        """Return the loss of outputs, (N, classes)."""
+        smoothing, weights, shares = self.smoothing, self.weights, targets
+        if not self.terms and (weights is None or (targets.ndim == 1 and not smoothing)):
+            return F.cross_entropy(outputs, targets, weights, label_smoothing=smoothing)
+        if targets.ndim == 1 and smoothing:
+            shares = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
+        if weights is not None and not self.terms:
+            # Of indices, PyTorch would select images by a mask, for which it waits for the GPU; of shares, it divides
+            # by the number of images.
+            total = F.cross_entropy(outputs, shares, weights, label_smoothing=smoothing, reduction="sum")
+            return total / (shares @ weights).sum()
+        given = shares * (1 - smoothing) + smoothing / outputs.shape[1] if smoothing else targets
         values = _total(term(outputs, targets if smooths(term) else given) for term in self.terms)
         if weights is None:
             return values.mean()
-        each = targets @ weights if targets.ndim == 2 else weights[targets]
+        each = _each(targets, weights)
         return (values * each).sum() / each.sum()
 
 
 @dataclass(frozen=True)
-class LabelLoss(BinaryCrossEntropy):
-    """The sum of losses of labels, smoothed as cross entropy is; what is lost by present labels is weighted."""
+class LabelLoss(NamedLoss):
+    """A loss of labels, without terms binary cross entropy, a mean over the batch and the labels.
 
-    terms: tuple[LossFunction, ...] = ()
+    The share `smoothing` of a target is spread evenly over present and absent. What is lost by present labels is
+    weighted; an absent label has weight 1.
+    """
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of outputs, (N, labels) logits, for targets, (N, labels) in [0, 1]."""
+        weights = self.weights
         given = targets * (1 - self.smoothing) + self.smoothing / 2 if self.smoothing else targets
+        if not self.terms:
+            return F.binary_cross_entropy_with_logits(outputs, given, pos_weight=weights)
         values = (term(outputs, targets if smooths(term) else given) for term in self.terms)
-        if (weights := self.weights) is not None:
+        if weights is not None:
             return _total(value * (1 + (weights - 1) * targets) for value in values).mean()
         return _total(values).mean()
 
 
-Named = NamedLoss | ClassLoss | LabelLoss
-
-
-def named_loss(task: Task[Any], fit: LossSettings, weights: Tensor | None = None) -> Named:
+def named_loss(task: Task[Any], fit: LossSettings, weights: Tensor | None = None) -> NamedLoss:
     """Return the loss that `fit.loss` names, with its options; the last argument as in `Task.make_losses`.
 
     Raises:
         UserError: there is no such loss or option.
     """
-    known, given = losses_of(task), fit.loss or task.default_loss
+    known, given = declared(LOSSES, task), fit.loss or task.default_loss
     names = [_SHORT.get(name, name) for name in given.split("+")]
     for name in names:
         if name not in known:
@@ -220,7 +178,7 @@ def named_loss(task: Task[Any], fit: LossSettings, weights: Tensor | None = None
     check_known(options, allowed, "fit.loss_options")
     values = {**options, _SMOOTHING: fit.label_smoothing}
     terms = tuple(partial(known[name], **{key: values[key] for key in takes[name] if key in values}) for name in names)
-    made: Named = task.loss_type(fit.label_smoothing, weights, terms)
+    made: NamedLoss = task.loss_type(fit.label_smoothing, weights, terms)
     return made
 
 
@@ -237,7 +195,7 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
     """
     if fit.loss is None:
         if fit.loss_options:
-            names = ", ".join(losses_of(task))
+            names = ", ".join(declared(LOSSES, task))
             raise UserError(f"fit.loss_options={fit.loss_options}: needs fit.loss. Allowed: null, or with {names}.")
         return
     named = named_loss(task, fit)
@@ -270,3 +228,8 @@ def _total(values: Iterable[Tensor]) -> Tensor:
     """Return the sum of values, (N, ...) or () each, for each sample, (N,) or ()."""
     means = [value.flatten(1).mean(dim=1) if value.ndim > 1 else value for value in values]
     return sum(means[1:], means[0])
+
+
+def _each(targets: Tensor, weights: Tensor) -> Tensor:
+    """Return the weight of each image, (N,), of class indices or shares."""
+    return targets @ weights if targets.ndim == 2 else weights[targets]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from augment.support.errors import UserError
-from augment.support.lazy import F, Tensor, torch
+from augment.support.lazy import Tensor, nn, torch
 
 # The measurements of one epoch, by their names in metrics.jsonl.
 MetricsRow = dict[str, float]
@@ -286,7 +287,10 @@ class Meter:
     def _together(self) -> dict[str, Tensor]:
         kept, together = self._kept or [{}], {}
         for name in kept[0]:
-            joined = torch.cat(_alike([batch[name] for batch in kept]))
+            parts = [batch[name] for batch in kept]
+            if len({part.shape[1:2] for part in parts}) > 1:  # objects of an image, NaN where another one has more
+                parts = [nn.utils.rnn.pad_sequence([*chain(*parts)], batch_first=True, padding_value=math.nan)]
+            joined = torch.cat(parts)
             together[name] = (joined.sum(dim=0, keepdim=True) if name in self._task.sums else joined).cpu()
         return together
 
@@ -314,12 +318,3 @@ class Meter:
         whole._sums.copy_(sum(part["sums"] for part in parts))
         whole._kept = None if self._kept is None else [part["kept"] for part in parts if part["kept"]]
         return whole
-
-
-def _alike(parts: list[Tensor]) -> list[Tensor]:
-    """Return tensors (N, K, ...) with the largest K of them; what is missing is NaN."""
-    lengths = {part.shape[1] for part in parts if part.ndim > 2}
-    if len(lengths) < 2:
-        return parts
-    rest = (0, 0) * (parts[0].ndim - 2)
-    return [F.pad(part, (*rest, 0, max(lengths) - part.shape[1]), value=math.nan) for part in parts]

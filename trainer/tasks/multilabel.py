@@ -9,7 +9,7 @@ from augment.data.targets.labels import LABELS
 from augment.support.lazy import F, Tensor, torch
 from augment.support.text import amount, percent, plural
 from trainer.tasks.display import Bar, BarChart, Bars, Block, Finding, WrongSample
-from trainer.tasks.loss import BinaryCrossEntropy, LabelLoss
+from trainer.tasks.loss import LabelLoss
 from trainer.tasks.metric import OutputSamples
 from trainer.tasks.metrics.labels import average_precisions, best_threshold
 from trainer.tasks.registry import register
@@ -23,7 +23,7 @@ class Multilabel(Task[OutputSamples]):
     name, kind = "multilabel", LABELS
     unit, units = "label", "labels"
     monitor, score, score_title, unit_score = "val_map", "map", "Mean average precision", "average_precision"
-    usual_loss, loss_type = BinaryCrossEntropy, LabelLoss
+    loss_type = LabelLoss
     loss_settings = ("loss", "loss_options", "label_smoothing")
     threshold = 0.5
     figure_file = "labels.png"

@@ -1,15 +1,22 @@
 """The losses that `fit.loss` can name, most of them timm's."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from augment.support.lazy import F, Tensor, torch
-from trainer.tasks.loss import LossFunction, Named, loss
+from trainer.tasks.loss import LossFunction, NamedLoss, loss
 
 
-@dataclass(frozen=True)
-class PixelLoss:
-    """A loss of masks, or a sum of several: each is computed for every image, and the mean is over the images.
+def pixel_loss(
+    outputs: Tensor,
+    targets: Tensor,
+    *,
+    terms: Sequence[str] = ("cross_entropy",),
+    smoothing: float = 0.0,
+    gamma: float = 2.0,
+) -> Tensor:
+    """Return a loss of masks, or the sum of several, (): each is computed for every image, and the mean is over these.
 
     So it means the same for any batch size, accumulation and number of ranks. Pixels whose target is no class, such as
     those to ignore, do not count; an image that has no other counts as 0.
@@ -20,40 +27,30 @@ class PixelLoss:
     dice: 1 - the Dice coefficient of probabilities and targets, a mean over the classes that the image has (Milletari
         et al. 2016, arXiv:1606.04797, but with sums of the values, not of their squares).
 
-    Attributes:
+    Args:
+        outputs: (N, classes, height, width).
+        targets: (N, height, width) class indices.
         terms: names of the losses to add up.
         smoothing: share of every target that is spread evenly over all classes, in cross_entropy, in [0, 1).
         gamma: exponent of (1 - p) in focal.
     """
-
-    terms: tuple[str, ...] = ("cross_entropy",)
-    smoothing: float = 0.0
-    gamma: float = 2.0
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss.
-
-        Args:
-            outputs: (N, classes, height, width).
-            targets: (N, height, width) class indices.
-        """
-        logs = outputs.log_softmax(dim=1)
-        counted = targets < outputs.shape[1]
-        truth = targets.where(counted, 0)[:, None]
-        # PyTorch's own loss of indices is not deterministic on a GPU.
-        entropy = -logs.gather(1, truth)[:, 0]
-        pixels = counted.flatten(1).sum(dim=1).clamp(min=1)
-        loss = outputs.new_zeros(len(outputs))
-        for term in self.terms:
-            if term == "dice":
-                loss = loss + _dice_loss(logs.exp() * counted[:, None], truth, counted)
-                continue
-            if term == "focal":
-                each = (1 - (-entropy).exp()).clamp(min=1e-30) ** self.gamma * entropy
-            else:
-                each = entropy * (1 - self.smoothing) - self.smoothing * logs.mean(dim=1)
-            loss = loss + (each * counted).flatten(1).sum(dim=1) / pixels
-        return loss.mean()
+    logs = outputs.log_softmax(dim=1)
+    counted = targets < outputs.shape[1]
+    truth = targets.where(counted, 0)[:, None]
+    # PyTorch's own loss of indices is not deterministic on a GPU.
+    entropy = -logs.gather(1, truth)[:, 0]
+    pixels = counted.flatten(1).sum(dim=1).clamp(min=1)
+    loss = outputs.new_zeros(len(outputs))
+    for term in terms:
+        if term == "dice":
+            loss = loss + _dice_loss(logs.exp() * counted[:, None], truth, counted)
+            continue
+        if term == "focal":
+            each = (1 - (-entropy).exp()).clamp(min=1e-30) ** gamma * entropy
+        else:
+            each = entropy * (1 - smoothing) - smoothing * logs.mean(dim=1)
+        loss = loss + (each * counted).flatten(1).sum(dim=1) / pixels
+    return loss.mean()
 
 
 def _dice_loss(shares: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
@@ -144,29 +141,29 @@ def huber(outputs: Tensor, targets: Tensor, *, delta: float = 1.0) -> Tensor:
 @loss("segment", name="cross_entropy")
 def pixel_cross_entropy(outputs: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
     """Return cross entropy of pixels, ()."""
-    return PixelLoss(smoothing=smoothing)(outputs, targets)
+    return pixel_loss(outputs, targets, smoothing=smoothing)
 
 
 @loss("segment")
 def dice(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return 1 - the Dice coefficient, ()."""
-    return PixelLoss(("dice",))(outputs, targets)
+    return pixel_loss(outputs, targets, terms=["dice"])
 
 
 @loss("segment", name="focal")
 def pixel_focal(outputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
     """Return the focal loss of pixels, ()."""
-    return PixelLoss(("focal",), gamma=gamma)(outputs, targets)
+    return pixel_loss(outputs, targets, terms=["focal"], gamma=gamma)
 
 
 _OF_PIXELS: dict[object, str] = {pixel_cross_entropy: "cross_entropy", dice: "dice", pixel_focal: "focal"}
 
 
-def joined(loss: Named) -> LossFunction:
+def joined(loss: NamedLoss) -> LossFunction:
     """Return a loss of masks whose terms share what they compute, if all are from here."""
     terms = tuple(_OF_PIXELS.get(getattr(term, "func", None), "") for term in loss.terms)
     options = {key: value for term in loss.terms for key, value in getattr(term, "keywords", {}).items()}
-    return PixelLoss(terms, **options) if all(terms) else loss
+    return partial(pixel_loss, terms=terms, **options) if all(terms) else loss
 
 
 def _timm(name: str, outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,48 +22,20 @@ from trainer.tasks.task import Task
 MEAN, STD = "target_mean", "target_std"
 
 
-@dataclass(frozen=True)
-class Standard:
-    """Mean and standard deviation of some numbers.
+def standard_of(targets: Sequence[Target]) -> tuple[Tensor, Tensor]:
+    """Return mean and std of a split's targets, rows of K numbers, (K,) float32; for a constant number, std is 1."""
+    values = np.array(targets, np.float64)
+    mean, std = values.mean(axis=0), values.std(axis=0)
+    # A constant's deviation need not be exactly 0, as its mean is rounded.
+    std[std <= 1e-12 * np.abs(mean)] = 1.0
+    return torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32)
 
-    Attributes:
-        mean: (K,) float32.
-        std: (K,) float32, above 0.
-    """
 
-    mean: Tensor
-    std: Tensor
-
-    @classmethod
-    def of(cls, targets: Sequence[Target]) -> Standard:
-        """Return mean and std of a split's targets, rows of K numbers; for a constant number, std is 1."""
-        values = np.array(targets, np.float64)
-        mean, std = values.mean(axis=0), values.std(axis=0)
-        # A constant's deviation need not be exactly 0, as its mean is rounded.
-        std[std <= 1e-12 * np.abs(mean)] = 1.0
-        return cls(torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32))
-
-    @classmethod
-    def in_state(cls, state: Mapping[str, Any]) -> Standard | None:
-        """Return mean and std from the state of a model; None if it has none."""
-        return cls(state[MEAN], state[STD]) if MEAN in state else None
-
-    def put_into(self, network: nn.Module) -> None:
-        """Make a network whose outputs are standard deviations from the mean return numbers in their own units."""
-        network.register_buffer(MEAN, self.mean.clone())
-        network.register_buffer(STD, self.std.clone())
-        network.register_forward_hook(_in_own_units)
-
-    def loss(self, loss: LossFunction, device: torch.device) -> LossFunction:
-        """Return a loss of numbers in their own units that is measured in standard deviations."""
-        std = self.std.to(device)
-
-        def standardized(outputs: Tensor, targets: Tensor) -> Tensor:
-            # The difference first: dividing large numbers first would lose digits.
-            errors = (outputs - targets) / std
-            return loss(errors, torch.zeros_like(errors))
-
-        return standardized
+def standardize(network: nn.Module, mean: Tensor, std: Tensor) -> None:
+    """Make a network whose outputs are standard deviations from the mean return numbers in their own units."""
+    network.register_buffer(MEAN, mean.clone())
+    network.register_buffer(STD, std.clone())
+    network.register_forward_hook(_in_own_units)
 
 
 def _in_own_units(network: nn.Module, _: Any, output: Tensor) -> Tensor:
@@ -92,26 +63,32 @@ class Regress(Task[OutputSamples]):
         """Make the network predict numbers in their own units, if they are learned in standard deviations."""
         if not fit.standardize:
             return ""
-        standard = Standard.of(train.targets)
-        standard.put_into(network)
-        pairs = zip(names, standard.mean.tolist(), standard.std.tolist(), strict=True)
+        mean, std = standard_of(train.targets)
+        standardize(network, mean, std)
+        pairs = zip(names, mean.tolist(), std.tolist(), strict=True)
         scales = ", ".join(f"{name} {mean:.4g} +- {std:.4g}" for name, mean, std in pairs)
         return f"targets are standardized by mean and standard deviation in train: {scales}"
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         """Make the network predict numbers in their own units, if the one of the state did."""
-        if standard := Standard.in_state(state):
-            standard.put_into(network)
+        if MEAN in state:
+            standardize(network, state[MEAN], state[STD])
 
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
         """Return the configured loss twice, in standard deviations if the network standardizes."""
         loss: LossFunction = named_loss(self, fit)
-        standard = Standard.in_state(network.state_dict())
-        if standard:
-            loss = standard.loss(loss, device)
-        return loss, loss
+        if (std := network.state_dict().get(STD)) is None:
+            return loss, loss
+        std = std.to(device)
+
+        def standardized(outputs: Tensor, targets: Tensor) -> Tensor:
+            # The difference first: dividing large numbers first would lose digits.
+            errors = (outputs - targets) / std
+            return loss(errors, torch.zeros_like(errors))
+
+        return standardized, standardized
 
     def per_class(self, samples: OutputSamples, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return errors and R2 of each number."""

@@ -13,7 +13,7 @@ from augment.data.targets.kind import Kind
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import amount, percent
 from trainer.tasks.display import Block, Display, Evaluation, FigureData, Finding, Table, WrongSample
-from trainer.tasks.loss import LossFunction, LossSettings, NamedLoss, named_loss
+from trainer.tasks.loss import LossFunction, LossSettings, NamedLoss, declared, named_loss
 from trainer.tasks.metric import METRICS, PACE, SHARE, Column, Metric, MetricsRow, OutputSamples, Samples, columns_of
 
 if TYPE_CHECKING:
@@ -48,9 +48,8 @@ class Task(Generic[S]):
         own_loss: whether these get the targets, too, in training, and return their losses; then validation has none.
         views: the test-time augmentations that it can average.
         samples: what is kept of each sample in validation, and in best.pt of the best epoch: tensors by name.
-        usual_loss: what makes the loss without `fit.loss`, of the smoothing and the weights of classes.
-        loss_type: what makes one loss of those that `fit.loss` names.
-        default_loss: the one of them without `fit.loss`; empty: another one.
+        loss_type: the sum of the losses that `fit.loss` names; of none, the usual loss.
+        default_loss: the loss that is named where `fit.loss` is not; empty: the usual one.
         loss_settings: settings of the fit that have an effect with this task.
         resume_settings: settings of the fit that a resumed run must share with the saved one.
         sums: those of `samples` that are summed over the batches, not joined.
@@ -77,8 +76,7 @@ class Task(Generic[S]):
     own_loss: ClassVar[bool] = False
     views: ClassVar[tuple[str, ...]] = ("none", "flip")
     samples: ClassVar[type[Samples]] = OutputSamples
-    usual_loss: ClassVar[type[Any]]
-    loss_type: ClassVar[type[Any]] = NamedLoss
+    loss_type: ClassVar[type[NamedLoss]] = NamedLoss
     default_loss: ClassVar[str] = ""
     loss_settings: ClassVar[tuple[str, ...]] = ()
     resume_settings: ClassVar[tuple[str, ...]] = ()
@@ -125,7 +123,7 @@ class Task(Generic[S]):
             device: the device of outputs and targets.
             weights: (K,) weights of the classes or labels in training; None: 1.
         """
-        usual = self.usual_loss
+        usual = self.loss_type
         return usual(fit.label_smoothing, weights) if fit.loss is None else named_loss(self, fit, weights), usual()
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
@@ -265,9 +263,7 @@ class Task(Generic[S]):
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """All metrics that are declared for the task or one that it is derived from, those of plugins last."""
-        names = [vars(cls).get("name") for cls in type(self).__mro__[::-1]]
-        found = {name: metric for known in names for (task, name), metric in METRICS.items() if task == known}
-        return tuple(sorted(found.values(), key=lambda metric: metric.own))
+        return tuple(sorted(declared(METRICS, self).values(), key=lambda metric: metric.own))
 
     @property
     def columns(self) -> tuple[Column, ...]:

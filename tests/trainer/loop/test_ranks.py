@@ -21,7 +21,7 @@ from trainer.loop.callback import CancelStep
 from trainer.loop.ranks import Ranks
 from trainer.loop.recorded import Ranked
 from trainer.loop.settings import LoopSettings
-from trainer.tasks.loss import CrossEntropy
+from trainer.tasks.loss import ClassLoss
 
 # --- alone ---
 
@@ -45,7 +45,7 @@ class TwoRanks(Ranks):
 
 def test_a_repeated_image_has_no_weight() -> None:
     """Those of the classes count, of which the other rank has 2 here."""
-    loss = CrossEntropy(weights=torch.tensor([1.0, 2.0, 3.0]))
+    loss = ClassLoss(weights=torch.tensor([1.0, 2.0, 3.0]))
     learner = make_learner(loss_function=loss, runner=Ranked, accumulate=2)
     batch = next(iter(noise_loader()))
     alone = learner.runner.validate(batch).loss.detach()

@@ -24,7 +24,7 @@ from trainer.run import train as run
 from trainer.run.build import make_learner, make_loaders
 from trainer.run.check import check_config
 from trainer.run.config import parse_config
-from trainer.tasks.loss import CrossEntropy
+from trainer.tasks.loss import ClassLoss
 from trainer.tools.evaluate import evaluate
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -53,7 +53,7 @@ def test_what_is_configured_is_what_runs(photo_root: Path, tmp_path: Path) -> No
     assert (learner.accumulate, learner.settings.validate_every, learner.settings.tta) == (3, 2, "flip")
     assert (learner.batches(learner.val_loader), learner.epochs) == (1, 7)
     assert (learner.settings.half, learner.runner.scaler) == (True, None)
-    assert (learner.loss_function, learner.val_loss_function) == (CrossEntropy(0.2), CrossEntropy(0.0))
+    assert (learner.loss_function, learner.val_loss_function) == (ClassLoss(0.2), ClassLoss(0.0))
     assert set(learner.find(ParamScheduler).schedules) == {"lr", "momentum"}
     assert type(learner.optimizer) is torch.optim.AdamW
     assert learner.find(EMA).decay == 0.5
@@ -88,9 +88,9 @@ def test_a_setting_without_effect_is_told_in_the_log(
 
 def weights(learner: Learner) -> list[float]:
     loss = learner.loss_function
-    assert isinstance(loss, CrossEntropy)
+    assert isinstance(loss, ClassLoss)
     assert loss.weights is not None
-    assert learner.val_loss_function == CrossEntropy()
+    assert learner.val_loss_function == ClassLoss()
     assert learner.val_loss_function.weights is None  # type: ignore[attr-defined]
     return loss.weights.tolist()
 
@@ -131,7 +131,7 @@ def test_balance_reaches_the_loss_or_the_loader(photo_root: Path, tmp_path: Path
     assert learner.batches_in(0) == 2
     assert "balance: weights in the training loss are from 0.75 (class 1) to 1.5 (class 0)" in said
     learner, said = prepare("oversample")
-    assert learner.loss_function == CrossEntropy()
+    assert learner.loss_function == ClassLoss()
     assert sorted(i for batch in learner.train_loader for i in batch.indices.tolist()) == [0, 1, 2, 3]
     assert "balance: 3 training images make 4 samples an epoch" in said
     assert "filelist: 3 + 2 images, 2 classes" in said

@@ -24,16 +24,16 @@ from trainer.run.fit import parse_fit
 from trainer.run.train import train
 from trainer.tasks.loss import (
     LOSSES,
-    BinaryCrossEntropy,
-    CrossEntropy,
+    ClassLoss,
+    LabelLoss,
     LossFunction,
     LossSettings,
     check_loss,
     named_loss,
 )
-from trainer.tasks.named_losses import PixelLoss
+from trainer.tasks.named_losses import pixel_loss
 from trainer.tasks.registry import known_tasks, task_named, unused_settings
-from trainer.tasks.regress import Standard
+from trainer.tasks.regress import standard_of, standardize
 
 OUTPUTS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.3]])
 INDICES = torch.tensor([0, 2])
@@ -68,7 +68,7 @@ def test_settings_of_another_task_are_reported() -> None:
 
 
 def test_validation_neither_smooths_nor_weights_and_has_the_default_loss() -> None:
-    for task, expected in (("classify", CrossEntropy()), ("multilabel", BinaryCrossEntropy())):
+    for task, expected in (("classify", ClassLoss()), ("multilabel", LabelLoss())):
         _, loss = both(task, {"loss": "focal", "label_smoothing": 0.1}, WEIGHTS)
         assert loss == expected
         assert getattr(loss, "weights", WEIGHTS) is None
@@ -192,13 +192,15 @@ def test_smoothing_and_weights_are_those_of_the_default(smoothing: float, weight
 def test_masks() -> None:
     outputs, targets = torch.randn(2, 3, 5, 5, generator=torch.manual_seed(0)), torch.arange(50).reshape(2, 5, 5) % 4
     train, val = both("segment", {"loss": "ce+dice", "label_smoothing": 0.1})
-    assert (train, val) == (PixelLoss(("cross_entropy", "dice"), 0.1), PixelLoss(("cross_entropy", "dice")))
+    for loss, smoothing in ((train, 0.1), (val, 0.0)):
+        terms = pixel_loss(outputs, targets, terms=["cross_entropy", "dice"], smoothing=smoothing)
+        assert torch.equal(loss(outputs, targets), terms)
     focal, _ = both("segment", {"loss": "focal", "loss_options": {"gamma": 0}})
-    torch.testing.assert_close(focal(outputs, targets), PixelLoss()(outputs, targets))
-    assert both("segment", {})[0] == PixelLoss()
+    torch.testing.assert_close(focal(outputs, targets), pixel_loss(outputs, targets))
+    assert torch.equal(both("segment", {})[0](outputs, targets), pixel_loss(outputs, targets))
     LOSSES["segment", "own"] = lambda o, t: o.flatten(1).sum(1)
     both_terms, _ = both("segment", {"loss": "own+ce"})
-    torch.testing.assert_close(both_terms(outputs, targets), outputs.sum() / 2 + PixelLoss()(outputs, targets))
+    torch.testing.assert_close(both_terms(outputs, targets), outputs.sum() / 2 + pixel_loss(outputs, targets))
 
 
 @pytest.mark.parametrize("name", ["mse", "l1", "huber"])
@@ -216,7 +218,7 @@ def test_sums_of_numbers_are_pytorchs_to_the_bit(name: str) -> None:
 
 def test_numbers_are_learned_in_standard_deviations() -> None:
     network = nn.Identity()
-    Standard.of([[0.0], [20.0]]).put_into(network)
+    standardize(network, *standard_of([[0.0], [20.0]]))
     loss, _ = task_named("regress").make_losses(parse_fit({"loss": "mae"}), network, CPU)
     assert loss(torch.tensor([[5.0]]), torch.tensor([[10.0]])) == 0.5
 

@@ -1,5 +1,7 @@
 """Segmentation: losses and metrics against others' and values worked out by hand, and what is kept of a pass."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from trainer.loop.runner import average
 from trainer.run.fit import parse_fit
 from trainer.tasks.metric import Meter
 from trainer.tasks.metrics.segmentation import confusions
-from trainer.tasks.named_losses import PixelLoss
+from trainer.tasks.named_losses import pixel_loss
 from trainer.tasks.registry import task_named
 from trainer.tasks.segment import MaskSamples
 
@@ -103,13 +105,13 @@ def test_what_is_kept_does_not_depend_on_batches_and_ranks(batches: list[tuple[T
 def test_cross_entropy_is_that_of_pytorch_for_each_image(batches: list[tuple[Tensor, Tensor]]) -> None:
     outputs, targets = batches[0]
     for smoothing in (0.0, 0.1):
-        loss = PixelLoss(("ce",), smoothing)
+        loss = partial(pixel_loss, smoothing=smoothing)
         of_images = [
             cross_entropy(outputs[i : i + 1], targets[i : i + 1], ignore_index=IGNORE, label_smoothing=smoothing)
             for i in range(3)
         ]
         torch.testing.assert_close(loss(outputs, targets), torch.stack(of_images).mean())
-    assert PixelLoss()(*batches[1]) == 0
+    assert pixel_loss(*batches[1]) == 0
 
 
 def test_dice_and_focal_by_hand(batches: list[tuple[Tensor, Tensor]]) -> None:
@@ -122,9 +124,9 @@ def test_dice_and_focal_by_hand(batches: list[tuple[Tensor, Tensor]]) -> None:
         dice.append(1 - torch.stack(overlap).mean())
         right = (shares * truth).sum(0)
         focal.append((-((1 - right) ** 2) * right.log()).mean())
-    torch.testing.assert_close(PixelLoss(("dice",))(outputs, targets), torch.stack(dice).mean())
-    torch.testing.assert_close(PixelLoss(("focal",))(outputs, targets), torch.stack(focal).mean())
-    total = sum(PixelLoss((term,))(outputs, targets) for term in ("ce", "dice"))
+    torch.testing.assert_close(pixel_loss(outputs, targets, terms=["dice"]), torch.stack(dice).mean())
+    torch.testing.assert_close(pixel_loss(outputs, targets, terms=["focal"]), torch.stack(focal).mean())
+    total = sum(pixel_loss(outputs, targets, terms=[term]) for term in ("ce", "dice"))
     given = SEGMENT.make_losses(parse_fit({"loss": "ce+dice"}), nn.Identity(), CPU)[0]
     torch.testing.assert_close(given(outputs, targets), total)
 
@@ -133,7 +135,7 @@ def test_dice_and_focal_by_hand(batches: list[tuple[Tensor, Tensor]]) -> None:
 def test_ignored_pixels_have_no_gradient(terms: tuple[str, ...], batches: list[tuple[Tensor, Tensor]]) -> None:
     outputs, targets = batches[0]
     outputs.requires_grad_()
-    PixelLoss(terms, 0.1)(outputs, targets).backward()
+    pixel_loss(outputs, targets, terms=terms, smoothing=0.1).backward()
     assert outputs.grad is not None
     assert outputs.grad.isfinite().all()
     moved = outputs.grad.abs().sum(dim=1) > 0

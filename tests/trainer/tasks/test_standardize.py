@@ -19,11 +19,12 @@ from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.runner import average
 from trainer.run.build import make_learner, make_loaders
 from trainer.run.config import parse_config
+from trainer.run.fit import parse_fit
 from trainer.run.resume import check_resume
 from trainer.run.train import train
 from trainer.tasks.named_losses import huber, mae, mse
 from trainer.tasks.registry import task_named
-from trainer.tasks.regress import MEAN, STD, Standard
+from trainer.tasks.regress import MEAN, STD, standard_of, standardize
 
 CPU = torch.device("cpu")
 QUICK = ["aug.size=16", "fit.batch_size=6", "fit.device=cpu", "fit.threads=1", "callbacks.progress_bar=null"]
@@ -31,37 +32,38 @@ TARGETS = ((1990.0, -3.0, 5.0), (1992.0, -3.0, 7.0), (2000.0, -3.0, 0.0))
 
 
 def test_mean_and_deviation_by_hand() -> None:
-    standard = Standard.of(TARGETS)
-    assert standard.mean.tolist() == pytest.approx([1994, -3, 4])
-    assert standard.std.tolist() == pytest.approx([np.sqrt(56 / 3), 1, np.sqrt(26 / 3)])
-    assert Standard.of([(0.1,)] * 3).std.tolist() == [1.0]
-    assert Standard.of([(0.0,), (1e-9,)]).std.tolist() == pytest.approx([5e-10])
+    mean, std = standard_of(TARGETS)
+    assert mean.tolist() == pytest.approx([1994, -3, 4])
+    assert std.tolist() == pytest.approx([np.sqrt(56 / 3), 1, np.sqrt(26 / 3)])
+    assert standard_of([(0.1,)] * 3)[1].tolist() == [1.0]
+    assert standard_of([(0.0,), (1e-9,)])[1].tolist() == pytest.approx([5e-10])
 
 
 def test_the_loss_is_measured_on_standardized_numbers() -> None:
-    standard, targets = Standard.of(TARGETS), torch.tensor(TARGETS)
+    (mean, std), targets, network = standard_of(TARGETS), torch.tensor(TARGETS), nn.Linear(2, 3)
+    standardize(network, mean, std)
     raw = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
     for loss in (mse, mae, huber):
-        expected = loss(raw, (targets - standard.mean) / standard.std).item()
-        outputs = raw * standard.std + standard.mean
-        assert standard.loss(loss, CPU)(outputs, targets).item() == pytest.approx(expected, rel=1e-4)
+        expected = loss(raw, (targets - mean) / std).item()
+        for found in task_named("regress").make_losses(parse_fit({"loss": loss.__name__}), network, CPU):
+            assert found(raw * std + mean, targets).item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_network_predicts_numbers_in_their_own_units() -> None:
     torch.manual_seed(0)
-    network, standard = nn.Linear(2, 3), Standard.of(TARGETS)
+    network, (mean, std) = nn.Linear(2, 3), standard_of(TARGETS)
     inputs = torch.randn(4, 2)
-    expected = network(inputs) * standard.std + standard.mean
-    standard.put_into(network)
+    expected = network(inputs) * std + mean
+    standardize(network, mean, std)
     for twin in (network, copy.deepcopy(network)):
         assert torch.equal(twin(inputs), expected)
         assert torch.equal(average(twin, inputs[:, None, None], "none", task_named("regress")).flatten(0, 2), expected)
     with torch.autocast("cpu", torch.bfloat16):
         assert network(inputs).dtype == torch.float32
-    found = Standard.in_state(network.state_dict())
-    assert found is not None
-    assert (found.mean.tolist(), found.std.tolist()) == (standard.mean.tolist(), standard.std.tolist())
-    assert Standard.in_state(nn.Linear(2, 3).state_dict()) is None
+    state, restored = network.state_dict(), nn.Linear(2, 3)
+    task_named("regress").restore(restored, state)
+    restored.load_state_dict(state)
+    assert torch.equal(restored(inputs), expected)
     assert [name for name, _ in network.named_parameters()] == ["weight", "bias"]
 
 

@@ -23,7 +23,7 @@ from augment.support.errors import UserError
 from trainer.models.registry import Cnn
 from trainer.run.trained import Trained, load_trained
 from trainer.tasks.registry import task_named
-from trainer.tasks.regress import Standard
+from trainer.tasks.regress import standardize
 from trainer.tools.evaluate import evaluate
 from trainer.tools.export.command import main
 from trainer.tools.export.served import Served, onnx_bytes
@@ -133,7 +133,7 @@ def test_a_graph_computes_what_the_run_does(
     torch.manual_seed(0)
     network = Cnn().build(4, Size(32, 32)).eval()
     task, names = task_named("regress"), ("x", "year", "y", "z")
-    Standard(torch.tensor([0.0, 1990.0, -5.0, 7.0]), torch.tensor([1.0, 20.0, 0.1, 1.0])).put_into(network)
+    standardize(network, torch.tensor([0.0, 1990.0, -5.0, 7.0]), torch.tensor([1.0, 20.0, 0.1, 1.0]))
     aug = parse_aug({"size": 32, "val": {"letterbox": None}})
     config = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
     plan = build_plan(aug, "val")
