@@ -62,11 +62,11 @@ class ClassTask(Task[S]):
         """Return probabilities."""
         return outputs.softmax(dim=1)
 
-    def with_confusion(self, scores: Bars, matrix: Matrix) -> tuple[Block, ...]:
-        """Return scores of the classes, and the confusion matrix or the most confused pairs."""
+    def confused(self, matrix: Matrix) -> tuple[Block, ...]:
+        """Return the confusion matrix, or the most confused pairs."""
         names, shares = matrix.names, matrix.shares
         if len(names) <= _BESIDE:
-            return scores, matrix
+            return (matrix,)
         pairs = most_confused(matrix.counts, names, _PAIRS)
         rows = [
             (true, predicted, *([] if shares else [str(times)]), percent(share, int(shares)))
@@ -75,8 +75,7 @@ class ClassTask(Task[S]):
         head = ("true", "mistaken for", *([] if shares else ["times"]), "of the class")
         title = f"The {amount(len(pairs), 'most confused pair')}{', by pixels' if shares else ''}"
         alt = f"Confusion matrix of {self.count(len(names))}, rows true, columns predicted"
-        blocks = (scores, Table(title, head, rows, left=2)) if rows else (scores,)
-        return *blocks, FigureImage("Confusion matrix", alt)
+        return (*((Table(title, head, rows, left=2),) if rows else ()), FigureImage("Confusion matrix", alt))
 
 
 @register
@@ -89,7 +88,6 @@ class Classify(ClassTask[ClassSamples]):
     loss_type = ClassLoss
     loss_settings = ("loss", "loss_options", "label_smoothing")
     top = 3
-    reads_folders = True
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         """Return outputs and classes, or shares, of two samples."""
@@ -148,7 +146,7 @@ class Classify(ClassTask[ClassSamples]):
             ("class", "accuracy and 95% interval", "right of n"),
             bars,
         )
-        return self.with_confusion(scores, matrix)
+        return scores, *self.confused(matrix)
 
     def findings(self, samples: ClassSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield whether the model only guesses, and the worst class."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from augment.data.targets.boxes import BOXES
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import percent, plural
-from trainer.tasks.display import Bar, BarChart, Bars, Block, Finding, FoundObject, WrongSample
+from trainer.tasks.display import BarChart, Block, Finding, FoundObject, WrongSample
 from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metrics.detection import average_precisions, require_backend
 from trainer.tasks.placing import PlacedSamples, PlacedTask, placed
@@ -94,20 +94,17 @@ class Detect(PlacedTask):
 
     def figure(self, samples: PlacedSamples, names: Sequence[str]) -> BarChart:
         """Return the average precision of each class."""
-        classes = self.worst_first(self.per_class(samples, names))
-        bars = [(name, int(found["objects"]), found["average_precision"]) for name, found in classes]
-        return BarChart("average precision", self.units, bars, len(names) - 1)
+        return self.bar_chart(self.per_class(samples, names), "objects", len(names) - 1)
 
     def section(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[Block, ...]:
         """Return the average precision of each class."""
-        rows = [
-            (name, Bar(found["average_precision"]), (percent(found["ap50"]), *(f"{found[n]}" for n in _COUNTS)))
-            for name, found in self.worst_first(self.per_class(samples, names))
-        ]
-        title = "Average precision of each class in the best epoch, the worst first"
-        note = "The mean over IoUs of .5 to .95 from which a box is right, as COCO's; AP50: at .5 alone."
-        bars = Bars(title, ("class", "average precision", "AP50", *_COUNTS), rows, note)
-        return (bars,) if rows else ()
+        return self.bars(
+            self.per_class(samples, names),
+            "Average precision of each class in the best epoch, the worst first",
+            ("average precision", "AP50", "objects", "images"),
+            lambda found: (percent(found["ap50"]), str(found["objects"]), str(found["images"])),
+            "The mean over IoUs of .5 to .95 from which a box is right, as COCO's; AP50: at .5 alone.",
+        )
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst class, and how many classes no object has."""
@@ -135,9 +132,6 @@ class Detect(PlacedTask):
             text = "; ".join(f"{what} {_counts(labels, names)}" for what, labels in parts if labels)
             rows = samples.target[i]
             yield WrongSample(i, _counts(rows[~rows[:, 4].isnan(), 4].long().tolist(), names), text)
-
-
-_COUNTS = ("objects", "images")
 
 
 def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:

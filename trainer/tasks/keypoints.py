@@ -15,7 +15,7 @@ from augment.data.dataset import Split
 from augment.data.targets.keypoints import KEYPOINTS, mirrored
 from augment.support.lazy import F, Tensor, nn, torch
 from augment.support.text import amount
-from trainer.tasks.display import Bar, Bars, Block, Finding, WrongSample
+from trainer.tasks.display import Block, Finding, WrongSample
 from trainer.tasks.loss import LossFunction, LossSettings, named_loss
 from trainer.tasks.metrics.keypoints import NEAR, point_errors
 from trainer.tasks.placing import PlacedSamples, PlacedTask, placed
@@ -120,16 +120,14 @@ class KeypointTask(PlacedTask):
 
     def section(self, samples: PlacedSamples, names: Sequence[str]) -> tuple[Block, ...]:
         """Return the share of correct ones of each point."""
-        rows = [
-            (name, Bar(found["pck"]), (f"{found['error']:.4f}", str(found["images"])))
-            for name, found in self.worst_first(self.per_class(samples, names))
-        ]
-        head = ("point", "correct (PCK@.2)", "mean error", "visible in")
-        note = (
+        return self.bars(
+            self.per_class(samples, names),
+            "Correct points in the best epoch, the worst first",
+            ("correct (PCK@.2)", "mean error", "visible in"),
+            lambda found: (f"{found['error']:.4f}", str(found["images"])),
             "Correct: off by at most a fifth of the larger side of the box around an image's visible points. The error "
-            "is a share of the image's longer side."
+            "is a share of the image's longer side.",
         )
-        return (Bars("Correct points in the best epoch, the worst first", head, rows, note),) if rows else ()
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst point."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from augment.data.targets.labels import LABELS
 from augment.support.lazy import F, Tensor, torch
 from augment.support.text import amount, percent, plural
-from trainer.tasks.display import Bar, BarChart, Bars, Block, Finding, WrongSample
+from trainer.tasks.display import BarChart, Block, Finding, WrongSample
 from trainer.tasks.loss import LabelLoss
 from trainer.tasks.metric import OutputSamples
 from trainer.tasks.metrics.labels import average_precisions, best_threshold
@@ -53,24 +53,18 @@ class Multilabel(Task[OutputSamples]):
 
     def figure(self, samples: OutputSamples, names: Sequence[str]) -> BarChart:
         """Return the average precision of each label."""
-        labels = self.worst_first(self.per_class(samples, names))
-        bars = [(name, int(found["images"]), found["average_precision"]) for name, found in labels]
-        return BarChart("average precision", self.units, bars, len(names))
+        return self.bar_chart(self.per_class(samples, names), "images", len(names))
 
     def section(self, samples: OutputSamples, names: Sequence[str]) -> tuple[Block, ...]:
         """Return the average precision of each label, with its best threshold."""
-        rows = []
-        for name, found in self.worst_first(self.per_class(samples, names)):
-            cells = (str(found["images"]), f"{found['threshold']:.3f}", percent(found["f1"]))
-            rows.append((name, Bar(found["average_precision"]), cells))
-        bars = Bars(
+        return self.bars(
+            self.per_class(samples, names),
             "Average precision of each label in the best epoch, the worst first",
-            ("label", "average precision", "images", "threshold", "best F1"),
-            rows,
+            ("average precision", "images", "threshold", "best F1"),
+            lambda found: (str(found["images"]), f"{found['threshold']:.3f}", percent(found["f1"])),
             "The threshold is the probability at which predicting the label gives the highest F1 score; it was chosen "
             "on these validation images.",
         )
-        return (bars,) if rows else ()
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst label, and how many labels no image has."""

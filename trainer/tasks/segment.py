@@ -14,7 +14,7 @@ from augment.data.targets.spatial import IGNORE
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import amount, percent, plural
 from trainer.tasks.classify import ClassTask
-from trainer.tasks.display import Bar, Bars, Block, Finding, Matrix, WrongSample
+from trainer.tasks.display import Block, Finding, Matrix, WrongSample
 from trainer.tasks.loss import LossFunction, LossSettings, named_loss
 from trainer.tasks.metric import Samples
 from trainer.tasks.metrics.segmentation import confusions, ious
@@ -124,14 +124,14 @@ class Segment(ClassTask[MaskSamples]):
 
     def section(self, samples: MaskSamples, names: Sequence[str]) -> tuple[Block, ...]:
         """Return the IoU of each class, and the confusion matrix or the most confused pairs."""
-        matrix, total = self.figure(samples, names), max(int(samples.counts.sum()), 1)
-        rows = [
-            (name, Bar(found["iou"]), (percent(found["pixels"] / total, 1), str(found["images"])))
-            for name, found in self.worst_first(self.per_class(samples, names))
-        ]
-        head = ("class", "IoU", "of all pixels", "images")
-        bars = Bars("IoU of each class in the best epoch, the worst first", head, rows)
-        return self.with_confusion(bars, matrix)
+        total = max(int(samples.counts.sum()), 1)
+        bars = self.bars(
+            self.per_class(samples, names),
+            "IoU of each class in the best epoch, the worst first",
+            ("IoU", "of all pixels", "images"),
+            lambda found: (percent(found["pixels"] / total, 1), str(found["images"])),
+        )
+        return (*bars, *self.confused(self.figure(samples, names)))
 
     def findings(self, samples: MaskSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst class with what it is mistaken for, and how many classes no pixel has."""

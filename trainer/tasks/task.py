@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -12,7 +12,18 @@ from augment.data.targets.classes import CLASSES
 from augment.data.targets.kind import Kind
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import amount, percent
-from trainer.tasks.display import Block, Display, Evaluation, FigureData, Finding, Table, WrongSample
+from trainer.tasks.display import (
+    Bar,
+    BarChart,
+    Bars,
+    Block,
+    Display,
+    Evaluation,
+    FigureData,
+    Finding,
+    Table,
+    WrongSample,
+)
 from trainer.tasks.loss import LossFunction, LossSettings, NamedLoss, declared, named_loss
 from trainer.tasks.metric import METRICS, PACE, SHARE, Column, Metric, MetricsRow, OutputSamples, Samples, columns_of
 
@@ -57,7 +68,6 @@ class Task(Generic[S]):
         ranked: whether a prediction is a list of probabilities, the highest first, or a value for each unit.
         top: number of units that a ranked prediction names by default; None: all.
         threshold: the lowest probability at which it names a unit by default; None: it names all.
-        reads_folders: whether a folder of images for each class can be evaluated.
         figure_file: name of the figure of the best epoch; empty: there is none.
         panels: images side by side in what `draw` returns.
         mistakes_title: heading of the report's worst samples.
@@ -85,7 +95,6 @@ class Task(Generic[S]):
     ranked: ClassVar[bool] = True
     top: ClassVar[int | None] = None
     threshold: ClassVar[float | None] = None
-    reads_folders: ClassVar[bool] = False
     figure_file: ClassVar[str] = ""
     panels: ClassVar[int] = 1
     mistakes_title: ClassVar[str] = "Most confidently wrong"
@@ -251,6 +260,23 @@ class Task(Generic[S]):
         """Return the units that have a `unit_score`, the worst first."""
         known = [unit for unit in per_class.items() if not math.isnan(unit[1][self.unit_score])]
         return sorted(known, key=lambda unit: (unit[1][self.unit_score], unit[0]))
+
+    def bars(
+        self,
+        per_class: Mapping[str, dict[str, float]],
+        title: str,
+        head: tuple[str, ...],
+        cells: Callable[[dict[str, float]], tuple[str, ...]],
+        note: str = "",
+    ) -> tuple[Bars, ...]:
+        """Return the units with their `unit_score` as a bar and further cells, the worst first; nothing for none."""
+        rows = [(name, Bar(found[self.unit_score]), cells(found)) for name, found in self.worst_first(per_class)]
+        return (Bars(title, (self.unit, *head), rows, note),) if rows else ()
+
+    def bar_chart(self, per_class: Mapping[str, dict[str, float]], of: str, total: int) -> BarChart:
+        """Return a figure of the `unit_score` of units, the worst first, with their numbers of images or objects."""
+        bars = [(name, int(found[of]), found[self.unit_score]) for name, found in self.worst_first(per_class)]
+        return BarChart(self.unit_score.replace("_", " "), self.units, bars, total)
 
     def worst(self, per_class: Mapping[str, dict[str, float]], score: str, of: str = "image") -> Iterator[Finding]:
         """Yield the worst of several units: its score, behind some words, and how many images, say, it has."""

@@ -17,6 +17,7 @@ from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
 from augment.data.sources import load_dataset
 from augment.data.sources.loading import describe_foreign, log_notices
+from augment.data.targets.classes import CLASSES
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_json
 from augment.support.reading import append, check_folder
@@ -75,7 +76,7 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
     """
     task, classes = trained.task, trained.classes
     if folder is not None:
-        if not task.reads_folders:
+        if task.kind is not CLASSES:
             raise UserError(f"{folder}: folders hold one class for each image, but this model predicts {task.units}. "
                             "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
         listed = scan_split(folder, classes)
