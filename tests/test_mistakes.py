@@ -166,7 +166,7 @@ COMMANDS = [
     ("trainer report photos", "no config.yaml in it.", "the folder of a run."),
     ("trainer dashboard nowhere", "nowhere: no such folder", ""),
     ("trainer dashboard photos run", "run: not allowed here.", "one folder."),
-    ("trainer evaluate photos run", "photos: not a run", "run photos"),
+    ("trainer evaluate photos run", "photos: no config.yaml in it", "the folder of a run"),
     ("trainer evaluate run/best.pt", "run/best.pt: a file", "Did you mean run?"),
     ("trainer evaluate run nowhere", "nowhere: there is no such folder", "The current folder holds"),
     ("trainer evaluate run photos", "is not one of the model's classes", "Allowed: blue, green, red"),

@@ -2,13 +2,13 @@
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from augment.cli.compose import TOP
-from augment.cli.conf import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, EXPERIMENT, config_files, group_names
-from augment.cli.reference import columns, common_rows, explain_op, op_list, rows, summary_of
+from augment.cli.conf import config_files, group_names
+from augment.cli.reference import columns, explain_op, op_list, rows, summary_of
 from augment.cli.tools import find_tools, list_own_files, list_tools
 from augment.data.sources import SOURCES, Source
 from augment.params import Param, settings
@@ -126,22 +126,6 @@ def _short(line: str) -> str:
     return fixed + textwrap.shorten(rest, _WIDTH - len(fixed), placeholder=" ...") if gap else line[:_WIDTH]
 
 
-def help_text(groups: Sequence[str]) -> str:
-    """Return the text of `--help all`, with the config groups of conf/."""
-    lines = [_USAGE]
-    for package in ("trainer", "augment"):
-        lines += [f"tools of python -m {package}", list_tools(package)]
-    lines += ["flags", _FLAGS, f"{CONFIG_DIR_FLAG} DIR: {CONFIG_DIR_HELP}", "", "files in conf/, chosen by GROUP=NAME"]
-    lines += [f"  {group}: {', '.join(config_files(group))}" for group in groups if group != EXPERIMENT]
-    lines += [list_own_files(), "experiment=NAME", *(f"  {name}: {text}" for name, text in experiments().items()), ""]
-    lines += [line for section in sections() for line in section.lines()]
-    lines += ["aug.train.<step>, aug.val.<step>: the ops", *common_rows()]
-    for op in OPS.values():
-        lines.append(f"  {op.name} ({op.kind})  {summary_of(op.doc)}")
-        lines += [f"    {row}" for row in rows(op.own_params)]
-    return "\n".join(lines) + "\n"
-
-
 def explain(word: str) -> str:
     """Return the text of `--help WORD`: of a topic, a file of conf/, an op or a key.
 
@@ -149,7 +133,8 @@ def explain(word: str) -> str:
         UserError: there is no such thing.
     """
     if word == "all":
-        return help_text(group_names())
+        settings_of = ("\n".join(section.lines()) for section in sections())
+        return "\n".join((overview(), *settings_of, *map(explain, (*group_names(), "ops", *OPS))))
     name = word.lstrip("+~").replace("hydra/", "hydra.").rstrip(".=")
     step = re.fullmatch(r"aug\.(?:train|val)\.(\w+)(\.\w+)?", name)
     if name in ("ops", "aug.train", "aug.val"):
@@ -203,11 +188,6 @@ def _mentions(word: str) -> list[str]:
     pattern = re.compile(rf"(?<![a-z]){re.escape(word)}(?![a-z])".replace("\\ ", "[ _]"), re.IGNORECASE)
     lines = [line.strip() for section in sections() for line in section.lines()[1:]]
     return list(dict.fromkeys(line.partition(": ")[0] for line in lines if pattern.search(line)))[:6]
-
-
-def experiments() -> dict[str, str]:
-    """Return the experiments, each with the first sentence of its comment."""
-    return {name: _comment(file.read_text()) for name, file in config_files(EXPERIMENT).items()}
 
 
 def _comment(text: str) -> str:

@@ -207,17 +207,6 @@ def config_file(folder: Path) -> Path:
     return folder / CONFIG_FILE
 
 
-def run_first(paths: Sequence[Path]) -> Sequence[Path]:
-    """Return the paths that a command line names, the first of which should be the folder of a run."""
-    runs = [path for path in paths if (path / CONFIG_FILE).is_file()]
-    if runs and paths[0] not in runs:
-        others = [path for path in paths if path != runs[0]]
-        raise UserError(
-            f"{paths[0]}: not a run. Did you mean {' '.join(map(str, [runs[0], *others]))}? The run is first."
-        )
-    return paths
-
-
 def load_config(folder: Path) -> dict[str, Any]:
     """Read the configuration of a run from its folder, or raise a UserError.
 

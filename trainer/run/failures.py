@@ -24,12 +24,12 @@ _OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")
 _SINGLE = "Expected more than 1 value per channel"
 
 
-def explain(error: BaseException, config: Config, folder: Path) -> UserError | None:
+def explain(error: BaseException, config: Config, folder: Path, *, training: bool = True) -> UserError | None:
     """Return an error that says what the user can do about a failure, or None for any other kind of failure."""
     if isinstance(error, OSError):
         return folder_error(error, folder)
     if is_out_of_memory(error):
-        return too_large(error, config)
+        return _too_large(error, config, training=training)
     if _SINGLE in str(error):
         return UserError(
             "a training batch is a single image, on which the model's batch norm cannot train. Allowed: a "
@@ -46,14 +46,14 @@ def explain(error: BaseException, config: Config, folder: Path) -> UserError | N
 
 
 @contextmanager
-def explain_memory(config: Config, *, training: bool) -> Iterator[None]:
-    """If a training or validation pass runs out of memory, raise an error that says which settings to reduce."""
+def explained(config: Config, *, training: bool = True) -> Iterator[None]:
+    """Where anybody knows what the user can do about a failure of a pass, raise an error that says it."""
     try:
         yield
-    except (RuntimeError, MemoryError) as error:
-        if is_out_of_memory(error):
-            raise too_large(error, config, training=training) from error
-        raise
+    except (MemoryError, RuntimeError, ValueError) as error:
+        if (known := explain(error, config, Path(), training=training)) is None:
+            raise
+        raise known from error
 
 
 def folder_error(error: OSError, folder: Path) -> UserError | None:
@@ -76,7 +76,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def too_large(error: BaseException, config: Config, *, training: bool = True) -> UserError:
+def _too_large(error: BaseException, config: Config, *, training: bool) -> UserError:
     """Return an error that says what did not fit, and which settings to reduce."""
     fit, device = config.fit, config.fit.torch_device()
     if device.type == "cpu" or isinstance(error, MemoryError) or any(t in str(error) for t in _OUT_OF_HOST_MEMORY):

@@ -32,7 +32,7 @@ from trainer.optim.settings import Schedule
 from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory, using
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
 from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
-from trainer.run.failures import explain
+from trainer.run.failures import explain, explained
 from trainer.run.folder import RUNNING, Summary, summarize
 from trainer.run.resume import describe_changed_validation, resume
 from trainer.run.run_folder import RunFolder
@@ -167,12 +167,8 @@ def follow(config: Config) -> str:
 def _fit_along(config: Config, loaders: Loaders) -> str:
     """Fit in a function of its own: at its end nothing refers to the model, whose memory can be released."""
     learner = make_learner(config, loaders, callbacks=_callbacks(config))
-    try:
+    with explained(config):
         learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
-    except (MemoryError, RuntimeError, ValueError) as error:
-        if (explained := explain(error, config, Path())) is None:
-            raise
-        raise explained from error
     return ending_of(learner)
 
 

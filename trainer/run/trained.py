@@ -19,7 +19,7 @@ from trainer.loop.callback import Callback, Learner
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.settings import LoopSettings
 from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
-from trainer.run.failures import explain_memory
+from trainer.run.failures import explained
 from trainer.run.identity import without_removed
 from trainer.tasks.registry import check_views, task_named
 from trainer.tasks.task import Task
@@ -63,7 +63,7 @@ class Trained:
         fit, device = self.config.fit, self.config.fit.torch_device()
         _, loss = self.task.make_losses(fit, self.network, device)
         loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=self.classes)
-        with using(device), explain_memory(self.config, training=False), PassBar(description, len(loader)) as bar:
+        with using(device), explained(self.config, training=False), PassBar(description, len(loader)) as bar:
             learner = Learner(
                 self.network,
                 loader,

@@ -33,18 +33,11 @@ _FIRST = {
 
 @dataclass(frozen=True, eq=False)
 class ClassSamples(Samples):
-    """Classes that a pass predicted for each sample.
+    """Classes that a pass predicted for each sample; targets are (N,) int64 classes."""
 
-    Attributes:
-        target: (N,) int64 class.
-        prediction: (N,) int64 class.
-        confidence: (N,) float32, the probability that the model gives to its prediction.
-        target_confidence: (N,) float32, the probability that it gives to the target.
-    """
-
-    prediction: Tensor
-    confidence: Tensor
-    target_confidence: Tensor
+    prediction: Tensor  # (N,) int64 class
+    confidence: Tensor  # (N,) float32, the probability that the model gives to its prediction
+    target_confidence: Tensor  # (N,) float32, the probability that it gives to the target
 
 
 class ClassTask(Task[S]):

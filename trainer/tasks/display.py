@@ -107,19 +107,12 @@ class Matrix:
 
 @dataclass(frozen=True)
 class BarChart:
-    """A figure of a bar for each class or label.
+    """A figure of a bar for each class or label."""
 
-    Attributes:
-        quantity: what the bars show, in [0, 1], as "average precision".
-        units: plural of what a bar stands for, as "labels".
-        bars: name, number of images and value of each that has a value.
-        total: number of all.
-    """
-
-    quantity: str
-    units: str
-    bars: Sequence[tuple[str, int, float]]
-    total: int
+    quantity: str  # what the bars show, in [0, 1], as "average precision"
+    units: str  # plural of what a bar stands for, as "labels"
+    bars: Sequence[tuple[str, int, float]]  # name, number of images and value of each that has a value
+    total: int  # number of all
 
 
 @dataclass(frozen=True)
@@ -147,22 +140,12 @@ Block = Bars | Table | Matrix | FigureImage
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of a pass over images.
+    """Scores of a pass over images."""
 
-    Attributes:
-        images: number of images.
-        values: scores by their names in evaluation.json; None where there is no number.
-        per_class: scores of each class, label or number, by its name.
-        table: these scores, for a terminal.
-        sentence: the scores in one line.
-        figure: the figure of the task, if it has one.
-        tta: test-time augmentation.
-    """
-
-    images: int
-    values: Mapping[str, Any]
-    per_class: Mapping[str, Any]
-    table: Table
-    sentence: str
-    figure: FigureData | None
-    tta: str = "none"
+    images: int  # their number
+    values: Mapping[str, Any]  # scores by their names in evaluation.json; None where there is no number
+    per_class: Mapping[str, Any]  # scores of each class, label or number, by its name
+    table: Table  # these scores, for a terminal
+    sentence: str  # the scores in one line
+    figure: FigureData | None  # the figure of the task, if it has one
+    tta: str = "none"  # test-time augmentation

@@ -17,25 +17,15 @@ MetricsRow = dict[str, float]
 
 
 class Column(NamedTuple):
-    """A value of a metrics row, as a column of the progress line and of the report's table of epochs.
+    """A value of a metrics row, as a column of the progress line and of the report's table of epochs."""
 
-    Attributes:
-        key: key of the row.
-        title: heading of the column.
-        line: how the progress line formats the value; empty: the progress line leaves it out.
-        page: how the report formats it; empty: as the progress line.
-        smaller: whether a smaller value is better.
-        within: the lowest and the highest possible value.
-        above: it is measured where there are more classes, labels or numbers than this.
-    """
-
-    key: str
-    title: str
-    line: str = "{:.4f}"
-    page: str = ""
-    smaller: bool = False
-    within: tuple[float, float] = (-inf, inf)
-    above: int = 0
+    key: str  # key of the row
+    title: str  # heading of the column
+    line: str = "{:.4f}"  # how the progress line formats it; empty: the progress line leaves it out
+    page: str = ""  # how the report formats it; empty: as the progress line
+    smaller: bool = False  # whether a smaller value is better
+    within: tuple[float, float] = (-inf, inf)  # the lowest and the highest possible value
+    above: int = 0  # it is measured where there are more classes, labels or numbers than this
 
 
 # Ranges of values.

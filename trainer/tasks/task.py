@@ -43,61 +43,44 @@ _SHOWN = 60  # classes, labels or numbers in a table on the terminal
 
 
 class Task(Generic[S]):
-    """A kind of prediction. Its hooks have defaults; metrics are declared for its `name`.
+    """A kind of prediction. Its hooks have defaults; metrics are declared for its `name`."""
 
-    Attributes:
-        name: name of the task, as `augment.data.dataset.Dataset` and checkpoints have it.
-        kind: the kind of targets that it trains on.
-        unit: what one output of the model stands for, as "class".
-        units: the plural.
-        monitor: key of the metrics row whose best value makes the best epoch, unless a callback monitors another one.
-        score: the metric that curves and the report show besides the loss.
-        score_title: the score in words.
-        unit_score: the score in `per_class` by which the worst classes, labels or numbers are found, those with the
-            lowest; empty: there is none.
-        own_models: whether it needs models of its own, see `trainer.models.base.Model.task`.
-        own_loss: whether these get the targets, too, in training, and return their losses; then validation has none.
-        views: the test-time augmentations that it can average.
-        samples: what is kept of each sample in validation, and in best.pt of the best epoch: tensors by name.
-        loss_type: the sum of the losses that `fit.loss` names; of none, the usual loss.
-        default_loss: the loss that is named where `fit.loss` is not; empty: the usual one.
-        loss_settings: settings of the fit that have an effect with this task.
-        resume_settings: settings of the fit that a resumed run must share with the saved one.
-        sums: those of `samples` that are summed over the batches, not joined.
-        by_unit: whether outputs and targets have a column for each unit, whose metrics can be measured alone, too.
-        ranked: whether a prediction is a list of probabilities, the highest first, or a value for each unit.
-        top: number of units that a ranked prediction names by default; None: all.
-        threshold: the lowest probability at which it names a unit by default; None: it names all.
-        figure_file: name of the figure of the best epoch; empty: there is none.
-        panels: images side by side in what `draw` returns.
-        mistakes_title: heading of the report's worst samples.
-        mistakes_text: which ones these are, behind "Validation images".
-    """
+    name: ClassVar[str]  # as `augment.data.dataset.Dataset` and checkpoints have it
+    kind: ClassVar[Kind] = CLASSES  # the kind of targets that it trains on
+    unit: ClassVar[str]  # what one output of the model stands for, as "class"
+    units: ClassVar[str]  # the plural
 
-    name: ClassVar[str]
-    kind: ClassVar[Kind] = CLASSES
-    unit: ClassVar[str]
-    units: ClassVar[str]
+    # The key of the metrics row whose best value makes the best epoch, unless a callback monitors another one; the
+    # metric that curves and the report show besides the loss, also in words; and the score in `per_class` by which the
+    # worst classes, labels or numbers are found, those with the lowest, if there is one.
     monitor: ClassVar[str]
     score: ClassVar[str]
     score_title: ClassVar[str]
     unit_score: ClassVar[str] = ""
-    own_models: ClassVar[bool] = False
+
+    own_models: ClassVar[bool] = False  # whether it needs models of its own, see `trainer.models.base.Model.task`
+    # Whether these get the targets, too, in training, and return their losses; then validation has none.
     own_loss: ClassVar[bool] = False
-    views: ClassVar[tuple[str, ...]] = ("none", "flip")
+    views: ClassVar[tuple[str, ...]] = ("none", "flip")  # the test-time augmentations that it can average
+    # What is kept of each sample in validation, and in best.pt of the best epoch: tensors by name.
     samples: ClassVar[type[Samples]] = OutputSamples
-    loss_type: ClassVar[type[NamedLoss]] = NamedLoss
-    default_loss: ClassVar[str] = ""
-    loss_settings: ClassVar[tuple[str, ...]] = ()
-    resume_settings: ClassVar[tuple[str, ...]] = ()
-    sums: ClassVar[tuple[str, ...]] = ()
+    sums: ClassVar[tuple[str, ...]] = ()  # those that are summed over the batches, not joined
+
+    loss_type: ClassVar[type[NamedLoss]] = NamedLoss  # the sum of losses that `fit.loss` names; of none, the usual loss
+    default_loss: ClassVar[str] = ""  # the loss that is named where `fit.loss` is not; empty: the usual one
+    loss_settings: ClassVar[tuple[str, ...]] = ()  # settings of the fit that have an effect
+    resume_settings: ClassVar[tuple[str, ...]] = ()  # those that a resumed run must share with the saved one
+
+    # Whether outputs and targets have a column for each unit, whose metrics can be measured alone, too.
     by_unit: ClassVar[bool] = False
-    ranked: ClassVar[bool] = True
-    top: ClassVar[int | None] = None
-    threshold: ClassVar[float | None] = None
-    figure_file: ClassVar[str] = ""
-    panels: ClassVar[int] = 1
-    mistakes_title: ClassVar[str] = "Most confidently wrong"
+    ranked: ClassVar[bool] = True  # whether a prediction is a list of probabilities, the highest first, or of values
+    top: ClassVar[int | None] = None  # number of units that a ranked prediction names by default; None: all
+    threshold: ClassVar[float | None] = None  # the lowest probability at which it does; None: it names all
+
+    figure_file: ClassVar[str] = ""  # name of the figure of the best epoch; empty: there is none
+    panels: ClassVar[int] = 1  # images side by side in what `draw` returns
+    mistakes_title: ClassVar[str] = "Most confidently wrong"  # heading of the report's worst samples
+    # Which ones these are, behind "Validation images".
     mistakes_text: ClassVar[str] = "that the best epoch got wrong, most confident first"
 
     # --- training ---

@@ -24,7 +24,6 @@ from augment.support.reading import append, check_folder
 from augment.support.secrets import masked
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.settings import TTA
-from trainer.run.config import run_first
 from trainer.run.trained import Trained, load_trained
 from trainer.tasks.display import Evaluation
 
@@ -128,7 +127,6 @@ def run_and_images(parser: Parser, given: Sequence[str]) -> tuple[Namespace, Pat
         UserError: another number of folders is given.
     """
     options, folders, overrides = parser.split_paths(given)
-    run_first(folders)
     if not 1 <= len(folders) <= 2:
         raise UserError(f"{len(folders)} folders are given. Allowed: the folder of a run, and one with images.")
     return options, folders[0], folders[1] if len(folders) == 2 else None, [o.lstrip("+") for o in overrides]

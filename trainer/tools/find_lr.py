@@ -25,7 +25,7 @@ from trainer.callbacks.progress import PassBar
 from trainer.loop.callback import Callback, CancelFit, CancelValidate, Learner, Phase
 from trainer.optim.settings import exp
 from trainer.run.config import Config, new_folder, parse_config
-from trainer.run.failures import explain_memory
+from trainer.run.failures import explained
 from trainer.run.jobs import require_ranks
 
 _START, _END, _STEPS = 1e-6, 10.0, 100
@@ -143,7 +143,7 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
     config = replace(config, fit=replace(config.fit, epochs=steps, stages=()))
     finder, progress = LRFinder(start, end, steps), PassBar("learning rates", steps * config.fit.accumulate)
     try:
-        with using(device), explain_memory(config, training=True), progress as bar:
+        with using(device), explained(config), progress as bar:
             make_learner(config, make_loaders(config), callbacks=(finder, bar)).fit()
         return finder.curve()
     finally:

@@ -24,7 +24,6 @@ from augment.support.files import near_file, write_atomically
 from augment.support.text import amount, printable, table_cell
 from trainer.loop.callback import Callback
 from trainer.loop.settings import TTA
-from trainer.run.config import run_first
 from trainer.run.masks import MaskWriter, Objects, as_coco, as_rows, mask_files, upright
 from trainer.run.trained import KeptOutputs, Trained, load_trained
 from trainer.tasks.classify import Classify
@@ -96,19 +95,18 @@ def predict(
         UserError: no run, no checkpoint, no such file, a folder without images, or no image that can be used.
     """
     trained, images = load_trained(run, overrides, tta=tta, trust=trust, data=False), list_images(files)
-    if threshold is not None and trained.task.threshold is None:
-        raise UserError("--threshold: this model does not predict labels. Allowed: models of data.multilabel=true.")
-    if top is not None and not trained.task.ranked:
-        raise UserError(
-            "--top: this model predicts numbers, all of which are named. Allowed: models of classes or labels."
-        )
-    masks = mask_files(images, files, out or run / "masks") if isinstance(trained.task, Segment) else None
-    if masks is None and (out is not None or overlay):
-        raise UserError(f"--out, --overlay: this model predicts no masks, but {trained.task.units}. Allowed: neither.")
-    if explain is not None and not isinstance(trained.task, Classify):
-        raise UserError(f"--explain: this model predicts {trained.task.units}. Allowed: models of classes.")
+    task = trained.task
+    for flag, given, fits, allowed in (
+        ("--threshold", threshold is not None, task.threshold is not None, "labels or boxes"),
+        ("--top", top is not None, task.ranked, "classes, labels, masks or boxes"),
+        ("--out, --overlay", out is not None or overlay, isinstance(task, Segment), "masks"),
+        ("--explain", explain is not None, isinstance(task, Classify), "classes"),
+    ):
+        if given and not fits:
+            raise UserError(f"{flag}: this model predicts {task.kind.units}. Allowed: with models of {allowed}.")
     if explain is not None and not find_spec("captum"):
         raise missing_package("--explain", "captum", "explain")
+    masks = mask_files(images, files, out or run / "masks") if isinstance(task, Segment) else None
     maps = {} if explain is None else mask_files(images, files, explain, "--explain")
     problems = check_files(images)
     good = tuple(image for image in images if image not in problems)
@@ -119,7 +117,7 @@ def predict(
         )
         raise UserError(f"{none}: {name_of(file)} {reason}")
     # The loader needs targets, but nothing reads them.
-    split = Split(good, (trained.task.kind.blank(len(trained.classes)),) * len(good), trained.task.kind)
+    split = Split(good, (task.kind.blank(len(trained.classes)),) * len(good), task.kind)
     if masks is None:
         from trainer.run.maps import MapWriter  # imports PyTorch
 
@@ -280,30 +278,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_trust_flag()
     with readable_errors():
         options, paths, overrides = parser.split_paths(arguments)
-        run_first(paths)
-        predictions = predict(
-            paths[0],
-            paths[1:],
-            top=options.top,
-            threshold=options.threshold,
-            tta=options.tta,
-            overrides=[token.lstrip("+") for token in overrides],
-            trust=options.trust,
-            out=options.out,
-            overlay=options.overlay,
-            explain=options.explain,
-        )
+        given = vars(options)
+        written = {name: given.pop(name) for name in ("csv", "json")}
+        predictions = predict(paths[0], paths[1:], overrides=[token.lstrip("+") for token in overrides], **given)
         bad = [prediction for prediction in predictions if prediction.error]
-        for flag, file, text in (("--csv", options.csv, as_csv), ("--json", options.json, as_json)):
+        for (name, file), text in zip(written.items(), (as_csv, as_json), strict=True):
             if file == STDOUT:
                 sys.stdout.write(printable(text(predictions)))
             elif file:
-                with writing(f"{flag} {file}"):
+                with writing(f"--{name} {file}"):
                     write_atomically(Path(file), text(predictions))
-        if not options.csv and not options.json:
+        if not any(written.values()):
             _print(predictions, table_console())
-        elif STDOUT not in (options.csv, options.json):
-            sys.stdout.write(f"{amount(len(predictions) - len(bad), 'image')}; {options.csv or options.json}\n")
+        elif STDOUT not in written.values():
+            file = next(filter(None, written.values()))
+            sys.stdout.write(f"{amount(len(predictions) - len(bad), 'image')}; {file}\n")
         for prediction in bad:
             sys.stderr.write(printable(f"{prediction.file} {prediction.error}\n"))
         if bad:

@@ -20,7 +20,7 @@ from trainer.callbacks.plots import BATCH
 from trainer.loop.checkpoint import LAST
 from trainer.loop.learner import Learner
 from trainer.run.config import Config, parse_config
-from trainer.run.failures import explain, explain_memory, is_out_of_memory
+from trainer.run.failures import explain, explained, is_out_of_memory
 from trainer.run.train import follow, train
 
 
@@ -140,11 +140,11 @@ def test_a_batch_too_large_for_the_cpu_is_a_sentence_with_a_way_out(
 
 
 def test_tools_say_what_to_lower_too(on_gpu: Config) -> None:
-    with pytest.raises(UserError) as caught, explain_memory(on_gpu, training=False):
+    with pytest.raises(UserError) as caught, explained(on_gpu, training=False):
         no_memory()
     advice = "Allowed: a smaller fit.batch_size, fit.device=cpu, fit.precision=bf16, or a GPU that nothing else uses."
     assert str(caught.value).endswith(advice)
-    with pytest.raises(ZeroDivisionError), explain_memory(on_gpu, training=False):
+    with pytest.raises(ZeroDivisionError), explained(on_gpu, training=False):
         raise ZeroDivisionError
 
 

@@ -211,7 +211,7 @@ def test_predicted_numbers(numbers: Path, lists: Path, capsys: pytest.CaptureFix
     (found,) = json.loads(predict.as_json(predict.predict(numbers, [lists / "5.png"])))
     assert list(found["numbers"]) == ["red", "green"]
     assert predict.main([str(numbers), str(lists / "5.png")]) == 0
-    with pytest.raises(UserError, match="--threshold: this model does not predict labels"):
+    with pytest.raises(UserError, match="--threshold: this model predicts numbers"):
         predict.predict(numbers, [lists / "5.png"], threshold=0.5)
     with pytest.raises(UserError, match="--top: this model predicts numbers"):
         predict.predict(numbers, [lists / "5.png"], top=1)
