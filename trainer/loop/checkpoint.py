@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
-from augment.support.lazy import Tensor, torch
+from augment.support.lazy import Tensor, nn, torch
 from augment.support.reading import contents, regular
 
 _BROKEN = (
@@ -221,6 +221,12 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
         yield from _tensors_in(inner)
+
+
+def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:
+    """Return the name of a tensor that a state and a network do not both have, in the same shape; empty: they fit."""
+    theirs, ours = ({n: value.shape for n, value in state.items()} for state in (saved, network.state_dict()))
+    return next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), "")
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

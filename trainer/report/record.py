@@ -22,9 +22,9 @@ from trainer.figures.images import SIDE, data_uri, worst_images
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.run.folder import FAILED, FINISHED, INTERRUPTED
 from trainer.run.run_folder import RunFolder
+from trainer.tasks.classify import wilson_interval
 from trainer.tasks.display import Display, Finding, Matrix, WrongSample
 from trainer.tasks.metric import MetricsRow, Samples
-from trainer.tasks.metrics.classification import wilson_interval
 from trainer.tasks.registry import best_row, task_named, task_of
 
 REPORT_FILE, MISTAKES_FILE = REPORT, "mistakes.json"

@@ -1,11 +1,27 @@
 """Checks of a configuration that need the data and the model; all run before anything is written."""
 
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
 from augment.data.formats.folder import describe_nested
+from augment.data.sources import Source
+from augment.params import settings
 from augment.support.errors import UserError
+from augment.support.nested import section_of
+from augment.support.reading import contents
+from augment.support.secrets import as_written
 from augment.support.text import amount
+from trainer.loop.checkpoint import LAST, FitState, differing, load
+from trainer.loop.ranks import current
 from trainer.models.registry import MODELS, check_model
 from trainer.optim.optimizers import make_optimizer
-from trainer.run.config import Config
+from trainer.run.build import make_train_loader
+from trainer.run.config import Config, load_config
+from trainer.run.folder import FINISHED
+from trainer.run.run_folder import RunFolder
 from trainer.run.weights import check_weights, require_start
 from trainer.tasks.loss import check_loss
 from trainer.tasks.metric import columns_of
@@ -73,3 +89,65 @@ def check_config(config: Config) -> None:
         make().check(network)
     make_optimizer(config.fit, network)
     config.fit.schedules()
+
+
+def check_resume(config: Config) -> None:
+    """Check, before anything is written, that the run named by `fit.resume` can be resumed.
+
+    Raises:
+        UserError: it has no checkpoint, has finished, or had a different plan, model, loss, optimizer or set of
+            parameter groups.
+    """
+    if config.fit.resume is None:
+        return
+    run = Path(config.fit.resume)
+    state, saved = load(run / LAST, FitState).on(current().rank), load_config(run)
+    epoch = state.position[0]
+    # After the last epoch, figures, the report and the summary may still have to be written.
+    ended = RunFolder(run).summary.status == FINISHED
+    if epoch >= config.fit.epochs and (
+        ended or not epoch == config.fit.epochs == section_of(saved, "fit").get("epochs")
+    ):
+        finished = amount(epoch, "epoch")
+        raise UserError(f"fit.resume={run}: that run has finished its {finished}. Allowed: a larger fit.epochs.")
+    if state.position[1] and state.ranks != (ranks := current().size):  # each rank has sums of its own
+        raise UserError(
+            f"fit.gpus: {ranks}, but {amount(state.ranks, 'process')} trained the unfinished epoch of the "
+            f"run to resume. Allowed: {state.ranks}; after the end of an epoch, any number."
+        )
+    dataset = config.dataset
+    task = task_named(dataset.task)
+    _check_same(config.data, saved, "data", settings(Source))
+    _check_same(config.fit, saved, "fit", task.resume_settings)
+    if "stages" in state.loader and not config.fit.stages:
+        raise UserError("fit.stages: missing, but the run to resume had stages. Allowed: the same stages.")
+    loader = make_train_loader(config, dataset.train)
+    with contents(run / LAST):
+        loader.check_state(state.loader)
+    with torch.device("meta"):
+        network = config.model.untrained().build(task.outputs(len(dataset.classes)), config.aug.size)
+    task.prepare(network, config.fit, dataset.train, dataset.classes)
+    if name := differing(state.model, network):
+        raise UserError(
+            f"fit.resume={run}: its model had other weights ({name}). Allowed: the model and the classes of that run."
+        )
+    _check_same(config.fit, saved, "fit", ["optimizer"])
+    groups = make_optimizer(config.fit, network).param_groups
+    with contents(run / LAST):
+        sizes = [len(g["params"]) for g in state.optimizer["param_groups"]]
+    if [len(g["params"]) for g in groups] != sizes:
+        raise UserError(
+            f"fit.resume={run}: its optimizer had other groups of parameters. Allowed: weight_decay, decay_norms and "
+            "layer_decay of that run."
+        )
+
+
+def _check_same(section: object, saved: Mapping[str, Any], key: str, names: Iterable[str]) -> None:
+    """Check that the named settings of the section `key` are those of the saved run."""
+    for name in names:
+        param, now = settings(type(section))[name], getattr(section, name)
+        was = section_of(saved, key).get(name, param.default)
+        if was not in (now, as_written(now)):
+            raise UserError(
+                f"{key}.{name}: {param.show(now)}, but the run to resume had {param.show(was)}. Allowed: the same."
+            )

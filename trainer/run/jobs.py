@@ -75,8 +75,7 @@ def check_configs(configs: Sequence[Config], signals: StopSignals | None = None)
         require_ranks(config)
     with signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
         import trainer.run.train  # noqa: F401
-        from trainer.run.check import check_config
-        from trainer.run.resume import check_resume
+        from trainer.run.check import check_config, check_resume
     for config in configs:
         check_config(config)
         check_resume(config)

@@ -9,6 +9,7 @@ from time import monotonic
 
 from rich.console import Console
 
+from augment.data.images import name_of
 from augment.data.selection import describe_balance
 from augment.data.sources.loading import log_notices
 from augment.recipe.plan import build_plan
@@ -19,13 +20,13 @@ from augment.support.errors import UserError, describe_error
 from augment.support.files import json_line, remove_parts, shown, write_atomically, write_json
 from augment.support.own_code import OwnCodeError, describe_own
 from augment.support.process import keep_freed_memory
-from augment.support.reading import UnreadableError, contents
+from augment.support.reading import UnreadableError, contents, regular
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.callbacks.steps import FreshStatistics, Interrupt, LossScale, ParamScheduler, Prepare, ending_of
 from trainer.loop.callback import Callback
-from trainer.loop.checkpoint import LAST
+from trainer.loop.checkpoint import BEST, LAST, FitState, load
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 from trainer.optim.settings import Schedule
@@ -34,7 +35,6 @@ from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, run_
 from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
 from trainer.run.failures import explain, explained
 from trainer.run.folder import RUNNING, Summary, summarize
-from trainer.run.resume import describe_changed_validation, resume
 from trainer.run.run_folder import RunFolder
 from trainer.tasks.registry import unused_settings
 
@@ -170,6 +170,35 @@ def _fit_along(config: Config, loaders: Loaders) -> str:
     with explained(config):
         learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
     return ending_of(learner)
+
+
+def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
+    """Restore the last checkpoint of a run, copy its best model to another folder, and return where the fit starts."""
+    assert config.fit.resume is not None
+    run = Path(config.fit.resume)
+    state = load(run / LAST, FitState, learner.device)
+    with contents(run / LAST):
+        position = learner.restore(state)
+    for image in (*config.dataset.train.bad, *config.dataset.val.bad):
+        log.warning(
+            "data.skip_bad=true: %s %s, but the run to resume had read it: another image of its class stands in for it",
+            name_of(image.file), image.reason,
+        )  # fmt: skip
+    loaders.val.placement = loaders.train.placement  # restored to the saved run's choice
+    if learner.folder is not None and learner.folder.resolve() != run.resolve() and (run / BEST).is_file():
+        write_atomically(learner.folder / BEST, regular(run / BEST).read_bytes())
+    return position
+
+
+def describe_changed_validation(learner: Learner) -> str:
+    """Return a sentence about a resumed run that validates in another way than before; empty if it does not."""
+    recorder = learner.find(Recorder)
+    if not (changed := recorder.changed_validation(learner)):
+        return ""
+    return (
+        f"{', '.join(changed)}: not as in the saved run, so scores cannot be compared: the best epoch is determined "
+        f"again, from epoch {len(recorder.rows) + 1} on"
+    )
 
 
 def _of_state(error: BaseException, config: Config, learner: Learner | None) -> BaseException:

@@ -16,7 +16,7 @@ from augment.support.errors import UserError
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.reading import contents
 from trainer.loop.callback import Callback, Learner
-from trainer.loop.checkpoint import BEST, BestModel, load
+from trainer.loop.checkpoint import BEST, BestModel, differing, load
 from trainer.loop.settings import LoopSettings
 from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import explained
@@ -108,8 +108,7 @@ def load_trained(
             network = config.model.untrained().build(task.outputs(len(best.classes)), config.aug.size)
             with contents(run / BEST):
                 task.restore(network, best.model)
-        theirs, ours = ({n: value.shape for n, value in s.items()} for s in (best.model, network.state_dict()))
-        if differing := next((name for name in (*ours, *theirs) if theirs.get(name) != ours.get(name)), ""):
-            raise UserError(f"{run / BEST}: not the weights of the configured model ({differing}).")
+        if name := differing(best.model, network):
+            raise UserError(f"{run / BEST}: not the weights of the configured model ({name}).")
     network.load_state_dict(best.model)
     return Trained(config, best.classes, network, task)

@@ -17,11 +17,15 @@ from augment.support.lazy import F, Tensor, nn, torch
 from augment.support.text import amount
 from trainer.tasks.display import Block, Finding, WrongSample
 from trainer.tasks.loss import LossFunction, LossSettings, named_loss
-from trainer.tasks.metrics.keypoints import NEAR, point_errors
-from trainer.tasks.placing import PlacedSamples, PlacedTask, placed
+from trainer.tasks.metric import POSITIVE, SHARE, OutputSamples, mean_of_known, metric
 from trainer.tasks.registry import register
+from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
     from augment.drawing.targets import Drawing
     from augment.pipeline.batch import Batch
 
@@ -30,6 +34,84 @@ MIRRORED = "mirrored_points"
 
 # Errors below this share of half of the longer side are squared, larger ones are not.
 _BETA = 0.05
+
+
+# The share of the larger side of the visible points' extent within which a point is right.
+NEAR = 0.2
+
+
+@metric("keypoints", title="PCK@.2", within=SHARE, whole=True)
+def pck(outputs: Tensor, targets: Tensor) -> float:
+    """Return the share of correct points among the visible ones (Yang and Ramanan 2013).
+
+    A point is correct if it is off by at most a fifth of the larger side of the smallest box around the image's visible
+    points. Images with a single one, or whose points coincide, have no such side, and do not count.
+    """
+    _, relative = point_errors(outputs, targets)
+    known = relative[~relative.isnan()]
+    return float((known <= NEAR).double().mean()) if len(known) else math.nan
+
+
+@metric("keypoints", title="error", smaller=True, within=POSITIVE, whole=True)
+def error(outputs: Tensor, targets: Tensor) -> float:
+    """Return the mean distance of visible points from where they are, as a share of the image's longer side."""
+    errors, _ = point_errors(outputs, targets)
+    return mean_of_known(errors.double().flatten().tolist())
+
+
+def point_errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distance of each visible point from where it is, (N, P) each, NaN where a point is not visible.
+
+    Once as a share of the image's longer side, and once as a share of the larger side of the extent of its visible
+    points, NaN where that is 0.
+    """
+    found, true, visible = outputs.reshape(len(outputs), -1, 2), targets[..., :2], targets[..., 2] > 0
+    distances = (found - true).norm(dim=-1).masked_fill(~visible, math.nan)
+    low = true.masked_fill(~visible[..., None], math.inf).amin(dim=1)
+    high = true.masked_fill(~visible[..., None], -math.inf).amax(dim=1)
+    side = (high - low).amax(dim=1, keepdim=True)
+    return distances / 2, distances / side.masked_fill(side <= 0, math.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedSamples(OutputSamples):
+    """Places that a pass found in each sample.
+
+    Attributes:
+        frame: (N, 3, 3) float64, from pixels of the stored image to what targets and outputs are in.
+    """
+
+    frame: Tensor
+
+
+class PlacedTask(Task[PlacedSamples]):
+    """Base of the tasks whose outputs are places in an image."""
+
+    samples = PlacedSamples
+
+    def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
+        """Draw the target and the output of a sample, each on its side; the matrix leads to pixels of these."""
+
+    def draw(
+        self, image: Image, place: NDArray[np.float64], samples: PlacedSamples, position: int, names: Sequence[str]
+    ) -> Image:
+        """Return the image beside itself: on the left what is there, on the right what was found."""
+        import numpy as np
+        from PIL import Image
+
+        from augment.drawing.targets import Drawing
+
+        sides = Drawing(np.asarray(image)), Drawing(np.asarray(image))
+        matrix = torch.from_numpy(place) @ samples.frame[position].inverse()
+        self.draw_places(sides, samples.target[position], samples.output[position], matrix)
+        return Image.fromarray(np.concatenate([side.pixels for side in sides], axis=1))
+
+
+def placed(points: Tensor, matrices: Tensor) -> Tensor:
+    """Return points, (N, K, 2) float64, moved by a matrix for each image, (N, 3, 3)."""
+    ends = torch.cat([points.double(), points.new_ones(*points.shape[:-1], 1).double()], dim=-1)
+    found = ends @ matrices.double().transpose(1, 2)
+    return found[..., :2] / found[..., 2:]
 
 
 @dataclass(frozen=True)

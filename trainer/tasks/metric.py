@@ -170,6 +170,12 @@ def columns_of(metrics: Iterable[Metric], *, val_loss: bool = True) -> tuple[Col
     return (TRAIN_LOSS, *train, *loss, *(column for column in columns if column not in train))
 
 
+def mean_of_known(values: Iterable[float]) -> float:
+    """Return the mean of the values that are not NaN; NaN if there is none."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
 if TYPE_CHECKING:
     from trainer.tasks.task import Task
 

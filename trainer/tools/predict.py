@@ -278,21 +278,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_trust_flag()
     with readable_errors():
         options, paths, overrides = parser.split_paths(arguments)
-        given = vars(options)
-        written = {name: given.pop(name) for name in ("csv", "json")}
+        names = ("top", "threshold", "tta", "trust", "out", "overlay", "explain")
+        given = {name: getattr(options, name) for name in names}
         predictions = predict(paths[0], paths[1:], overrides=[token.lstrip("+") for token in overrides], **given)
         bad = [prediction for prediction in predictions if prediction.error]
-        for (name, file), text in zip(written.items(), (as_csv, as_json), strict=True):
+        for flag, file, text in (("--csv", options.csv, as_csv), ("--json", options.json, as_json)):
             if file == STDOUT:
                 sys.stdout.write(printable(text(predictions)))
             elif file:
-                with writing(f"--{name} {file}"):
+                with writing(f"{flag} {file}"):
                     write_atomically(Path(file), text(predictions))
-        if not any(written.values()):
+        if not options.csv and not options.json:
             _print(predictions, table_console())
-        elif STDOUT not in written.values():
-            file = next(filter(None, written.values()))
-            sys.stdout.write(f"{amount(len(predictions) - len(bad), 'image')}; {file}\n")
+        elif STDOUT not in (options.csv, options.json):
+            sys.stdout.write(f"{amount(len(predictions) - len(bad), 'image')}; {options.csv or options.json}\n")
         for prediction in bad:
             sys.stderr.write(printable(f"{prediction.file} {prediction.error}\n"))
         if bad:

@@ -15,7 +15,7 @@ from trainer.callbacks.steps import EarlyStopping
 from trainer.loop.callback import Callback, RunDescription
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, save
 from trainer.loop.learner import Learner, Position
-from trainer.run.resume import describe_changed_validation
+from trainer.run.train import describe_changed_validation
 
 
 def scores(values: list[float], key: str = "val_accuracy") -> Callback:

@@ -23,7 +23,7 @@ from trainer.report.record import MISTAKES_FILE, REPORT_FILE, RunRecord, read_re
 from trainer.run.config import CONFIG_FILE, PLAN_FILE
 from trainer.run.facts import FACTS_FILE
 from trainer.run.folder import SUMMARY_FILE, Summary, owned
-from trainer.tasks.metrics.classification import wilson_interval
+from trainer.tasks.classify import wilson_interval
 from trainer.tasks.registry import task_named
 
 

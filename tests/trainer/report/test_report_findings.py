@@ -13,8 +13,8 @@ from trainer.report.charts import charts
 from trainer.report.page import render
 from trainer.report.record import read_record
 from trainer.run.folder import Summary
+from trainer.tasks.classify import wilson_interval
 from trainer.tasks.metric import MetricsRow, OutputSamples
-from trainer.tasks.metrics.classification import wilson_interval
 
 
 def test_the_interval_of_nothing_is_everything() -> None:

@@ -14,9 +14,8 @@ from augment.data.dataset import Dataset, Split
 from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.run import train as run
-from trainer.run.check import check_config
+from trainer.run.check import check_config, check_resume
 from trainer.run.config import Config, parse_config
-from trainer.run.resume import check_resume
 
 # Two epochs of 8 x 10 px in batches of 2, the last of one image left out, two of 12 x 15 px in batches of 3; steps of
 # two batches; validation after the second epoch and the fourth.

@@ -145,7 +145,7 @@ def test_a_job_whose_checkpoint_is_damaged_fails(
         if config.fit.resume:
             load(Path(config.fit.resume, LAST), FitState)
 
-    monkeypatch.setattr("trainer.run.resume.check_resume", check_resume)
+    monkeypatch.setattr("trainer.run.check.check_resume", check_resume)
     (jobs[0].folder / LAST).write_text("damaged")
     worker = runs.worker()
     worker.check(jobs[:1])

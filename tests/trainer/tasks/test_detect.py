@@ -20,10 +20,10 @@ from augment.data.targets.spatial import Rules
 from augment.support.errors import UserError
 from trainer.models.registry import parse_model
 from trainer.run.fit import parse_fit
+from trainer.tasks import detect
 from trainer.tasks.detect import _compare, boxes_at
+from trainer.tasks.keypoints import PlacedSamples
 from trainer.tasks.metric import Meter
-from trainer.tasks.metrics import detection
-from trainer.tasks.placing import PlacedSamples
 from trainer.tasks.registry import task_named
 
 TASK = task_named("detect")
@@ -99,7 +99,7 @@ def coco_scores(batches: list[Batch], folder: Path) -> list[float]:
 @pytest.fixture
 def backend() -> None:
     try:
-        detection.require_backend()
+        detect.require_backend()
     except UserError as error:
         pytest.skip(str(error))
 
@@ -149,7 +149,7 @@ def test_scores_at_other_ious_and_of_absent_classes_are_not_minus_one() -> None:
     assert meter.scores() == pytest.approx({"map": 0.5, "map50": 1, "map75": 0})
     samples = meter.kept()
     assert isinstance(samples, PlacedSamples)
-    precisions, labels = detection.average_precisions(samples.output, samples.target)
+    precisions, labels = detect.average_precisions(samples.output, samples.target)
     assert precisions.mean(dim=1).tolist() == pytest.approx([1] * 5 + [0] * 5)
     assert (labels, precisions.mean().item()) == ((2,), pytest.approx(0.5))
 
@@ -173,7 +173,7 @@ def test_without_any_object_there_is_no_score() -> None:
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detection, "find_spec", lambda name: None)
+    monkeypatch.setattr(detect, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"faster-coco-eval.*dali-trainer\[detect\]"):
         TASK.require()
 

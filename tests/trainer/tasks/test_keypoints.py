@@ -14,9 +14,8 @@ from augment.data.dataset import Split
 from augment.data.targets.keypoints import Keypoints
 from augment.pipeline.batch import Batch
 from trainer.run.fit import parse_fit
-from trainer.tasks.keypoints import PointLoss
+from trainer.tasks.keypoints import PlacedSamples, PointLoss
 from trainer.tasks.metric import Meter
-from trainer.tasks.placing import PlacedSamples
 from trainer.tasks.registry import task_named
 
 TASK = task_named("keypoints")

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
 from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_confusion_matrix
 
-from trainer.tasks.metric import Meter
-from trainer.tasks.metrics.classification import confusion
-from trainer.tasks.metrics.labels import average_precisions, best_threshold, mean_of_known
-from trainer.tasks.metrics.regression import number_scores
+from trainer.tasks.classify import confusion
+from trainer.tasks.metric import Meter, mean_of_known
+from trainer.tasks.multilabel import average_precisions, best_threshold
 from trainer.tasks.registry import task_named
+from trainer.tasks.regress import number_scores
 
 KINDS = ("classify", "multilabel", "regress")
 

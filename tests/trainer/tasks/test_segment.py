@@ -14,10 +14,9 @@ from augment.data.targets.spatial import IGNORE
 from trainer.loop.runner import average
 from trainer.run.fit import parse_fit
 from trainer.tasks.metric import Meter
-from trainer.tasks.metrics.segmentation import confusions
 from trainer.tasks.named_losses import pixel_loss
 from trainer.tasks.registry import task_named
-from trainer.tasks.segment import MaskSamples
+from trainer.tasks.segment import MaskSamples, confusions
 
 SEGMENT = task_named("segment")
 NAMES = ("sky", "road", "car", "never")

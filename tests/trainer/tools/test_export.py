@@ -26,8 +26,7 @@ from trainer.tasks.registry import task_named
 from trainer.tasks.regress import standardize
 from trainer.tools.evaluate import evaluate
 from trainer.tools.export.command import main
-from trainer.tools.export.served import Served, onnx_bytes
-from trainer.tools.export.write import compare, export, predict_source
+from trainer.tools.export.write import Served, compare, export, onnx_bytes, predict_source
 from trainer.tools.predict import predict
 
 COLORS = ("blue", "green", "red")

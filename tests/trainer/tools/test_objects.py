@@ -16,7 +16,7 @@ from augment.support.errors import UserError
 from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
 from trainer.run.train import train
-from trainer.tasks.metrics.detection import require_backend
+from trainer.tasks.detect import require_backend
 from trainer.tools import evaluate, predict
 from trainer.tools.export.write import export_run
 
