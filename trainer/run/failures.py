@@ -28,8 +28,9 @@ def explain(error: BaseException, config: Config, folder: Path, *, training: boo
     """Return an error that says what the user can do about a failure, or None for any other kind of failure."""
     if isinstance(error, OSError):
         return folder_error(error, folder)
-    if is_out_of_memory(error):
-        return _too_large(error, config, training=training)
+    if said := out_of_memory(error):
+        on_host = isinstance(error, MemoryError) or any(text in said for text in _OUT_OF_HOST_MEMORY)
+        return _too_large(said, config, training=training, on_host=on_host)
     if _SINGLE in str(error):
         return UserError(
             "a training batch is a single image, on which the model's batch norm cannot train. Allowed: a "
@@ -67,19 +68,19 @@ def folder_error(error: OSError, folder: Path) -> UserError | None:
     return UserError(f"{name}: the run cannot write to its folder: {error.strerror}.")
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error, from whichever library, means that the GPU or the host ran out of memory."""
-    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(
-        text in str(error) for text in (*_OUT_OF_MEMORY, *_OUT_OF_HOST_MEMORY)
-    )
+def out_of_memory(error: BaseException) -> str:
+    """Return what an error, from whichever library, says of the memory that ran out; empty for other errors."""
+    if not isinstance(error, RuntimeError | MemoryError):
+        return ""
+    lines = (line.strip() for line in str(error).splitlines())  # DALI's comes after pages of context
+    said = next((line for line in lines if any(text in line for text in (*_OUT_OF_MEMORY, *_OUT_OF_HOST_MEMORY))), "")
+    return said or (first_line(error) if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) else "")
 
 
-def _too_large(error: BaseException, config: Config, *, training: bool) -> UserError:
+def _too_large(said: str, config: Config, *, training: bool, on_host: bool) -> UserError:
     """Return an error that says what did not fit, and which settings to reduce."""
     fit, device = config.fit, config.fit.torch_device()
-    if device.type == "cpu" or isinstance(error, MemoryError) or any(t in str(error) for t in _OUT_OF_HOST_MEMORY):
+    if on_host or device.type == "cpu":
         where, other = f"the host ({host_memory() / 2**30:.0f} GiB)", "a machine with more memory"
     else:
         gpu = torch.cuda.get_device_properties(device)
@@ -94,13 +95,5 @@ def _too_large(error: BaseException, config: Config, *, training: bool) -> UserE
     batches = " and ".join(f"batches of {amount(n, 'image')} at {size} px" for _, n, size in fed)
     return UserError(
         f"out of memory on {where} with {config.model_name}, {batches}, fit.precision={fit.precision}: "
-        f"{_reason(error)} Allowed: {', '.join(lower)}, or {other}."
+        f"{said.rstrip('.')}. Allowed: {', '.join(lower)}, or {other}."
     )
-
-
-def _reason(error: BaseException) -> str:
-    """Return the line of an error that speaks of memory, as DALI's come after pages of context."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    texts = (*_OUT_OF_MEMORY, *_OUT_OF_HOST_MEMORY)
-    line = next((line for line in lines if any(text in line for text in texts)), first_line(error))
-    return line if line.endswith(".") else f"{line}."

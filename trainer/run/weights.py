@@ -23,8 +23,8 @@ from trainer.models.registry import Model
 from trainer.tasks.regress import MEAN, STD
 
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
-# Where training scripts keep the weights in their checkpoints; averaged ones first, as timm does.
 _COUNTERS = "num_batches_tracked"  # of batch norm, which older files lack; nothing depends on their values
+# Where training scripts keep the weights in their checkpoints; averaged ones first, as timm does.
 _SECTIONS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
 
 
@@ -35,14 +35,6 @@ class Weights:
     file: Path
     tensors: dict[str, Tensor]
     classes: tuple[str, ...] | None  # names of the model's outputs; None: the file does not say
-
-
-@dataclass(frozen=True)
-class Match:
-    """Tensors of a file that fit into a network."""
-
-    tensors: dict[str, Tensor]  # the tensors by their names in the network, without those of a head that does not fit
-    head: tuple[str, ...]  # names of the network's head that the file has no fitting tensors for
 
 
 def require_start(model: Model) -> None:
@@ -67,8 +59,16 @@ def start_from(model: Model, network: nn.Module, classes: tuple[str, ...], size:
         return ""
     weights = read_weights(model.weights)
     found = _fit(weights, model, network, classes, size)
-    network.load_state_dict(found.tensors, strict=False)
-    return f"model.weights: {weights.file}: {_describe(found, weights, classes)}"
+    network.load_state_dict(found, strict=False)
+    parts = [amount(len(found), "tensor")]
+    new = [name for name in network.state_dict() if name not in found and not name.endswith(_COUNTERS)]
+    if layers := sorted({name.rpartition(".")[0] or name for name in new}):
+        parts.append(f"the head ({', '.join(layers)}) is new, for {amount(len(classes), 'output')}")
+        if weights.classes is not None:
+            parts.append(f"it was trained for {list_some(map(printable, weights.classes), 3)}")
+    else:
+        parts.append("with the head")
+    return f"model.weights: {weights.file}: {'; '.join(parts)}"
 
 
 def read_weights(given: str) -> Weights:
@@ -116,7 +116,7 @@ def _tensors_in(saved: Mapping[str, Any], file: Path) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in found.items() if name not in (MEAN, STD)}
 
 
-def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> Match:
+def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> dict[str, Tensor]:
     """Match weights with a network; its head stays new if the weights are of other classes."""
     state = network.state_dict()
     head = head_of(model, classes, size)
@@ -131,8 +131,7 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
         raise UserError(f"model.weights={weights.file}: {error}") from error
     if weights.classes is None or same_outputs(weights.classes, classes):
         return found
-    kept = {name: tensor for name, tensor in found.tensors.items() if name not in head}
-    return Match(kept, tuple(head))
+    return {name: tensor for name, tensor in found.items() if name not in head}
 
 
 def head_of(model: Model, classes: tuple[str, ...], size: Size) -> list[str]:
@@ -151,20 +150,8 @@ def _converted(model: Model, weights: Weights, network: nn.Module) -> Mapping[st
     return None if found is weights.tensors else found
 
 
-def _describe(found: Match, weights: Weights, classes: tuple[str, ...]) -> str:
-    parts = [amount(len(found.tensors), "tensor")]
-    if not found.head:
-        parts.append("with the head")
-    else:
-        layers = sorted({name.rpartition(".")[0] or name for name in found.head})
-        parts.append(f"the head ({', '.join(layers)}) is new, for {amount(len(classes), 'output')}")
-        if weights.classes is not None:
-            parts.append(f"it was trained for {list_some(map(printable, weights.classes), 3)}")
-    return "; ".join(parts)
-
-
-def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Collection[str]) -> Match:
-    """Match the tensors of a file with those of a network; only the head may be another one, or missing.
+def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Collection[str]) -> dict[str, Tensor]:
+    """Return the tensors of a file by their names in a network; only its head may be another one, or missing.
 
     If all names have a prefix that the network's lack, as of wrappers, it is ignored.
 
@@ -196,12 +183,11 @@ def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Co
             f"not the weights of this model, but of a larger one: {amount(len(spare), 'tensor')} would be left over, "
             f"such as '{spare[0]}'."
         )
-    new = tuple(name for name in network if name in head and not _fits(given.get(name), network[name]))
-    return Match({name: tensor for name, tensor in given.items() if name not in new}, new)
+    return {name: tensor for name, tensor in given.items() if _fits(tensor, network[name])}
 
 
-def _fits(tensor: Tensor | None, own: Tensor) -> bool:
-    return tensor is not None and tensor.shape == own.shape and tensor.is_floating_point() == own.is_floating_point()
+def _fits(tensor: Tensor, own: Tensor) -> bool:
+    return tensor.shape == own.shape and tensor.is_floating_point() == own.is_floating_point()
 
 
 def _shape(tensor: Tensor) -> str:

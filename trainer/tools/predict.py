@@ -231,26 +231,26 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
     """
     if any(prediction.objects for prediction in predictions):
         return as_rows([(prediction.file, prediction.error, prediction.objects) for prediction in predictions])
-    names = _number_names(predictions)
-    top = max(len(prediction.classes) for prediction in predictions)
+    rows = [_cells(prediction) for prediction in predictions]
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    share = "share" if any(prediction.mask for prediction in predictions) else "probability"
-    columns = [f"{name}_{rank}" for rank in range(1, top + 1) for name in ("class", share)]
-    writer.writerow(["file", "error", *columns, *map(table_cell, names)])
-    for prediction in predictions:
-        values = [value for name, share in prediction.classes for value in (table_cell(name), f"{share:.6g}")]
-        numbers = (f"{number:.6g}" for _, number in prediction.numbers)
-        writer.writerow([table_cell(prediction.file), table_cell(prediction.error), *values, *numbers])
+    writer.writerow(["file", "error", *max(rows, key=len)])
+    for prediction, cells in zip(predictions, rows, strict=True):
+        writer.writerow([table_cell(prediction.file), table_cell(prediction.error), *cells.values()])
     return text.getvalue()
 
 
-def _number_names(predictions: Sequence[Prediction]) -> list[str]:
-    return next(([name for name, _ in p.numbers] for p in predictions if p.numbers), [])
+def _cells(prediction: Prediction) -> dict[str, str]:
+    """Return the cells of a prediction by the names of their columns."""
+    share = "share" if prediction.mask else "probability"
+    cells: dict[str, str] = {}
+    for rank, (name, value) in enumerate(prediction.classes, 1):
+        cells |= {f"class_{rank}": table_cell(name), f"{share}_{rank}": f"{value:.6g}"}
+    return cells | {table_cell(name): f"{value:.6g}" for name, value in prediction.numbers}
 
 
 def _print(predictions: Sequence[Prediction], console: Console) -> None:
-    numbers = _number_names(predictions)
+    numbers = next(([name for name, _ in p.numbers] for p in predictions if p.numbers), [])
     unit = [] if numbers else [next((p.unit for p in predictions if p.classes), "class")]
     table = Table("image", *unit, *(Column(Text(name)) for name in numbers))
     for prediction in predictions:

@@ -20,7 +20,7 @@ from trainer.callbacks.plots import BATCH
 from trainer.loop.checkpoint import LAST
 from trainer.loop.learner import Learner
 from trainer.run.config import Config, parse_config
-from trainer.run.failures import explain, explained, is_out_of_memory
+from trainer.run.failures import explain, explained, out_of_memory
 from trainer.run.train import follow, train
 
 
@@ -90,7 +90,7 @@ def test_a_batch_of_a_single_image_says_what_helps(config: Config) -> None:
     ],
 )
 def test_memory_errors_of_all_libraries_are_known(error: Exception, expected: bool) -> None:
-    assert is_out_of_memory(error) is expected
+    assert bool(out_of_memory(error)) is expected
 
 
 @pytest.fixture
