@@ -4,12 +4,11 @@ import gc
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +21,9 @@ from augment.pipeline.loader import Loader
 from augment.pipeline.placement import place
 from augment.pipeline.reading import Order, Shard
 from augment.recipe.plan import Plan, build_plan
+from augment.support.background import prompt_turns
 from augment.support.nested import section_of
-from augment.support.process import return_freed_memory
+from augment.support.process import keep_freed_memory, return_freed_memory
 from augment.support.secrets import as_written
 from augment.support.seeds import derive_seed
 from augment.support.torch_versions import free_workspaces
@@ -182,27 +182,26 @@ def make_learner(
     return learner
 
 
-def using(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a GPU PyTorch's current one, where libraries allocate memory and wait; nothing for the CPU."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
 @contextmanager
-def deterministic(on: bool) -> Iterator[None]:
-    """If `on`, make PyTorch use deterministic algorithms; operations that have none raise an error."""
-    if not on:
-        yield
-        return
-    # cuBLAS requires this, though PyTorch gives it a workspace for each stream anyway.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.deterministic = True
+def session(config: Config) -> Iterator[None]:
+    """Set PyTorch and this process up for work as configured, and release memory after it.
+
+    With fit.deterministic, operations that have no deterministic algorithm raise an error.
+    """
+    device, before = config.fit.torch_device(), torch.are_deterministic_algorithms_enabled()
+    if config.fit.deterministic:
+        # cuBLAS requires this, though PyTorch gives it a workspace for each stream anyway.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    if device.type == "cpu":
+        keep_freed_memory()
     try:
-        yield
+        # A GPU becomes PyTorch's current one, where libraries allocate memory and wait.
+        with prompt_turns(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.backends.cudnn.deterministic = before[1]
+        torch.use_deterministic_algorithms(before)
+        release_memory()
 
 
 def release_memory() -> None:

@@ -14,12 +14,10 @@ from augment.data.selection import describe_balance
 from augment.data.sources.loading import log_notices
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import border_doubts, doubts
-from augment.support.background import prompt_turns
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, describe_error
 from augment.support.files import json_line, remove_parts, shown, write_atomically, write_json
 from augment.support.own_code import OwnCodeError, describe_own
-from augment.support.process import keep_freed_memory
 from augment.support.reading import UnreadableError, contents, regular
 from augment.support.signals import StopSignals
 from augment.support.text import amount
@@ -30,7 +28,7 @@ from trainer.loop.checkpoint import BEST, LAST, FitState, load
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 from trainer.optim.settings import Schedule
-from trainer.run.build import Loaders, deterministic, make_learner, make_loaders, release_memory, using
+from trainer.run.build import Loaders, make_learner, make_loaders, session
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
 from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
 from trainer.run.failures import explain, explained
@@ -78,15 +76,10 @@ def train(
         opened = ExitStack()
         try:
             signals.check()
-            opened.enter_context(prompt_turns())
-            device = config.fit.torch_device()
-            opened.enter_context(using(device))
-            opened.enter_context(deterministic(config.fit.deterministic))
+            opened.enter_context(session(config))
             Summary(RUNNING, folder, name=name, tags=config.run.written_tags).write()  # it has not ended
             # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
             log_notices(config.dataset.notices)
-            if device.type == "cpu":
-                keep_freed_memory()
             plans = "\n".join(str(build_plan(config.aug, split)) for split in ("train", "val"))
             write_atomically(folder / CONFIG_FILE, config_text(config))
             write_json(folder / ENVIRONMENT_FILE, environment())
@@ -141,9 +134,8 @@ def train(
             )
             raise failure from cause
         finally:
-            opened.close()
             learner = None  # so that its memory is released, too
-            release_memory()
+            opened.close()
         log.info("%s", summary)
         return summary
 
@@ -154,14 +146,10 @@ def follow(config: Config) -> str:
     Returns:
         How the fit ended: finished or interrupted. A LostRankError says that another rank has ended.
     """
-    with StopSignals() as signals, ExitStack() as ending:
+    with StopSignals() as signals, session(config):
         signals.hold()
-        ending.enter_context(prompt_turns())
-        if config.fit.torch_device().type == "cpu":
-            keep_freed_memory()
-        ending.enter_context(deterministic(config.fit.deterministic))
-        ending.callback(release_memory)
-        return _fit_along(config, ending.enter_context(closing(make_loaders(config))))
+        with closing(make_loaders(config)) as loaders:
+            return _fit_along(config, loaders)
 
 
 def _fit_along(config: Config, loaders: Loaders) -> str:

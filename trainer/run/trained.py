@@ -58,12 +58,12 @@ class Trained:
         from trainer.callbacks.progress import PassBar
         from trainer.loop.learner import Learner
         from trainer.optim.optimizers import make_optimizer
-        from trainer.run.build import make_loader, using
+        from trainer.run.build import make_loader, session
 
-        fit, device = self.config.fit, self.config.fit.torch_device()
-        _, loss = self.task.make_losses(fit, self.network, device)
+        fit = self.config.fit
+        _, loss = self.task.make_losses(fit, self.network, fit.torch_device())
         loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=self.classes)
-        with using(device), explained(self.config, training=False), PassBar(description, len(loader)) as bar:
+        with session(self.config), explained(self.config, training=False), PassBar(description, len(loader)) as bar:
             learner = Learner(
                 self.network,
                 loader,

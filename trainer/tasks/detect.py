@@ -21,7 +21,7 @@ import numpy as np
 from augment.data.targets.boxes import BOXES
 from augment.support.errors import UserError
 from augment.support.lazy import Tensor, nn, torch
-from augment.support.text import percent, plural
+from augment.support.text import percent
 from trainer.tasks.display import BarChart, Block, Finding, FoundObject, WrongSample
 from trainer.tasks.keypoints import PlacedSamples, PlacedTask, placed
 from trainer.tasks.loss import LossFunction, LossSettings
@@ -192,12 +192,8 @@ class Detect(PlacedTask):
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst class, and how many classes no object has."""
-        classes = self.worst_first(per_class := self.per_class(samples, names))
-        yield from self.worst(per_class, "average precision", "object")
-        absent = len(names) - 1 - len(classes)
-        if classes and absent:
-            verbs = plural(absent, "has no object in validation and does", "have no object in validation and do")
-            yield Finding(f"{absent} of {self.count(len(names))} {verbs} not count.", warning=True)
+        absent = "has no object in validation and does", "have no object in validation and do"
+        return self.worst(self.per_class(samples, names), "average precision", "object", absent)
 
     def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
         """Draw objects in the colors of their classes."""

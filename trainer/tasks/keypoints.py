@@ -213,7 +213,7 @@ class KeypointTask(PlacedTask):
 
     def findings(self, samples: PlacedSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst point."""
-        yield from self.worst(self.per_class(samples, names), "correct in")
+        return self.worst(self.per_class(samples, names), "correct in")
 
     def draw_places(self, sides: tuple[Drawing, Drawing], target: Tensor, output: Tensor, matrix: Tensor) -> None:
         """Draw the visible points."""

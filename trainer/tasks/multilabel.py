@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from augment.data.targets.labels import LABELS
 from augment.support.lazy import F, Tensor, torch
-from augment.support.text import amount, percent, plural
+from augment.support.text import percent
 from trainer.tasks.display import BarChart, Block, Finding, WrongSample
 from trainer.tasks.loss import LabelLoss
 from trainer.tasks.metric import SHARE, OutputSamples, mean_of_known, metric
@@ -132,12 +132,8 @@ class Multilabel(Task[OutputSamples]):
 
     def findings(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[Finding]:
         """Yield the worst label, and how many labels no image has."""
-        labels = self.worst_first(per_class := self.per_class(samples, names))
-        yield from self.worst(per_class, "average precision")
-        absent = len(names) - len(labels)
-        if labels and absent:
-            verbs = plural(absent, "is on no validation image and does", "are on no validation image and do")
-            yield Finding(f"{absent} of {amount(len(names), 'label')} {verbs} not count.", warning=True)
+        absent = "is on no validation image and does", "are on no validation image and do"
+        return self.worst(self.per_class(samples, names), "average precision", absent=absent)
 
     def mistakes(self, samples: OutputSamples, names: Sequence[str]) -> Iterator[WrongSample]:
         """Yield the images with a label that the model is wrong about, the most confident first."""

@@ -11,7 +11,7 @@ from augment.data.dataset import Split
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.kind import Kind
 from augment.support.lazy import Tensor, nn, torch
-from augment.support.text import amount, percent
+from augment.support.text import amount, percent, plural
 from trainer.tasks.display import (
     Bar,
     BarChart,
@@ -261,13 +261,21 @@ class Task(Generic[S]):
         bars = [(name, int(found[of]), found[self.unit_score]) for name, found in self.worst_first(per_class)]
         return BarChart(self.unit_score.replace("_", " "), self.units, bars, total)
 
-    def worst(self, per_class: Mapping[str, dict[str, float]], score: str, of: str = "image") -> Iterator[Finding]:
-        """Yield the worst of several units: its score, behind some words, and how many images, say, it has."""
+    def worst(
+        self, per_class: Mapping[str, dict[str, float]], score: str, of: str = "image", absent: Sequence[str] = ()
+    ) -> Iterator[Finding]:
+        """Yield the worst of several units: its score, behind some words, and how many images, say, it has.
+
+        Also yield how many units have no score, with what is said of one and of several.
+        """
         known = self.worst_first(per_class)
         if len(known) > 1:
             name, found = known[0]
             count = amount(int(found[f"{of}s"]), of)
             yield Finding(f"Worst {self.unit}: {name}, {score} {percent(found[self.unit_score])} ({count}).")
+        missing, total = len(per_class) - len(known), amount(len(per_class), self.unit, self.units)
+        if known and missing and absent:
+            yield Finding(f"{missing} of {total} {plural(missing, *absent)} not count.", warning=True)
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

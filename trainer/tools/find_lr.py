@@ -18,7 +18,6 @@ from augment.support.console import text_console
 from augment.support.errors import UserError
 from augment.support.files import write_json
 from augment.support.lazy import torch
-from augment.support.process import keep_freed_memory
 from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.callbacks.progress import PassBar
@@ -134,20 +133,14 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
     """Run a learning rate range test: model, data and optimizer as configured, nothing is written."""
     if start >= end:
         raise UserError(f"--from {start:g} --to {end:g}: not allowed. Allowed: numbers above 0, the second the larger.")
-    from trainer.run.build import make_learner, make_loaders, release_memory, using
+    from trainer.run.build import make_learner, make_loaders, session
 
-    device = config.fit.torch_device()
-    if device.type == "cpu":
-        keep_freed_memory()
     # As many epochs as could be needed: the finder ends the fit. Stages are ignored, as sizes change the best rate.
     config = replace(config, fit=replace(config.fit, epochs=steps, stages=()))
     finder, progress = LRFinder(start, end, steps), PassBar("learning rates", steps * config.fit.accumulate)
-    try:
-        with using(device), explained(config), progress as bar:
-            make_learner(config, make_loaders(config), callbacks=(finder, bar)).fit()
-        return finder.curve()
-    finally:
-        release_memory()
+    with session(config), explained(config), progress as bar:
+        make_learner(config, make_loaders(config), callbacks=(finder, bar)).fit()
+    return finder.curve()
 
 
 def _report(curve: Curve, config: Config, out: Path) -> None:

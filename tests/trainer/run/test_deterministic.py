@@ -12,20 +12,17 @@ from runs import BARE
 
 from augment.cli.compose import compose
 from trainer.loop.checkpoint import LAST, FitState, load
-from trainer.run.build import deterministic
+from trainer.run.build import session
 from trainer.run.config import parse_config
 from trainer.run.failures import explain
 from trainer.run.train import train
 
 
 def test_the_setting_holds_for_the_run_alone() -> None:
-    with deterministic(False):
+    for wanted in (False, True):
+        with session(parse_config(compose([f"fit.deterministic={wanted}", "fit.device=cpu"]))):
+            assert torch.are_deterministic_algorithms_enabled() == wanted
         assert not torch.are_deterministic_algorithms_enabled()
-    with deterministic(True):
-        assert torch.are_deterministic_algorithms_enabled()
-        assert torch.backends.cudnn.deterministic
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert not torch.backends.cudnn.deterministic
 
 
 def test_an_operation_without_a_deterministic_algorithm_is_named(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from trainer.callbacks.recorder import NonFiniteLossError
 from trainer.callbacks.steps import FreshStatistics, ParamScheduler
 from trainer.loop.checkpoint import BEST
 from trainer.loop.learner import Learner
+from trainer.run import build
 from trainer.run import train as run
 from trainer.run.build import make_learner, make_loaders
 from trainer.run.check import check_config
@@ -219,7 +220,7 @@ def test_a_rank_frees_its_model_before_it_leaves_the_others(photo_root: Path, mo
     """On GPUs, recorded work that still refers to the other ranks would keep all of them from ending."""
     models: list[ReferenceType[torch.nn.Module]] = []
     alive: list[bool] = []
-    release = run.release_memory
+    release = build.release_memory
 
     def watched(*given: Any, **options: Any) -> Learner:
         learner = make_learner(*given, **options)
@@ -231,6 +232,6 @@ def test_a_rank_frees_its_model_before_it_leaves_the_others(photo_root: Path, mo
         alive.extend(model() is not None for model in models)
 
     monkeypatch.setattr(run, "make_learner", watched)
-    monkeypatch.setattr(run, "release_memory", released)
+    monkeypatch.setattr(build, "release_memory", released)
     assert run.follow(small_config(photo_root, "fit.epochs=1")) == "finished"
     assert alive == [False]

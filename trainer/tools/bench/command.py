@@ -38,16 +38,13 @@ def main(arguments: Sequence[str]) -> int:
         seconds = (3 + 3 * flags.placements) * (1 + flags.rounds) * flags.seconds  # of all rows, and to warm up
         sys.stderr.write(f"about {duration(seconds)}, once loaders and model are ready\n")
         # PyTorch takes seconds to import.
-        from trainer.run.build import release_memory, using
+        from trainer.run.build import session
         from trainer.run.check import check_config
         from trainer.tools.bench.training import measure
 
         check_config(config)
         # A pass is as long as a window, of full batches of images of one size, and nothing is resumed.
         fit = replace(config.fit, limit_batches=None, resume=None, epochs=1, stages=(), drop_last=True)
-        try:
-            with using(fit.torch_device()):
-                measure(replace(config, fit=fit), flags, overrides)
-        finally:
-            release_memory()
+        with session(config):
+            measure(replace(config, fit=fit), flags, overrides)
     return 0
