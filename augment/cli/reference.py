@@ -11,7 +11,7 @@ import yaml
 
 from augment.params import Param, plain_value
 from augment.recipe.equivalents import equivalents, op_like
-from augment.recipe.kinds import COMMON, KINDS, Op
+from augment.recipe.kinds import KINDS, Op
 from augment.recipe.op import OPS, find_op
 
 
@@ -51,21 +51,6 @@ def show_default(param: Param[Any]) -> str:
 def summary_of(doc: str | None) -> str:
     """Return the first paragraph of a docstring as one line."""
     return re.sub(r"\s+", " ", (doc or "").split("\n\n")[0]).strip()
-
-
-def common_rows() -> Iterator[str]:
-    """Yield the parameters that all ops of a kind share; crops, which are applied to every image, have none."""
-    kinds = {kind: params for kind, params in COMMON.items() if params}
-    shared = {name: param for name, param in kinds["geometry"].items() if all(name in p for p in kinds.values())}
-    yield "  all of them except crops take"
-    yield from (f"    {row}" for row in rows(shared))
-    for kind, params in kinds.items():
-        if rest := {name: param for name, param in params.items() if name not in shared}:
-            yield f"  those of kind {kind} also take"
-            for name, row in zip(rest, rows(rest), strict=True):
-                yield f"    {row}"
-                if without := [op.name for op in OPS.values() if op.kind == kind and name not in op.params]:
-                    yield f"      all but {', '.join(without)}"
 
 
 def op_list() -> str:

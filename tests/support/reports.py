@@ -17,9 +17,8 @@ from trainer.loop.checkpoint import BEST, BestModel, save
 from trainer.report.findings import findings
 from trainer.report.record import RunRecord
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, parse_config
-from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts
 from trainer.run.folder import SUMMARY_FILE, Summary
-from trainer.run.run_folder import RunFolder
+from trainer.run.run_folder import ENVIRONMENT_FILE, FACTS_FILE, Facts, RunFolder
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import task_named

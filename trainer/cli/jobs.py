@@ -15,8 +15,8 @@ from augment.cli.trust import Gate, compose_job
 from augment.data.sources import LOADED
 from augment.support.errors import UserError
 from augment.support.files import shown
+from augment.support.nested import section_of
 from trainer.cli import ranks
-from trainer.cli.ranks import with_resume
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
 from trainer.run.folder import Summary, named_folder, read_summary, reserve, user_of
@@ -52,12 +52,14 @@ def prepare(
     if resumed_in(tokens) != AUTO:
         return Prepared(parse_config(composed.plain), own, template)
     own = [token for token in own if key_of(parse(token)) != "fit.resume"]
-    config = with_resume(composed.plain, None)
-    run, done = _find(config, template, folder)
+    plain = dict(composed.plain)
+    plain["fit"] = {**section_of(plain, "fit"), "resume": None}
+    run, done = _find(config := parse_config(plain), template, folder)
     if run is not None:
         quoted = str(run).replace('"', r"\"")
         own.append(f'++fit.resume="{quoted}"')
-        config = with_resume(composed.plain, str(run))
+        plain["fit"]["resume"] = str(run)
+        config = parse_config(plain)
     return Prepared(config, own, template, done)
 
 

@@ -10,10 +10,9 @@ from uuid import uuid4
 
 from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError, describe_error
-from augment.support.nested import section_of
 from augment.support.process import end_with_parent, launched
 from trainer.loop.ranks import LostRankError, current, join, leave, report, reported
-from trainer.run.config import Config, parse_config
+from trainer.run.config import parse_config
 from trainer.run.jobs import check_configs
 
 T = TypeVar("T")
@@ -105,11 +104,6 @@ def follow(*, leaves: bool = True) -> int:
             raise UserError(message) from error
         raise
     return INTERRUPTED if status == "interrupted" else 0
-
-
-def with_resume(plain: Mapping[str, Any], run: str | None) -> Config:
-    """Check a composed configuration with the folder of a run as `fit.resume`."""
-    return parse_config({**plain, "fit": {**section_of(plain, "fit"), "resume": run}})
 
 
 def once(error: Exception) -> Exception:

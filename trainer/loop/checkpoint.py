@@ -182,9 +182,8 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
         raise UserError(f"{path}: not a checkpoint of a run.")
     found = state.pop("format", None)
     if found != FORMAT:
-        version = "version 0.4 or older" if found is None else f"format {found}"
         raise UserError(
-            f"{path}: a checkpoint of {version}, but this version needs format {FORMAT}. "
+            f"{path}: a checkpoint of format {found}, but this version needs format {FORMAT}. "
             "Allowed: the version that wrote it, or a new run."
         )
     needed = {part.name for part in fields(kind) if part.default_factory is MISSING}

@@ -43,8 +43,6 @@ def parse_stages(given: object) -> tuple[StageSettings, ...]:
         raise UserError(
             f"fit.stages: {given!r} is not allowed. Allowed: a mapping of stages, such as small: {{epochs: 5}}."
         )
-    if dotted := [name for name in given if "." in str(name)]:
-        raise UserError(f"fit.stages.{dotted[0]}: a stage's name has no dot. Allowed: any other name.")
     stages = tuple(
         replace(parse_settings(StageSettings, values, f"fit.stages.{name}"), name=str(name))
         for name, values in given.items()

@@ -10,8 +10,8 @@ from augment.support.text import percent, plural
 from trainer.loop.checkpoint import LAST
 from trainer.report.charts import column
 from trainer.report.record import RunRecord
-from trainer.run.facts import FACTS_FILE
 from trainer.run.folder import KILLED, RUNNING
+from trainer.run.run_folder import FACTS_FILE
 from trainer.tasks.display import Finding
 from trainer.tasks.metric import MetricsRow
 

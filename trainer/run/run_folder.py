@@ -1,34 +1,123 @@
-"""Read the folders of runs, which may come from strangers: nothing in them is run, imported or followed."""
+"""What a run writes of itself at its start, and the one reader of the folders of runs.
+
+Pages need neither its images nor its model or task. Folders may come from strangers: nothing in them is run, imported
+or followed.
+"""
+
+from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import platform
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import near_file
-from augment.support.nested import section_of
+from augment.support.files import installed_version, near_file
+from augment.support.nested import leaves, section_of
 from augment.support.reading import contents, parse_json, read_as, read_bytes, read_object, read_text, regular
+from augment.support.secrets import as_written
 from augment.support.yaml_files import MAX_BYTES, read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
+from trainer.models.registry import count_parameters
 from trainer.run.config import CONFIG_FILE, load_config, varied_name
-from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, Facts, page_settings
 from trainer.run.folder import OVERRIDES_FILE, SUMMARY_FILE, Summary, status_of
 from trainer.run.identity import renamed
+from trainer.tasks.display import Display
 from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import learn_metrics, task_of
 
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
+    from trainer.run.config import Config
+
 T = TypeVar("T")
 
+FACTS_FILE, ENVIRONMENT_FILE = "run.json", "environment.json"
 JOB_FILE = "job.json"
+
+_POINTS = 401  # of a schedule
+_SETTINGS = ("seed", "data.root", "fit.resume", "fit.schedule", "callbacks.checkpoint.monitor")
+_PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core", "omegaconf", "numpy", "wandb")
 
 # A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a run knows at its start; what is empty is unknown."""
+
+    task: str = ""
+    classes: tuple[str, ...] = ()  # names of classes, labels or numbers
+    # Number of different training images, of training samples in an epoch, and of validation images
+    images: tuple[int, int, int] | None = None
+    source: str = ""  # the source of the images, and the part of it that is used
+    model: str = ""
+    parameters: int = 0
+    device: str = ""  # name of the GPU that it trains on, or CPU
+    batches: tuple[int, ...] = ()  # number of training batches of each epoch
+    # Values of each schedule over the whole fit, at equal distances
+    schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    # Up to 0.13, run.json had none of these
+    display: Display | None = None  # what pages show of the task
+    overrides: tuple[str, ...] = ()  # what it was started with, without leading plus signs
+    settings: Mapping[str, Any] = field(default_factory=dict)  # see `page_settings`
+
+
+def page_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in a plain configuration that pages show or need, by their key paths."""
+    return {key: value for key, value in leaves(config) if key in _SETTINGS}
+
+
+def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Facts:
+    """Return the facts of a run that is about to begin."""
+    import torch
+
+    dataset, device = config.dataset, learner.device
+    positions = [i / (_POINTS - 1) for i in range(_POINTS)]
+    return Facts(
+        task=learner.task.name,
+        classes=dataset.classes,
+        images=(dataset.train.images, len(dataset.train), len(dataset.val)),
+        source=", ".join(filter(None, (config.resolved["data"]["source"], config.data.part))),
+        model=config.model_name,
+        parameters=count_parameters(learner.model),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        batches=tuple(map(learner.batches_in, range(learner.epochs))),
+        schedules={name: tuple(map(schedule, positions)) for name, schedule in config.fit.schedules().items()},
+        warnings=dataset.notices,
+        display=learner.task.display(dataset.classes),
+        overrides=tuple(overrides),
+        settings=page_settings(as_written(config.resolved)),
+    )
+
+
+def environment() -> dict[str, Any]:
+    """Return the git revision, versions and devices: together with the configuration, enough to reproduce a run."""
+    import torch
+
+    versions = {package: installed_version(package) for package in _PACKAGES}
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"git": _git_revision(), "python": platform.python_version(), "packages": versions, "gpus": gpus}
+
+
+def _git_revision() -> dict[str, Any] | None:
+    def git(*arguments: str) -> str:
+        here = Path(__file__).parent
+        return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        return {"revision": git("rev-parse", "HEAD"), "modified": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 class RunFolder:
@@ -126,7 +215,7 @@ class RunFolder:
         keys = (own, self.summary.monitor, "val_loss")
         return next((key for key in keys if any(key in row for row in measured)), own)
 
-    def scored_by(self, score: str) -> "RunFolder":
+    def scored_by(self, score: str) -> RunFolder:
         """Return the run with another score."""
         run = copy(self)
         run.score = score

@@ -30,10 +30,9 @@ from trainer.loop.learner import Learner
 from trainer.optim.settings import Schedule
 from trainer.run.build import Loaders, make_learner, make_loaders, session
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
-from trainer.run.facts import ENVIRONMENT_FILE, FACTS_FILE, environment, facts_of
 from trainer.run.failures import explain, explained
 from trainer.run.folder import RUNNING, Summary, summarize
-from trainer.run.run_folder import RunFolder
+from trainer.run.run_folder import ENVIRONMENT_FILE, FACTS_FILE, RunFolder, environment, facts_of
 from trainer.tasks.registry import unused_settings
 
 log = logging.getLogger(__name__)
@@ -220,28 +219,25 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
     """Write what the run knows of itself, and print a part of it: stages, decoding, settings without effect, data."""
     dataset, facts = config.dataset, facts_of(config, learner, RunFolder(folder).overrides)
     write_atomically(folder / FACTS_FILE, json_line(asdict(facts)))
-    lines = []
-    if stages := learner.run.stages:
-        lines.append("stages: " + "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in stages))
-    if reason := loaders.train.placement.reason:
-        lines.append(reason)
+    stages = "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in learner.run.stages)
     notes = [*unused_settings(config.fit, learner.task), *doubts(config.aug)]
     notes += border_doubts(config.aug, dataset.kind.unrepeated)
     for note in notes:
         log.warning("%s", note)
-        lines.append(note)
     if balance := describe_balance(dataset, config.data.balance):
         log.info(balance)
-        lines.append(balance)
-    lines += learner.run.notes
-    if config.fit.resume is not None:
-        lines.append(f"resumes {config.fit.resume}")
-    lines.append(
+    lines = (
+        stages and f"stages: {stages}",
+        loaders.train.placement.reason,
+        *notes,
+        balance,
+        *learner.run.notes,
+        config.fit.resume and f"resumes {config.fit.resume}",
         f"{facts.source}: {dataset.train.images:,} + {len(dataset.val):,} images, "
         f"{learner.task.count(len(dataset.classes))}; {facts.model}: "
-        f"{facts.parameters / 1e6:.2f} M parameters; {facts.device}; {shown(folder)}"
+        f"{facts.parameters / 1e6:.2f} M parameters; {facts.device}; {shown(folder)}",
     )
-    for line in lines:
+    for line in filter(None, lines):
         console.print(line, highlight=False, soft_wrap=True)
 
 

@@ -140,7 +140,7 @@ def test_a_copy_does_not_change() -> None:
 def test_checkpoints_of_other_versions_are_refused(name: str, kind: type[FitState], tmp_path: Path) -> None:
     file = tmp_path / name
     other = {"model": {}, "unheard": 1}
-    for content, version in ((other, "version 0.4 or older"), (other | {"format": FORMAT + 1}, f"format {FORMAT + 1}")):
+    for content, version in ((other, "format None"), (other | {"format": FORMAT + 1}, f"format {FORMAT + 1}")):
         torch.save(content, file)
         with pytest.raises(UserError) as caught:
             load(file, kind)

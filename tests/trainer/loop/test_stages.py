@@ -63,7 +63,6 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[Pipeline]":
         ({"small": {"sise": 8}}, "fit.stages.small.sise: unknown key. Did you mean 'size'?"),
         ({"small": {"size": 7}}, "fit.stages.small.size: 7 is not allowed. Allowed: a whole number from 8 to 4096"),
         ({"small": {"batch_size": 2.5}}, "fit.stages.small.batch_size: 2.5 is not allowed."),
-        ({"a.b": {}}, "fit.stages.a.b: a stage's name has no dot."),
         ({"a": {}, "b": {"epochs": None}}, "fit.stages.b.epochs: null, as in fit.stages.a. Allowed: at most one"),
         ({"a": {"epochs": 1}}, "fit.stages: the stages have 1 epoch, fit.epochs is 5. Allowed:"),
         ({"a": {"epochs": 5}, "b": {}}, "fit.stages: the stages have 5 epochs, fit.epochs is 5. Allowed:"),

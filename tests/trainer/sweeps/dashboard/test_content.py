@@ -19,8 +19,7 @@ from PIL import Image
 
 from augment.support.errors import UserError
 from trainer.figures.outputs import plot_batch
-from trainer.run.facts import Facts
-from trainer.run.run_folder import find_runs
+from trainer.run.run_folder import Facts, find_runs
 from trainer.sweeps.dashboard.command import Watched, main, make_server, render
 from trainer.sweeps.dashboard.content import collect, rounded
 from trainer.sweeps.dashboard.settings import importance
