@@ -118,7 +118,8 @@ def check_resume(config: Config) -> None:
     dataset = config.dataset
     task = task_named(dataset.task)
     _check_same(config.data, saved, "data", settings(Source))
-    _check_same(config.fit, saved, "fit", task.resume_settings)
+    if task.monitor == "val_loss":  # by which the best epoch is chosen
+        _check_same(config.fit, saved, "fit", task.loss_settings)
     if "stages" in state.loader and not config.fit.stages:
         raise UserError("fit.stages: missing, but the run to resume had stages. Allowed: the same stages.")
     loader = make_train_loader(config, dataset.train)

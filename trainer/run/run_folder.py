@@ -26,7 +26,7 @@ from augment.support.secrets import as_written
 from augment.support.yaml_files import MAX_BYTES, read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.models.registry import count_parameters
-from trainer.run.config import CONFIG_FILE, load_config, varied_name
+from trainer.run.config import CONFIG_FILE, Config, load_config, varied_name
 from trainer.run.folder import OVERRIDES_FILE, SUMMARY_FILE, Summary, status_of
 from trainer.run.identity import renamed
 from trainer.tasks.display import Display
@@ -35,7 +35,6 @@ from trainer.tasks.registry import learn_metrics, task_of
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
-    from trainer.run.config import Config
 
 T = TypeVar("T")
 

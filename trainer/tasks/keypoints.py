@@ -75,13 +75,9 @@ def point_errors(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class PlacedSamples(OutputSamples):
-    """Places that a pass found in each sample.
+    """Places that a pass found in each sample."""
 
-    Attributes:
-        frame: (N, 3, 3) float64, from pixels of the stored image to what targets and outputs are in.
-    """
-
-    frame: Tensor
+    frame: Tensor  # (N, 3, 3) float64, from pixels of the stored image to what targets and outputs are in
 
 
 class PlacedTask(Task[PlacedSamples]):

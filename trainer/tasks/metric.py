@@ -182,26 +182,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What a pass predicted for each sample, in the order seen, on the CPU; a task adds tensors of its own.
+    """What a pass predicted for each sample, in the order seen, on the CPU; a task adds tensors of its own."""
 
-    Attributes:
-        index: (N,) int64, index into the split's files; -1 where it is unknown.
-        target: (N, ...), the target.
-    """
-
-    index: Tensor
-    target: Tensor
+    index: Tensor  # (N,) int64, index into the split's files; -1 where it is unknown
+    target: Tensor  # (N, ...), the target
 
 
 @dataclass(frozen=True, eq=False)
 class OutputSamples(Samples):
-    """Outputs of a pass for each sample.
+    """Outputs of a pass for each sample."""
 
-    Attributes:
-        output: (N, K) float32, such as the logit of each label, or each number.
-    """
-
-    output: Tensor
+    output: Tensor  # (N, K) float32, such as the logit of each label, or each number
 
 
 class Meter:

@@ -89,8 +89,6 @@ class Regress(Task[OutputSamples]):
     monitor, score, score_title, unit_score = "val_loss", "mae", "Mean absolute error", "r2"
     default_loss = "huber"
     loss_settings = ("loss", "loss_options", "standardize")
-    # The best epoch is chosen by this loss. Runs that do not name it had the first default.
-    resume_settings = loss_settings
     by_unit, ranked = True, False
     figure_file = "scatter.png"
     mistakes_title, mistakes_text = "Largest errors", "with the largest errors in the best epoch"

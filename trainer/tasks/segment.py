@@ -80,23 +80,14 @@ def confusions(predictions: Tensor, targets: Tensor, classes: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class MaskSamples(Samples):
-    """Numbers of pixels of a pass; those whose target is no class do not count.
+    """Numbers of pixels of a pass: `target` is (N, classes) int32, pixels of each class."""
 
-    Attributes:
-        target: (N, classes) int32, pixels of each class.
-        output: (N, 2, classes) int32, pixels that are predicted as each class, and those of them that are right.
-        confusion: (1, classes, classes) int64 of all images: rows are targets, columns predictions.
-        masks: (M, 2, height, width) uint8 of the M worst images, the worst first: a thumbnail of the target, and of the
-            prediction.
-        frame: (M, 3, 3) float64, from stored pixels of these images to what the model got.
-        size: (M, 2) int64, height and width of that.
-    """
-
-    output: Tensor
-    confusion: Tensor
+    output: Tensor  # (N, 2, classes) int32, pixels that are predicted as each class, and those of them that are right
+    confusion: Tensor  # (1, classes, classes) int64 of all images: rows are targets, columns predictions
+    # (M, 2, height, width) uint8 of the M worst images, the worst first: thumbnails of the target and the prediction
     masks: Tensor
-    frame: Tensor
-    size: Tensor
+    frame: Tensor  # (M, 3, 3) float64, from stored pixels of these images to what the model got
+    size: Tensor  # (M, 2) int64, height and width of that
 
     @property
     def counts(self) -> NDArray[np.int64]:

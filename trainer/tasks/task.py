@@ -69,7 +69,6 @@ class Task(Generic[S]):
     loss_type: ClassVar[type[NamedLoss]] = NamedLoss  # the sum of losses that `fit.loss` names; of none, the usual loss
     default_loss: ClassVar[str] = ""  # the loss that is named where `fit.loss` is not; empty: the usual one
     loss_settings: ClassVar[tuple[str, ...]] = ()  # settings of the fit that have an effect
-    resume_settings: ClassVar[tuple[str, ...]] = ()  # those that a resumed run must share with the saved one
 
     # Whether outputs and targets have a column for each unit, whose metrics can be measured alone, too.
     by_unit: ClassVar[bool] = False
