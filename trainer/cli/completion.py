@@ -68,10 +68,8 @@ def complete(line: str) -> list[str]:
     *before, word = words[1:]
     tools, ops = known["tools"][found[1]], [key.split(".")[2] for key in known["keys"] if key.startswith("aug.train.")]
     tool = next((given for given in before[:1] if given in tools), "")
-    if before[-1:] == ["--completion"]:
-        names: Iterable[str] = SHELLS
-    elif before[-1:] == ["--op"] or tool == "ops":
-        names = ops
+    if before[-1:] == ["--op"] or tool == "ops":
+        names: Iterable[str] = ops
     elif "--help" in before:
         names = [*known["topics"], *tools, *ops, *(key for key in known["keys"] if "." in key)]
     elif word.startswith("-"):

@@ -134,10 +134,11 @@ def make_learner(
     model = config.model if fit.resume is None else config.model.untrained()
     task = task_named(dataset.task)
     network = model.build(task.outputs(len(dataset.classes)), config.aug.size)
-    started = start_from(model, network, dataset.classes, config.aug.size)
-    prepared = task.prepare(network, fit, dataset.train, dataset.classes)
-    notes = tuple(filter(None, (started, prepared)))
-    for note in notes:
+    notes = (
+        start_from(model, network, dataset.classes, config.aug.size),
+        task.prepare(network, fit, dataset.train, dataset.classes),
+    )
+    for note in filter(None, notes):
         log.info(note)
     given = dataset.train.weights
     weights = torch.tensor(given, dtype=torch.float32, device=device) if given else None
@@ -173,7 +174,7 @@ def make_learner(
             config.run.written_tags,
             dataset.val.files,
             validation=validation | {"callbacks.checkpoint.monitor": monitored(monitor, task)},
-            notes=notes,
+            notes=tuple(filter(None, notes)),
             began=began or monotonic(),
         ),
     )

@@ -102,14 +102,13 @@ def check_resume(config: Config) -> None:
         return
     run = Path(config.fit.resume)
     state, saved = load(run / LAST, FitState).on(current().rank), load_config(run)
-    epoch = state.position[0]
+    epoch, epochs = state.position[0], config.fit.epochs
     # After the last epoch, figures, the report and the summary may still have to be written.
-    ended = RunFolder(run).summary.status == FINISHED
-    if epoch >= config.fit.epochs and (
-        ended or not epoch == config.fit.epochs == section_of(saved, "fit").get("epochs")
-    ):
-        finished = amount(epoch, "epoch")
-        raise UserError(f"fit.resume={run}: that run has finished its {finished}. Allowed: a larger fit.epochs.")
+    unwritten = RunFolder(run).summary.status != FINISHED and epochs == section_of(saved, "fit").get("epochs")
+    if epoch > epochs or (epoch == epochs and not unwritten):
+        raise UserError(
+            f"fit.resume={run}: that run has finished its {amount(epoch, 'epoch')}. Allowed: a larger fit.epochs."
+        )
     if state.position[1] and state.ranks != (ranks := current().size):  # each rank has sums of its own
         raise UserError(
             f"fit.gpus: {ranks}, but {amount(state.ranks, 'process')} trained the unfinished epoch of the "

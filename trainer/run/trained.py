@@ -14,6 +14,7 @@ from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from augment.support.lazy import Tensor, nn, torch
+from augment.support.nested import section_of
 from augment.support.reading import contents
 from trainer.loop.callback import Callback, Learner
 from trainer.loop.checkpoint import BEST, BestModel, differing, load
@@ -94,9 +95,9 @@ def load_trained(
         UserError: no run, no checkpoint, an override that is not allowed, or another model than the checkpoint's.
     """
     given = [*overrides, *([] if tta is None else [f"fit.tta={tta}"])]
-    loaded = without_removed(load_config(run)) | {"callbacks": {}}  # those of the training may come from a plugin
-    if isinstance(loaded.get("model"), dict):
-        loaded["model"].pop("weights", None)  # what training started from is not read again
+    loaded = without_removed(load_config(run))
+    # What training started from is not read again, and its callbacks may come from a plugin.
+    loaded |= {"model": {**section_of(loaded, "model"), "weights": None}, "callbacks": {}}
     config = parse_config(with_overrides(loaded, given, run / CONFIG_FILE, trust=trust, data=data))
 
     best = load(run / BEST, BestModel)

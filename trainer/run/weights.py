@@ -22,7 +22,6 @@ from trainer.loop.checkpoint import BEST, check_tensors, read_plain
 from trainer.models.registry import Model
 from trainer.tasks.regress import MEAN, STD
 
-_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
 _COUNTERS = "num_batches_tracked"  # of batch norm, which older files lack; nothing depends on their values
 # Where training scripts keep the weights in their checkpoints; averaged ones first, as timm does.
 _SECTIONS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
@@ -100,8 +99,6 @@ def _file_of(given: str) -> Path:
         if path.is_dir():
             missing = f"the folder has no {BEST}. Allowed: the folder of a run, or a file."
         raise UserError(f"model.weights={given}: {'no regular file.' if file.exists() else missing}")
-    if file.suffix.lower() not in _SUFFIXES:
-        raise UserError(f"model.weights={given}: unknown kind of file. Allowed: {', '.join(_SUFFIXES)}.")
     return file
 
 

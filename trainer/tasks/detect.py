@@ -42,23 +42,19 @@ BACKENDS = ("faster_coco_eval", "pycocotools")
 @metric("detect", name="map", title="mAP", within=SHARE, whole=True)
 def mean_average_precision(outputs: Tensor, targets: Tensor) -> float:
     """Return COCO's mAP: the mean over the classes, and over IoUs of .5, .55, ..., .95 from which a box is right."""
-    return _mean(average_precisions(outputs, targets)[0])
+    return float(average_precisions(outputs, targets)[0].mean())
 
 
 @metric("detect", name="map50", title="mAP50", within=SHARE, whole=True)
 def map_at_50(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean over the classes where a box is right from an IoU of .5 on."""
-    return _mean(average_precisions(outputs, targets)[0][0])
+    return float(average_precisions(outputs, targets)[0][0].mean())
 
 
 @metric("detect", name="map75", title="mAP75", within=SHARE, whole=True)
 def map_at_75(outputs: Tensor, targets: Tensor) -> float:
     """Return the mean over the classes where a box is right from an IoU of .75 on."""
-    return _mean(average_precisions(outputs, targets)[0][5])
-
-
-def _mean(precisions: Tensor) -> float:
-    return float(precisions.mean()) if precisions.numel() else math.nan
+    return float(average_precisions(outputs, targets)[0][5].mean())
 
 
 def require_backend() -> str:

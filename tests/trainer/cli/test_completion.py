@@ -40,7 +40,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (f"{TRAIN} +au", ["+aug="]),
         (f"{TRAIN} eva", ["evaluate"]),
         (f"{TRAIN} evaluate --tt", ["--tta"]),
-        (f"{TRAIN} --completion z", ["zsh"]),
         (f"{TRAIN} --help fi", ["fit", "fit.", "find_lr"]),
         ("python -m augment preview --op cutm", ["cutmix"]),
         ("python -m augment ops cutm", ["cutmix"]),

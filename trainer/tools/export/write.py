@@ -145,7 +145,6 @@ class Served(nn.Module):
 
 def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: Mapping[str, object]) -> bytes:
     """Return a graph as ONNX, with metadata as JSON texts."""
-    require_onnx()
     try:
         with _quiet():
             made = torch.onnx.export(
@@ -165,17 +164,7 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
                 axis.dim_param = axes[axis.dim_param]
     for key, value in metadata.items():
         model.metadata_props.add(key=key, value=json.dumps(value))
-    content: bytes = model.SerializeToString()
-    return content
-
-
-def require_onnx() -> None:
-    """Check that the packages for ONNX are there."""
-    try:
-        for package in ("onnx", "onnxruntime", "onnxscript"):
-            import_module(package)
-    except ImportError as error:
-        raise missing_package("export", error.name, "export") from error
+    return bytes(model.SerializeToString())
 
 
 @contextmanager
@@ -205,7 +194,11 @@ def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
         )
     plan = build_plan(trained.config.aug, "val")
     require_fixed(plan)
-    require_onnx()
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise missing_package("export", package, "export") from error
     served = Served(trained, plan if inside else None)
     metadata = {"classes": trained.classes, "outputs": served.outputs, "plan": str(plan)}
     model = onnx_bytes(served.export(), served, metadata)
