@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from augment.cli.compose import TOP
-from augment.cli.conf import config_files, group_names
+from augment.cli.conf import EXPERIMENT, config_files, group_names
 from augment.cli.reference import columns, explain_op, op_list, rows, summary_of
 from augment.cli.tools import find_tools, list_own_files, list_tools
 from augment.data.sources import SOURCES, Source
@@ -133,8 +133,9 @@ def explain(word: str) -> str:
         UserError: there is no such thing.
     """
     if word == "all":
-        settings_of = ("\n".join(section.lines()) for section in sections())
-        return "\n".join((overview(), *settings_of, *map(explain, (*group_names(), "ops", *OPS))))
+        files = (f"{group}=NAME: {', '.join(config_files(group))}" for group in group_names())
+        lines = (line for section in sections() for line in section.lines())
+        return "\n".join((overview(), *files, "", *lines, *map(explain, (EXPERIMENT, *OPS))))
     name = word.lstrip("+~").replace("hydra/", "hydra.").rstrip(".=")
     step = re.fullmatch(r"aug\.(?:train|val)\.(\w+)(\.\w+)?", name)
     if name in ("ops", "aug.train", "aug.val"):
