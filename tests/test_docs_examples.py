@@ -38,7 +38,7 @@ from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import Recorder
-from trainer.cli.help import help_text
+from trainer.cli.help import explain
 from trainer.cli.main import main as train
 from trainer.loop.callback import RunDescription, known_callbacks
 from trainer.run.config import parse_config
@@ -122,7 +122,7 @@ def test_a_model_of_your_own() -> None:
     network = parse_config(compose(list(command[1:]))).model.build(10, Size(32, 32))
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     assert [parameter.shape[0] for parameter in network.parameters()] == [64, 64, 64, 64, 10, 10]
-    assert "model.kind=tiny  Two convolutions." in help_text([]).splitlines()
+    assert "model.kind=tiny  Two convolutions." in explain("all").splitlines()
 
 
 @pytest.mark.usefixtures("modules")

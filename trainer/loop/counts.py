@@ -5,7 +5,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from augment.pipeline.batch import Batch
@@ -69,6 +69,14 @@ def make_optimizer(optimizer: Callable[[nn.Module], Optimizer], model: nn.Module
         allowed = f"a function that makes it, such as lambda model: {name}(model.parameters(), lr=0.1)"
         raise UserError(f"optimizer: {name}(...) is not allowed, as the model is moved first. Allowed: {allowed}.")
     return optimizer(model)
+
+
+def check_outputs(outputs: Tensor, loss_function: object, loader: BatchLoader) -> None:
+    """Check that a model has an output for each class that cross entropy, where it is the loss, may ask for."""
+    classes = len(getattr(loader, "classes", ()))
+    if loss_function is nn.functional.cross_entropy and outputs.ndim == 2 and outputs.shape[1] < classes:
+        given = f"its outputs are of shape {tuple(outputs.shape)}, the data have {classes} classes"
+        raise UserError(f"model: {given}. Allowed: an output for each class, such as nn.Linear(..., {classes}).")
 
 
 class Position(NamedTuple):

@@ -14,6 +14,7 @@ from torch.optim import SGD, Optimizer
 
 from augment.pipeline.batch import Batch
 from trainer.loop.callback import Learner
+from trainer.loop.counts import check_outputs
 from trainer.loop.graphs import Tensors
 from trainer.tasks.loss import LossFunction
 from trainer.tasks.task import Task
@@ -133,6 +134,7 @@ class Runner:
                 output = self._model(images, targets)
             else:
                 output = average(self._model, images, views, self._task)
+        check_outputs(output, loss_function, self._learner.train_loader)
         return output, loss_function(output.float(), targets)
 
     def _forward_backward(self, images: Tensor, targets: Tensor) -> Tensors:

@@ -201,7 +201,8 @@ def session(config: Config) -> Iterator[None]:
         with prompt_turns(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        if config.fit.deterministic:  # PyTorch imports its compiler for it
+            torch.use_deterministic_algorithms(before)
         release_memory()
 
 

@@ -21,7 +21,7 @@ from augment.support.lazy import torch
 from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.callbacks.progress import PassBar
-from trainer.loop.callback import Callback, CancelFit, Learner, Phase
+from trainer.loop.callback import Callback, CancelFit, CancelValidate, Learner, Phase
 from trainer.optim.settings import exp
 from trainer.run.config import Config, new_folder, parse_config
 from trainer.run.failures import explained
@@ -83,7 +83,7 @@ def suggest_rate(lrs: Sequence[float], smoothed: Sequence[float], *, skip: int =
 class LRFinder(Callback):
     """Raise the learning rate from step to step and record the losses; end the fit when they explode.
 
-    The losses are checked, which waits for the device, only every few steps.
+    Validation is skipped. The losses are checked, which waits for the device, only every few steps.
     """
 
     order = Phase.MEASURE  # as the scheduler, which it replaces
@@ -111,6 +111,10 @@ class LRFinder(Callback):
         if self._done == self._steps or (self._done % _EVERY == 0 and len(self._read().losses) < self._done):
             raise CancelFit
 
+    def before_validate(self, learner: Learner) -> None:
+        """Skip validation."""
+        raise CancelValidate
+
     def curve(self) -> Curve:
         """Return the losses of the test; waits for the device."""
         if len((curve := self._read()).losses) < 2:
@@ -131,9 +135,8 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
         raise UserError(f"--from {start:g} --to {end:g}: not allowed. Allowed: numbers above 0, the second the larger.")
     from trainer.run.build import make_learner, make_loaders, session
 
-    # As many epochs as could be needed: the finder ends the fit, so that the last one, which has a validation, is not
-    # reached. Stages are ignored, as sizes change the best rate.
-    config = replace(config, fit=replace(config.fit, epochs=steps + 1, validate_every=steps + 1, stages=()))
+    # As many epochs as could be needed: the finder ends the fit. Stages are ignored, as sizes change the best rate.
+    config = replace(config, fit=replace(config.fit, epochs=steps, stages=()))
     finder, progress = LRFinder(start, end, steps), PassBar("learning rates", steps * config.fit.accumulate)
     with session(config), explained(config), progress as bar:
         make_learner(config, make_loaders(config), callbacks=(finder, bar)).fit()

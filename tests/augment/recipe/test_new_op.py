@@ -25,7 +25,7 @@ from augment import Transform, UserError, load_recipe
 from augment.data.dataset import ImageRef
 from augment.params import Number, Range
 from augment.recipe.op import OPS, batch, color, geometry, local, numpy_op, torch_op
-from trainer.cli.help import help_text
+from trainer.cli.help import explain
 
 
 def declare_numpy() -> None:
@@ -49,14 +49,15 @@ def declare_torch() -> None:
 def test_a_new_op_is_an_op_like_any_other(
     declare: Callable[[], None], squares: tuple[ImageRef, ...], shapes: tuple[ImageRef, ...], device: torch.device
 ) -> None:
-    before, table, text = set(OPS), op_table(), help_text([])
+    before, table = set(OPS), op_table()
     declare()
     (name,) = set(OPS) - before
     op = OPS[name]
     (row,) = set(op_table().splitlines()) - set(table.splitlines())
     assert row.startswith(f"| `{name}` | {op.kind} | {op.doc} | ")
-    lines = set(help_text([]).splitlines()) - set(text.splitlines())
-    assert f"  {name} ({op.kind})  {op.doc}" in lines
+    lines = explain(name).splitlines()
+    assert lines[0] == f"{name} ({op.kind}): {op.doc}"
+    assert lines[0] in explain("all").splitlines()
     for parameter in op.own_params:
         assert f"`{parameter}` " in row
         assert any(line.strip().startswith(f"{parameter}: ") for line in lines)
