@@ -93,8 +93,11 @@ def sections() -> Iterator[Section]:
 
 def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
     """Return what a group chooses from, with the start of the key that does."""
-    callbacks = known_callbacks()
-    return {"data": (SOURCES, "data.source="), "model": (MODELS, "model.kind="), "callbacks": (callbacks, "callbacks.")}
+    return {
+        "data": (SOURCES, "data.source="),
+        "model": (MODELS, "model.kind="),
+        "callbacks": (known_callbacks(), "callbacks."),
+    }
 
 
 def topics() -> dict[str, str]:
@@ -134,8 +137,8 @@ def explain(word: str) -> str:
     """
     if word == "all":
         files = (f"{group}=NAME: {', '.join(config_files(group))}" for group in group_names())
-        lines = (line for section in sections() for line in section.lines())
-        return "\n".join((overview(), *files, "", *lines, *map(explain, (EXPERIMENT, *OPS))))
+        settings_of = ("\n".join(section.lines()) for section in sections())
+        return "\n".join((overview(), *files, "", *settings_of, *map(explain, (EXPERIMENT, *OPS))))
     name = word.lstrip("+~").replace("hydra/", "hydra.").rstrip(".=")
     step = re.fullmatch(r"aug\.(?:train|val)\.(\w+)(\.\w+)?", name)
     if name in ("ops", "aug.train", "aug.val"):

@@ -221,9 +221,8 @@ def load_config(folder: Path) -> dict[str, Any]:
 
 def write_left_out(folder: Path, dataset: Dataset) -> None:
     """Record which images the check left out, so that the run can be resumed exactly after others have turned bad."""
-    splits = {"train": dataset.train, "val": dataset.val}
-    names = {name: [portable_name(image.file) for image in split.left_out] for name, split in splits.items()}
-    write_json(folder / LEFT_OUT_FILE, names)
+    train, val = ([portable_name(image.file) for image in of.left_out] for of in (dataset.train, dataset.val))
+    write_json(folder / LEFT_OUT_FILE, {"train": train, "val": val})
 
 
 def left_out_of(folder: Path) -> LeftOut | None:
@@ -246,10 +245,6 @@ def _plain(section: Any) -> dict[str, Any]:
     return {name: plain_value(getattr(section, name)) for name in settings(type(section))}
 
 
-# Characters of a derived name; the rest of a long override says little.
-_LONGEST = 120
-
-
 def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str:
     """Return the name of a run: configured, or by the overrides in which it differs from others of its sweep."""
     if labels.name is not None:
@@ -266,4 +261,4 @@ def varied_name(varied: Sequence[str]) -> str:
     short = {key: ".".join(key.split(".")[1:][-2:]) or key for key, _, _ in pairs}
     times = Counter(short.values())
     name = " ".join(f"{key if times[short[key]] > 1 else short[key]}{is_}{value}" for key, is_, value in pairs)
-    return clip(name, _LONGEST)
+    return clip(name, 120)  # the rest of a long override says little

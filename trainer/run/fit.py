@@ -84,8 +84,7 @@ def parse_fit(given: object) -> Fit:
     """
     if not isinstance(given, Mapping):
         return parse_settings(Fit, given, "fit")
-    known = {**settings(Fit), "stages": None}
-    check_known(given, known, "fit")
+    check_known(given, {**settings(Fit), "stages": None}, "fit")
     fit = parse_settings(Fit, {name: value for name, value in given.items() if name != "stages"}, "fit")
     return replace(fit, stages=parse_stages(given.get("stages")))
 

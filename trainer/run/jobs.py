@@ -26,8 +26,6 @@ from trainer.run.failures import folder_error
 from trainer.run.folder import OVERRIDES_FILE, Summary, owned, reserve
 from trainer.run.identity import renamed
 
-LOG_FILE = "trainer.log"
-
 
 class RanksError(UserError):
     """A job needs several processes, and this one was started alone."""
@@ -89,7 +87,7 @@ def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bo
     with owned(folder, config.fit.resume):
         try:
             write_atomically(folder / OVERRIDES_FILE, OmegaConf.to_yaml(list(overrides)))
-            log = logging.FileHandler(folder / LOG_FILE, encoding="utf-8", errors="surrogateescape")
+            log = logging.FileHandler(folder / "trainer.log", encoding="utf-8", errors="surrogateescape")
         except OSError as error:
             raise folder_error(error, folder) or error from error
         with _logged(log):

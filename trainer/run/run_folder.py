@@ -328,13 +328,13 @@ def _read_rows(file: Path) -> list[MetricsRow]:
     for number, line in enumerate(lines, start=1):
         try:
             if line.strip(b"\0"):
-                rows.append(dict(parse_json(line)))
+                row = dict(parse_json(line))
+                rows.append({key: math.nan if value is None else value for key, value in row.items()})
         except (TypeError, ValueError) as error:
             if any(rest.strip(b"\0") for rest in lines[number:]):
                 raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None
-    found = ({key: math.nan if value is None else value for key, value in row.items()} for row in rows)
     # Without numbers that no float can hold.
     return [
         {key: v for key, v in row.items() if isinstance(v, float) or (isinstance(v, int) and abs(v) < 2**53)}
-        for row in found
+        for row in rows
     ]

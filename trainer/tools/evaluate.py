@@ -37,8 +37,6 @@ _EXAMPLES = """\
 RUN is the folder of a run. The scores are written into it, as evaluation.json or evaluation-<name of DIR>.json, and as
 a line of evaluations.jsonl, which also keeps earlier evaluations."""
 
-HISTORY_FILE = "evaluations.jsonl"
-
 
 def evaluate(
     run: Path,
@@ -111,7 +109,7 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
     }
     with writing(f"{run / name}.json"):
         write_json(run / f"{name}.json", values | {"per_class": scores.per_class})
-        append(run / HISTORY_FILE, json_line({"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **values}))
+        append(run / "evaluations.jsonl", json_line({"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **values}))
         if scores.figure is not None:
             from trainer.figures.outputs import plot_outputs
 

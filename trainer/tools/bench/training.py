@@ -47,9 +47,8 @@ class _Pass:
 def measure(config: Config, flags: Namespace, overrides: Sequence[str]) -> None:
     """Measure training in turns, print a table and what limits the speed, and write the files."""
     settings = {section: as_written(config.resolved[section]) for section in ("model", "aug", "fit")}
-    name = settings["model"].get("name", settings["model"]["kind"])
     results = compare(
-        f"{name}, {config.aug.size} px, batch {config.fit.batch_size}, {config.fit.precision}",
+        f"{config.model_name}, {config.aug.size} px, batch {config.fit.batch_size}, {config.fit.precision}",
         make_rows(config, placements=flags.placements),
         flags,
         device=config.fit.torch_device(),

@@ -129,14 +129,13 @@ class Served(nn.Module):
     def export(self) -> torch.export.ExportedProgram:
         """Return the graph, for any number of images and, with a plan, of any height and width."""
         count, height, width = _EXAMPLE
-        any_length = torch.export.Dim.DYNAMIC
         if self._size is None:
             example, free = torch.zeros(count, height, width, 3, dtype=torch.uint8), range(3)
         else:
             example, free = torch.zeros(count, 3, *self._size), range(1)
         try:
             with torch.no_grad(), _quiet():
-                shapes = (dict.fromkeys(free, any_length),)
+                shapes = (dict.fromkeys(free, torch.export.Dim.DYNAMIC),)
                 return torch.export.export(self, (example,), dynamic_shapes=shapes)
         # It raises nearly anything, by what it meets.
         except Exception as error:
@@ -202,8 +201,10 @@ def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
     served = Served(trained, plan if inside else None)
     metadata = {"classes": trained.classes, "outputs": served.outputs, "plan": str(plan)}
     model = onnx_bytes(served.export(), served, metadata)
-    source = predict_source(inside=inside, masks=isinstance(trained.task, Segment))
-    files: dict[str, bytes | str] = {_FILE: model, "predict.py": source}
+    files: dict[str, bytes | str] = {
+        _FILE: model,
+        "predict.py": predict_source(inside=inside, masks=isinstance(trained.task, Segment)),
+    }
     if not inside:
         files["transform.py"] = python_source(plan)
     with writing(f"--out {folder}"):
