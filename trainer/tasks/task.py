@@ -232,8 +232,7 @@ class Task(Generic[S]):
         """Return the scores of the units; of many, those of the worst."""
         shown, title = list(per_class.items()), ""
         if len(shown) > _SHOWN and self.unit_score:
-            shown = self.worst_first(per_class)[:_SHOWN]
-            score = self.unit_score.replace("_", " ")
+            shown, score = self.worst_first(per_class)[:_SHOWN], self.unit_score.replace("_", " ")
             title = f"the {len(shown)} of {len(per_class):,} {self.units} with the lowest {score}"
         rows = [(name, *map(_cell, scores.values())) for name, scores in shown]
         return Table(title, (self.unit, *next(iter(per_class.values()), {})), rows)
