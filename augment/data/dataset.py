@@ -221,7 +221,7 @@ class Dataset:
 
     classes: tuple[str, ...]
     train: Split
-    val: Split
+    val: Split = field(default_factory=lambda: Split((), ()))
     task: str = ""
     copies: Mapping[ImageRef, int] = field(default_factory=dict)
     faults: Mapping[ImageRef, str] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from typing import Any
 from augment.params import Param, Range
 from augment.recipe.kinds import KINDS, BatchOp, ColorOp, CropOp, Function, GeometryOp, LocalOp, Op, PolicyOp
 from augment.support.errors import UserError, suggest
+from augment.support.own_code import refuse_second
 
 Decorator = Callable[[Function], Function]
 
@@ -43,8 +44,7 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
     def decorate(function: Function) -> Function:
         importlib.import_module("augment.recipe.ops")  # first, so that a name that they have is refused here
         name = function.__name__
-        if name in _OPS and _OPS[name].function.__module__ != function.__module__:
-            raise ValueError(f"op '{name}' is already declared in {_OPS[name].function.__module__}")
+        refuse_second("op", name, _OPS[name].function if name in _OPS else None, function)
         if not function.__doc__:
             raise ValueError(f"op '{name}' needs a docstring, which is its help text")
         if taken := params.keys() & {*common, "op", "p", "steps", "weight"}:

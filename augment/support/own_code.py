@@ -40,6 +40,17 @@ def import_own(module: str, what: str) -> ModuleType:
         raise UserError(f"{what}: no module named '{missing}' ({where}).{near}") from error
 
 
+def refuse_second(what: str, name: str, known: object, made: object) -> None:
+    """Refuse what another module has declared under the same name, which one of both would replace in silence.
+
+    Raises:
+        UserError: the name is taken.
+    """
+    if known is not None and known.__module__ != made.__module__:
+        modules = f"{known.__module__} and {made.__module__}"
+        raise UserError(f"{what} '{name}' is declared in {modules}. Allowed: another name for yours.")
+
+
 def load_plugins(modules: tuple[str, ...], key: str) -> None:
     """Import the modules that a setting names, whose decorators register ops, callbacks or the like."""
     for module in modules:

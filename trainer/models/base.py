@@ -12,6 +12,7 @@ from urllib.request import Request, urlopen
 from augment.params import Size, Text, setting
 from augment.support.errors import UserError, first_line
 from augment.support.lazy import Tensor, nn
+from augment.support.own_code import refuse_second
 
 Channels = tuple[float, float, float]
 
@@ -127,6 +128,7 @@ def model(kind: str) -> Callable[[M], M]:
     """Register a model under its name in the configuration."""
 
     def decorate(cls: M) -> M:
+        refuse_second("model", kind, _MODELS.get(kind), cls)
         _MODELS[kind] = cls
         return cls
 

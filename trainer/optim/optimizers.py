@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from augment.support.errors import UserError, first_line, suggest
+from augment.support.own_code import refuse_second
 from augment.support.torch_versions import keep_eager, step_eagerly
 from trainer.optim.layers import layer_of, matches
 from trainer.optim.muon import Muon, hidden_matrices
@@ -38,6 +39,7 @@ def optimizer(name: str) -> Callable[[Made], Made]:
     """
 
     def decorate(made: Made) -> Made:
+        refuse_second("optimizer", name, _OURS.get(name), made)
         _OURS[name] = made
         return made
 

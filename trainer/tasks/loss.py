@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from augment.params import Flag, Number, OptionMap, Text, check_known, setting
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.lazy import F, Tensor
+from augment.support.own_code import refuse_second
 
 LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
 
@@ -74,7 +75,9 @@ def loss(task: str = "classify", *, name: str = "") -> Callable[[L], L]:
     """
 
     def decorate(function: L) -> L:
-        LOSSES[task, name or function.__name__] = function
+        called = name or function.__name__
+        refuse_second("loss", called, LOSSES.get((task, called)), function)
+        LOSSES[task, called] = function
         return function
 
     return decorate

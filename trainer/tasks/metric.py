@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from augment.support.errors import UserError
 from augment.support.lazy import Tensor, nn, torch
+from augment.support.own_code import refuse_second
 
 # The measurements of one epoch, by their names in metrics.jsonl.
 MetricsRow = dict[str, float]
@@ -156,6 +157,8 @@ def metric(
             Column(f"{split}_{called}", f"{split} {heading}", line, page, smaller, within, above)
             for split in ("train", "val")[0 if train and not whole else 1 :]
         )
+        known = METRICS.get((task, called))
+        refuse_second("metric", called, known and known.function, function)
         METRICS[task, called] = Metric(called, function, columns, whole, on_request, finish)
         return function
 

@@ -14,6 +14,7 @@ from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
+from augment.support.own_code import refuse_second
 
 
 def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
@@ -267,6 +268,7 @@ def source(name: str) -> Callable[[S], S]:
     """Register a source under its name in the configuration."""
 
     def decorate(cls: S) -> S:
+        refuse_second("source", name, _SOURCES.get(name), cls)
         _SOURCES[name] = cls
         return cls
 

@@ -13,6 +13,7 @@ from augment.params import Number, Range
 from augment.recipe.kinds import Op
 from augment.recipe.op import OPS, batch, color, combinator, crop, geometry, local, numpy_op, policy
 from augment.recipe.steps import parse_steps, plain_steps
+from augment.support.errors import UserError
 
 SIZE = 64
 
@@ -95,7 +96,7 @@ def test_redeclaring_an_op_of_another_module_is_refused_but_reloading_is_allowed
     def rotate() -> None:
         """Do something else."""
 
-    with pytest.raises(ValueError, match=r"op 'rotate' is already declared in augment\.recipe\.ops\.geometry"):
+    with pytest.raises(UserError, match=r"op 'rotate' is declared in augment\.recipe\.ops\.geometry and "):
         color()(rotate)
     rotate.__module__ = "augment.recipe.ops.geometry"
     color()(rotate)

@@ -1,7 +1,7 @@
 """The whole configuration: what comes of it, and that what is written down makes the same run again."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,16 +12,20 @@ from omegaconf import OmegaConf
 from runs import LEAST, config_of
 
 from augment.cli.conf import CONF
-from augment.data.sources import SOURCES, Folder
+from augment.data.sources import SOURCES, Folder, source
 from augment.params import settings
 from augment.recipe.op import OPS
 from augment.support.errors import UserError
 from trainer.loop import callback as callbacks
 from trainer.loop.callback import Callback
-from trainer.models.registry import MODELS, Timm
+from trainer.models.registry import MODELS, Timm, model
+from trainer.optim.optimizers import optimizer
 from trainer.run.config import RunLabels, parse_config
 from trainer.run.fit import Fit
 from trainer.run.identity import identity, identity_text
+from trainer.tasks.loss import loss
+from trainer.tasks.metric import metric
+from trainer.tasks.registry import known_tasks
 
 FULL: dict[str, Any] = {
     "data": {"source": "folder", "root": "/photos", "skip_bad": True},
@@ -38,6 +42,25 @@ FULL: dict[str, Any] = {
     "seed": 7,
     "run": {"name": "<b>first</b>", "tags": ["a b", "c"]},
 }
+
+
+@pytest.mark.parametrize(
+    ("declare", "names"),
+    [
+        (metric("classify", name="accuracy"), "metric 'accuracy' is declared in trainer.tasks.classify"),
+        (loss("classify", name="cross_entropy"), "loss 'cross_entropy' is declared in trainer.tasks.named_losses"),
+        (optimizer("muon"), "optimizer 'muon' is declared in trainer.optim.muon"),
+        (model("cnn"), "model 'cnn' is declared in trainer.models.registry"),
+        (source("folder"), "source 'folder' is declared in augment.data.sources.files"),
+    ],
+)
+def test_a_plugin_cannot_replace_what_is_built_in(declare: Callable[[Any], Any], names: str) -> None:
+    known_tasks()
+
+    def mine() -> None: ...
+
+    with pytest.raises(UserError, match=rf"{re.escape(names)} and .*test_config\. Allowed: another name"):
+        declare(mine)
 
 
 def test_plugins_are_loaded_before_names_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,8 +181,8 @@ def test_a_pretrained_model_brings_its_normalization(
 
 
 def test_any_other_model_leaves_it_open(pretrained: dict[str, Any]) -> None:
-    for model in ({"kind": "cnn"}, pretrained | {"pretrained": False}):
-        parsed = config_of(model=model)
+    for given in ({"kind": "cnn"}, pretrained | {"pretrained": False}):
+        parsed = config_of(model=given)
         assert (parsed.aug.mean, parsed.aug.std) == (None, None)
 
 
