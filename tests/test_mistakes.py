@@ -68,7 +68,7 @@ COMMANDS = [
     ("trainer fit.epochs = 3", "'fit.epochs' is not an override", "no spaces around ="),
     ("trainer =3", "'=3' is not an override.", "key=value"),
     ("trainer ~fit.lr", "~fit.lr: nothing to remove", "a key that a file in conf/ sets"),
-    ("trainer +aug=imagenette ~aug.train.fliip", "~aug.train.fliip: nothing to remove", "that a file in conf/ sets"),
+    ("trainer +aug=imagenette ~aug.train.fliip", "~aug.train.fliip: there is no such key", "Did you mean 'flip'?"),
     # Values
     ("trainer fit.epochs=three", "fit.epochs: 'three'", "a whole number from 1"),
     ("trainer fit.epochs=0", "fit.epochs: 0", "a whole number from 1"),

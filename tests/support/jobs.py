@@ -66,8 +66,8 @@ class FakeRuns:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     """Let workers of this process run these, without trying their data and their model."""
-    for check in ("check.check_config", "resume.check_resume"):
-        monkeypatch.setattr(f"trainer.run.{check}", lambda config: None)
+    for check in ("check_config", "check_resume"):
+        monkeypatch.setattr(f"trainer.run.check.{check}", lambda config: None)
     fake = FakeRuns()
     monkeypatch.setattr("trainer.sweeps.work.run_job", fake)
     return fake

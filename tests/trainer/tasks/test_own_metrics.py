@@ -156,7 +156,7 @@ def test_a_search_measures_what_its_jobs_do(given: list[str]) -> None:
 
     with pytest.raises(UserError, match=r"val_f1 is not measured\. Allowed: with fit\.metrics=\[f1\]"):
         plan()
-    assert plan("fit.metrics=[f1]").search.metric == "val_f1"
+    assert plan("fit.metrics=[f1]").metric == "val_f1"
 
 
 @pytest.mark.parametrize(
