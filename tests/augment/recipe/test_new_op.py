@@ -5,21 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import op_checks as checks
 import pytest
 import torch
 from generated import op_table
 from op_cases import variants
-from op_checks import (
-    check_determinism,
-    check_devices,
-    check_draws,
-    check_not_square,
-    check_p_zero,
-    check_rates,
-    check_resume,
-    check_shapes,
-    check_skipped,
-)
 
 from augment import Transform, UserError, load_recipe
 from augment.data.dataset import ImageRef
@@ -61,17 +51,17 @@ def test_a_new_op_is_an_op_like_any_other(
     for parameter in op.own_params:
         assert f"`{parameter}` " in row
         assert any(line.strip().startswith(f"{parameter}: ") for line in lines)
-    check_draws(op)
-    check_rates(op)
-    check_resume(op, squares)
+    checks.check_draws(op)
+    checks.check_rates(op)
+    checks.check_resume(op, squares)
     for params in variants(op):
-        check_p_zero(op, params)
-        check_skipped(op, params, squares, device)
-        check_determinism(op, params, squares, device)
-        check_not_square(op, params, squares[:8])
-        check_shapes(op, params, squares[:8] + shapes, device)
+        checks.check_p_zero(op, params)
+        checks.check_skipped(op, params, squares, device)
+        checks.check_determinism(op, params, squares, device)
+        checks.check_not_square(op, params, squares[:8])
+        checks.check_shapes(op, params, squares[:8] + shapes, device)
         if device.type == "cuda":
-            check_devices(op, params, squares[:8] + shapes)
+            checks.check_devices(op, params, squares[:8] + shapes)
 
 
 IMAGES = np.full((2, 8, 8, 3), 255, np.uint8)
