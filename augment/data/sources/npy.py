@@ -34,7 +34,10 @@ class Arrays(LabeledSource):
     def load(self) -> Dataset:
         """Map the arrays."""
         options, targets = self.target_options(), {"data.train": self.train_targets, "data.val": self.val_targets}
-        return make_dataset([_split(key, file, targets[key]) for key, file in self.given().items()], options)
+        found = make_dataset([_split(key, file, targets[key]) for key, file in self.given().items()], options)
+        learned, *scored = (expanded(file).resolve() for file in self.given().values())
+        note = f"data.val: {learned} is data.train, too: the model is validated on what it learns"
+        return found.noting(note if learned in scored else "")
 
     def must_check(self, dataset: Dataset) -> Collection[str]:
         """Return all splits if val is cut from train, to keep copies on one side."""

@@ -26,6 +26,7 @@ def test_images_are_those_of_the_array(order: Any, tmp_path: Path) -> None:
     dataset = load(tmp_path, np.array(PIXELS, order=order))
     assert dataset.classes == ("0", "1")
     assert dataset.train.targets == (0, 1, 0)
+    assert "x.npy is data.train, too" in dataset.notices[0]
     for ref, pixels in zip(dataset.train.files, PIXELS, strict=True):
         np.testing.assert_array_equal(ref.read_pixels(), pixels)
         with open_image(ref) as image:
