@@ -185,9 +185,3 @@ class PolicyOp(Op):
     def draws(self) -> dict[str, str]:
         """The name of the range that each value is drawn from; none if its steps draw."""
         return super().draws if self.nests else {}
-
-
-# Parameters that every op of a kind has, besides its own.
-COMMON: Mapping[Kind, Mapping[str, Param[Any]]] = {
-    kind.kind: kind.common for kind in (CropOp, GeometryOp, ColorOp, LocalOp, BatchOp, PolicyOp)
-}

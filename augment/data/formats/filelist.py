@@ -88,7 +88,9 @@ def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
         try:
             words = list(takewhile(lambda word: not word.startswith("#"), lexer))
         except ValueError as error:
-            raise UserError(f"{key}: line {number} of {file}: {error}; put a name with a quote in others.") from None
+            raise UserError(
+                f"{key}: line {number} of {file}: {error}; put a name with a quote in the other kind."
+            ) from None
         if words:
             yield Line(number, words[0], tuple(words[1:]))
 
