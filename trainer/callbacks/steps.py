@@ -5,7 +5,6 @@ And those that end a fit early: because it no longer improves, or because of Ctr
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,8 +20,6 @@ from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback, CancelFit, Learner, Phase, configurable
 from trainer.optim.settings import Schedule, drops, position
 from trainer.tasks.registry import monitor_param, monitored, smaller_is_better
-
-log = logging.getLogger(__name__)
 
 # In an epoch of so many batches, what running statistics held before is down to 1 %: 0.9 ** 50.
 _FEW = 50
@@ -91,24 +88,15 @@ class GradClip(Callback):
 
 
 class LossScale(Callback):
-    """Logs the scale and the skipped steps after each epoch; stops the fit if no scale makes the gradients finite.
-
-    `trainer.loop.runner.Scaler` scales the loss and skips steps; the first few of a fit usually are, until the scale is
-    found.
-    """
+    """Stops the fit if no scale of the loss, by `trainer.loop.runner.Scaler`, makes the gradients finite."""
 
     main_only = True
     order = Phase.MEASURE
 
     def after_train(self, learner: Learner) -> None:
-        """Log the state of the scaling."""
+        """Look at the scale."""
         scaler = learner.runner.scaler
-        if scaler is None:
-            return
-        scale, skipped = torch.stack([scaler.factor, scaler.skipped.float()]).tolist()
-        steps = amount(int(skipped), "step")
-        log.info("fit.precision=fp16: loss scale %g after epoch %d, %s skipped so far", scale, learner.epoch + 1, steps)
-        if scale < _LOWEST:
+        if scaler is not None and scaler.get_scale() < _LOWEST:
             raise NonFiniteLossError(
                 "fit.precision=fp16: the gradients are not finite at any scale of the loss, by step "
                 f"{learner.step + 1} of {learner.total_steps} (epoch {learner.epoch + 1}). A smaller fit.lr or "

@@ -1,58 +1,24 @@
 """Where a fit is, and how many batches and steps it has."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from augment.pipeline.batch import Batch
-from augment.recipe.plan import Plan
 from augment.support.errors import UserError
 from trainer.loop.settings import LoopSettings
 
-
-class BatchLoader(Protocol):
-    """A loader of exact length that yields one epoch per pass; `augment.pipeline.loader.Loader` is one.
-
-    The methods for its state are only called on the train loader of a fit that is saved or resumed.
-    """
-
-    @property
-    def plan(self) -> Plan | None:
-        """What is done to the images; None: unknown."""
-        ...
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Batch]: ...
-
-    def batches_in(self, epoch: int) -> int:
-        """Return the number of batches in an epoch."""
-        ...
-
-    def images_in(self, epoch: int, first: int, batches: int) -> int:
-        """Return the number of images in consecutive batches of an epoch, those of all ranks."""
-        ...
-
-    def prepare(self) -> None:
-        """Get ready for the next pass in the background, if that takes time."""
-
-    def end_pass(self) -> None:
-        """Make the next pass start with the next epoch's first batch."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position in the data."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Return to the position that `state_dict` returned."""
+if TYPE_CHECKING:
+    from augment.pipeline.loader import Loader
+    from trainer.loop.resizing import StagedLoader
 
 
 def checked_loaders(
-    train_loader: BatchLoader, val_loader: BatchLoader | None
-) -> tuple[BatchLoader, BatchLoader | None]:
+    train_loader: "Loader | StagedLoader", val_loader: "Loader | None"
+) -> "tuple[Loader | StagedLoader, Loader | None]":
     """Return the loaders of a fit, having checked that none is a `DataLoader` of PyTorch."""
     for name, loader in (("train_loader", train_loader), ("val_loader", val_loader)):
         if not hasattr(loader, "batches_in") and (loader is not None or name == "train_loader"):
@@ -71,7 +37,7 @@ def make_optimizer(optimizer: Callable[[nn.Module], Optimizer], model: nn.Module
     return optimizer(model)
 
 
-def check_outputs(outputs: Tensor, loss_function: object, loader: BatchLoader) -> None:
+def check_outputs(outputs: Tensor, loss_function: object, loader: object) -> None:
     """Check that a model has an output for each class that cross entropy, where it is the loss, may ask for."""
     classes = len(getattr(loader, "classes", ()))
     if loss_function is nn.functional.cross_entropy and outputs.ndim == 2 and outputs.shape[1] < classes:
@@ -97,11 +63,11 @@ class Counts:
     """The counts of a fit, the same on all ranks."""
 
     settings: LoopSettings
-    train_loader: BatchLoader
-    val_loader: BatchLoader | None
+    train_loader: "Loader | StagedLoader"
+    val_loader: "Loader | None"
     position: Position = Position()
 
-    def batches(self, loader: BatchLoader | None) -> int:
+    def batches(self, loader: "Loader | None") -> int:
         """Return the number of batches in a pass over the loader, subject to the limit; 0 for none."""
         return 0 if loader is None else self._limited(len(loader))
 

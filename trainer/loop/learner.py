@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from augment.pipeline.batch import Batch
 from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
 from trainer.loop.checkpoint import FitState, random_state, set_random_state, to_host
-from trainer.loop.counts import BatchLoader, Counts, Position, checked_loaders, make_optimizer
+from trainer.loop.counts import Counts, Position, checked_loaders, make_optimizer
 from trainer.loop.ranks import current
 from trainer.loop.recorded import make_runner
 from trainer.loop.runner import Runner
@@ -22,6 +22,10 @@ from trainer.loop.settings import LoopSettings
 from trainer.tasks.loss import LossFunction
 from trainer.tasks.registry import DEFAULT, task_named
 from trainer.tasks.task import Task
+
+if TYPE_CHECKING:
+    from augment.pipeline.loader import Loader
+    from trainer.loop.resizing import StagedLoader
 
 C = TypeVar("C", bound=Callback)
 _START = Position()
@@ -59,8 +63,8 @@ class Learner(Counts):
     def __init__(
         self,
         model: nn.Module,
-        train_loader: BatchLoader,
-        val_loader: BatchLoader | None = None,
+        train_loader: "Loader | StagedLoader",
+        val_loader: "Loader | None" = None,
         settings: LoopSettings | None = None,
         *,
         optimizer: Callable[[nn.Module], Optimizer],

@@ -180,15 +180,11 @@ class Scaler(GradScaler):
 
     Args:
         device: the device of the loss and of the gradients.
-
-    Attributes:
-        skipped: () int64, number of skipped steps.
     """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device.type)
         self._one = torch.ones((), device=device)
-        self.skipped = torch.zeros((), dtype=torch.int64, device=device)
 
     @property
     def factor(self) -> Tensor:
@@ -203,23 +199,20 @@ class Scaler(GradScaler):
 
     def make_step(self, optimizer: Optimizer) -> None:
         """Make the optimizer's step, unless the gradients are not finite; adapt the factor."""
-        before = self.factor
         complete_momentum(optimizer)
         self.step(optimizer)
         self.update()
-        self.skipped += self.factor < before
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as tensors."""
         state = super().state_dict()
         clean = torch.tensor(state["_growth_tracker"], dtype=torch.int32)
-        return {"scale": torch.tensor(state["scale"]), "clean": clean, "skipped": self.skipped.clone()}
+        return {"scale": torch.tensor(state["scale"]), "clean": clean}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, in place: recorded work reads the factor."""
         kept = {"scale": float(state["scale"]), "_growth_tracker": int(state["clean"])}
         super().load_state_dict(super().state_dict() | kept)
-        self.skipped.copy_(state["skipped"])
 
 
 def complete_momentum(optimizer: Optimizer) -> None:

@@ -42,19 +42,13 @@ class DetectorNetwork(nn.Module):
             norm.eval()
         return self
 
-    def forward(self, images: Tensor, targets: Sequence[Mapping[str, Tensor]] | None = None) -> Tensor:
-        """Return losses, (L,), in training; otherwise objects, (N, 100, 6).
-
-        Without targets, training returns features of the backbone, for checks of a batch's size.
-        """
+    def forward(self, images: Tensor, targets: Sequence[Mapping[str, Tensor]] = ()) -> Tensor:
+        """Return losses, (L,), in training; otherwise objects, (N, 100, 6)."""
         pixels = images.float()
         if not self.training:
             found = self.detector(list(pixels))
             rows = [torch.cat([one["boxes"], one["labels"][:, None], one["scores"][:, None]], dim=1) for one in found]
             return torch.stack([pad(row, (0, 0, 0, DETECTIONS - len(row))) for row in rows])
-        if targets is None:
-            features = self.detector.backbone(pixels)
-            return torch.cat([feature.flatten(1) for feature in features.values()], dim=1)
         learned = [{name: target[name] for name in _LEARNED if name in target} for target in targets]
         losses = self.detector(list(pixels), learned)
         return torch.stack([cast(Tensor, loss) for loss in losses.values()])

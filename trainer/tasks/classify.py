@@ -22,15 +22,6 @@ from trainer.tasks.task import S, Task, listed
 # there, and the matrix below, as an image.
 _BESIDE, _PAIRS = 12, 20
 
-# What evaluations report before other metrics, and how they call it; in their JSON both as rows do and in this way.
-_FIRST = {
-    "val_top5": "val_top5",
-    "val_balanced_accuracy": "balanced accuracy",
-    "val_loss": "val_loss",
-    "val_calibration_error": "calibration error",
-}
-
-
 _TOP = 5
 
 
@@ -195,13 +186,12 @@ class Classify(ClassTask[ClassSamples]):
         scores = super().evaluate(values, samples, names)
         low, high = wilson_interval(*self.right_of(samples))
         interval = f"(95% interval {low:.4f} to {high:.4f}, {amount(scores.images, 'image')})"
-        rest = [key for key in dict.fromkeys((*_FIRST, *values)) if key in values and key != "val_accuracy"]
-        named = {name.replace(" ", "_"): values[key] for key, name in _FIRST.items() if key in values}
+        rest = [key for key in values if key != "val_accuracy"]
         return replace(
             scores,
-            values=values | named | {"interval": [low, high]},
+            values=values | {"interval": [low, high]},
             per_class={name: (found["right"], found["of"]) for name, found in scores.per_class.items()},
-            sentence=f"{listed(values, ['val_accuracy'])} {interval}, {listed(values, rest, _FIRST)}",
+            sentence=f"{listed(values, ['val_accuracy'])} {interval}, {listed(values, rest)}",
         )
 
     def right_of(self, samples: ClassSamples) -> tuple[int, int]:

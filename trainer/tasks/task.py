@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from augment.data.dataset import Split
@@ -316,9 +315,9 @@ class Task(Generic[S]):
         return amount(number, self.unit, self.units)
 
 
-def listed(values: MetricsRow, keys: Iterable[str], names: Mapping[str, str] = MappingProxyType({})) -> str:
+def listed(values: MetricsRow, keys: Iterable[str]) -> str:
     """Return some of the values in words, without those that are not known."""
-    return ", ".join(f"{names.get(key, key)} {values[key]:.4f}" for key in keys if values[key] == values[key])
+    return ", ".join(f"{key} {values[key]:.4f}" for key in keys if values[key] == values[key])
 
 
 def _cell(value: float) -> str:

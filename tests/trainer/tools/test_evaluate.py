@@ -34,10 +34,10 @@ def test_scores_of_classes_by_hand():
     assert scores.per_class == {"cat": (50, 50), "dog": (40, 50), "bird": (0, 0)}
     assert [row[3:] for row in scores.table.rows] == [("1.0000", "0.8333"), ("0.8000", "1.0000"), ("", "")]
     assert scores.sentence == (
-        "val_accuracy 0.9000 (95% interval 0.8256 to 0.9448, 100 images), balanced accuracy 0.7500, val_loss 0.5000, "
-        "calibration error 0.1250, val_f1 0.2500"
+        "val_accuracy 0.9000 (95% interval 0.8256 to 0.9448, 100 images), val_loss 0.5000, val_f1 0.2500, "
+        "val_balanced_accuracy 0.7500, val_calibration_error 0.1250"
     )
-    assert {"val_balanced_accuracy", "balanced_accuracy", "calibration_error", "val_auroc"} < scores.values.keys()
+    assert "val_auroc" in scores.values
 
 
 def test_the_table_of_many_classes_shows_the_worst():
