@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 from uuid import uuid4
 
 from PIL import Image
@@ -26,7 +26,7 @@ from trainer.callbacks.plots import BATCH, REPORT
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.steps import ParamScheduler, ending_of
 from trainer.figures.images import worst_images
-from trainer.loop.callback import Callback, Learner, Phase, name_in_config
+from trainer.loop.callback import Callback, Learner, Phase, RunDescription, name_in_config
 from trainer.loop.checkpoint import BEST, BestModel
 
 # Names of what all trackers get besides metrics.
@@ -42,29 +42,21 @@ log = logging.getLogger(__name__)
 Cell = str | float | Image.Image
 
 
-@dataclass(frozen=True)
-class TrackedRun:
-    """What a tracker is told about a run when it starts.
+@dataclass(frozen=True, kw_only=True)
+class TrackedRun(RunDescription):
+    """What a tracker is told about a run when it starts; name and tags are any texts.
 
     Attributes:
         id: an identifier of letters and digits; a resumed run keeps it.
         resumed: whether the tracker already knows the run, from before it was interrupted.
-        name: what people call it: any text.
         named: whether the name was configured, not derived.
-        group: name of the sweep that it is part of; None: of none.
-        tags: any texts.
-        config: the whole configuration as plain values, without secrets.
         folder: the run's folder; None: it has none.
         revision: the git revision of this project; empty: unknown.
     """
 
     id: str
     resumed: bool
-    name: str
     named: bool
-    group: str | None
-    tags: tuple[str, ...]
-    config: Mapping[str, Any]
     folder: Path | None
     revision: str = ""
 
@@ -156,10 +148,13 @@ class Tracker(Callback):
         if not resumed:
             self._id = uuid4().hex
         assert self._id is not None
-        name = run.name or (learner.folder.name if learner.folder else "")
-        named = (run.config.get("run") or {}).get("name") is not None
         tracked = TrackedRun(
-            self._id, resumed, name, named, run.group, run.tags, run.config, learner.folder, _revision(learner.folder)
+            **vars(run) | {"name": run.name or (learner.folder.name if learner.folder else "")},
+            id=self._id,
+            resumed=resumed,
+            named=(run.config.get("run") or {}).get("name") is not None,
+            folder=learner.folder,
+            revision=_revision(learner.folder),
         )
         self._worker, self._started, self._warned = CallQueue(self._give_up), False, False
         recorder = learner.find(Recorder)

@@ -20,7 +20,6 @@ from augment.support.lazy import Tensor, nn
 if TYPE_CHECKING:
     from augment.data.dataset import ImageRef
     from trainer.loop.learner import Learner as Learner
-    from trainer.loop.stages import FitStage
 else:
     Learner = NewType("Learner", object)  # in annotations alone, here and elsewhere
 
@@ -90,7 +89,6 @@ class RunDescription:
     Attributes:
         config: the whole configuration as plain values.
         group: name of the sweep that the run is part of.
-        stages: the stages of progressive resizing; empty: sizes do not change.
         name: what people call the run; empty: it has only the name of its folder.
         tags: its tags.
         val_files: the validation images, in the order of their indices; empty: unknown.
@@ -101,7 +99,6 @@ class RunDescription:
 
     config: Mapping[str, Any] = field(default_factory=dict)
     group: str | None = None
-    stages: "tuple[FitStage, ...]" = ()
     name: str = ""
     tags: tuple[str, ...] = ()
     val_files: "Sequence[ImageRef]" = ()

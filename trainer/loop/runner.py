@@ -166,7 +166,7 @@ def average(model: nn.Module, images: Tensor, tta: str, task: Task[Any]) -> Tens
     if tta == "none":
         return output
     mirrored = task.unmirrored(model(images.flip(3)).float(), model)
-    return task.average([(0.5, output.float()), (0.5, mirrored)])
+    return task.average([output.float(), mirrored])
 
 
 class Scaler(GradScaler):

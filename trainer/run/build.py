@@ -143,7 +143,6 @@ def make_learner(
     given = dataset.train.weights
     weights = torch.tensor(given, dtype=torch.float32, device=device) if given else None
     loss, val_loss = task.make_losses(fit, network, device, weights)
-    stages = fit.full_stages(config.aug.size)
     ranks, identity = current(), loaders.val.identity
     monitor = section_of(config.resolved["callbacks"], "checkpoint").get("monitor", AUTO)
     validation = {"aug.val": identity["plan"], "data": identity["files"], "fit.tta": fit.tta}
@@ -169,7 +168,6 @@ def make_learner(
         run=RunDescription(
             as_written(config.resolved),
             group,
-            stages,
             name,
             config.run.written_tags,
             dataset.val.files,

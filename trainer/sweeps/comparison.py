@@ -49,7 +49,7 @@ class Comparison:
 
     def table(self) -> Table:
         """Return the means and the differences."""
-        keys, cells = {group.metric.key for group in self.rows}, []
+        cells = []
         for group in self.rows:
             difference, p = "baseline" if group is self.baseline else "", ""
             if (found := group.difference) is not None:
@@ -61,10 +61,9 @@ class Comparison:
                 n += f" in {len(replicates.samples)} folds"
             about = "" if bounds is None else f"{text(bounds[0])}..{text(bounds[1])}"
             std = "" if replicates.std is None else text(replicates.std)
-            mean = f"{group.metric.key} " * (len(keys) > 1) + text(group.replicates.mean)
-            cells.append([group.name, n, mean, std, about, difference, p])
+            cells.append([group.name, n, text(replicates.mean), std, about, difference, p])
         head = ["configuration", "n", "mean", "std", "95% interval of the mean", "difference", "p"]
-        return f"last {one_of(keys)}", [head, *cells]
+        return f"last {self.baseline.metric.key}", [head, *cells]
 
     def plain(self) -> dict[str, Any]:
         """Return all of it as plain values."""
@@ -95,14 +94,15 @@ def compare_runs(
     Args:
         runs: the runs.
         baseline: what to compare with: the name of a group or a run, or its folder; None: the first one.
-        key: the score to compare by; None: that of the task.
+        key: the score to compare by, which runs of other tasks may lack; None: see `score_of`.
         detect: the smallest difference worth detecting, in points for scores in [0, 1]; None: .5 points, or 1%
             of the baseline's mean.
 
     Returns:
         The comparison, None if no run counts; and why runs do not count.
     """
-    groups, left = group_runs(runs if key is None else [run.scored_by(key) for run in runs])
+    key = key or score_of(runs)
+    groups, left = group_runs([run.scored_by(key) for run in runs])
     missing = left_out((run.name, reason) for run, reason in left)
     if not groups:
         return None, missing
@@ -122,7 +122,7 @@ def compare_runs(
     for group, one in zip(judged, found, strict=True):
         text = verdict(one, group.replicates, base.replicates, metric, detect)
         rows.append(replace(group, difference=one, verdict=text))
-    rows.sort(key=lambda group: (group.metric.key != metric.key, *rank(group.metric.key, group.replicates.mean)))
+    rows.sort(key=lambda group: rank(key, group.replicates.mean))
     noted = []
     if any(len(group.runs) > len(group.replicates.scores) for group in groups):
         noted.append("Runs that repeat a seed count as one, with their mean.")
@@ -131,9 +131,15 @@ def compare_runs(
     return Comparison(tuple(rows), base, why, detect, (*noted, *filter(None, [missing]))), missing
 
 
-def rank(score: str, value: float) -> tuple[str, float]:
-    """Return the sort key of a score: by kind, the best of each kind first."""
-    return score, value if smaller_is_better(score) else -value
+def score_of(runs: Sequence[RunFolder]) -> str:
+    """Return the score of the task of the first run that finished with one."""
+    own = (run.score for run in runs if run.status == FINISHED and _value(run.last, run.score) is not None)
+    return next(own, task_named(DEFAULT).monitor)
+
+
+def rank(score: str, value: float) -> float:
+    """Return the sort key of a score, the best one first."""
+    return value if smaller_is_better(score) else -value
 
 
 def find_group(groups: Sequence[Group], text: str) -> Group:
@@ -149,15 +155,8 @@ def find_group(groups: Sequence[Group], text: str) -> Group:
     return found[0]
 
 
-def one_of(keys: set[str]) -> str:
-    """Return the score that all rows have; "score" if they differ."""
-    return next(iter(keys)) if len(keys) == 1 else "score"
-
-
 def _refusal(group: Group, baseline: Group) -> str:
     """Return why a group cannot be compared; empty if it can."""
-    if group.metric.key != baseline.metric.key:
-        return f"not compared, as it is scored by {group.metric.key}, and the baseline by {baseline.metric.key}"
     for key in {**group.basis, **baseline.basis}:
         ours, theirs = (one.basis.get(key) or "null" for one in (group, baseline))
         if ours != theirs:
@@ -173,7 +172,8 @@ TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
 def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     """Print the tables of a sweep, and write them into its folder; return whether all jobs finished or were pruned."""
     runs = [run for run in find_runs([folder]) if run.folder.parent == folder]  # not those of a sweep in it
-    jobs, everywhere = sorted(runs, key=_place), set.intersection(*(set(run.overrides) for run in runs)) if runs else ()
+    key, everywhere = score_of(runs), set.intersection(*(set(run.overrides) for run in runs)) if runs else ()
+    jobs = sorted(runs, key=partial(_place, key))
     varied = {run.folder: [override for override in run.overrides if override not in everywhere] for run in runs}
     compared, _ = compare_runs(runs)
     if compared is not None and all(len(group.runs) == 1 for group in compared.rows):
@@ -184,7 +184,7 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
         lines.append("One seed says nothing about chance: to compare, add seed=0,1,2,3,4 to the sweep.")
     lines += _errors(jobs)
     parts: list[Part] = [
-        _job_table(jobs, varied),
+        _job_table(jobs, varied, key),
         *([compared.table()] if compared else []),
         *([lines] if lines else []),
     ]
@@ -196,11 +196,11 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
                     "name": run.folder.name,
                     "overrides": run.overrides,
                     "status": run.status,
-                    "last": _value(run.last, run.score),
-                    "best": _value(run.summary.best, run.score),
+                    "last": _value(run.last, key),
+                    "best": _value(run.summary.best, key),
                     "seconds": run.summary.seconds,
                     "error": run.summary.error,
-                    "score": run.score,
+                    "score": key,
                 }
                 for run in jobs
             ]
@@ -213,10 +213,10 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     return all(run.status in (FINISHED, PRUNED) for run in runs)
 
 
-def _place(run: RunFolder) -> tuple[bool, str, float]:
+def _place(key: str, run: RunFolder) -> tuple[bool, float]:
     """Return the sort key of a job: the best score of the last epoch first, those without a score last."""
-    value = _value(run.last, run.score)
-    return value is None, *rank(run.score, value or 0.0)
+    value = _value(run.last, key)
+    return value is None, rank(key, value or 0.0)
 
 
 def _value(row: Mapping[str, float], key: str) -> float | None:
@@ -224,17 +224,13 @@ def _value(row: Mapping[str, float], key: str) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def _job_table(jobs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]]) -> Table:
-    shown = one_of(
-        {run.score for run in jobs if _value(run.last, run.score) is not None} or {task_named(DEFAULT).monitor}
-    )
-    rows = [["job", "what it varies", "last", "best", "seconds", "status"]]
+def _job_table(jobs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]], key: str) -> Table:
+    rows, metric = [["job", "what it varies", "last", "best", "seconds", "status"]], Metric(key, within=range_of(key))
     for run in jobs:
-        which, metric = f"{run.score} " if shown == "score" else "", Metric(run.score, within=range_of(run.score))
-        values = (_value(row, run.score) for row in (run.last, run.summary.best))
-        scores = ("" if value is None else which + score(metric, value) for value in values)
+        values = (_value(row, key) for row in (run.last, run.summary.best))
+        scores = ("" if value is None else score(metric, value) for value in values)
         rows.append([run.folder.name, " ".join(varied[run.folder]), *scores, f"{run.summary.seconds:.0f}", run.status])
-    return f"{amount(len(jobs), 'job')} by {shown} of the last epoch, the best first", rows
+    return f"{amount(len(jobs), 'job')} by {key} of the last epoch, the best first", rows
 
 
 def _errors(runs: Sequence[RunFolder]) -> list[str]:

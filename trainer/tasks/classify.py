@@ -121,10 +121,10 @@ class ClassTask(Task[S]):
     unit, units = "class", "classes"
     figure_file = "confusion.png"
 
-    def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
+    def average(self, views: Sequence[Tensor]) -> Tensor:
         """Return the logarithms of the mean probabilities."""
-        looks = [math.log(weight) + F.log_softmax(output, dim=1) for weight, output in views]
-        return torch.stack(looks).logsumexp(dim=0)
+        logs = [F.log_softmax(output, dim=1) - math.log(len(views)) for output in views]
+        return torch.stack(logs).logsumexp(dim=0)
 
     def activate(self, outputs: Tensor) -> Tensor:
         """Return probabilities."""

@@ -1,6 +1,6 @@
 """Detection: any number of objects in each image, a box and a class each.
 
-Metrics are COCO's average precision, by torchmetrics and one of two packages that compute it. Outputs are the objects
+Metrics are COCO's average precision, by torchmetrics and faster-coco-eval. Outputs are the objects
 found in each image, (N, D, 6): left, top, right, bottom, label and score. Targets are the true ones, (N, K, 6): left,
 top, right, bottom, label, and 1 for those that do not count, crowds and difficult ones. A row of NaN, or with a score
 that is not above 0, is no object.
@@ -13,13 +13,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from augment.data.targets.boxes import BOXES
-from augment.support.errors import UserError
+from augment.support.errors import import_extra
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import percent
 from trainer.tasks.display import BarChart, Block, Finding, FoundObject, WrongSample
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
 
 # The lowest score of objects that people look at, and the least IoU of a box that is right.
 SHOWN, _RIGHT = 0.5, 0.5
-
-
-# Packages that match boxes as COCO does, and what torchmetrics calls them.
-BACKENDS = ("faster_coco_eval", "pycocotools")
 
 
 @metric("detect", name="map", title="mAP", within=SHARE, whole=True)
@@ -57,20 +52,6 @@ def map_at_75(outputs: Tensor, targets: Tensor) -> float:
     return float(average_precisions(outputs, targets)[0][5].mean())
 
 
-def require_backend() -> str:
-    """Return the name of the package that matches boxes.
-
-    Raises:
-        UserError: there is none.
-    """
-    found = next((name for name in BACKENDS if find_spec(name)), None)
-    if found is None:
-        raise UserError(
-            "val_map needs the package faster-coco-eval or pycocotools: pip install 'dali-trainer[detect]'."
-        )
-    return found
-
-
 @lru_cache(maxsize=1)  # three metrics ask for those of the same pass
 def average_precisions(outputs: Tensor, targets: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     """Return the average precisions of a pass, as COCO's own code computes them, for the classes that have objects.
@@ -89,7 +70,7 @@ def average_precisions(outputs: Tensor, targets: Tensor) -> tuple[Tensor, tuple[
         iou_thresholds=np.linspace(0.5, 0.95, 10).tolist(),
         rec_thresholds=np.linspace(0, 1, 101).tolist(),
         extended_summary=True,
-        backend=require_backend(),
+        backend="faster_coco_eval",
         sync_on_compute=False,
     )
     metric.warn_on_many_detections = False  # more than 100 are cut, as said
@@ -125,7 +106,7 @@ class Detect(PlacedTask):
 
     def require(self) -> None:
         """Check that average precisions can be computed."""
-        require_backend()
+        import_extra("val_map", "faster-coco-eval", "detect")
 
     def make_losses(
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None

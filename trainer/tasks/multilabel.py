@@ -92,10 +92,10 @@ class Multilabel(Task[OutputSamples]):
     threshold = 0.5
     figure_file = "labels.png"
 
-    def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
+    def average(self, views: Sequence[Tensor]) -> Tensor:
         """Return the logits of the mean probabilities, from logarithms alone, so that none is rounded to 0 or 1."""
         yes, no = (
-            torch.stack([math.log(weight) + F.logsigmoid(sign * logit) for weight, logit in views]).logsumexp(dim=0)
+            torch.stack([F.logsigmoid(sign * logit) - math.log(len(views)) for logit in views]).logsumexp(dim=0)
             for sign in (1, -1)
         )
         return yes - no

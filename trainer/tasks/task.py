@@ -127,9 +127,9 @@ class Task(Generic[S]):
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
         """Adapt a network to a saved state as `prepare` did, before the state is loaded."""
 
-    def average(self, views: Sequence[tuple[float, Tensor]]) -> Tensor:
-        """Return the average of outputs for several views of the same images, (N, ...) float32, with their weights."""
-        return torch.stack([weight * output for weight, output in views]).sum(dim=0)
+    def average(self, views: Sequence[Tensor]) -> Tensor:
+        """Return the average of outputs for several views of the same images, (N, ...) float32."""
+        return torch.stack([*views]).mean(dim=0)
 
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
         """Return the outputs for mirror images as they are for the images."""

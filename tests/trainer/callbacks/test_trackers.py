@@ -77,7 +77,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracked]:
             (folder / group / "environment.json").write_text('{"git": {"revision": "0123abc"}}')
             chosen = (Wandb(checkpoint=True), Tensorboard(), Mlflow(checkpoint=True))
             callbacks = (Recorder(interval=0), ParamScheduler({"lr": lin(0.1, 0.0)}), Checkpoint(), Plots(), *chosen)
-            run = RunDescription(config, "sweep", (), name, TAGS, files)
+            run = RunDescription(config, "sweep", name, TAGS, files)
             return make_learner(*callbacks, epochs=epochs, folder=folder / group, run=run)
 
         with redirect_stdout(StringIO()) as printed, redirect_stderr(printed):
@@ -225,5 +225,5 @@ def test_mlflow_has_the_run(tracked: Tracked) -> None:
     assert {a.path for a in client.list_artifacts(run.info.run_id)} >= {"batch.png", "confusion.png", "model"}
     mlflow = tracked.second.find(Mlflow)
     assert mlflow._id is not None
-    again = trackers.TrackedRun(mlflow._id, True, "", False, None, (), {}, None)
+    again = trackers.TrackedRun(id=mlflow._id, resumed=True, named=False, folder=None)
     assert mlflow.start(again) == EPOCHS[-1] + 1

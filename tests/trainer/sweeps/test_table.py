@@ -166,18 +166,14 @@ def test_of_losses_the_smallest_is_the_best(tmp_path: Path) -> None:
     assert printed(tmp_path)[0][0] == "3 jobs by val_loss of the last epoch, the best first"
 
 
-def test_jobs_of_several_tasks_are_not_compared(tmp_path: Path) -> None:
+def test_jobs_of_another_task_than_the_first_are_left_out(tmp_path: Path) -> None:
     for name, key, value in (("0", "val_map", 0.9), ("1", "val_accuracy", 0.2), ("2", "val_map", 0.8)):
         row = {"epoch": 1, key: value}
         write_job(tmp_path, name, [f"++data={key}", f"++seed={name}"], best=row, last=row)
     lines, _ = printed(tmp_path)
-    assert lines[0] == "3 jobs by score of the last epoch, the best first"
-    assert [line.split(" | ")[2] for line in lines[2:5]] == ["val_accuracy 0.2000", "val_map 0.9000", "val_map 0.8000"]
-    assert lines[-7] == "last score"
-    assert lines[-5].startswith("data=val_map | 2 | val_map 0.8500 | ")
-    assert lines[-2].startswith("data=val_accuracy: not compared, as it is scored by val_accuracy, and the baseline")
-    groups = json.loads((tmp_path / "sweep.json").read_text())["comparison"]["groups"]
-    assert [group["score"] for group in groups] == ["val_map", "val_accuracy"]
+    assert lines[0] == "3 jobs by val_map of the last epoch, the best first"
+    assert [line.split(" | ")[2] for line in lines[2:5]] == ["0.9000", "0.8000", "|"]
+    assert "Left out: without val_map in the last epoch (1)." in lines
 
 
 def test_what_a_search_chose_by_is_in_no_mean_and_no_verdict(tmp_path: Path) -> None:
