@@ -23,7 +23,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     description = "Export the best model of a run as ONNX, and compare it with PyTorch on its validation data."
     parser = Parser("trainer export", description, _EXAMPLES, arguments="RUN [DIR] [key=value ...]")
-    parser.add_argument("--to", type=one_of("onnx"), metavar="onnx", help="what to write (default: onnx)")
     parser.add_argument("--preprocessing", type=one_of(*PLACES), default="inside", metavar="|".join(PLACES),
                         help="whether the model contains its preprocessing (default: inside)")  # fmt: skip
     parser.add_argument("--out", type=output, metavar="DIR", help="folder to write to (default: RUN/export-onnx)")

@@ -260,7 +260,6 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     inside = options.preprocessing == "inside"
     runner = export(trained, folder, inside=inside)
     facts = {
-        "to": "onnx",
         "preprocessing": options.preprocessing,
         "classes": trained.classes,
         "versions": {name: installed_version(name) for name in _PACKAGES},
