@@ -1,4 +1,4 @@
-"""Complete command lines in bash, zsh and fish: tools, flags, keys, groups, ops and values.
+"""Complete command lines in bash, zsh and fish: tools, keys, groups, ops and values.
 
 Shells run this file by itself, without the package and what it imports, so that it answers at once. What the
 declarations name is in a cache, which is written again when a module has changed; files of conf/ are listed each time.
@@ -72,12 +72,10 @@ def complete(line: str) -> list[str]:
         names: Iterable[str] = ops
     elif "--help" in before:
         names = [*known["topics"], *tools, *ops, *(key for key in known["keys"] if "." in key)]
-    elif word.startswith("-"):
-        names = tools[tool]
     elif "=" in word:
         return list(_values(word, before, known["keys"]))
-    elif tool and not word:
-        return []  # many take files
+    elif (tool and not word) or word.startswith("-"):
+        return []  # many tools take files, and list their flags themselves
     elif found[1] == "augment" and not before:
         names = tools
     elif word.startswith("+"):
@@ -143,17 +141,14 @@ def _cached() -> Any:
 
 
 def declared() -> None:
-    """Print what the declarations name as a line of JSON: keys with their values, flags of tools, topics of help."""
-    from contextlib import redirect_stdout, suppress
-    from io import StringIO
-
+    """Print what the declarations name as a line of JSON: keys with their values, tools, topics of help."""
     from augment.cli.conf import config_files
     from augment.cli.tools import find_tools
     from augment.data.sources import SOURCES
     from augment.params import CacheSize, Choice, Flag, Param
     from augment.recipe.op import OPS
     from augment.recipe.steps import SPLITS
-    from trainer.cli.help import overview, sections, topics
+    from trainer.cli.help import sections, topics
     from trainer.loop.callback import known_callbacks
     from trainer.models.registry import MODELS
     from trainer.tasks.loss import LOSSES
@@ -171,14 +166,7 @@ def declared() -> None:
     keys |= {f"callbacks.{name}": ["null", "{}"] for name in known_callbacks()}
     for split in SPLITS:
         keys |= {f"aug.{split}.{op.name}.{name}": values(p) for op in OPS.values() for name, p in op.params.items()}
-    pages = {"trainer": {"": overview()}, "augment": {"": "--help --version"}}
-    for package, texts in pages.items():
-        for name, tool in find_tools(package).items():
-            with redirect_stdout(StringIO()) as printed, suppress(SystemExit):
-                tool.run(["--help"])
-            texts[name] = printed.getvalue()
-    flag = re.compile(r"(?<![\w-])--[a-z][\w-]*")
-    tools = {package: {n: sorted({*flag.findall(t)}) for n, t in texts.items()} for package, texts in pages.items()}
+    tools = {package: [*find_tools(package)] for package in ("trainer", "augment")}
     keys = {key: list(dict.fromkeys(names)) for key, names in keys.items()}
     sys.stdout.write("\n" + json.dumps({"keys": keys, "tools": tools, "topics": [*topics()]}))
 

@@ -39,7 +39,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (f"{TRAIN} callbacks.ema=n", ["callbacks.ema=null"]),
         (f"{TRAIN} +au", ["+aug="]),
         (f"{TRAIN} eva", ["evaluate"]),
-        (f"{TRAIN} evaluate --tt", ["--tta"]),
+        (f"{TRAIN} evaluate --tt", []),
         (f"{TRAIN} --help fi", ["fit", "fit.", "find_lr"]),
         ("python -m augment preview --op cutm", ["cutmix"]),
         ("python -m augment ops cutm", ["cutmix"]),

@@ -29,7 +29,7 @@ from augment.pipeline.serving.torch_crops import Crop
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError, first_line, missing_package
-from augment.support.files import installed_version, write_atomically, write_json
+from augment.support.files import write_atomically, write_json
 from augment.support.reading import check_folder
 from augment.support.text import amount, list_some, plural
 from trainer.callbacks.recorder import Recorder
@@ -171,7 +171,6 @@ def _quiet() -> Iterator[None]:
 
 
 _FILE = "model.onnx"
-_PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "pillow", "numpy")
 
 
 def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
@@ -230,7 +229,7 @@ def _runner(model: bytes, prepare: Callable[[Image.Image], NDArray[Any]]) -> Run
     return run
 
 
-def _report(check: Check, trained: Trained, facts: Mapping[str, object], folder: Path) -> None:
+def _report(check: Check, trained: Trained, folder: Path) -> None:
     """Print the comparison and write it as export.json."""
     console = table_console()
     table = Table("", "PyTorch", "the export")
@@ -246,7 +245,7 @@ def _report(check: Check, trained: Trained, facts: Mapping[str, object], folder:
         lines.append("all have the same top class")
     console.print("; ".join(lines), highlight=False, soft_wrap=True)
     with writing(f"--out {folder}"):
-        write_json(folder / "export.json", {**facts, **vars(check)})
+        write_json(folder / "export.json", vars(check))
 
 
 def export_run(options: Namespace, run: Path, images: Path | None, overrides: Sequence[str]) -> None:
@@ -259,11 +258,6 @@ def export_run(options: Namespace, run: Path, images: Path | None, overrides: Se
     folder = options.out or run / "export-onnx"
     inside = options.preprocessing == "inside"
     runner = export(trained, folder, inside=inside)
-    facts = {
-        "preprocessing": options.preprocessing,
-        "classes": trained.classes,
-        "versions": {name: installed_version(name) for name in _PACKAGES},
-    }
     if split is not None:
-        _report(compare(trained, split, runner), trained, facts, folder)
+        _report(compare(trained, split, runner), trained, folder)
     sys.stdout.write(f"{folder}\n")
