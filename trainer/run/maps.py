@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ class MapWriter(Callback):
 
     def after_batch(self, learner: Learner) -> None:
         """Write those of the batch."""
-        plan = cast(Loader, learner.train_loader).plan
+        plan = learner.train_loader.plan
         for number, image in _overlays(learner.model, learner.batch, learner.output.argmax(dim=1), plan):
             content = BytesIO()
             image.save(content, "PNG")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
 from rich.console import Console
@@ -132,9 +133,9 @@ def compare_runs(
 
 
 def score_of(runs: Sequence[RunFolder]) -> str:
-    """Return the score of the task of the first run that finished with one."""
-    own = (run.score for run in runs if run.status == FINISHED and _value(run.last, run.score) is not None)
-    return next(own, task_named(DEFAULT).monitor)
+    """Return the score of most runs that finished, by their tasks."""
+    own = [run.score for run in runs if run.status == FINISHED and _value(run.last, run.score) is not None]
+    return mode(own or [task_named(DEFAULT).monitor])
 
 
 def rank(score: str, value: float) -> float:

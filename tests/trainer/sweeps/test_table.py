@@ -166,7 +166,7 @@ def test_of_losses_the_smallest_is_the_best(tmp_path: Path) -> None:
     assert printed(tmp_path)[0][0] == "3 jobs by val_loss of the last epoch, the best first"
 
 
-def test_jobs_of_another_task_than_the_first_are_left_out(tmp_path: Path) -> None:
+def test_jobs_of_another_task_than_most_are_left_out(tmp_path: Path) -> None:
     for name, key, value in (("0", "val_map", 0.9), ("1", "val_accuracy", 0.2), ("2", "val_map", 0.8)):
         row = {"epoch": 1, key: value}
         write_job(tmp_path, name, [f"++data={key}", f"++seed={name}"], best=row, last=row)
