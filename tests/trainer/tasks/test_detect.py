@@ -261,7 +261,7 @@ def test_a_batch_without_any_box_is_learned_and_scored() -> None:
 def test_frozen_norms_keep_their_statistics() -> None:
     network = parse_model({"kind": "detector", "freeze_norms": True}).build(4, (64, 64)).train()
     norms = {name: value.clone() for name, value in network.state_dict().items() if "running_mean" in name}
-    network(torch.randn(2, 3, 64, 64))
+    network.detector.backbone(torch.randn(2, 3, 64, 64))
     assert norms
     assert all(torch.equal(network.state_dict()[name], value) for name, value in norms.items())
 
