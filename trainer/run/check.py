@@ -18,6 +18,7 @@ from trainer.loop.checkpoint import LAST, FitState, differing, load
 from trainer.loop.ranks import current
 from trainer.models.registry import MODELS, check_model
 from trainer.optim.optimizers import make_optimizer
+from trainer.optim.settings import OptimizerSettings
 from trainer.run.build import make_train_loader
 from trainer.run.config import Config, load_config
 from trainer.run.folder import FINISHED
@@ -95,8 +96,7 @@ def check_resume(config: Config) -> None:
     """Check, before anything is written, that the run named by `fit.resume` can be resumed.
 
     Raises:
-        UserError: it has no checkpoint, has finished, or had a different plan, model, loss, optimizer or set of
-            parameter groups.
+        UserError: it has no checkpoint, has finished, or had a different plan, model, loss or optimizer.
     """
     if config.fit.resume is None:
         return
@@ -131,15 +131,9 @@ def check_resume(config: Config) -> None:
         raise UserError(
             f"fit.resume={run}: its model had other weights ({name}). Allowed: the model and the classes of that run."
         )
-    _check_same(config.fit, saved, "fit", ["optimizer"])
-    groups = make_optimizer(config.fit, network).param_groups
-    with contents(run / LAST):
-        sizes = [len(g["params"]) for g in state.optimizer["param_groups"]]
-    if [len(g["params"]) for g in groups] != sizes:
-        raise UserError(
-            f"fit.resume={run}: its optimizer had other groups of parameters. Allowed: weight_decay, decay_norms and "
-            "layer_decay of that run."
-        )
+    # The state of the optimizer holds its settings; schedules alone replace them.
+    kept = [name for name in settings(OptimizerSettings) if name not in ("lr", *config.fit.schedules())]
+    _check_same(config.fit, saved, "fit", kept)
 
 
 def _check_same(section: object, saved: Mapping[str, Any], key: str, names: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
+from typing import Any
 
 from augment.support.nested import grouped, leaves, section_of
 from augment.support.text import list_some
@@ -14,6 +15,7 @@ from trainer.run.run_folder import RunFolder
 from trainer.sweeps.verdict import Difference, Metric, Replicates, resolution_of
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
+from trainer.tasks.task import Task
 
 # Settings that repeat an experiment.
 REPEATED = SEED, FOLD = "seed", "data.fold"
@@ -99,11 +101,15 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
     is_cut = section.get("folds") or section.get("val_fraction")  # val from train
     unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
     basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
-    plain = key != "train_loss" and task_of([runs[0].last, runs[0].summary.best]).loss_type is not NamedLoss
-    losses = OF_LOSSES if key.endswith("_loss") and not plain else ()
-    for other in ("fit.limit_batches", *losses):
+    for other in ("fit.limit_batches", *of_loss(key, task_of([runs[0].last, runs[0].summary.best]))):
         basis[other] = value_of(runs[0], other)
     return Group(name, Replicates(scores), metric, tuple(runs), basis)
+
+
+def of_loss(key: str, task: Task[Any]) -> tuple[str, ...]:
+    """Return the settings by which a score is another one, as it is a loss of another kind."""
+    plain = key != "train_loss" and task.loss_type is not NamedLoss
+    return OF_LOSSES if key.endswith("_loss") and not plain else ()
 
 
 def same_configuration(runs: Sequence[RunFolder]) -> list[list[RunFolder]]:

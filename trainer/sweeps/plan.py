@@ -24,7 +24,7 @@ from trainer.run.config import Config
 from trainer.run.identity import identity, refuse_removed
 from trainer.run.jobs import check_jobs
 from trainer.run.sweeping import SearchSettings
-from trainer.sweeps.groups import REPEATED, flat
+from trainer.sweeps.groups import REPEATED, flat, of_loss
 from trainer.sweeps.study import Search
 from trainer.tasks.metric import PACE, columns_of
 from trainer.tasks.registry import task_named
@@ -187,6 +187,9 @@ class Plan(Search):
             requested = [one.name for one in task.measured(base.dataset.classes, None) if metric in one.names]
             hint = f" Allowed: with fit.metrics=[{requested[0]}]." if requested else suggest(metric, measured)
             raise UserError(f"{_METRICS}: {metric} is not measured.{hint}")
+        if (losses := of_loss(metric, task)) and (key := next((d.key for d in space if d.key.startswith(losses)), "")):
+            allowed = f"{_METRICS}=[val_{task.score}] or the like"
+            raise UserError(f"{key}: not searched by {metric}, which is another loss for each. Allowed: {allowed}.")
         for one in space if check else ():
             check_jobs([[*fixed, one.override(value)] for value in one.samples], config_name=config_name)
         return cls(settings, folder, metric, base.fit.epochs, tuple(space), tuple(fixed), base, config_name)

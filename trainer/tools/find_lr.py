@@ -21,6 +21,7 @@ from augment.support.lazy import torch
 from augment.support.secrets import as_written
 from augment.support.text import amount
 from trainer.callbacks.progress import PassBar
+from trainer.callbacks.steps import GradClip
 from trainer.loop.callback import Callback, CancelFit, CancelValidate, Learner, Phase
 from trainer.optim.settings import exp
 from trainer.run.config import Config, new_folder, parse_config
@@ -42,7 +43,7 @@ _EXAMPLES = """\
   python -m trainer find_lr fit.optimizer=adamw --from 1e-7 --to 1 --steps 200 --out lr.png
 
 Overrides are those of python -m trainer. The suggestion holds for the model, data, optimizer, aug.size and batch size
-given here; stages are ignored. No weights are kept."""
+given here; of callbacks, only grad_clip applies, and stages are ignored. No weights are kept."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,9 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
     # As many epochs as could be needed: the finder ends the fit. Stages are ignored, as sizes change the best rate.
     config = replace(config, fit=replace(config.fit, epochs=steps, stages=()))
     finder, progress = LRFinder(start, end, steps), PassBar("learning rates", steps * config.fit.accumulate)
+    clips = [callback for make in config.callbacks if isinstance(callback := make(), GradClip)]
     with session(config), explained(config), progress as bar:
-        make_learner(config, make_loaders(config), callbacks=(finder, bar)).fit()
+        make_learner(config, make_loaders(config), callbacks=(finder, bar, *clips)).fit()
     return finder.curve()
 
 

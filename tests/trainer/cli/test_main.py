@@ -67,7 +67,7 @@ def finished(tmp_path_factory):
         (["data.fraction=0.5"], "error: data.fraction: 0.5, but the run to resume had 1. Allowed: the same."),
         (["data.balance=weights"], "error: data.balance: weights, but the run to resume had none."),
         (["data.folds=2", "data.fold=1"], "error: data.folds: 2, but the run to resume had null."),
-        (["fit.layer_decay=0.5"], "its optimizer had other groups of parameters. Allowed: weight_decay,"),
+        (["fit.lr=1", "fit.weight_decay=0.5"], "error: fit.weight_decay: 0.5, but the run to resume had 0.0005."),
     ],
 )
 def test_a_run_is_resumed_only_as_it_was_and_if_epochs_are_left(finished, arguments, message, monkeypatch, capsys):

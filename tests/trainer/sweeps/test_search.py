@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from jobs import FakeRuns, runs
 from optuna.trial import TrialState
+from PIL import Image
 from rich.console import Console
 
 from augment.support.errors import UserError
@@ -162,10 +163,17 @@ def test_failed_impossible_and_pruned_trials_count_but_have_no_score(runs: FakeR
 
 def test_an_interval_of_whole_numbers(tmp_path: Path) -> None:
     """Its ends are allowed, but no value in between."""
-    sweeper = {"kind": "optuna", "n_trials": 4}
     with pytest.raises(UserError, match=r"^fit\.epochs: 1\.\d+ is not .* Allowed: a whole number"):
-        Plan.of(sweeper, FIXED, ["++fit.epochs=interval(1,3)"], tmp_path, "config")
-    Plan.of(sweeper, FIXED, ["++fit.epochs=int(interval(1,3))"], tmp_path, "config")
+        Plan.of(SWEEPER, FIXED, ["++fit.epochs=interval(1,3)"], tmp_path, "config")
+    Plan.of(SWEEPER, FIXED, ["++fit.epochs=int(interval(1,3))"], tmp_path, "config")
+
+
+def test_losses_of_other_kinds_are_not_searched_by(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    (file := tmp_path / "ages.csv").write_text("image,age\n" + "a.png,1.5\n" * 9)
+    fixed = ["data=filelist", f"++data.train={file}", f"++data.val={file}", "++data.targets=[age]"]
+    with pytest.raises(UserError, match=r"^fit\.loss: not searched by val_loss, .*\.metrics=\[val_mae\]"):
+        Plan.of(SWEEPER, fixed, ["++fit.loss=huber,mse"], tmp_path, "config", check=False)
 
 
 def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: Path) -> None:
