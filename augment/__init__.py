@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from augment.pipeline.batch import Batch
     from augment.pipeline.loader import Loader
     from augment.pipeline.transform import Transform
-    from augment.recipe.op import batch, color, crop, geometry, local, numpy_op, policy, torch_op
+    from augment.recipe.op import batch, color, crop, geometry, local, numpy_op, policy, remap, torch_op
     from augment.recipe.steps import SplitName
     from augment.support.errors import UserError
 
@@ -70,6 +70,7 @@ __all__ = [
     "make_loader",
     "numpy_op",
     "policy",
+    "remap",
     "setting",
     "source",
     "torch_op",
@@ -97,7 +98,7 @@ _MODULES = {
     "augment.pipeline.batch": "Batch",
     "augment.pipeline.loader": "Loader",
     "augment.pipeline.transform": "Transform",
-    "augment.recipe.op": "batch color crop geometry local numpy_op policy torch_op",
+    "augment.recipe.op": "batch color crop geometry local numpy_op policy remap torch_op",
     "augment.support.errors": "UserError",
 }
 

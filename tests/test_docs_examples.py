@@ -104,6 +104,8 @@ def test_an_op_of_your_own() -> None:
     assert matrix.shape == (3, 3, 4)
     # A quarter of (100, 0, 0) turns into its gray, 29.9.
     np.testing.assert_allclose(matrix[0] @ [100, 0, 0, 1], [82.475, 7.475, 7.475])
+    warps = build_plan(parse_aug({"plugins": ["my_warps"], "val": {"rotate": {}, "polar": {}, "translate": {}}}), "val")
+    assert [stage.kind for stage in warps.stages] == ["remap"]
 
 
 @pytest.mark.usefixtures("modules")

@@ -1,6 +1,7 @@
 """Feed what the sampler draws to DALI's external_source, batch by batch."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -99,6 +100,8 @@ def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutra
 
     `draws` are those of `Sampler.draw`, `size` is that of the images; for `neutral` see `Feed`.
     """
+    if stage.kind == "remap":
+        return _warped(stage, draws, size, masks=not neutral)
     if stage.kind in ("geometry", "color"):
         fed = chain(stage.links(draws, size)) if stage.chained else matrices(stage, stage.matrix(draws, size), size)
         # The identity changes nothing, but on the CPU each warp and each color costs its time.
@@ -117,18 +120,57 @@ def matrices(stage: Stage, matrix: NDArray[np.float64], size: Size) -> dict[str,
 
     A warp asks, for each pixel of the result, where it comes from, in pixels from the center of the top left one.
     """
-    if stage.kind == "geometry":
-        there, back = about_middle(size)
-        # The identity stays the identity: a skipped sample is not resampled.
-        rows = np.flatnonzero((matrix != np.eye(3)).any(axis=(1, 2)))
-        total = np.tile(np.eye(3, dtype=np.float32), (len(matrix), 1, 1))
-        with np.errstate(all="ignore"):
-            total[rows] = there @ _inverse(matrix[rows]) @ back
-        if not np.isfinite(total).all():  # DALI would hang
-            names = ", ".join(step.key for step in stage.steps)
-            raise UserError(f"aug: {names}: a matrix has no inverse. Allowed: geometry that maps no area to a line.")
-        return {"matrix": total}
-    return color_values(matrix)
+    return {"matrix": compact(_back(stage, matrix, size))} if stage.kind == "geometry" else color_values(matrix)
+
+
+def _back(stage: Stage, matrix: NDArray[np.float64], size: Size) -> NDArray[np.float64]:
+    """Return the inverses of a stage's matrices, (N, 3, 3), in pixels from the center of the top left one."""
+    there, back = about_middle(size)
+    # The identity stays the identity: a skipped sample is not resampled.
+    rows = np.flatnonzero((matrix != np.eye(3)).any(axis=(1, 2)))
+    total = np.tile(np.eye(3), (len(matrix), 1, 1))
+    with np.errstate(all="ignore"):
+        total[rows] = there @ _inverse(matrix[rows]) @ back
+    if not np.isfinite(compact(total)).all():  # DALI would hang
+        names = ", ".join(step.key for step in stage.steps)
+        raise UserError(f"aug: {names}: a matrix has no inverse. Allowed: geometry that maps no area to a line.")
+    return total
+
+
+def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, Values]:
+    """Return what the parts of a remap stage take, see `augment.pipeline.remap`.
+
+    These are `chain`, (N, parts, 3, 3): the inverse of a matrix in pixels from the middle, or zeros where a remap
+    applies to a sample and the identity where not; and the values of each remap by name and number of the part.
+    """
+    values: dict[str, Values] = {"chain": np.empty((len(stage.remapped(draws)), len(stage.parts), 3, 3))}
+    for number, steps in enumerate(stage.parts):
+        own = replace(stage, positions=tuple((step,) for step in steps))
+        if steps[0].op.kind == "remap":
+            values["chain"][:, number] = np.where(own.applied(draws)[:, None, None], 0, np.eye(3))
+            found = own.values(draws, size, neutral=own.is_gated)
+            values |= {f"{name} {number}": value for name, value in found.items()}
+        else:
+            values["chain"][:, number] = _back(own, own.matrix(draws, size), Size(1, 1))  # whose middle is its center
+    return values
+
+
+def _warped(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks: bool) -> dict[str, Values]:
+    """Return what a remap stage is fed, with what a warp takes of the samples to which only its matrices apply.
+
+    So these have the pixels that they would have without the remaps.
+    """
+    fed = {name: compact(value) for name, value in remap_values(stage, draws, size).items()}
+    if any(len(steps) == 1 and steps[0].p == 1 and steps[0].op.kind == "remap" for steps in stage.positions):
+        return fed
+    remapped = stage.remapped(draws)
+    if len(stage.parts) > 1:
+        matrix = np.where(remapped[:, None, None], np.eye(3), stage.matrix(draws, size))
+        fed["warp matrix"] = compact(_back(stage, matrix, size))
+        fed["chain"][~remapped] = np.eye(3)
+        if masks:
+            fed["warp applied"] = np.logical_and(stage.applied(draws), ~remapped)
+    return fed | {"applied": remapped} if masks else fed
 
 
 def about_middle(size: Size) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

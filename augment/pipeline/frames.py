@@ -5,7 +5,7 @@
 A frame maps (x, y, 1) of the image as it is stored, before its EXIF block turns it, to (x, y, w) of the output, which
 after a perspective is yet to be divided by w. Pixel centers are at integers: an image's edges lie at -0.5 and at its
 width - 0.5.
-What moves pixels by other means than a matrix, as elastic does, is not in it; `op.moves` names these ops.
+What moves pixels by other means than a matrix, as remaps do, is not in it; `op.moves` names these ops.
 """
 
 from collections.abc import Sequence

@@ -5,22 +5,22 @@ Back, each output pixel is traced through the same stages in reverse, with the b
 that it shows: a mask is looked up once, however many stages there are, and is never interpolated.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import grid_sample
 
 from augment.data.targets.parts import Parts
 from augment.params import Size
-from augment.pipeline.feed import Ahead, about_middle
+from augment.pipeline.feed import Ahead, about_middle, remap_values
 from augment.pipeline.frames import resizes, turns
-from augment.recipe.kinds import Array, LocalOp
+from augment.pipeline.remap import apply, found, trace
+from augment.recipe.kinds import Array
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws, Stage
@@ -43,37 +43,37 @@ class _Matrix:
 
     def of(self, rows: _Rows) -> "_Matrix":
         """Return the stage for some samples."""
-        return _Matrix(self.matrix[rows], self.border, self.moved[rows])
+        return replace(self, matrix=self.matrix[rows], moved=self.moved[rows])
+
+    def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
+        """Return where points, (M, 2), of the images of `owners` are after the stage."""
+        return apply(self.matrix[owners], points)
 
 
 @dataclass(frozen=True)
-class _Field:
-    """A local stage that moves pixels: how far from each output pixel the one is that it shows, (N, H, W, 2).
+class _Remap(_Matrix):
+    """A remap stage, whose matrices alone are `matrix`; with `values` its parts trace pixels back, see `remap`."""
 
-    Of what is drawn, (N, ...) by name, it is made on the device that asks: masks are traced where the images are, boxes
-    and points on the CPU.
-    """
-
-    displacement: Callable[..., Tensor]  # takes what is drawn
+    stage: Stage
+    size: Size
     values: Mapping[str, NDArray[Any]]
-    moved: NDArray[np.bool_]
-    border: str = "reflect_101"
 
-    def of(self, rows: _Rows) -> "_Field":
+    def of(self, rows: _Rows) -> "_Remap":
         """Return the stage for some samples."""
-        return _Field(self.displacement, {n: value[rows] for n, value in self.values.items()}, self.moved[rows])
+        values = {name: value[rows] for name, value in self.values.items()}
+        return replace(self, matrix=self.matrix[rows], moved=self.moved[rows], values=values)
 
-    @cached_property
-    def _made(self) -> dict[torch.device, Tensor]:
-        return {}
+    def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
+        """Return the output pixels that show points, (M, 2), of the images of `owners`; NaN where none does."""
+        middle = (np.array(self.size)[::-1] - 1) / 2
+        moved = found(self.stage, self.size, self.values, points - middle, owners) + middle
+        return np.where(self.moved[owners, None], moved, points)
 
-    def shift(self, device: torch.device) -> Tensor:
-        """Return the field on a device."""
-        if device not in self._made:
-            drawn = to_device({**self.values, "": self.moved[:, None, None, None]}, device)
-            moved = drawn.pop("")
-            self._made[device] = self.displacement(**drawn).double().where(moved, 0.0)
-        return self._made[device]
+    def back(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the places that output pixels show, (N, H, W)."""
+        down, across = ((side - 1) / 2 for side in self.size)
+        x, y = trace(self.stage, self.size, to_device(self.values, x.device), x - across, y - down)
+        return x + across, y + down
 
 
 class BatchMotion:
@@ -93,7 +93,7 @@ class BatchMotion:
     def __init__(
         self,
         plan: Plan,
-        steps: Sequence[_Matrix | _Field],
+        steps: Sequence[_Matrix],
         window: Array,
         orientations: NDArray[np.int64],
         device: torch.device,
@@ -121,12 +121,16 @@ class BatchMotion:
 
     @cached_property
     def frame(self) -> Array:
-        """The matrices from stored to output pixels, (N, 3, 3), but for what fields move."""
+        """The matrices from stored to output pixels, (N, 3, 3), but for what remaps move."""
         frame = self._first
         for step in self._steps:
-            if isinstance(step, _Matrix):
-                frame = step.matrix @ frame
+            frame = step.matrix @ frame
         return frame
+
+    @property
+    def bends(self) -> bool:
+        """Whether straight lines may become curves."""
+        return any(isinstance(step, _Remap) for step in self._steps)
 
     @property
     def mirrors(self) -> NDArray[np.bool_]:
@@ -136,11 +140,11 @@ class BatchMotion:
     def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
         """Return where points, (M, 2) as x and y in pixels of the stored images of `owners`, (M,), are in the outputs.
 
-        A point that a perspective sends to infinity or beyond becomes NaN.
+        A point that a perspective sends to infinity or beyond, or that a remap does not show, becomes NaN.
         """
-        moved = _apply(self._first[owners], points)
+        moved = apply(self._first[owners], points)
         for step in self._steps:
-            moved = _apply(step.matrix[owners], moved) if isinstance(step, _Matrix) else _moved(step, moved, owners)
+            moved = step.forward(moved, owners)
         return moved
 
     def back(self, rows: slice) -> tuple[Any, Any, Any]:
@@ -164,11 +168,9 @@ class BatchMotion:
             step, moved = self._steps[number], given[f"moved {number}"]
             if not moved.any():
                 continue
-            if isinstance(step, _Field):
+            if isinstance(step, _Remap):
                 places = (torch.from_numpy(np.array(axis)) if xp is np else axis for axis in (x, y))
-                shift = _sample(step.shift(self.device)[rows], *places)
-                across, down = (axis.numpy() if xp is np else axis for axis in shift)
-                traced = x + across, y + down
+                traced = tuple(axis.numpy() if xp is np else axis for axis in step.of(rows).back(*places))
             else:
                 matrix = f"matrix {number}"
                 traced = _traced(here[matrix], x, y, affine=(given[matrix][:, 2, :2] == 0).all())
@@ -212,7 +214,7 @@ class BatchMotion:
         given = {name: values[:, :, None, None] for name, values in given.items()}
         for number, step in enumerate(self._steps):
             given[f"moved {number}"] = step.moved[rows][:, None, None]
-            if isinstance(step, _Matrix):
+            if not isinstance(step, _Remap):
                 given[f"matrix {number}"] = np.linalg.inv(step.matrix[rows])[..., None, None]
         if self._mixed:
             given["rectangles"] = np.moveaxis(self.parts.rectangles[rows] - 0.5, -1, 0)[..., None, None]
@@ -235,13 +237,13 @@ class Motions:
         moving = [own.moving for own in plan.per_view]
         for own in moving if targets else ():
             for step in own.steps:
-                if step.op.kind == "local" and not (isinstance(step.op, LocalOp) and step.op.displacement):
+                if step.op.kind == "local":
                     raise UserError(
                         f"{own.path}.{step.key}: {targets} cannot follow the op '{step.op.name}', which does not say "
-                        "how it moves pixels. Allowed: displacement=... where it is declared, or moves=False if none."
+                        "how it moves pixels. Allowed: an op declared by `remap`, or moves=False if it moves none."
                     )
-        fields = [own if targets else own.only("geometry") for own in moving]
-        self._samplers = [Sampler(own, seed, rank, view) for view, own in enumerate(fields)]
+        known = [own.only("geometry", "remap") for own in moving]
+        self._samplers = [Sampler(own, seed, rank, view) for view, own in enumerate(known)]
         self._steps = Ahead(self._draw, together)
 
     def of(
@@ -255,24 +257,22 @@ class Motions:
             motions.append(BatchMotion(own.plan, taken, window, orientations, device))
         return motions
 
-    def _draw(self, where: tuple[int, int, int]) -> list[list[_Matrix | _Field]]:
+    def _draw(self, where: tuple[int, int, int]) -> list[list[_Matrix]]:
         """Return the steps of each view for some samples."""
         drawn = ((own.plan, own.draw(*where)) for own in self._samplers)
         return [[_step(stage, draws, plan.size) for stage in plan.stages] for plan, draws in drawn]
 
 
-def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix | _Field:
+def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix:
+    there, back = about_middle(size)
+    matrix = stage.matrix(draws, size)
+    # The identity stays the identity, to the bit.
+    moved = (matrix != np.eye(3)).any(axis=(1, 2))
+    matrix = np.where(moved[:, None, None], there @ matrix @ back, np.eye(3))
     if stage.kind == "geometry":
-        there, back = about_middle(size)
-        matrix = stage.matrix(draws, size)
-        # The identity stays the identity, to the bit.
-        moved = (matrix != np.eye(3)).any(axis=(1, 2))
-        return _Matrix(np.where(moved[:, None, None], there @ matrix @ back, np.eye(3)), stage.border[0], moved)
-    step = stage.steps[0]
-    assert isinstance(step.op, LocalOp)
-    assert step.op.displacement
-    displacement = partial(step.op.displacement, size=size, **step.op.fixed(step.params))
-    return _Field(displacement, stage.values(draws, size), np.asarray(stage.applied(draws), bool))
+        return _Matrix(matrix, stage.border[0], moved)
+    values = remap_values(stage, draws, size)
+    return _Remap(matrix, stage.border[0], moved | stage.remapped(draws), stage, size, values)
 
 
 def _traced(m: Any, x: Any, y: Any, *, affine: Any) -> tuple[Any, Any]:
@@ -282,36 +282,6 @@ def _traced(m: Any, x: Any, y: Any, *, affine: Any) -> tuple[Any, Any]:
         return found[0], found[1]
     w = m[:, 2, 0] * x + (m[:, 2, 1] * y + m[:, 2, 2])
     return found[0] / w, found[1] / w
-
-
-def _apply(matrix: Array, points: Array) -> Array:
-    """Map points, (M, 2), by a matrix each, (M, 3, 3); what is at or beyond infinity becomes NaN."""
-    moved = np.einsum("nij,nj->ni", matrix[:, :, :2], points) + matrix[:, :, 2]
-    with np.errstate(all="ignore"):
-        return np.where(moved[:, 2:] > 0, moved[:, :2] / moved[:, 2:], np.nan)
-
-
-def _moved(field: _Field, points: Array, owners: NDArray[np.int64]) -> Array:
-    """Return the output pixels that show points, (M, 2): those q with q + shift(q) = p, by iteration."""
-    found = points
-    shift = field.shift(torch.device("cpu"))
-    for _ in range(20):  # each time it is closer by the field's slope, well below 1
-        at = torch.from_numpy(np.nan_to_num(found))
-        moved = np.empty_like(found)
-        for owner in np.unique(owners):
-            rows = np.flatnonzero(owners == owner)
-            x, y = at[rows, 0][None, None], at[rows, 1][None, None]
-            moved[rows] = torch.stack(_sample(shift[owner : owner + 1], x, y), dim=-1)[0, 0].numpy()
-        found = points - moved
-    return found
-
-
-def _sample(shift: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x and y of a field, (N, height, width, 2), at places in pixels, (N, H, W), linearly between pixels."""
-    height, width = shift.shape[1:3]
-    grid = torch.stack([x * (2 / max(width - 1, 1)) - 1, y * (2 / max(height - 1, 1)) - 1], dim=-1)
-    found = grid_sample(shift.permute(0, 3, 1, 2), grid, padding_mode="border", align_corners=True)
-    return found[:, 0], found[:, 1]
 
 
 def _within(x: Any, y: Any, sides: tuple[Any, Any], border: str, inside: Any, xp: Any) -> tuple[Any, Any, Any]:

@@ -2,6 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from nvidia.dali.data_node import DataNode
 from augment.params import Size
 from augment.pipeline.graph import Device, Form, GraphImage, Placement
 from augment.pipeline.program import Program
+from augment.pipeline.remap import resample
 from augment.recipe.plan import Plan
 from augment.recipe.stage import Stage
 from augment.support.dali_versions import Node, drawing_from, fn, merge, split, types
@@ -163,8 +166,11 @@ def apply(images: Node, stage: Stage, fed: Mapping[str, Node], dali: Dali) -> No
 
     It is fed its values of each sample, on the CPU; with `applied`, only those samples are touched.
     """
-    run = {"geometry": _warp, "color": _color, "local": _local}[stage.kind]
-    values = {name: value for name, value in fed.items() if name != "applied"}
+    run = {"geometry": _warp, "remap": _remap, "color": _color, "local": _local}[stage.kind]
+    warp = {name.removeprefix("warp "): value for name, value in fed.items() if name.startswith("warp ")}
+    if warp:
+        images = apply(images, replace(stage, kind="geometry"), warp, dali)
+    values = {name: value for name, value in fed.items() if name != "applied" and not name.startswith("warp ")}
     if "applied" not in fed:
         return run(images, stage, values, dali)
     taken, passed = split(images, fed["applied"])
@@ -182,6 +188,10 @@ def _warp(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) ->
         pixel_origin="center",
         interp_type=types.INTERP_LINEAR,
     )
+
+
+def _remap(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:
+    return dali.torch_function(partial(resample, stage), images, values)
 
 
 def _color(images: Node, stage: Stage, values: Mapping[str, Node], dali: Dali) -> Node:

@@ -11,18 +11,19 @@ from augment.params import Choice, Count, Number, Param, Range
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Kind = Literal["crop", "geometry", "color", "local", "batch", "policy"]
+Kind = Literal["crop", "geometry", "remap", "color", "local", "batch", "policy"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Function = Callable[..., Any]
 
-# How an op moves pixels: by a window that is resized, by a matrix, by a field of shifts or in another way, or not.
-Moves = Literal["window", "matrix", "field"] | None
+# How an op moves pixels: by a window that is resized, by a matrix, by a function of places, in another way, or not.
+Moves = Literal["window", "matrix", "function", "other"] | None
 
 BORDERS = ("reflect_101", "constant", "replicate", "wrap")
 FILL = Count(default=0, within=(0, 255), doc="gray level beyond the edges with border constant")
 
 _P = Number(default=1.0, within=(0, 1), doc="probability of applying the step, drawn for each sample")
 _BORDER = Choice(default="reflect_101", options=BORDERS, doc="what lies beyond the edges of the image")
+_REMAP_BORDER = Choice(default="reflect_101", options=BORDERS[:3], doc=_BORDER.doc)  # those that PyTorch can do
 _DRAW = Choice(
     default="each",
     options=("each", "once"),
@@ -144,14 +145,22 @@ class PreparedOp(Op):
 
 
 @dataclass(frozen=True, repr=False)
+class RemapOp(PreparedOp):
+    """Maps coordinates of the result to those of the image by a function in PyTorch."""
+
+    kind = "remap"
+    common: ClassVar[Mapping[str, Param[Any]]] = {"p": _P, "border": _REMAP_BORDER, "fill": FILL, "draw": _DRAW}
+    moves = "function"
+
+
+@dataclass(frozen=True, repr=False)
 class LocalOp(PreparedOp):
     """Changes an image in DALI, NumPy (on the CPU even if there is a GPU) or PyTorch."""
 
     random: bool = False
     checkpoints: bool = True
     on_cpu: bool = False
-    moves: Moves = "field"
-    displacement: Function | None = None
+    moves: Moves = "other"
 
     kind = "local"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from augment.recipe.kinds import Array, GeometryOp, PolicyOp
+from augment.recipe.kinds import Array, GeometryOp, PolicyOp, RemapOp
 from augment.recipe.stage import NO_BORDER, Alternatives, Border, Stage, StageKind, parts_of
 from augment.recipe.steps import Step
 
@@ -59,8 +59,8 @@ def choose(step: Step, uniform: Array, drawn: Mapping[str, Array]) -> Array:
 
 def _border(step: Step) -> Border | None:
     """Return the step's border, None if it never shows one; the fill counts only where it is visible."""
-    assert isinstance(step.op, GeometryOp)
-    if step.op.moves_inside:
+    assert isinstance(step.op, GeometryOp | RemapOp)
+    if isinstance(step.op, GeometryOp) and step.op.moves_inside:
         return None
     mode = step.params["border"]
     return mode, step.params["fill"] if mode == "constant" else 0
@@ -86,7 +86,8 @@ class _Group:
     def stage(self, *, chain: bool) -> Stage:
         border = next(iter(self.borders), NO_BORDER)
         several = self.kind == "color" and sum(max(map(parts_of, steps)) for steps in self.positions) > 1
-        return Stage(self.kind, tuple(self.positions), border, chained=chain and several)
+        remaps = any(step.op.kind == "remap" for steps in self.positions for step in steps)
+        return Stage("remap" if remaps else self.kind, tuple(self.positions), border, chained=chain and several)
 
 
 def stages_of(positions: list[Alternatives], *, fuse: bool, clip: str = "end") -> Iterator[Stage]:
@@ -118,7 +119,7 @@ def _parts(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:
 
 def _operator(step: Step) -> tuple[Any, ...]:
     """Return a key that is equal for steps that one operator can run; local operators bake in fixed parameters."""
-    if step.op.kind == "geometry":
+    if _kind_of(step) == "geometry":
         return "geometry", _border(step)
     if step.op.kind == "color":
         return ("color",)
@@ -126,7 +127,7 @@ def _operator(step: Step) -> tuple[Any, ...]:
 
 
 def _kind_of(step: Step) -> StageKind:
-    kind = step.op.kind
+    kind = "geometry" if step.op.kind == "remap" else step.op.kind
     assert kind in ("geometry", "color", "local", "batch")
     return kind
 

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from augment.params import Param, Range
-from augment.recipe.kinds import KINDS, BatchOp, ColorOp, CropOp, Function, GeometryOp, LocalOp, Op, PolicyOp
+from augment.recipe.kinds import KINDS, BatchOp, ColorOp, CropOp, Function, GeometryOp, LocalOp, Op, PolicyOp, RemapOp
 from augment.support.errors import UserError, suggest
 from augment.support.own_code import refuse_second
 
@@ -56,7 +56,7 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
         op = kind(name, {**common, **params}, function, cleandoc(function.__doc__), **fields)
         prepare = fields.get("prepare")
         called, first = (prepare, ()) if prepare else (function, given)
-        size = ("size",) if prepare or kind is GeometryOp else ()
+        size = ("size",) if prepare or kind in (GeometryOp, RemapOp) else ()
         values = (*size, *op.draws, *op.uniforms, *op.fixed(op.params))
         try:
             signature(called).bind(*first, **dict.fromkeys(values))
@@ -100,6 +100,23 @@ def geometry(*, moves_inside: bool = False, uniforms: tuple[str, ...] = (), **pa
     return _register(GeometryOp, (), params, moves_inside=moves_inside, uniforms=uniforms)
 
 
+def remap(*, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **params: Param[Any]) -> Decorator:
+    """Declare an op that moves pixels by a function in PyTorch: `function(x, y, size, **values) -> x, y`.
+
+    For places of the result it returns those of the image that they show, in pixels, with the origin in the middle of
+    images of `size`, (height, width), x right and y down. x and y are (N, rows, columns) float32 tensors of any
+    places, also between pixels and beyond the edges, and so is what it returns. Drawn values are (N, 1, 1) tensors,
+    prepared ones as they were made. Geometry and remaps that follow each other are one resampling; masks, boxes and
+    points follow.
+
+    Args:
+        uniforms: names of further drawn values, uniform in [0, 1).
+        prepare: see `local`.
+        params: the op's parameters by name; p, border, fill and draw are added.
+    """
+    return _register(RemapOp, ("x", "y"), params, uniforms=uniforms, prepare=prepare)
+
+
 def color(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Decorator:
     """Declare an op that maps colors by a matrix on (R, G, B, 1) in 0..255: `function(**values) -> (N, 3, 4)`.
 
@@ -122,7 +139,6 @@ def local(
     random: bool = False,
     checkpoints: bool = True,
     moves: bool = True,
-    displacement: Function | None = None,
     **params: Param[Any],
 ) -> Decorator:
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
@@ -137,15 +153,13 @@ def local(
         neutral: drawn or prepared values with which the op changes no bit, for an op that is cheap on the GPU.
         random: whether it draws random numbers in DALI: each operator that does takes `**dali.random`.
         checkpoints: whether DALI can checkpoint its operators; false makes resuming an epoch slower.
-        moves: false promises that each pixel stays where it is, and with it what masks, boxes and points mark.
-        displacement: PyTorch function `(size, **values) -> (N, height, width, 2)`, of the values that `function` takes,
-            as tensors: how far to the right of and below each pixel of the result the one is that it shows, in pixels.
-            Masks, boxes and points follow it; without it an op that moves pixels is refused where there are some.
+        moves: false promises that each pixel stays where it is, and with it what masks, boxes and points mark; an op
+            that moves some is refused where there are any, unless it is declared by `remap`.
         params: the op's parameters by name; p is added.
     """
     return _register(
         LocalOp, ("images", "dali"), params, uniforms=uniforms, prepare=prepare, neutral=neutral, random=random,
-        checkpoints=checkpoints, moves="field" if moves else None, displacement=displacement,
+        checkpoints=checkpoints, moves="other" if moves else None,
     )  # fmt: skip
 
 
@@ -175,7 +189,7 @@ def _wrapped(runner: str, given: str, params: dict[str, Param[Any]], *, moves: b
         def run(images: Any, dali: Any, **values: Any) -> Any:
             return getattr(dali, runner)(function, images, values)
 
-        _register(LocalOp, (given,), params, moves="field" if moves else None, **fields)(run)
+        _register(LocalOp, (given,), params, moves="other" if moves else None, **fields)(run)
         return function
 
     return decorate

@@ -92,9 +92,9 @@ class Plan:
         """The plan with the stages that move pixels, and the steps that these need."""
         return self._with(tuple(stage for stage in self.image_stages if any(step.op.moves for step in stage.steps)))
 
-    def only(self, kind: StageKind) -> "Plan":
-        """Return the plan with its stages of one kind, and the steps that these need."""
-        return self._with(tuple(stage for stage in self.stages if stage.kind == kind))
+    def only(self, *kinds: StageKind) -> "Plan":
+        """Return the plan with its stages of some kinds, and the steps that these need."""
+        return self._with(tuple(stage for stage in self.stages if stage.kind in kinds))
 
     def _with(self, stages: tuple[Stage, ...]) -> "Plan":
         keys = {step.key.split(".")[0] for stage in stages for step in stage.steps}
@@ -198,7 +198,7 @@ def _summary(stage: Stage) -> str:
         what = "chain of color matrices" if stage.chained else "color matrix"
         mean = " and the image's mean" if stage.uses_mean else ""
         return f"{count} {what}{mean}{', clipped after each' if stage.chained else ''}"
-    if stage.kind == "geometry":
+    if stage.kind in ("geometry", "remap"):
         return f"{count} warp, border {mode}" + (f" {fill}" if mode == "constant" else "")
     return f"{stage.steps[0].op.name}, one of {alternatives}"
 
@@ -214,9 +214,9 @@ def _list(values: tuple[float, ...]) -> str:
 def build_plan(aug: Aug, split: SplitName) -> Plan:
     """Compile the steps of a split into a plan.
 
-    Adjacent geometry steps with the same border become one stage, and so do adjacent color steps, unless `aug.fuse` is
-    false. Steps with p = 0 are left out, which makes their neighbors adjacent. Steps within a policy fuse with the
-    stages around them, too: which of them apply to a sample is up to the sampler.
+    Adjacent geometry and remap steps with the same border become one stage, and so do adjacent color steps, unless
+    `aug.fuse` is false. Steps with p = 0 are left out, which makes their neighbors adjacent. Steps within a policy fuse
+    with the stages around them, too: which of them apply to a sample is up to the sampler.
 
     Raises:
         UserError: an unknown split.

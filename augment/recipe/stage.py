@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Size
-from augment.recipe.kinds import Array, PreparedOp
+from augment.recipe.kinds import Array, Mask, PreparedOp
 from augment.recipe.steps import Step
 from augment.support.errors import UserError
 
 Border = tuple[str, int]
 Draws = Mapping[str, Array]
-StageKind = Literal["geometry", "color", "local", "batch"]
+StageKind = Literal["geometry", "remap", "color", "local", "batch"]
 
 # Steps at one position of the order. At most one of them applies to a sample, so their own order does not matter.
 Alternatives = tuple[Step, ...]
@@ -26,10 +27,12 @@ NO_BORDER: Border = ("reflect_101", 0)
 class Stage:
     """Steps that run as one operation: one warp, one color matrix, or one local or batch op.
 
+    A warp is of kind "remap" if any of its steps is, whose functions then take turns with the matrices of the others.
+
     Attributes:
         kind: the kind of operation.
         positions: alternatives in order of application; at most one of each applies to a sample.
-        border: geometry only: the border mode and fill of all its steps.
+        border: warps only: the border mode and fill of all its steps.
         chained: color only: the matrices are applied one after the other, and each result is clipped to 0..255.
     """
 
@@ -56,11 +59,11 @@ class Stage:
             size: height and width of the image in pixels.
 
         Returns:
-            geometry: (N, 3, 3), source to destination, in pixels, origin in the middle of the image.
+            warps: (N, 3, 3), source to destination, in pixels, origin in the middle of the image; remaps are left out.
             color: (N, 3, 4) on (R, G, B, 1) in 0..255, or (N, 3, 7) on (R, G, B, mean R, mean G, mean B, 1) if the
             stage uses the image's mean.
         """
-        side = 3 if self.kind == "geometry" else 7 if self.uses_mean else 4
+        side = 3 if self.kind in ("geometry", "remap") else 7 if self.uses_mean else 4
         return _total(self.steps, draws, size, side)[:, :3]
 
     def links(self, draws: Mapping[str, Draws], size: Size) -> list[Array]:
@@ -74,6 +77,17 @@ class Stage:
             for part in range(max(map(parts_of, alternatives))):
                 links.append(_total(alternatives, draws, size, side, part)[:, :3])
         return links
+
+    @property
+    def parts(self) -> list[tuple[Step, ...]]:
+        """The steps of a warp in order: those that follow each other as matrices together, remaps one by one."""
+        numbered = groupby(enumerate(self.steps), lambda item: item[0] if item[1].op.kind == "remap" else -1)
+        return [tuple(step for _, step in part) for _, part in numbered]
+
+    def remapped(self, draws: Mapping[str, Draws]) -> Mask:
+        """Return which samples any remap of the stage applies to, (N,) bool."""
+        remaps = [draws[step.key]["applied"] for step in self.steps if step.op.kind == "remap"]
+        return np.asarray(np.logical_or.reduce(remaps), bool)
 
     def applied(self, draws: Mapping[str, Draws]) -> Array:
         """Return which samples any step of the stage applies to, (N,) bool."""
@@ -96,7 +110,7 @@ class Stage:
         return op
 
     def values(self, draws: Mapping[str, Draws], size: Size, *, neutral: bool = False) -> dict[str, Array]:
-        """Return the values that a local or batch stage's op takes for each sample: {name: (N, ...)}; see `matrix`.
+        """Return the values that the op of a stage takes for each sample: {name: (N, ...)}; see `matrix`.
 
         With `neutral`, samples that skip the stage get the op's neutral values, if it has some; otherwise, any values.
         """
@@ -142,7 +156,7 @@ def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: Size, side: 
     total = np.tile(np.eye(side), (len(draws[steps[0].key]["applied"]), 1, 1))
     for step in steps:
         rows = np.flatnonzero(draws[step.key]["applied"])
-        if len(rows):
+        if len(rows) and step.op.kind != "remap":
             total[rows] = _matrices(step, draws[step.key], size, rows, side, part) @ total[rows]
     return total
 

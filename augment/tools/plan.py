@@ -29,7 +29,7 @@ def summary(plan: Plan) -> str:
     is summarized.
     """
     kinds: dict[str, int] = {"crop": 1} | Counter(stage.kind for stage in plan.stages)
-    nouns = {"crop": ("crop",), "geometry": ("warp",), "color": ("color matrix", "color matrices")}
+    nouns = {"crop": ("crop",), "geometry": ("warp",), "remap": ("remap",), "color": ("color matrix", "color matrices")}
     stages = ", ".join(amount(count, *nouns.get(kind, (f"{kind} op",))) for kind, count in kinds.items())
     return (
         f"{f'{plan.view}: ' if plan.view else ''}{amount(1 + len(plan.tree), 'step')}: {stages}; digest {plan.digest}"

@@ -279,10 +279,15 @@ def _move_boxes(
     boxes: NDArray[np.float32], owners: NDArray[np.int64], motion: BatchMotion, rules: Rules
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the hulls of moved boxes, (M, 4), clipped to what is shown, and which are kept."""
-    corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]].astype(np.float64) - 0.5
-    moved = motion.forward(corners.reshape(-1, 2), np.repeat(owners, 4)).reshape(-1, 4, 2) + 0.5
+    # Their corners; more of them where these may not be the outermost, and some may not be shown.
+    share = np.linspace(0, 1, 7 if motion.bends else 2)[:, None]
+    edges = boxes[:, None].astype(np.float64) - 0.5
+    across, down = np.moveaxis((1 - share) * edges[..., :2] + share * edges[..., 2:], -1, 0)
+    points = np.stack(np.broadcast_arrays(across[:, None], down[:, :, None]), axis=-1)
+    moved = motion.forward(points.reshape(-1, 2), np.repeat(owners, len(share) ** 2)).reshape(-1, len(share) ** 2, 2)
+    least, most = (np.fmin, np.fmax) if motion.bends else (np.minimum, np.maximum)
     with np.errstate(invalid="ignore"):
-        hulls = np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
+        hulls = np.concatenate([least.reduce(moved, axis=1), most.reduce(moved, axis=1)], axis=1) + 0.5
         clipped, area = motion.parts.clip(hulls, owners)
         keep = (area >= rules.min_area) & (area > 0) & (area >= rules.min_visible * areas(hulls))
     return clipped, keep

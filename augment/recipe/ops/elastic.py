@@ -1,18 +1,11 @@
-"""Elastic deformation: neither a matrix nor a DALI operator that runs on the CPU, so PyTorch resamples."""
-
-from typing import TYPE_CHECKING, Any
+"""Elastic deformation."""
 
 import numpy as np
 
 from augment.params import Count, Range, Size
 from augment.recipe.kinds import Array
-from augment.recipe.op import local
+from augment.recipe.op import remap
 from augment.support.lazy import F, Tensor, torch
-
-if TYPE_CHECKING:
-    from augment.pipeline.operators import Dali
-
-Node = Any  # a DALI DataNode: the package has no types
 
 
 def _displacements(size: Size, std: Array, seed: Array, points: int) -> dict[str, Array]:
@@ -35,37 +28,17 @@ def _hashed(seed: Array, count: int) -> Array:
     return np.asarray((z >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
-def _bend(images: Tensor, shift: Tensor) -> Tensor:
-    """Move pixels of (N, height, width, 3) uint8 by pixels on a coarse grid, (N, 2, points, points)."""
-    height, width = images.shape[1:3]
-    fine = _fine(shift.to(images.device, non_blocking=True), (height, width))
-    x, y = (torch.linspace(-1, 1, side, dtype=torch.float32, device=images.device) for side in (width, height))
-    source = torch.stack([x - fine[:, 0] * (2 / (width - 1)), y[:, None] - fine[:, 1] * (2 / (height - 1))], dim=-1)
-    planes = images.permute(0, 3, 1, 2).float()
-    moved = F.grid_sample(planes, source, padding_mode="reflection", align_corners=True)
-    return moved.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).contiguous()
-
-
-def _fine(shift: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return displacements of each pixel, (N, 2, height, width)."""
-    return F.interpolate(shift, size, mode="bicubic", align_corners=True)
-
-
-def _offsets(size: Size, shift: Tensor, points: int) -> Tensor:
-    """Return how far from each pixel of the result the one is that it shows, (N, height, width, 2)."""
-    return -_fine(shift, size).permute(0, 2, 3, 1)
-
-
-@local(
+@remap(
     prepare=_displacements,
-    displacement=_offsets,
-    neutral={"std": 0.0},
     uniforms=("seed",),
     std_range=Range(
         default=(0, 0.03), within=(0, 0.5), doc="standard deviation of the shifts as a share of the shorter side"
     ),
     points=Count(default=4, within=(2, 32), doc="shifts along each side, between which pixels move smoothly"),
 )
-def elastic(images: Node, dali: "Dali", shift: Node, points: int) -> Node:
+def elastic(x: Tensor, y: Tensor, size: Size, shift: Tensor, points: int) -> tuple[Tensor, Tensor]:
     """Deform the image smoothly by random shifts on a coarse grid (as for U-Net, Ronneberger et al. 2015)."""
-    return dali.torch_function(_bend, images, {"shift": shift})
+    height, width = size
+    places = torch.stack([x * (2 / max(width - 1, 1)), y * (2 / max(height - 1, 1))], dim=-1)
+    fine = F.grid_sample(shift, places, mode="bicubic", padding_mode="border", align_corners=True)
+    return x - fine[:, 0], y - fine[:, 1]

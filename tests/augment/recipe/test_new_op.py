@@ -14,7 +14,7 @@ from op_cases import variants
 from augment import Transform, UserError, load_recipe
 from augment.data.dataset import ImageRef
 from augment.params import Number, Range
-from augment.recipe.op import OPS, batch, color, geometry, local, numpy_op, torch_op
+from augment.recipe.op import OPS, batch, color, geometry, local, numpy_op, remap, torch_op
 from trainer.cli.help import explain
 
 
@@ -97,6 +97,7 @@ RANGE = Range(default=(0.2, 0.8), within=(0, 1), doc="anything")
         (geometry, lambda size, a: np.zeros((3, 3)), "aug: own: a matrix has no inverse. Allowed: geometry that"),
         (batch, lambda x, y, a: x, "op 'own' made Tensor. Allowed: images and share, [(2, 3, 8, 8), (2,)]."),
         (batch, lambda x, y, a: (x[..., 1:], a), "op 'own' made [(2, 3, 8, 7), (2,)]. Allowed: images and share,"),
+        (remap, lambda x, y, size, a: torch.stack([x, y], -1), "TypeError: op 'own' made [(8, 8, 2), (8, 8, 2)]. All"),
         (numpy_op, lambda x, a: x * 0.5, "TypeError: op 'own' made (8, 8, 3) float64 of (8, 8, 3) uint8; an op keeps"),
         (numpy_op, lambda x, a: None, "TypeError: op 'own' returned nothing. Allowed: the changed images"),
         (torch_op, lambda x, a: None, "TypeError: op 'own' returned nothing. Allowed: the changed images"),

@@ -11,7 +11,7 @@ from rendering import step_matrix
 
 from augment.params import Number, Range
 from augment.recipe.kinds import Op
-from augment.recipe.op import OPS, batch, color, combinator, crop, geometry, local, numpy_op, policy
+from augment.recipe.op import OPS, batch, color, combinator, crop, geometry, local, numpy_op, policy, remap
 from augment.recipe.steps import parse_steps, plain_steps
 from augment.support.errors import UserError
 
@@ -32,7 +32,8 @@ def test_declaration_is_complete(op: Op) -> None:
     assert len({"applied", "p", *drawn}) == 2 + len(drawn), "a value of that name is drawn already"
     assert set(getattr(op, "neutral", {})) <= set(drawn), "neutral are values that are drawn"
     assert op.nests <= (op.kind == "policy")
-    assert op.moves in {"crop": ["window"], "geometry": ["matrix"], "local": ["field", None]}.get(op.kind, [None])
+    moves = {"crop": ["window"], "geometry": ["matrix"], "remap": ["function"], "local": ["other", None]}
+    assert op.moves in moves.get(op.kind, [None])
 
 
 @EVERY_OP
@@ -66,7 +67,7 @@ def test_declaration_without_a_docstring_is_refused() -> None:
     def silent() -> None:
         pass
 
-    for declare in (color(), geometry(), crop(), local(), batch(), policy(), combinator(lambda weights: [])):
+    for declare in (color(), geometry(), remap(), crop(), local(), batch(), policy(), combinator(lambda weights: [])):
         with pytest.raises(ValueError, match="op 'silent' needs a docstring"):
             declare(silent)
     assert "silent" not in OPS
@@ -108,6 +109,7 @@ def test_redeclaring_an_op_of_another_module_is_refused_but_reloading_is_allowed
     ("declare", "call"),
     [
         (geometry, "(size, amount, level): "),
+        (remap, "(x, y, size, amount, level): "),
         (local, "(images, dali, amount, level): "),
         (numpy_op, "(image, amount, level): "),
         (batch, "(images, partners, amount, level): "),
@@ -126,6 +128,6 @@ def test_a_function_that_does_not_take_its_values_is_refused(declare: Any, call:
 
     def prepare(amount: Any, level: Any) -> None: ...
 
-    if declare in (batch, local):
+    if declare in (batch, local, remap):
         with pytest.raises(ValueError, match=re.escape("op 'mine' must take (size, amount, level): ")):
             declare(prepare=prepare, **params)(mine)
