@@ -240,15 +240,17 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sample_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds the sample set, drawn once for all processes of a run: that takes seconds."""
-    from augment.data.sources import parse_data
+    """A folder that holds what a run takes for the sample set, but fewer images, drawn once for all processes."""
+    from augment.data.drawn.sample import make_sample
 
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent  # common to all processes
     with (root / "sample.lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        parse_data({"source": "sample", "dir": str(root / "sample")}).load()
+        if not (root / "sample").exists():
+            drawn = make_sample(root / "sample", train_per_class=8, val_per_class=4)
+            drawn.rename(drawn.with_name(drawn.name.removesuffix("-8-4") + "-32-50"))
     return root / "sample"
 
 
@@ -267,10 +269,11 @@ def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def clean_registry() -> Iterator[None]:
-    """Take out of the registry, and of the imported modules, whatever the test put there."""
+    """Take out of the registry, and of the imported modules but packages, whatever the test put there."""
     ops, modules = dict(_OPS), set(sys.modules)
     yield
     _OPS.clear()
     _OPS.update(ops)
     for module in set(sys.modules) - modules:
-        del sys.modules[module]
+        if "site-packages" not in str(getattr(sys.modules[module], "__file__", "")):
+            del sys.modules[module]
