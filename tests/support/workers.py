@@ -24,12 +24,11 @@ def run(config, overrides, folder, **_):
     if (deaths := folder / "deaths").exists() and (left := int(deaths.read_text())):
         deaths.write_text(str(left - 1))
         (folder / "last.pt").touch()
-        time.sleep(0.5)
+        time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
-    for name, end in {"die": lambda: os.kill(os.getpid(), signal.SIGKILL), "fail": lambda: 1 / 0}.items():
-        if (folder / name).exists():
-            (folder / name).unlink()
-            end()
+    if (folder / "fail").exists():
+        (folder / "fail").unlink()
+        1 / 0
     while (folder / "hold").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.2)

@@ -68,39 +68,32 @@ def run_side_by_side(jobs: list[Job]) -> None:
     Thread(target=release, daemon=True).start()
 
 
-@pytest.mark.parametrize(("seen", "given"), [(None, {"3", "1"}), ("7,6, GPU-5,4", {"4", "6"})], ids=["all", "some"])
-def test_two_jobs_at_a_time_take_turns_on_gpus(
-    seen: str | None, given: set[str], jobs: list[Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_jobs_at_a_time_take_turns_on_gpus(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers count the GPUs that this process sees."""
-    if seen is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,6, GPU-5,4")
     run_side_by_side(jobs[:2])
     run(Local(n_jobs=2, gpus="3,1"), jobs)
     assert not unfinished(jobs)
     ran = where(jobs)
     assert len({process for process, _ in ran}) == 2
     assert len({(process, gpu) for process, gpu in ran}) == 2
-    assert {gpu for _, gpu in ran} == given
+    assert {gpu for _, gpu in ran} == {"4", "6"}
 
 
-def test_a_worker_that_is_killed_is_replaced_and_its_job_resumed(jobs: list[Job]) -> None:
-    (jobs[1].folder / "die").touch()
-    run(Local(gpus="0"), jobs)
-    assert not unfinished(jobs)
-    assert len({process for process, _ in where(jobs)}) == 2
-
-
-def test_workers_live_until_the_end_of_a_sweep(jobs: list[Job], tmp_path: Path) -> None:
+def test_workers_live_until_the_end_of_a_sweep_and_the_next_job_needs_not_wait(jobs: list[Job], tmp_path: Path) -> None:
     """So a search, whose jobs come one after another, imports PyTorch once in each."""
     worker = replace(FakeRuns().worker(), console=Console(file=(printed := StringIO()), width=500))
-    run_side_by_side(jobs[:2])
+    (jobs[0].folder / "hold").touch()
     with Local(n_jobs=2).pool(tmp_path, worker) as pool:
         assert pool.at_a_time == 2
-        pool.run(jobs[:2], worker)
-        pool.run(jobs[2:], worker)
+        pool.run(jobs[:2], worker, until_one_ends=True)
+        assert unfinished(jobs[:2]) == [jobs[0]]
+        pool.run([jobs[0], jobs[2]], worker, until_one_ends=True)
+        assert unfinished(jobs[:3]) == [jobs[0]]
+        (jobs[0].folder / "hold").unlink()
+        pool.run([jobs[0]], worker, until_one_ends=True)
+        assert not unfinished(jobs[:3])
+        pool.run(jobs[3:], worker)
     assert not unfinished(jobs)
     # While a job runs, its epochs are there only.
     logs = ", ".join(str(tmp_path / f"worker-{index}.log") for index in range(2))
@@ -109,19 +102,6 @@ def test_workers_live_until_the_end_of_a_sweep(jobs: list[Job], tmp_path: Path) 
     ran = [process for process, _ in where(jobs)]
     assert len({*ran[:2]}) == 2
     assert {*ran[2:]} <= {*ran[:2]}
-
-
-def test_the_next_job_needs_not_wait_for_all(jobs: list[Job], tmp_path: Path) -> None:
-    worker = FakeRuns().worker()
-    (jobs[0].folder / "hold").touch()
-    with Local(n_jobs=2).pool(tmp_path, worker) as pool:
-        pool.run(jobs[:2], worker, until_one_ends=True)
-        assert unfinished(jobs[:2]) == [jobs[0]]
-        pool.run([jobs[0], jobs[2]], worker, until_one_ends=True)
-        assert unfinished(jobs[:3]) == [jobs[0]]
-        (jobs[0].folder / "hold").unlink()
-        pool.run([jobs[0]], worker, until_one_ends=True)
-    assert not unfinished(jobs[:3])
 
 
 def test_after_a_failed_job_its_process_is_replaced(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,11 +117,15 @@ def test_after_a_failed_job_its_process_is_replaced(jobs: list[Job], monkeypatch
 def test_jobs_may_kill_their_workers_often_if_they_make_progress(
     jobs: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as those whose memory grows with each epoch."""
+    """Such as those whose memory grows with each epoch; the last process lives on, and takes the other jobs."""
     monkeypatch.setattr("trainer.sweeps.launchers._ATTEMPTS", 1)
-    (jobs[0].folder / "deaths").write_text("2")
-    run(Local(gpus="0"), jobs[:1])
-    assert jobs[0].status() == "finished"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (jobs[1].folder / "deaths").write_text("2")
+    run(Local(gpus="1"), jobs)
+    assert [job.status() for job in jobs] == ["finished"] * 4
+    ran = where(jobs)
+    assert len({process for process, _ in ran}) == 2
+    assert {gpu for _, gpu in ran} == {"1"}
 
 
 def test_a_job_whose_processes_die_again_and_again_has_failed(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
