@@ -19,6 +19,7 @@ from documented import QUICK, blocks, commands, photos_folder
 from fakes import make_learner
 from omegaconf import OmegaConf
 from PIL import Image
+from runs import BARE
 
 import augment
 import augment.data.sources.registry
@@ -147,7 +148,7 @@ def test_an_optimizer_of_your_own() -> None:
 def test_metrics_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (command,) = [command for command in commands() if "plugins=[my_metrics]" in command]
-    assert train([*command[1:], *QUICK]) == 0
+    assert train([*command[1:], *QUICK, *BARE]) == 0
     (row,) = [json.loads(file.read_text()) for file in tmp_path.glob("outputs/*/*/metrics.jsonl")]
     assert {"train_brier_score", "val_brier_score", "val_kappa"} < row.keys()
 
@@ -171,7 +172,7 @@ def test_a_source_and_a_task_of_your_own(
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(file)
     (command,) = [command for command in commands() if "plugins=[my_sources,my_tasks]" in command]
-    assert train([*command[1:], *QUICK]) == 0
+    assert train([*command[1:], *QUICK, *BARE]) == 0
     assert "by_name_focal: 8 + 4 images, 2 classes" in capsys.readouterr().out
     (row,) = [json.loads(file.read_text()) for file in tmp_path.glob("outputs/*/*/metrics.jsonl")]
     assert row["train_loss"] < row["val_loss"]  # the focal loss is below the cross entropy, which validation has

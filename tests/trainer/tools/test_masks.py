@@ -11,6 +11,7 @@ import torch
 from annotated import mask, photo, turned
 from fakes import assert_same, on
 from PIL import Image, ImageOps
+from runs import BARE
 
 from augment.cli.compose import compose
 from augment.data.targets.spatial import IGNORE
@@ -145,7 +146,7 @@ def test_a_run_that_was_stopped_within_an_epoch_resumes_exactly(run: Path, tmp_p
             raise CancelFit
 
     given = [*settings(run.parent), "fit.epochs=2", "fit.batch_size=3", "fit.loss=ce+dice", "fit.precision=bf16"]
-    given += ["+aug.train.flip={}", "+aug.train.rotate={}", "++callbacks.ema={}", "callbacks.report=null"]
+    given += ["+aug.train.flip={}", "+aug.train.rotate={}", "++callbacks.ema={}", *BARE]
     train(parse_config(compose(given)), tmp_path / "straight")
     train(parse_config(compose(given)), tmp_path / "stopped", callbacks=[on("after_step", stop)])
     train(parse_config(compose([*given, f"fit.resume={tmp_path / 'stopped'}"])), tmp_path / "resumed")
