@@ -185,6 +185,21 @@ COMMANDS = [
     ("trainer predict run phtos", "phtos: there is no such file or folder", "Did you mean photos?"),
     ("trainer export run --to torch", "--to: unknown name 'torch'", "Allowed: onnx"),
     ("trainer compare run --metric val_acc", "--metric val_acc", "'val_accuracy'"),
+    ("augment preview --split tain", "argument --split: unknown name 'tain'", "'train'"),
+    ("augment preview", "aug.train: no steps", "+aug=NAME for a recipe, or --op NAME for an op."),
+    ("augment preview --op flip --count 0", "--count: 0 is not allowed", "a whole number from 1 to 64"),
+    ("augment preview --op flip --photos nowhere", "--photos nowhere: there is no such folder", ""),
+    ("augment preview --op flip --photos empty", "--photos empty: the folder contains no images", ""),
+    ("augment convert data=sample --out x", "--to, --out: missing", "--to folder or webdataset, and"),
+    ("augment convert data=sample --to folder", "--to, --out: missing.", ""),
+    ("augment convert --to folder --out x", "data: missing", "data=folder data.root=DIR, or another source."),
+    ("augment convert data=folder --to folder --out x", "data.root: missing", ""),
+    ("augment convert data=sample --size 0", "--size: 0 is not allowed", "a whole number from 1 to 65500"),
+    ("augment export aug.val.flip.p=0.5", "aug.val.flip: is random", ""),
+    ("augment export --run nothing", "--run nothing: contains no config.yaml", ""),
+    ("augment export --run nothing +aug=none", "cannot be combined", ""),
+    ("augment fusion --photos empty", "--photos empty: the folder contains no images.", ""),
+    ("augment fusion a b", "a b: not allowed here.", "flags only"),
     ("augment bench --rows foo", "--rows: unknown row 'foo'", "Allowed: cached"),
     ("trainer find_lr --from 1 --to 0.1", "--from 1 --to 0.1", "the second the larger"),
 ]  # fmt: skip
@@ -293,7 +308,7 @@ def test_a_command_line(line: str, given: str, remedy: str, capsys: pytest.Captu
     assert given in printed.err
     assert remedy in printed.err
     assert "Traceback" not in printed.out + printed.err
-    assert not [*Path("outputs").glob("2*")]
+    assert not [*Path("outputs").glob("2*"), *Path().glob("outputs/export"), *Path().glob("x")]
 
 
 @pytest.mark.parametrize(("call", "given", "remedy"), CALLS, ids=[given for _, given, _ in CALLS])

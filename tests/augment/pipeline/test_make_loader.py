@@ -159,19 +159,6 @@ def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) ->
     assert (len(drop), next(iter(drop)).images.dtype) == (1, torch.float16)
 
 
-@pytest.mark.parametrize(
-    ("data", "options", "message"),
-    [
-        ("folder", {}, "data.root: missing."),
-        ("folder", {"return_index": True}, "data.return_index: unknown key."),
-        ("folder", {"root": Path("/none/at/all")}, "data.root=/none/at/all: there is no such folder"),
-    ],
-)
-def test_loaders_that_are_not_allowed(recipe: Recipe, data: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
-        augment.make_loader(recipe, data, **CPU | options)
-
-
 @pytest.mark.parametrize("given", [{}, {"rank": 1, "world_size": 2}], ids=["alone", "shared"])
 def test_ranks_that_share_nothing_cause_a_warning(
     given: dict[str, int],
