@@ -77,8 +77,7 @@ __all__ = [
 ]
 
 # Without it, small images of uneven size, and what else is small and brought to a GPU, can arrive there wrong: DALI may
-# free the pinned buffer that it copies them from before the copy has ended. tests/support/dali_staging_program.py shows
-# it with DALI alone. It must be set before DALI is used.
+# free the pinned buffer that it copies them from before the copy has ended. It must be set before DALI is used.
 os.environ.setdefault("DALI_RESTRICT_PINNED_MEM", "1")
 
 # The decoder has more streams than the GPU has queues by default, 8: those that share one with the model's stream would
