@@ -200,6 +200,12 @@ COMMANDS = [
     ("augment export --run nothing +aug=none", "cannot be combined", ""),
     ("augment fusion --photos empty", "--photos empty: the folder contains no images.", ""),
     ("augment fusion a b", "a b: not allowed here.", "flags only"),
+    ("trainer --help fit.lrr", "--help fit.lrr: unknown topic.", "Did you mean 'fit.lr'? Allowed: all, aug, "),
+    ("trainer --help rotat", "--help rotat: unknown topic.", "'rotate'"),
+    ("trainer --help data=foldr", "--help data=foldr: unknown topic.", "'data=folder'"),
+    ("trainer --help evalute", "--help evalute: unknown topic.", "'evaluate'"),
+    ("augment ops rotat", "unknown op 'rotat'", "Did you mean 'rotate'?"),
+    ("augment bench +aug=imagenette --also rand_augmet", "aug: unknown name 'rand_augmet'", ""),
     ("augment bench --rows foo", "--rows: unknown row 'foo'", "Allowed: cached"),
     ("trainer find_lr --from 1 --to 0.1", "--from 1 --to 0.1", "the second the larger"),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The benchmark of loading: its command line, and its rows on a few images."""
+"""The benchmark of loading: its rows on a few images."""
 
 import json
 from pathlib import Path
@@ -10,19 +10,6 @@ from augment.tools.bench.command import main
 
 ALL = ["read", "decode", "crop", "fused", "steps", "cached"]
 BRIEF = ["--batch-size", "4", "--rounds", "2", "--seconds", "0.02", "--threads", "1"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rows", "fussed"], "--rows: unknown row 'fussed'"),
-        (["+aug=imagenette", "--also", "rand_augmet"], "aug: unknown name 'rand_augmet'"),
-    ],
-)
-def test_mistakes_are_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_settling")

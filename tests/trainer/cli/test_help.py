@@ -85,18 +85,6 @@ def test_what_is_meant_is_explained(word: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "near"),
-    [("fit.lrr", "fit.lr"), ("rotat", "rotate"), ("data=foldr", "data=folder"), ("evalute", "evaluate")],
-)
-def test_an_unknown_topic_is_refused(word: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["--help", word])
-    assert stopped.value.code == 2
-    message = capsys.readouterr().err
-    assert message.startswith(f"error: --help {word}: unknown topic. Did you mean '{near}'? Allowed: all, aug, ")
-
-
-@pytest.mark.parametrize(
     ("word", "keys"),
     [
         ("focal", "fit.loss, fit.loss_options"),
