@@ -82,13 +82,15 @@ def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> tu
 
     Returns:
         The images that cannot be used, in their order, with their faults as predicates: "is empty (0 bytes)"; and a
-        digest of the bytes, or of the pixels, of each image, empty if it cannot be used.
+        digest of the bytes, or of the pixels, and a blank of each image, empty if it cannot be used.
     """
     decoder = Decoder()
     lines = remember(files, lambda image: _judge(image, decoder), cache, "Checking files")
     bad = {index: end for index, line in enumerate(lines) if (end := line.find(" ") + 1) < len(line)}
     faults = {files[index]: lines[index][end:] for index, end in bad.items()}
-    return faults, ["" if index in bad else line[:-1] for index, line in enumerate(lines)]
+    for index in bad:
+        lines[index] = ""
+    return faults, lines
 
 
 def leave_out(split: Split, name: str, reasons: Mapping[ImageRef, str], *, skip_bad: bool) -> Split:
@@ -117,6 +119,8 @@ def leave_out(split: Split, name: str, reasons: Mapping[ImageRef, str], *, skip_
 
 def group_copies(images: Sequence[ImageRef], digests: Sequence[str]) -> dict[ImageRef, int]:
     """Return the number of its group for each image that has the same digest, unless empty, as another or is twice."""
+    if len(set(digests)) == len(digests):
+        return {}
     counts = Counter(filter(None, digests))
     numbers = {digest: number for number, digest in enumerate(d for d, count in counts.items() if count > 1)}
     return {images[index]: numbers[digest] for index, digest in enumerate(digests) if digest in numbers}

@@ -27,7 +27,7 @@ def portable_name(image: ImageRef) -> str:
 def portable_names(images: Sequence[ImageRef]) -> Iterable[str]:
     """Return the `portable_name` of each image."""
     if isinstance(images, Paths):  # without a `Path` for each
-        return ("/".join(f"/{text}".rsplit("/", 2)[-2:]) for text in images.texts())
+        return ("/".join(text.rsplit("/", 2)[-2:]) if "/" in text else f"/{text}" for text in images.texts())
     return map(portable_name, images)
 
 
@@ -107,7 +107,8 @@ def are_paths(images: Sequence[ImageRef]) -> bool:
     if (paths := as_paths(images)) is None:
         return False
     try:
-        return all(name.decode() for name in paths.names.tolist())
+        starts = range(0, len(paths), 65536)
+        return all(b"\n".join(paths.names[start : start + 65536].tolist()).decode() for start in starts)
     except UnicodeDecodeError:
         return False
 

@@ -102,7 +102,7 @@ def make_loaders(config: Config) -> Loaders:
     train = dataset.train
     files = train.files[: train.images] + dataset.val.files
     bad = known_of(files, {image.file: "" for split in (train, dataset.val) for image in split.bad})
-    files = take_images(files, np.delete(np.arange(len(files)), list(bad)))
+    files = take_images(files, np.delete(np.arange(len(files)), list(bad))) if bad else files
     placement = place(config.aug, files, config.fit.torch_device(), threads=config.fit.cpu_threads())
     placement = current().broadcast(placement)
     loaders = Loaders(

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -165,7 +166,7 @@ def _split(found: list[tuple[Paths, list[Path]]]) -> Split:
     """Return a split of the images, and of the images in foreign formats, of each class."""
     return Split(
         files=Paths(np.concatenate([files.names for files, _ in found])),
-        targets=tuple(target for target, (files, _) in enumerate(found) for _ in range(len(files))),
+        targets=tuple(chain.from_iterable(repeat(target, len(files)) for target, (files, _) in enumerate(found))),
         foreign=tuple(file for _, foreign in found for file in foreign),
     )
 
@@ -224,13 +225,14 @@ def _find(folder: Path, *, with_foreign: bool = False) -> tuple[Paths, list[Path
     for parent, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         begin = str(Path(parent, "_"))[:-1]
-        endings = [name[name.rfind(".") :] for name in names]
-        known = {ending for ending in set(endings) if ending.lower() in EXTENSIONS}
-        pairs = zip(names, endings, strict=True)
-        found += [begin + name for name, ending in pairs if ending in known and name[0] != "."]
-        if len(known) < len(set(endings)):
+        if not {name[name.rfind(".") :].lower() for name in names} <= EXTENSIONS:
             foreign += [Path(parent, name) for name in names if _is_image(name, FOREIGN_EXTENSIONS)]
-    return Paths(sorted([*found, *map(str, foreign)] if with_foreign else found)), sorted(foreign, key=str)
+            names = list(filter(_is_image, names))
+        found += [begin + name for name in names if name[0] != "."]
+    found = sorted([*found, *map(str, foreign)] if with_foreign else found)
+    # At once: each name by itself takes twice as long.
+    encoded = os.fsencode("\0".join(found)).split(b"\0") if found else []
+    return Paths(np.array(encoded, np.bytes_)), sorted(foreign, key=str)
 
 
 def _has_images(folder: Path) -> bool:

@@ -47,7 +47,7 @@ class Classes(Kind):
 
     def collate(self, targets: Sequence[Target]) -> Tensor:
         """Return (N,) int64."""
-        return torch.tensor(targets, dtype=torch.int64)
+        return torch.from_numpy(np.array(targets, np.int64))
 
     def shares(self, targets: Tensor, names: int) -> Tensor:
         """Return 1 for the class of each image, and 0 otherwise."""
