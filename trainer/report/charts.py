@@ -18,7 +18,7 @@ from augment.support.text import amount
 from trainer.figures.outputs import LOCK, SPLITS, frame
 from trainer.report.record import RunRecord
 
-_FAINT = "0.75"
+_SIZE, _FAINT = (5.2, 2.9), "0.75"
 _SPOTS = 60  # of a line at most whose values can be read by pointing at it
 _POINTS = 1000  # of a line at most; more cannot be seen
 
@@ -30,28 +30,30 @@ class Chart:
     title: str
     uri: str  # the image, as a data URI
     alt: str  # what the image shows, in words
-    caption: str = ""  # text below the image; may be empty
-    spots: tuple[tuple[float, float, str], ...] = ()  # areas from left to right: start and width in %, and their values
+    caption: str  # text below the image; may be empty
+    spots: tuple[tuple[float, float, str], ...]  # areas from left to right: start and width in %, and their values
 
 
 def charts(record: RunRecord) -> list[Chart]:
     """Draw all curves that have data."""
+    # Training batches before each epoch and, last, of the whole fit: (epochs + 1,); (1,) if they are unknown.
+    before = np.cumsum([0, *record.run.facts.batches])
     with LOCK:
-        return [*_scores(record), *_schedules(record)]
+        return [*_scores(record, before), *(_schedules(record, before) if len(before) > 1 else ())]
 
 
-def _scores(record: RunRecord) -> Iterator[Chart]:
+def _scores(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
     """Yield loss and score of both passes over the epochs, with the best epoch marked."""
     display, best = record.display, record.best
     score = (display.score, display.score_title, "{:.1%}" if display.share else "{:.3g}")
     for quantity, title, form in (("loss", "Loss", "{:.3g}"), score):
-        figure, axes = _axes()
+        axes = Figure(_SIZE, dpi=72).subplots()
         if not draw_splits(axes, record.run.rows, quantity):
             continue
         if best:
             axes.axvline(best["epoch"] + 1, color=_FAINT, linewidth=1, linestyle=":", zorder=0)
         if quantity == "loss":
-            _add_steps(axes, record)
+            _add_steps(axes, record, before)
         elif f"val_{quantity}" in best:
             axes.plot(best["epoch"] + 1, best[f"val_{quantity}"], "o", color=BLUE, markersize=9, fillstyle="none")
         if "%" in form:
@@ -68,7 +70,7 @@ def _scores(record: RunRecord) -> Iterator[Chart]:
             if len(values := values[np.isfinite(values)]):
                 first, last = form.format(values[0]), form.format(values[-1])
                 parts.append(f"{name} {quantity}: {first} in the first epoch, {last} in the last.")
-        yield Chart(title, _svg(figure), " ".join(parts), spots=_spots(axes, epochs, texts))
+        yield _chart(axes, title, " ".join(parts), "", epochs, texts)
 
 
 def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str) -> bool:
@@ -102,10 +104,10 @@ def column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _add_steps(axes: Axes, record: RunRecord) -> None:
+def _add_steps(axes: Axes, record: RunRecord, before: NDArray[np.int64]) -> None:
     """Draw the loss within epochs; axes keep their range, as outliers would flatten the curves of the epochs."""
     steps = [step for step in record.run.steps if {"step", "loss"} <= step.keys()]
-    if steps and (before := record.batches_before) is not None:
+    if steps and len(before) > 1:
         limits = axes.get_ylim()
         # An epoch's row is a mean over it, drawn at its number, so its batches lie half an epoch to both sides.
         x = np.interp(column(steps, "step"), before, np.arange(len(before))) + 0.5
@@ -114,11 +116,9 @@ def _add_steps(axes: Axes, record: RunRecord) -> None:
         axes.set_ylim(limits)
 
 
-def _schedules(record: RunRecord) -> Iterator[Chart]:
-    if (before := record.batches_before) is None:
-        return
+def _schedules(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
     for name, points in record.run.facts.schedules.items():
-        figure, axes = _axes()
+        axes = Figure(_SIZE, dpi=72).subplots()
         title, values = {"lr": "Learning rate"}.get(name, name.capitalize()), np.array(points)
         # A schedule is defined over batches, and epochs may differ in their number of batches.
         x = np.interp(np.linspace(0, 1, len(values)) * before[-1], before, np.arange(len(before)))
@@ -137,30 +137,12 @@ def _schedules(record: RunRecord) -> Iterator[Chart]:
         rest = "" if done.all() else " Dotted: not reached."
         few = np.linspace(0, len(x) - 1, _SPOTS).round().astype(int)
         texts = [f"epoch {x[i]:.2f}\n{values[i]:.4g}" for i in few]
-        drawn = _svg(figure)
-        yield Chart(title, drawn, f"{title}: {course}", f"{caption}{rest}", _spots(axes, x[few], texts))
+        yield _chart(axes, title, f"{title}: {course}", f"{caption}{rest}", x[few], texts)
 
 
-def _spots(axes: Axes, x: NDArray[np.float64], texts: Sequence[str]) -> tuple[tuple[float, float, str], ...]:
-    """Return the areas of points of a figure that has been drawn, each up to half of the way to the next."""
-    figure = axes.figure
-    pixels = axes.transData.transform(np.column_stack([x, np.full(len(x), axes.get_ylim()[0])]))[:, 0]
-    at = 100 * pixels / figure.bbox.width
-    left, right = 100 * axes.bbox.x0 / figure.bbox.width, 100 * axes.bbox.x1 / figure.bbox.width
-    edges = [left, *((at[1:] + at[:-1]) / 2), right]
-    return tuple(
-        (round(float(a), 2), round(float(b - a), 2), text)
-        for a, b, text in zip(edges, edges[1:], texts, strict=False)
-        if b > a
-    )
-
-
-def _axes() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(5.2, 2.9), dpi=72)
-    return figure, figure.subplots()
-
-
-def _svg(figure: Figure) -> str:
+def _chart(axes: Axes, title: str, alt: str, caption: str, x: NDArray[np.float64], texts: Sequence[str]) -> Chart:
+    """Return the curve of axes, with texts at the points of x, each up to half of the way to the next."""
+    figure = axes.get_figure(root=True)
     # Letters become outlines, which look the same everywhere; equal figures become equal files.
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "report"}):
         svg = BytesIO()
@@ -168,4 +150,14 @@ def _svg(figure: Figure) -> str:
         # Transparent, so that the page's background shows, light or dark.
         figure.set_layout_engine("constrained")
         figure.savefig(svg, format="svg", metadata=metadata, transparent=True)
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.getvalue()).decode()}"
+    pixels = axes.transData.transform(np.column_stack([x, np.full(len(x), axes.get_ylim()[0])]))[:, 0]
+    at = 100 * pixels / figure.bbox.width
+    left, right = 100 * axes.bbox.x0 / figure.bbox.width, 100 * axes.bbox.x1 / figure.bbox.width
+    edges = [left, *((at[1:] + at[:-1]) / 2), right]
+    spots = (
+        (round(float(a), 2), round(float(b - a), 2), text)
+        for a, b, text in zip(edges, edges[1:], texts, strict=False)
+        if b > a
+    )
+    uri = f"data:image/svg+xml;base64,{base64.b64encode(svg.getvalue()).decode()}"
+    return Chart(title, uri, alt, caption, tuple(spots))

@@ -7,10 +7,11 @@ from jinja2 import TemplateError
 
 from augment.cli.parser import Parser, readable_errors, writing
 from augment.support.errors import UserError, describe_error
+from augment.support.files import require_in
 from augment.support.reading import check_folder
 from trainer.report.page import write_record
 from trainer.report.record import REPORT_FILE, read_record
-from trainer.run.config import config_file
+from trainer.run.config import CONFIG_FILE
 
 _EXAMPLES = """\
   RUN_FOLDER ...     write report.html of each folder again"""
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         if overrides:
             raise UserError(f"{overrides[0]}: not allowed here. Allowed: folders of runs.")
         for folder in folders:
-            config_file(folder)
+            require_in(folder, CONFIG_FILE, allowed="the folder of a run")
             check_folder(folder)
         for folder in folders:
             with writing(f"{folder / REPORT_FILE}"):

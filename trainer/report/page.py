@@ -13,7 +13,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from augment.support.files import write_atomically
+from augment.support.reading import read_text
 from augment.support.text import amount, duration, percent
+from augment.support.yaml_files import MAX_BYTES
 from trainer.callbacks.plots import BATCH
 from trainer.figures.images import data_uri, read_png, without_background
 from trainer.loop.checkpoint import LAST
@@ -41,7 +43,7 @@ def write_record(record: RunRecord) -> Path:
 def render(record: RunRecord) -> str:
     """Return the page of a run: HTML without scripts that refers to nothing outside itself."""
     run, ending, folder = record.run, record.run.summary, record.run.folder.resolve()
-    running = ending.status == RUNNING
+    running, read = ending.status == RUNNING, partial(read_text, most=MAX_BYTES)
     resumable = not running and ending.status != FINISHED and (run.folder / LAST).is_file()
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -64,11 +66,16 @@ def render(record: RunRecord) -> str:
         shown=record.best_pass,
         figure=partial(_inline, run.folder / Path(record.display.figure_file).name),
         batch=_inline(run.folder / BATCH),
-        plan=run.text(PLAN_FILE),
-        config=run.text(CONFIG_FILE),
+        plan=run.attempt(PLAN_FILE, read, ""),
+        config=run.attempt(CONFIG_FILE, read, ""),
         command=shlex.join(["python", "-m", "trainer", *run.facts.overrides]),
         resume=shlex.join(["python", "-m", "trainer", f"fit.resume={run.folder}"]) if resumable else "",
-        facts=_facts(record),
+        facts={
+            **run.versions(),
+            "seed": run.facts.settings.get("seed"),
+            "images": run.facts.settings.get("data.root"),
+            "folder": folder,
+        },
         table=_table(record),
         notes=run.notes,
     )
@@ -132,17 +139,6 @@ def _inline(file: Path) -> str:
         return ""
     cleared = without_background(image)
     return data_uri(cleared, "JPEG" if cleared is image else "WEBP", 85)
-
-
-def _facts(record: RunRecord) -> list[tuple[str, str]]:
-    """Return what one needs to run it again, besides the command."""
-    facts = {
-        **record.run.versions(),
-        "seed": record.run.facts.settings.get("seed"),
-        "images": record.run.facts.settings.get("data.root"),
-        "folder": record.run.folder.resolve(),
-    }
-    return [(name, str(value)) for name, value in facts.items() if value not in ("", None)]
 
 
 def _table(record: RunRecord) -> dict[str, Any]:

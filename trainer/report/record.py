@@ -8,8 +8,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL.Image import Image
 
 from augment.data.dataset import ImageRef
@@ -79,11 +77,6 @@ class RunRecord:
     def epochs(self) -> int:
         """Epochs that were configured; 0: unknown."""
         return len(self.run.facts.batches) or self.run.summary.planned
-
-    @property
-    def batches_before(self) -> NDArray[np.int64] | None:
-        """Training batches before each epoch and, last, of the whole fit: (epochs + 1,); None if unknown."""
-        return np.cumsum([0, *batches]) if (batches := self.run.facts.batches) else None
 
     def add_best(
         self,

@@ -201,19 +201,13 @@ def config_text(config: Config) -> str:
     return OmegaConf.to_yaml(as_written(config.resolved))
 
 
-def config_file(folder: Path) -> Path:
-    """Return the file with the configuration of a run."""
-    require_in(folder, CONFIG_FILE, allowed="the folder of a run")
-    return folder / CONFIG_FILE
-
-
 def load_config(folder: Path) -> dict[str, Any]:
     """Read the configuration of a run from its folder, or raise a UserError.
 
     Interpolations stay text; `augment.cli.trust` describes when they are resolved.
     """
-    file = config_file(folder)
-    loaded = read_yaml(file, folder=folder)
+    require_in(folder, CONFIG_FILE, allowed="the folder of a run")
+    loaded = read_yaml(file := folder / CONFIG_FILE, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run.")
     return with_one_loss({str(key): value for key, value in loaded.items()})

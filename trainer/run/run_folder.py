@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from augment.support.errors import UserError, first_line
 from augment.support.files import installed_version, near_file
 from augment.support.nested import leaves, section_of
-from augment.support.reading import contents, parse_json, read_as, read_bytes, read_object, read_text, regular
+from augment.support.reading import contents, parse_json, read_as, read_bytes, read_object, regular
 from augment.support.secrets import as_written
-from augment.support.yaml_files import MAX_BYTES, read_list
+from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.models.registry import count_parameters
 from trainer.run.config import CONFIG_FILE, Config, load_config, varied_name
@@ -189,10 +189,6 @@ class RunFolder:
             given = self.attempt(OVERRIDES_FILE, lambda file: read_list(file, self.folder), list[object]())
         return tuple(override.lstrip("+") for override in renamed(map(str, given)))
 
-    def text(self, name: str) -> str:
-        """Return the text of a file; empty if there is none."""
-        return self.attempt(name, lambda file: read_text(file, most=MAX_BYTES), "")
-
     @cached_property
     def name(self) -> str:
         """What people call it: its configured name, what its sweep varies, or the name of its folder."""
@@ -328,13 +324,11 @@ def _read_rows(file: Path) -> list[MetricsRow]:
     for number, line in enumerate(lines, start=1):
         try:
             if line.strip(b"\0"):
-                row = dict(parse_json(line))
-                rows.append({key: math.nan if value is None else value for key, value in row.items()})
+                row = {key: math.nan if value is None else value for key, value in dict(parse_json(line)).items()}
+                # Without numbers that no float can hold.
+                numbers = ((key, v) for key, v in row.items() if isinstance(v, float | int))
+                rows.append({key: v for key, v in numbers if isinstance(v, float) or abs(v) < 2**53})
         except (TypeError, ValueError) as error:
             if any(rest.strip(b"\0") for rest in lines[number:]):
                 raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None
-    # Without numbers that no float can hold.
-    return [
-        {key: v for key, v in row.items() if isinstance(v, float) or (isinstance(v, int) and abs(v) < 2**53)}
-        for row in rows
-    ]
+    return rows
