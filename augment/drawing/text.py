@@ -118,17 +118,11 @@ def set_title(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", color=INK, fontproperties=font(TITLE), parse_math=False)
 
 
-def arrange(figure: Figure) -> None:
-    """Let the figure's layout engine arrange its axes, once and for all; saving would draw the figure twice for it."""
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-        figure.set_layout_engine(None)
-
-
 def save_figure(figure: Figure, path: Path, dpi: float, *, parents: bool = True) -> None:
     """Save a figure as PNG, atomically, with its id under `IMAGES`; with `parents`, its folder is created."""
-    arrange(figure)
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)  # once and for all; saving would draw the figure twice for it
+        figure.set_layout_engine(None)
     with atomic_path(path, parents=parents) as part:
         named = {} if figure.get_gid() is None else {IMAGES: figure.get_gid()}
         figure.savefig(part, format="png", dpi=dpi, metadata=named)
