@@ -19,9 +19,10 @@ from augment.support.nested import section_of
 from trainer.cli import ranks
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
-from trainer.run.folder import Summary, named_folder, read_summary, reserve, user_of
+from trainer.run.folder import FINISHED, Summary, named_folder, reserve, user_of
 from trainer.run.identity import identity, identity_text
 from trainer.run.jobs import AUTO, check_configs, resumed_in, run_job, with_resumed
+from trainer.run.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,7 @@ def _find(config: Config, template: DictConfig, folder: Path | None) -> tuple[Pa
                 f"{key}={shown(run)}: holds a run of another configuration. Allowed: another folder; or "
                 f"fit.resume={shown(run)} in place of auto, if that run can resume with this configuration."
             )
-        ending = read_summary(run)
-        if ending is not None and ending.status == "finished":
+        if (ending := RunFolder(run).summary).status == FINISHED:
             return None, ending
         if (run / LAST).is_file():
             return run, None

@@ -143,6 +143,7 @@ def _schedules(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
 def _chart(axes: Axes, title: str, alt: str, caption: str, x: NDArray[np.float64], texts: Sequence[str]) -> Chart:
     """Return the curve of axes, with texts at the points of x, each up to half of the way to the next."""
     figure = axes.get_figure(root=True)
+    assert figure is not None
     # Letters become outlines, which look the same everywhere; equal figures become equal files.
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "report"}):
         svg = BytesIO()

@@ -13,7 +13,7 @@ from typing import Any
 
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown, write_json
-from augment.support.reading import check_folder, open_regular, read_as, read_text
+from augment.support.reading import check_folder, open_regular, read_text
 from augment.support.text import html_table, plural
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import METRICS_FILE, Recorder
@@ -25,7 +25,7 @@ from trainer.tasks.registry import describe_metrics, task_of
 
 SUMMARY_FILE, OVERRIDES_FILE = "summary.json", Path(".hydra") / "overrides.yaml"
 
-# Statuses of runs; `trainer.run.folder.status_of` tells them apart.
+# Statuses of runs; `status_of` tells them apart.
 PLANNED, RUNNING, KILLED = "planned", "running", "killed"
 FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
 PRUNED = "pruned"  # finished early, as it was behind other trials of a search
@@ -103,15 +103,6 @@ class Summary:
         resumable = self.status == "interrupted" and (self.folder / LAST).is_file()
         on = f"; fit.resume={shown(self.folder)} continues it" if resumable else ""
         return f"{self.status} after {epochs}{early}: {score}{final}, {took}{on}"
-
-
-def read_summary(folder: Path) -> Summary | None:
-    """Return how a run ended; None if it has not, was killed, or its summary is unreadable."""
-    try:
-        summary = read_as(Summary, folder / SUMMARY_FILE, folder=folder)
-    except (OSError, UserError):
-        return None
-    return None if summary.status == RUNNING else summary
 
 
 def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
@@ -247,9 +238,9 @@ def user_of(folder: Path) -> str | None:
     return None
 
 
-def status_of(folder: Path, summary: Summary | None) -> str:
+def status_of(folder: Path, summary: Summary) -> str:
     """Return the status of a run, given what its summary.json says: killed, if its process on this host is gone."""
-    if summary is not None and summary.status in (FINISHED, FAILED, INTERRUPTED):
+    if summary.status in (FINISHED, FAILED, INTERRUPTED):
         return PRUNED if summary.stopped.startswith(PRUNED) else summary.status
     if user_of(folder):
         return RUNNING

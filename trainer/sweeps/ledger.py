@@ -10,9 +10,9 @@ from augment.support.files import shown, write_json
 from augment.support.reading import UnreadableError
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import Config
-from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, read_summary, status_of, user_of
+from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, user_of
 from trainer.run.identity import identity, identity_text
-from trainer.run.run_folder import JOB_FILE, load_job
+from trainer.run.run_folder import JOB_FILE, RunFolder, load_job
 
 DELETED = "deleted"  # that of a job whose folder somebody has deleted
 
@@ -51,12 +51,12 @@ class Job:
         """Return its status, see `trainer.run.run_folder.RunFolder`; or `DELETED`."""
         if not (self.folder / JOB_FILE).exists():
             return DELETED
-        status = status_of(self.folder, read_summary(self.folder))
+        status = RunFolder(self.folder).status
         return KILLED if status == RUNNING and user_of(self.folder) is None else status
 
     def retry(self) -> None:
         """Let a failed job be resumed, or begin again if it has no checkpoint."""
-        if (ending := read_summary(self.folder)) is not None and ending.status == FAILED:
+        if (ending := RunFolder(self.folder).summary).status == FAILED:
             replace(ending, status=INTERRUPTED).write()
 
 

@@ -24,8 +24,9 @@ from augment.support.text import amount, duration
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST, DamagedError
 from trainer.run.config import Config
-from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary, claimed, read_summary, user_of
+from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary, claimed, user_of
 from trainer.run.jobs import check_jobs, run_job
+from trainer.run.run_folder import RunFolder
 from trainer.sweeps.ledger import ENDED, Job, job_id, read_ledger, unfinished
 
 NO_FURTHER_JOB = "stopped; no further job was started"
@@ -42,13 +43,12 @@ _ROOT = Path(__file__).parents[2]
 
 def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0) -> str:
     """Return how long unfinished jobs and further ones will take, estimated from finished ones; empty if unknown."""
-    finished = [
-        ending for job in jobs if (ending := read_summary(job.folder)) is not None and ending.status == FINISHED
-    ]
+    endings = (RunFolder(job.folder).summary for job in jobs)
+    finished = [ending.seconds for ending in endings if ending.status == FINISHED]
     left = len(unfinished(jobs)) + further
     if not left or not finished:
         return ""
-    seconds = left * mean(ending.seconds for ending in finished)
+    seconds = left * mean(finished)
     return f"{amount(left, 'job')} left, about {duration(seconds / min(at_a_time, left))}"
 
 
@@ -143,9 +143,7 @@ class Worker:
             )
         except Exception as error:
             self.say(f"job {job.id} failed: {describe_error(error)}", "red")
-            if (
-                ending := read_summary(job.folder)
-            ) is None or ending.status != FAILED:  # it failed before the run began
+            if RunFolder(job.folder).summary.status != FAILED:  # it failed before the run began
                 Summary(FAILED, job.folder, error=describe_error(error)).write()
             return
         self.say(str(summary))
@@ -263,9 +261,9 @@ def watch(jobs: Sequence[Job], worker: Worker, at_a_time: int, seen: dict[str, s
         news = [job for job in jobs if now[job.id] != seen[job.id]]
         seen |= now
         for job in news:
-            ending, status = read_summary(job.folder), now[job.id]
-            about = f" {status}: {job.title}" if ending is None else f": {ending}"
-            if ending is not None and ending.error:
+            ending, status = RunFolder(job.folder).summary, now[job.id]
+            about = f" {status}: {job.title}" if ending.status in ("", RUNNING) else f": {ending}"
+            if ending.error:
                 about = f" {status}: {ending.error}"
             worker.say(f"{label(job, jobs)}{about}", "red" if status == FAILED else None)
         if any(now[job.id] in ENDED for job in news) and (text := worker.left(jobs, at_a_time)):

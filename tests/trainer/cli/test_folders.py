@@ -13,7 +13,8 @@ from trainer import train
 from trainer.callbacks.steps import Prepare
 from trainer.cli.main import main
 from trainer.loop.learner import Learner
-from trainer.run.folder import owned, read_summary, release
+from trainer.run.folder import owned, release
+from trainer.run.run_folder import RunFolder
 
 SMALL = (*("aug.size=16", "fit.batch_size=4", "fit.epochs=3", "fit.device=cpu", "fit.threads=1"), *BARE)
 
@@ -110,7 +111,7 @@ def test_auto_starts_resumes_and_leaves_a_finished_run_alone(
     code, text = call("fit.resume=auto")
     assert code == 0
     assert f"resumes {first.relative_to(tmp_path)}" in text
-    (second,) = (run for run in started(tmp_path) if getattr(read_summary(run), "status", "") == "finished")
+    (second,) = (run for run in started(tmp_path) if RunFolder(run).status == "finished")
     assert second != first
     assert len(rows_of(second)) == 3
     code, text = call("fit.resume=auto", "run.name=again", "callbacks.tensorboard={}")  # the same configuration

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from trainer.run.config import RunLabels, run_name, varied_name
-from trainer.run.folder import Summary, read_summary
+from trainer.run.folder import Summary
+from trainer.run.run_folder import RunFolder
 
 
 @pytest.mark.parametrize(
@@ -36,13 +37,12 @@ def test_a_summary_whose_labels_are_no_texts_is_not_read(found: dict[str, object
     known = {"status": "finished", "seconds": 1.0}
     for values, kept in ((known, True), (known | found, False)):
         (tmp_path / "summary.json").write_text(json.dumps(values))
-        assert (read_summary(tmp_path) is not None) == kept
+        assert (RunFolder(tmp_path).summary.status != "") == kept
 
 
 def test_a_summary_has_them_from_the_start(tmp_path: Path) -> None:
     Summary("running", tmp_path, name="<b>mine</b>", tags=("a", "</td>")).write()
     assert json.loads((tmp_path / "summary.json").read_text())["name"] == "<b>mine</b>"
     Summary("finished", tmp_path, 0, {}, {}, 1.0, name="<b>mine</b>", tags=("a", "</td>")).write()
-    summary = read_summary(tmp_path)
-    assert summary is not None
+    summary = RunFolder(tmp_path).summary
     assert (summary.name, summary.tags) == ("<b>mine</b>", ("a", "</td>"))

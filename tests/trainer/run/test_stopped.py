@@ -12,7 +12,7 @@ from trainer.callbacks.steps import GradClip
 from trainer.cli import main as cli
 from trainer.run import build
 from trainer.run import train as run
-from trainer.run.folder import read_summary
+from trainer.run.run_folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -64,8 +64,7 @@ def test_a_second_signal_after_the_last_epoch_leaves_a_finished_run(photo_root: 
         KeyboardInterrupt, match=r"^stopped after the last epoch; figures or the report may be missing$"
     ):
         run.train(replace(config, callbacks=(*config.callbacks, lambda: twice)), tmp_path / "run", console=QUIET)
-    summary = read_summary(tmp_path / "run")
-    assert summary is not None
+    summary = RunFolder(tmp_path / "run").summary
     assert (summary.status, summary.epochs, summary.planned) == ("finished", 1, 1)
     assert summary.best == summary.last == read_metrics(tmp_path / "run")[0]
 

@@ -19,8 +19,9 @@ from augment.support.errors import UserError
 from augment.support.signals import StopSignals
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.run.config import Config, load_config, parse_config
-from trainer.run.folder import Summary, claimed, read_summary
+from trainer.run.folder import Summary, claimed
 from trainer.run.jobs import check_jobs
+from trainer.run.run_folder import RunFolder
 from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.work import Command, Worker, watch
 
@@ -151,9 +152,7 @@ def test_a_job_whose_checkpoint_is_damaged_fails(
     worker.check(jobs[:1])
     worker.work(jobs[:2])
     assert [job.status() for job in jobs[:2]] == ["failed", "finished"]
-    ending = read_summary(jobs[0].folder)
-    assert ending is not None
-    assert ending.error.endswith(
+    assert RunFolder(jobs[0].folder).summary.error.endswith(
         f"{LAST}: not a checkpoint, or cut short. Allowed: delete it, and the job begins again."
     )
 
@@ -174,9 +173,7 @@ def test_a_signal_ends_the_work_after_the_current_job(runs: FakeRuns, jobs: list
 def test_a_configuration_that_changed_since_is_not_run(runs: FakeRuns, jobs: list[Job]) -> None:
     other = Job(jobs[0].folder, 0, ("++seed=7",))
     runs.worker().work([other])
-    ending = read_summary(other.folder)
-    assert ending is not None
-    assert "its configuration has changed since the sweep was planned" in ending.error
+    assert "its configuration has changed since the sweep was planned" in RunFolder(other.folder).summary.error
     assert runs.runs == []
 
 

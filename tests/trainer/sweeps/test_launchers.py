@@ -25,8 +25,7 @@ from augment.cli.overrides import normalize
 from augment.support.errors import UserError
 from augment.support.signals import StopSignals
 from trainer.run.config import parse_config
-from trainer.run.folder import read_summary
-from trainer.run.run_folder import JOB_FILE
+from trainer.run.run_folder import JOB_FILE, RunFolder
 from trainer.sweeps.launchers import LAUNCHERS, Cluster, Local, Slurm, parse_launcher
 from trainer.sweeps.ledger import Job, read_ledger, unfinished
 from trainer.sweeps.sweep.command import Request, sweep
@@ -131,12 +130,9 @@ def test_jobs_may_kill_their_workers_often_if_they_make_progress(
 def test_a_job_whose_processes_die_again_and_again_has_failed(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Command, "of", staticmethod(lambda *_: Command(("false",), {}, ".")))
     run(Local(n_jobs=2), jobs)
-    endings = [read_summary(job.folder) for job in jobs]
-    assert {ending and ending.error.partition(";")[0] for ending in endings} == {
-        "5 processes in a row died while running it"
-    }
-    assert endings[0] is not None
-    assert endings[0].error.endswith(".log")
+    errors = [RunFolder(job.folder).summary.error for job in jobs]
+    assert {error.partition(";")[0] for error in errors} == {"5 processes in a row died while running it"}
+    assert errors[0].endswith(".log")
 
 
 def test_workers_end_with_the_process_that_leads_them(jobs: list[Job], tmp_path: Path) -> None:
