@@ -204,15 +204,15 @@ def make_loader(
         raise UserError(f"data: {shown} is not allowed. Allowed: the name of a source, as in {others}.")
     placed, plan = torch_device(device), build_plan(recipe.aug, split)
     try:
-        source = with_data(recipe, data, settings).source(needs_train=split == "train")
+        source = with_data(recipe, data, settings).source()
     except UserError:
         refuse_misspelled(settings, make_loader.__annotations__.keys() - {"settings", "return"})
         raise
     LOADED.clear()
     dataset = load_dataset(source, needs_val=False)
-    if split == "val" and not (source.only_val or len(dataset.val)):
+    if split == "val" and not len(dataset.val):
         dataset = load_dataset(source)  # says what is missing
-    chosen = dataset.train if split == "train" or source.only_val else dataset.val
+    chosen = dataset.train if split == "train" else dataset.val
     for note in border_doubts(recipe.aug, chosen.kind.unrepeated):
         logging.getLogger(__name__).warning("%s", note)
     if split == "train":

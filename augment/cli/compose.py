@@ -141,7 +141,7 @@ def _hydra() -> Iterator[None]:
 def plain_values(composed: DictConfig) -> dict[str, Any]:
     """Return what Hydra composed as plain values, interpolations resolved; see `augment.support.secrets`."""
     raw: Any = OmegaConf.to_container(composed)
-    with explained(raw):
+    with explained():
         plain: Any = resolved(OmegaConf.to_container(composed, resolve=True), raw)
     return {str(key): value for key, value in plain.items()}
 
@@ -194,7 +194,7 @@ class Recipe:
         """Draw the steps of both splits, for notebooks."""
         return "".join(build_plan(self.aug, split)._repr_html_() for split in SPLITS)
 
-    def source(self, *, needs_train: bool = True) -> "Source":
+    def source(self) -> "Source":
         """Check the section `data` and return the source of images; see `parse_data`.
 
         Raises:
@@ -204,14 +204,7 @@ class Recipe:
         from augment.data.sources import parse_data
 
         load_plugins(self.plugins, "plugins")
-        return parse_data(self.plain.get("data"), needs_train=needs_train)
-
-    def known_task(self) -> str:
-        """Return the task that the section `data` names, without a look at the data; empty if it names none."""
-        try:
-            return self.source(needs_train=False).known_task
-        except UserError:
-            return ""
+        return parse_data(self.plain.get("data"))
 
 
 def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> Recipe:

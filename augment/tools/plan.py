@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 from augment.cli.compose import compose_recipe
 from augment.cli.parser import Parser, readable_errors
-from augment.data.targets.kind import known_kinds
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import SPLITS, border_doubts, doubts
+from augment.recipe.steps import SPLITS, doubts
 from augment.support.console import text_console
 from augment.support.text import amount
 
@@ -47,7 +46,6 @@ def main(arguments: Sequence[str]) -> int:
             console.print(f"  {summary(plan)}", style="dim")
             if on_cpu := [step.key for step in plan.steps if step.op.on_cpu]:
                 console.print(f"  always on the CPU: {', '.join(on_cpu)}", style="dim")
-        kind = known_kinds().get(recipe.known_task())
-        for doubt in [*doubts(recipe.aug), *border_doubts(recipe.aug, kind.unrepeated if kind else "")]:
+        for doubt in doubts(recipe.aug):
             console.print(doubt, style="yellow")
     return 0

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from augment.data.formats.folder import describe_nested
 from augment.data.sources import Source
 from augment.params import settings
 from augment.support.errors import UserError
@@ -54,7 +53,7 @@ def check_config(config: Config) -> None:
         key = next(key for key in ("root", "train", "source") if given.get(key))
         raise UserError(
             f"data.{key}={given[key]}: holds a single class, {classes[0]}: nothing to learn from labels. Allowed: two "
-            f"classes or more{describe_nested(dataset)}."
+            "classes or more."
         )
     task = task_named(dataset.task)
     kind, needed = config.resolved["model"]["kind"], task.name if task.own_models else ""

@@ -12,7 +12,7 @@ import numpy as np
 from augment.data.dataset import NO_VAL, Dataset, Paths, Split
 from augment.data.faults import CONVERT
 from augment.support.errors import UserError, nearest, suggest
-from augment.support.files import expanded, near_file, shown
+from augment.support.files import expanded, near_file
 from augment.support.text import list_some
 
 # Endings of the formats that DALI decodes on CPU and GPU; `augment.data.check` validates the content.
@@ -28,12 +28,8 @@ FOREIGN_EXTENSIONS = frozenset(
     | {".raw", ".dng", ".cr2", ".cr3", ".nef", ".nrw", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw"}  # of cameras
 )
 
-# Names of folders that are a split rather than a class, by the split that they suggest.
-_SPLITS = {
-    "train": re.compile(r"train(ing)?(([_ -]?(set|data|images))?)", re.IGNORECASE),
-    "val": re.compile(r"(val|valid|validation|dev|eval)(([_ -]?(set|data|images))?)", re.IGNORECASE),
-    "test": re.compile(r"test(ing)?(([_ -]?(set|data|images))?)", re.IGNORECASE),
-}
+# Names of folders that are a split rather than a class.
+_SPLIT = re.compile(r"(train(ing)?|val|valid|validation|dev|eval|test(ing)?)([_ -]?(set|data|images))?", re.IGNORECASE)
 
 # What to do without a val split.
 CUT = "data.val_fraction=0.2, which validates on a fifth of the images, or data.folds=5 data.fold=0"
@@ -76,11 +72,6 @@ def scan_flat(root: Path) -> Dataset | None:
     return Dataset((root.absolute().name,), _split([_find(root)]), NO_VAL)
 
 
-def has_only(root: Path, name: str) -> bool:
-    """Whether the only visible folder in a folder has this name."""
-    return root.is_dir() and list(_folders(root)) == [name]
-
-
 def scan_split(root: Path, classes: Sequence[str]) -> Split:
     """List the images of one split, root/<class>/* or root/val/<class>/*, whose classes are known.
 
@@ -100,13 +91,6 @@ def scan_split(root: Path, classes: Sequence[str]) -> Split:
     return _split(found)
 
 
-def describe_nested(dataset: Dataset) -> str:
-    """Return the end of a message about a single class: the right root, if its images are in several folders of it."""
-    folders = {os.path.dirname(os.path.abspath(file)) for file in dataset.train.files if isinstance(file, Path)}
-    root = shown(Path(os.path.commonpath(folders))) if len(folders) > 1 else Path()
-    return f"; if the folders in {root} are the classes: data.root={root}" if dataset.classes[0] in root.parts else ""
-
-
 def _split_folders(
     root: Path, train_dir: str | None, val_dir: str | None, *, cuts_val: bool, problems: list[str]
 ) -> tuple[Path, Path | None]:
@@ -115,21 +99,18 @@ def _split_folders(
         raise UserError(f"there is no such folder.{near_file(root, folder=True)}")
     if not root.is_dir():
         raise UserError("is a file; allowed is a folder with the folders train and val in it.")
-    names = {"train": train_dir or "train", "val": val_dir or "val"}
-    missing = [name for name in names.values() if not (root / name).is_dir()]
-    if cuts_val:
-        missing = [name for name in missing if name == names["train"]]
-    train, val = (root / name for name in names.values())
+    names = [train_dir or "train", val_dir or "val"]
+    train, val = (root / name for name in names)
+    missing = [name for name in names[: 1 if cuts_val else 2] if not (root / name).is_dir()]
     if not missing:
         return train, None if cuts_val else val
     found = _folders(root)
     # A folder of classes, rather than one of splits whose names are not known.
-    unsplit = found and not train_dir and not train.is_dir() and not val.is_dir() and not any(map(_split_named, found))
+    unsplit = found and not (train_dir or train.is_dir() or val.is_dir() or any(map(_SPLIT.fullmatch, found)))
     if cuts_val and unsplit:
         return root, None
     others = f"only {list_some(list(found))}" if found else "only images" if _has_images(root) else "nor any other"
-    advice = next((nearest(name, found) for name in missing if name in (train_dir, val_dir)), "")
-    advice = advice or _advice(root, found)
+    advice = _advice(root, found, "" if unsplit else missing[0])
     problems.append(f"there is no folder {' and no folder '.join(missing)} in it, {others}.{advice}")
     if train.is_dir() and not val_dir:
         return train, None
@@ -171,24 +152,14 @@ def _split(found: list[tuple[Paths, list[Path]]]) -> Split:
     )
 
 
-def _split_named(name: str) -> str:
-    """Return the split that a folder's name suggests, empty if it suggests none."""
-    return next((split for split, pattern in _SPLITS.items() if pattern.fullmatch(name)), "")
-
-
-def _advice(root: Path, found: dict[str, Path]) -> str:
-    """Suggest a remedy for a root that lacks a split: other folders, a cut, or the right layout."""
+def _advice(root: Path, found: dict[str, Path], missing: str) -> str:
+    """Suggest a remedy for a root that lacks a split: another root, other folders, a cut, or the right layout."""
     for folder in (*root.absolute().parents[:2], *found.values()):
         if (folder / "train").is_dir() and (folder / "val").is_dir():
             return f" Did you mean data.root={folder}?"
-    splits = {split: name for name in reversed(found) if (split := _split_named(name))}
-    if test := splits.pop("test", ""):
-        splits.setdefault("val", test)  # if there is no other
-    named = " ".join(f"data.{split}_dir={splits[split]}" for split in sorted(splits) if splits[split] != split)
-    meant = f" Did you mean {named}?" if named else ""
-    return (
-        f"{meant} Allowed: train/<class>/* and val/<class>/*; <class>/* with {CUT}; or a list of images and their "
-        "classes, with data=filelist."
+    return nearest(missing, found) + (
+        " Allowed: train/<class>/* and val/<class>/*, or folders named by data.train_dir and data.val_dir; <class>/* "
+        f"with {CUT}; or a list of images and their classes, with data=filelist."
     )
 
 

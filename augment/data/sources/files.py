@@ -6,7 +6,7 @@ from pathlib import Path
 
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.filelist import SEPARATORS, Lines, read_list
-from augment.data.formats.folder import EXTENSIONS, has_only, scan_flat, scan_folder
+from augment.data.formats.folder import EXTENSIONS, scan_flat, scan_folder
 from augment.data.formats.texts import describe_absent
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.targets.interpretation import make_list_dataset
@@ -43,11 +43,6 @@ class Folder(CheckedSource):
         )
 
     @property
-    def lacks_train(self) -> bool:
-        """Whether the only folder is that of val."""
-        return not self.train_dir and has_only(expanded(self.root), self.val_dir or "val")
-
-    @property
     def given_val(self) -> str:
         """The folder of val beside that of train."""
         train, val = (expanded(self.root) / name for name in (self.train_dir or "train", self.val_dir or "val"))
@@ -56,8 +51,6 @@ class Folder(CheckedSource):
     def load_train(self) -> Dataset:
         """Load the folder, and val if there is one; images need no classes, as self-supervised training has none."""
         root = expanded(self.root)
-        if self.only_val:  # the folder of train is enough if val is cut, which happens later
-            return replace(self, train_dir=self.val_dir or "val", val_fraction=0.5).load()
         if not self.cuts_val and (flat := scan_flat(root)):
             return flat
         has_val = self.val_dir or (root / "val").is_dir()

@@ -26,13 +26,13 @@ def log_notices(notices: Iterable[str]) -> None:
         logging.getLogger(__name__).warning("%s", notice)
 
 
-def describe_missing(dataset: Dataset, *, only_val: bool = False) -> list[str]:
-    """Describe the classes or labels that no image of a split has; with `only_val`, train is val, read alone.
+def describe_missing(dataset: Dataset) -> list[str]:
+    """Describe the classes or labels that no image of a split has.
 
     Raises:
         UserError: both splits have classes, but they share none.
     """
-    splits = {"val" if only_val else "train": dataset.train} | ({"val": dataset.val} if len(dataset.val) else {})
+    splits = {"train": dataset.train} | ({"val": dataset.val} if len(dataset.val) else {})
     present = {
         name: {index for target in set(split.targets) for index in dataset.kind.present(target)}
         for name, split in splits.items()
@@ -128,7 +128,7 @@ def select(source: Source, dataset: Dataset) -> Dataset:
         UserError: there are too few images, or no class of val is in train.
     """
     dataset = cut_val(source, dataset)
-    notices = describe_missing(dataset, only_val=source.only_val)
+    notices = describe_missing(dataset)
     if source.fraction < 1:
         dataset = take_fraction(dataset, fraction=source.fraction, seed=source.split_seed)
     return dataset.noting(*notices, describe_copies(dataset))
@@ -154,12 +154,11 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
     found, digests = examine_files(images, cache=cache)
     reasons = {**dataset.faults, **found}
     for name in ("train", "val"):
-        split, called = getattr(dataset, name), "val" if source.only_val else name
-        split = leave_out(split, called, reasons, skip_bad=skip_bad)
+        split = leave_out(getattr(dataset, name), name, reasons, skip_bad=skip_bad)
         if name in names:
             split = replace(split, max_bad=getattr(source, "max_bad", 0) if skip_bad else 0)
         dataset = replace(dataset, train=split) if name == "train" else replace(dataset, val=split)
-        dataset = dataset.noting(describe_left_out(split, called))
+        dataset = dataset.noting(describe_left_out(split, name))
     return replace(dataset, copies=group_copies(images, digests))
 
 

@@ -82,7 +82,7 @@ class Yolo(CheckedSource):
         file = root / "data.yaml" if root.is_dir() else root
         content, classes = yolo.read_yolo(file)
         has_val = not self.cuts_val and bool(content.get("val") or content.get("valid"))
-        names = ["val"] if self.only_val else ["train", "val"] if has_val else ["train"]
+        names = ["train", "val"] if has_val else ["train"]
         splits, notices = zip(*(yolo.images_of(file, content, classes, name) for name in names), strict=True)
         return make_objects(tuple(classes.values()), splits, Wanted(self.task, self.instances)).noting(*notices)
 
@@ -112,7 +112,7 @@ class Voc(CheckedSource):
         """Read the lists, and annotations or masks."""
         root = expanded(self.root)
         images, annotations = root / self.images, root / self.annotations
-        splits = [self.train] if self.val is None or self.cuts_val or self.only_val else [self.train, self.val]
+        splits = [self.train] if self.val is None or self.cuts_val else [self.train, self.val]
         names = [voc.list_names(self._list(split) if split else annotations) for split in splits]
         given = read_names(self.classes) if self.classes else ()
         if self.task == "segment":
@@ -221,18 +221,10 @@ class MaskPairs(CheckedSource):
 
     def load(self) -> Dataset:
         """List the folders, and read masks that were not read before, for their sizes and labels."""
-        if self.only_val:
-            splits = [self.val_dir]
-        else:
-            splits = ["" if self.cuts_val and not self._has(self.train_dir) else self.train_dir]
-            splits += [self.val_dir] if not self.cuts_val and self._has(self.val_dir) else []
+        splits = ["" if self.cuts_val and not self._has(self.train_dir) else self.train_dir]
+        splits += [self.val_dir] if not self.cuts_val and self._has(self.val_dir) else []
         suffixes = (self.image_suffix or "", self.mask_suffix or "")
         return read_masks([find_pairs(*self._folders(split), *suffixes) for split in splits], *self._pixels())
-
-    @property
-    def lacks_train(self) -> bool:
-        """Whether the only folder is that of val."""
-        return self._has(self.val_dir) and not self._has(self.train_dir)
 
     @property
     def given_val(self) -> str:

@@ -77,9 +77,6 @@ class Source:
         )
     )
 
-    # Whether val is read alone and as train, for a loader of val where there is no train. No setting.
-    only_val: bool = False
-
     def groups(self, images: Sequence[ImageRef]) -> Sequence[Hashable]:
         """Return the group of each of some train images, (N,), by `group`.
 
@@ -131,16 +128,6 @@ class Source:
     def must_check(self, dataset: Dataset) -> Collection[str]:
         """Return the names of the splits whose images have to be decoded and compared before they are used."""
         return ("train", "val") if hasattr(self, "skip_bad") else ()
-
-    @property
-    def known_task(self) -> str:
-        """The task, if the settings say it; else empty."""
-        return getattr(self, "task", None) or ""
-
-    @property
-    def lacks_train(self) -> bool:
-        """Whether there is val, but no train."""
-        return False
 
     @property
     def given_val(self) -> str:
@@ -196,8 +183,6 @@ class ListedSource(Source):
 
     def given(self) -> dict[str, str]:
         """Return what is to be read, by its key: data.train and, unless val is cut from it, data.val."""
-        if self.only_val:
-            return {"data.val": self.train}
         return {"data.train": self.train} | ({} if self.cuts_val or self.val is None else {"data.val": self.val})
 
 
@@ -275,21 +260,13 @@ def source(name: str) -> Callable[[S], S]:
     return decorate
 
 
-def parse_data(given: object, *, needs_train: bool = True) -> Source:
-    """Check the `data` section, `{source: name, ...settings}`; if train may be missing, the source may have `only_val`.
+def parse_data(given: object) -> Source:
+    """Check the `data` section, `{source: name, ...settings}`.
 
     Raises:
         UserError: an unknown source or setting, a missing one, or a value that is not allowed.
     """
-    alone = False
-    if not needs_train and isinstance(given, Mapping):
-        # Of the settings that say what is read for train and for val.
-        alone = {key for key in ("train", "val", "val_fraction", "folds") if given.get(key) is not None} == {"val"}
-        as_train = {"train": "val", "train_targets": "val_targets"} if alone else {}
-        given = {**given, **{train: given[val] for train, val in as_train.items() if val in given}}
     source = parse_named(_SOURCES, given, "data", "source")
-    if alone or (not needs_train and source.lacks_train and not source.cuts_val):
-        return replace(whole(source), only_val=True)
     if source.folds is None and source.fold is not None:
         raise UserError(f"data.fold={source.fold}: of how many? Allowed: null, or with data.folds=K.")
     if source.folds is not None and (source.fold is None or source.fold >= source.folds):

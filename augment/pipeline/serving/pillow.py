@@ -50,7 +50,7 @@ def center_crop(image: Image.Image, size: tuple[int, int], scale: float) -> Imag
     return resample(image, size[::-1], (left, top, left + side * columns, top + side * rows))
 
 
-def letterbox(image: Image.Image, size: tuple[int, int], border: str, fill: int) -> Image.Image:
+def letterbox(image: Image.Image, size: tuple[int, int], fill: int) -> Image.Image:
     """Resize the image so that all of it fits (height, width), center it, and pad the rest."""
     scale = min(size[0] / image.height, size[1] / image.width)
     width, height = (max(1, math.floor(side * scale + 0.5)) for side in image.size)
@@ -59,9 +59,7 @@ def letterbox(image: Image.Image, size: tuple[int, int], border: str, fill: int)
     pixels = np.asarray(resample(image, (width, height), (x, y, image.width - x, image.height - y)))
     left, top = (size[1] - width) // 2, (size[0] - height) // 2
     padding = ((top, size[0] - height - top), (left, size[1] - width - left), (0, 0))
-    if border == "constant":
-        return Image.fromarray(np.pad(pixels, padding, constant_values=fill))
-    return Image.fromarray(np.pad(pixels, padding, mode="edge" if border == "replicate" else "reflect"))
+    return Image.fromarray(np.pad(pixels, padding, constant_values=fill))
 
 
 def normalize(image: Image.Image, mean: tuple[float, ...], std: tuple[float, ...]) -> NDArray[np.float32]:

@@ -91,18 +91,12 @@ def _center_crop(pixels: Tensor, axis: int, sides: _Sides, size: Size, scale: fl
     return Grid((sides[axis] - window) / 2 + pixels * step, step)
 
 
-def _letterbox(pixels: Tensor, axis: int, sides: _Sides, size: Size, border: str) -> Grid:
+def _letterbox(pixels: Tensor, axis: int, sides: _Sides, size: Size) -> Grid:
     side = sides[axis]
     step = torch.maximum(sides[0] / size.height, sides[1] / size.width)
     length = (side / step + 0.5).floor().clamp(min=1)  # of the image in the result, in pixels
     place = pixels - ((len(pixels) - length) / 2).floor()
-    inside = None
-    if border == "constant":
-        inside = (place > 0) & (place < length)
-    elif border == "reflect_101":
-        period = (2 * (length - 1)).clamp(min=1)
-        place = torch.remainder(place - 0.5, period)
-        place = torch.minimum(place, period - place) + 0.5
+    inside = (place > 0) & (place < length)
     place = torch.minimum(place.clamp(min=0.5), length - 0.5)
     # The scale is exact: if the length was rounded, the image's edges are a fraction of a pixel off.
     return Grid(side / 2 + (place - length / 2) * step, step, inside)

@@ -78,11 +78,11 @@ def crop_call(crop: Step) -> tuple[str, dict[str, Any]]:
     """Return the name of the function that implements a crop, and its arguments."""
     values = crop.op.values(crop.params, {})
     if crop.op.name != "resize":
-        return crop.op.name, values
+        return crop.op.name, {name: value for name, value in values.items() if name != "border"}
     calls: dict[str, tuple[str, dict[str, Any]]] = {
         "both": ("resize", {}),
         "short": ("center_crop", {"scale": 1.0}),
-        "long": ("letterbox", {"border": "constant", "fill": 0}),
+        "long": ("letterbox", {"fill": 0}),
     }
     return calls[values["side"]]
 
@@ -98,6 +98,8 @@ def require_fixed(plan: Plan) -> None:
         reasons.insert(0, f"aug.{plan.split}.{crop.key}: is random")
     elif crop_call(crop)[0] not in pillow.CROPS:
         reasons.insert(0, f"aug.{plan.split}.{crop.key}: the op '{crop.op.name}' is available in DALI only")
+    elif (border := crop.params.get("border", "constant")) != "constant":
+        reasons.insert(0, f"aug.{plan.split}.{crop.key}.border: {border} is available in DALI only")
     if reasons:
         raise UserError(
             f"{'; '.join(reasons)}. An export treats all images alike and consists of a crop only. "

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from augment.data.faults import CONVERT, NOT_DECODED
-from augment.data.formats.folder import describe_nested
 from augment.data.images import name_of
 from augment.data.sources.loading import describe_foreign
 from augment.recipe.steps import SPLITS
@@ -96,7 +95,6 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 FEW = 10  # train images of a class
-LARGE = 3.0  # median short side / that of aug.size
 
 
 _HAVE, _ARE = ("has", "have"), ("is", "are")
@@ -117,7 +115,6 @@ def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[DataFindi
         *_unusable(info, skip_bad),
         *_leaks(info),
         *(_numbers(info) if info.data.task == "regress" else _classes(info)),
-        *_splits(info),
         *(_images(info) if info.good.any() else ()),
     ]
 
@@ -161,7 +158,7 @@ def _classes(info: Info) -> Iterator[DataFinding]:
     names, (train, val), noun = info.names, info.counts.T, info.data.kind.noun
     several = info.data.task == "multilabel" or info.data.kind.follows
     if len(names) == 1 and not several:
-        yield DataFinding("one_class", f"There is only one class: nothing to classify{describe_nested(info.data)}.")
+        yield DataFinding("one_class", "There is only one class: nothing to classify.")
     for kind, which, what in (
         ("missing_in_train", train == 0, "no image in train and cannot be learned"),
         ("missing_in_val", (val == 0) & bool(len(info.data.val)), "no image in val and cannot be scored"),
@@ -183,37 +180,13 @@ def _classes(info: Info) -> Iterator[DataFinding]:
 def _numbers(info: Info) -> Iterator[DataFinding]:
     for name, spread in info.numbers.items():
         train, val = spread["train"], spread.get("val", spread["train"])
-        if not train["std"]:
-            yield DataFinding(
-                "constant", f"{name} is {train['mean']:.4g} for every train image: there is nothing to learn."
-            )
-        elif val["max"] > train["max"] + train["std"] or val["min"] < train["min"] - train["std"]:
+        if val["max"] > train["max"] + train["std"] or val["min"] < train["min"] - train["std"]:
             in_val, in_train = (f"{of['min']:.4g}..{of['max']:.4g}" for of in (val, train))
             yield DataFinding("range", f"{name} is {in_val} in val but {in_train} in train: models extrapolate poorly.")
 
 
-def _splits(info: Info) -> Iterator[DataFinding]:
-    copies, alike = ("is a byte-for-byte copy of another", "are byte-for-byte copies of others"), ("looks", "look")
-    for split in SPLITS:
-        total = max(len(getattr(info.data, split)), 1)
-        for kind, counts, verbs, end in (
-            ("duplicates", info.same, copies, "in it."),
-            ("near_duplicates", info.alike, alike, "like another one in it: copies, or naturally alike."),
-        ):
-            if (count := counts[f"within_{split}"]) and count >= 0.01 * total:
-                yield DataFinding(kind, f"{_part(count, total, *verbs, noun=f'{split} image')} {end}")
-
-
 def _images(info: Info) -> Iterator[DataFinding]:
     short_side, size = info.sides["short_side"], min(info.size)
-    median = info.spread(short_side)["median"]
-    if median > LARGE * size:
-        smaller = f", as python -m augment convert makes with --size {2 * size}"
-        yield DataFinding(
-            "large",
-            f"Half of the images have a short side of {median:.0f} px or more, {median / size:.1f} times "
-            f"aug.size={info.size.plain}; smaller copies decode faster{'' if info.data.kind.follows else smaller}.",
-        )
     small = int((info.good & (short_side < size)).sum())
     if small >= 0.1 * info.good.sum():
         below = f"a short side below aug.size={info.size.plain}: enlarging costs time and adds no detail."

@@ -123,33 +123,6 @@ def test_train_alone_needs_no_val(
         load_dataset(source)
 
 
-PAIRS = [(np.full((8, 8, 3), number, np.uint8), "ab"[number % 2]) for number in range(8)]
-
-
-@pytest.mark.parametrize(
-    ("make", "images"),
-    [(lambda root: {"data": "folder", "root": root}, 10), (lambda _: {"data": "own", "train": PAIRS}, 8)],
-    ids=["folder", "own"],
-)
-def test_val_alone_needs_no_train(
-    make: Callable[[Path], dict[str, Any]],
-    images: int,
-    recipe: Recipe,
-    folder: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    root = tmp_path / "d"
-    shutil.copytree(folder / "val", root / "val")
-    given = {name.replace("train", "val"): value for name, value in make(root).items()}
-    loader = augment.make_loader(recipe, split="val", fraction=0.5, **CPU | given)
-    assert (loader.plan.split, len(loader.classes), len(loader.split)) == ("val", 2, images)
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]
-    for further in ({"split": "train"}, {"split": "val", "val_fraction": 0.2}):
-        with pytest.raises(UserError, match=r"data\.train: missing|there is no folder train in it, only val"):
-            augment.make_loader(recipe, **CPU | given | further)
-
-
 def test_the_data_are_those_of_the_recipe_unless_they_are_named(folder: Path) -> None:
     recipe = augment.load_recipe("none", f"aug.size={SIZE}", "data=folder", f"data.root={folder}")
     loader = augment.make_loader(recipe, **CPU)

@@ -35,8 +35,6 @@ STEPS: dict[str, dict[str, Any]] = {
     "short": {"resize": {"side": "short"}},
     "long": {"resize": {"side": "long"}},
     "gray letterbox": {"letterbox": {"fill": 99}},
-    "replicated letterbox": {"letterbox": {"border": "replicate"}},
-    "reflected letterbox": {"letterbox": {"border": "reflect_101"}},
 }
 WIDE = (24, 40)
 
@@ -225,6 +223,7 @@ def test_the_plan_in_the_python_file_is_a_comment(tmp_path: Path) -> None:
         ({"rotate": {"angle_range": {"values": [0, 5]}}}, r"aug\.val\.rotate: is random"),
         ({"any": {"op": "one_of", "steps": {"flip": None, "rot90": None}}}, r"aug\.val\.any\.flip: is random"),
         ({"shot_noise": {"factor_range": [1, 1]}}, r"aug\.val\.shot_noise: is random"),
+        ({"letterbox": {"border": "replicate"}}, r"aug\.val\.letterbox\.border: replicate is available in DALI only"),
         ({"hue": {"p": 0.1}, "flip": None}, r"aug\.val\.hue: is random; aug\.val\.flip: is not a crop"),
     ],
 )
