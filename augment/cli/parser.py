@@ -7,6 +7,7 @@ import sys
 from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from errno import ENAMETOOLONG
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -53,6 +54,8 @@ def readable_errors() -> Iterator[None]:
             code = FAILED if isinstance(error, OwnCodeError) else USAGE
         elif isinstance(error, HydraException | OmegaConfBaseException):
             text = explain(error)
+        elif isinstance(error, OSError) and error.errno == ENAMETOOLONG:
+            text = f"{str(error.filename)[:40]}...: {error.strerror}."
         elif text := describe_own(error):
             code = FAILED
         else:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from augment.cli.compose import compose_recipe
-from augment.cli.parser import Parser, output, png_file, readable_errors, writing
+from augment.cli.parser import Parser, png_file, readable_errors, writing
 from augment.support.console import text_console
 from augment.support.errors import UserError
 
@@ -18,7 +18,7 @@ _EXAMPLES = """\
   python -m augment info                                                the built-in sample
   python -m augment info data=folder data.root=DIR aug.size=224         images in folders, to be trained at 224 px
   python -m augment info data=filelist data.train=T.csv data.val=V.csv --out figure.png
-  python -m augment info data=webdataset data.train='D/train-*.tar' data.val='D/val-*.tar' --json info.json
+  python -m augment info data=webdataset data.train='D/train-*.tar' data.val='D/val-*.tar'
 
 Overrides are those of python -m trainer; only data and aug.size matter here. The exit code is 0 even if problems are
 found.
@@ -35,7 +35,6 @@ def main(arguments: Sequence[str]) -> int:
         from augment.data.sources.loading import log_notices
         from augment.data.sources.registry import VAL_MISSING
         from augment.drawing.text import DPI, save_figure
-        from augment.support.files import write_json
         from augment.tools.info.figure import draw
         from augment.tools.info.scan import as_trained, find_copies, scan_images
         from augment.tools.info.summary import Info
@@ -51,12 +50,8 @@ def main(arguments: Sequence[str]) -> int:
             data = replace(data, problems=(VAL_MISSING,))
         copies = find_copies(data.train.files + data.val.files, facts)
         info = Info(str(recipe.plain["data"]["source"]), recipe.aug.size, data, facts, copies)
-        findings = find_problems(info, skip_bad=getattr(source, "skip_bad", None))
         console = text_console()
-        console.print(report(info, findings))
-        if options.json:
-            with writing(f"--json {options.json}"):
-                write_json(options.json, info.plain() | {"findings": list(map(vars, findings))})
+        console.print(report(info, find_problems(info, skip_bad=getattr(source, "skip_bad", None))))
         with writing(f"--out {options.out}"):
             save_figure(draw(info), options.out, DPI)
         console.print(f"\n{options.out}")
@@ -66,5 +61,4 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("augment info", __doc__, _EXAMPLES, arguments="[key=value ...]")
     parser.add_argument("--out", type=png_file, default=OUT, metavar="FILE.png", help=f"the figure (default: {OUT})")
-    parser.add_argument("--json", type=output, metavar="FILE", help="also write statistics, findings and file names")
     return parser

@@ -5,7 +5,6 @@ A further kind of target adds its statistics here, its table and its likely prob
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -102,10 +101,6 @@ def _points(split: Split, classes: int) -> _Counted:
     labeled = np.array(split.targets, np.float64).reshape(len(split), classes, 3)[..., 2] > 0
     images = labeled.sum(axis=0)
     return (images, images), {"points": labeled.sum(axis=1)}, {"no points": int((~labeled.any(axis=1)).sum())}
-
-
-def _by_split(values: Sequence[int]) -> dict[str, int]:
-    return dict(zip(SPLITS, values, strict=True))
 
 
 LISTED = 24  # classes, up to which all are listed; of more, only half as many of the largest and of the smallest
@@ -205,11 +200,9 @@ class Info:
         sides = {"width": width, "height": height, "short_side": np.minimum(width, height), "aspect": width / height}
         return {**sides, "bytes": self.facts["bytes"]}
 
-    def spread(self, values: NDArray[Any], split: SplitName | None = None) -> dict[str, float]:
-        """Return the extremes and the median of `values`, (N,), over usable images, of one split if given."""
-        begin = len(self.data.train) if split == "val" else 0
-        end = len(self.data.train) if split == "train" else None
-        return spread_of(values[begin:end][self.good[begin:end]])
+    def spread(self, values: NDArray[Any]) -> dict[str, float]:
+        """Return the extremes and the median of `values`, (N,), over usable images."""
+        return spread_of(values[self.good])
 
     def frequent(self, name: str) -> dict[str, int]:
         """Return how often each value of a fact occurs among usable images, most frequent first."""
@@ -241,35 +234,3 @@ class Info:
         target, split = self.targets[index], SPLITS[index >= len(self.data.train)]
         label = f", {self.data.classes[target]}" if isinstance(target, int) else ""
         return f"{name_of(self.images[index])} ({split}{label})"
-
-    def plain(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON."""
-        data, names = self.data, list(map(name_of, self.images))
-        same, alike = (
-            {"pairs": [[names[a], names[b]] for a, b in pairs.tolist()]}
-            for pairs in (self.copies.same, self.copies.alike)
-        )
-        inside: dict[str, Any] = {}
-        if self.inside is not None:
-            amounts = dict(zip(self.names, map(_by_split, self.inside.amounts.tolist()), strict=True))
-            counts = {name: _by_split(of) for name, of in self.inside.counts.items()}
-            inside = {"inside": {self.inside.unit: amounts, "spread": self.inside.spreads(), "counts": counts}}
-        return {
-            "source": self.source,
-            "task": data.task,
-            "size": self.size.plain,
-            "images": {"train": len(data.train), "val": len(data.val)},
-            "classes": dict(zip(self.names, map(_by_split, self.counts.tolist()), strict=False)),
-            **inside,
-            "numbers": self.numbers,
-            **{name: {split: self.spread(of, split) for split in SPLITS} for name, of in self.sides.items()},
-            "formats": self.frequent("format"),
-            "modes": self.frequent("mode"),
-            "other_formats": {split: list(map(str, getattr(data, split).foreign)) for split in SPLITS},
-            "unreadable": [
-                {"file": names[index], "split": SPLITS[index >= len(data.train)], "reason": reason}
-                for index, reason in self.faults
-            ],
-            "duplicates": self.same | same,
-            "near_duplicates": self.alike | alike | {"all_compared": self.copies.all_compared},
-        }

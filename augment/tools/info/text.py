@@ -1,7 +1,6 @@
 """Describe a data set as text for the terminal, and find its likely problems, with a remedy where there is one."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,13 +14,13 @@ from augment.tools.info.summary import LISTED, Info, Inside
 _FILES = 10  # files named per list, at most
 
 
-def report(info: Info, findings: Sequence["DataFinding"]) -> str:
+def report(info: Info, findings: Sequence[str]) -> str:
     """Return statistics, then findings."""
     lines = [info.headline, "", *_table(info), "", *_figures(info), ""]
     lines += _named("cannot be used", [f"{name_of(info.images[index])} {fault}" for index, fault in info.faults])
     for title, pairs in (("the same bytes", info.copies.same), ("look the same", info.copies.alike)):
         lines += _named(title, [" = ".join(map(info.describe, pair)) for pair in info.ordered(pairs)])
-    lines += ["Problems", *(f"  - {finding.text}" for finding in findings)] if findings else ["No problems found."]
+    lines += ["Problems", *(f"  - {finding}" for finding in findings)] if findings else ["No problems found."]
     return "\n".join(lines)
 
 
@@ -100,18 +99,10 @@ FEW = 10  # train images of a class
 _HAVE, _ARE = ("has", "have"), ("is", "are")
 
 
-@dataclass(frozen=True)
-class DataFinding:
-    """A likely problem."""
-
-    kind: str  # for programs
-    text: str  # one or two sentences
-
-
-def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[DataFinding]:
+def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[str]:
     """Return likely problems, the most severe first; `skip_bad` is None if the source has no such setting."""
     return [
-        *(DataFinding("structure", f"Training refuses to start: {problem}") for problem in info.data.problems),
+        *(f"Training refuses to start: {problem}" for problem in info.data.problems),
         *_unusable(info, skip_bad),
         *_leaks(info),
         *(_numbers(info) if info.data.task == "regress" else _classes(info)),
@@ -119,9 +110,9 @@ def find_problems(info: Info, *, skip_bad: bool | None = None) -> list[DataFindi
     ]
 
 
-def _unusable(info: Info, skip_bad: bool | None) -> Iterator[DataFinding]:
+def _unusable(info: Info, skip_bad: bool | None) -> Iterator[str]:
     if text := describe_foreign(info.data):
-        yield DataFinding("formats", f"{text}.")
+        yield f"{text}."
     if bad := len(info.faults):
         they, them = plural(bad, "it is", "they are"), plural(bad, "it", "them")
         remedy = {
@@ -130,12 +121,10 @@ def _unusable(info: Info, skip_bad: bool | None) -> Iterator[DataFinding]:
             True: f"Training skips {them} (data.skip_bad=true).",
         }[skip_bad]
         other = f" Of other formats, {CONVERT}." if any(NOT_DECODED in reason for _, reason in info.faults) else ""
-        yield DataFinding(
-            "unreadable", f"{amount(bad, 'image')} of {len(info.images):,} cannot be used. {remedy}{other}"
-        )
+        yield f"{amount(bad, 'image')} of {len(info.images):,} cannot be used. {remedy}{other}"
 
 
-def _leaks(info: Info) -> Iterator[DataFinding]:
+def _leaks(info: Info) -> Iterator[str]:
     """Find images of val that are in train, and duplicates with different targets."""
     why = "This inflates the scores on val; remove such images from one of the splits."
     looks = (
@@ -143,54 +132,50 @@ def _leaks(info: Info) -> Iterator[DataFinding]:
         "(scans, icons, video frames) count, too: see the pairs in the figure. Where val is cut from train, data.group "
         "keeps images of one video, patient or scene on one side."
     )
-    for kind, counts, how in (("leak", info.same, f"byte for byte. {why}"), ("near_leak", info.alike, looks)):
+    for counts, how in ((info.same, f"byte for byte. {why}"), (info.alike, looks)):
         if leaked := counts["val_in_train"]:
-            yield DataFinding(
-                kind, f"{_part(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
-            )
+            yield f"{_part(leaked, len(info.data.val), *_ARE, noun='val image')} also in train, {how}"
     if odd := info.contradicting:
         times, example = amount(len(odd), "time"), " and ".join(map(info.describe, odd[0]))
-        text = f"{times}, copies of a file have different targets, of which one must be wrong: {example}."
-        yield DataFinding("contradiction", text)
+        yield f"{times}, copies of a file have different targets, of which one must be wrong: {example}."
 
 
-def _classes(info: Info) -> Iterator[DataFinding]:
+def _classes(info: Info) -> Iterator[str]:
     names, (train, val), noun = info.names, info.counts.T, info.data.kind.noun
     several = info.data.task == "multilabel" or info.data.kind.follows
     if len(names) == 1 and not several:
-        yield DataFinding("one_class", "There is only one class: nothing to classify.")
-    for kind, which, what in (
-        ("missing_in_train", train == 0, "no image in train and cannot be learned"),
-        ("missing_in_val", (val == 0) & bool(len(info.data.val)), "no image in val and cannot be scored"),
-        ("tiny", (train > 0) & (train < FEW), f"fewer than {FEW} images in train, too few to learn from"),
+        yield "There is only one class: nothing to classify."
+    for which, what in (
+        (train == 0, "no image in train and cannot be learned"),
+        ((val == 0) & bool(len(info.data.val)), "no image in val and cannot be scored"),
+        ((train > 0) & (train < FEW), f"fewer than {FEW} images in train, too few to learn from"),
     ):
         if count := int(which.sum()):
             listed = list_some((f"{names[i]} ({train[i]})" for i in np.flatnonzero(which).tolist()), most=3)
-            yield DataFinding(kind, f"{amount(count, noun)} {plural(count, *_HAVE)} {what}: {listed}.")
+            yield f"{amount(count, noun)} {plural(count, *_HAVE)} {what}: {listed}."
     most, least = int(train.argmax()), int(np.where(train, train, train.max()).argmin())
     if not several and train[most] >= 5 * max(train[least], 1):
-        yield DataFinding(
-            "imbalance",
+        yield (
             f"Train has {train[most]:,} images of {names[most]} but only {train[least]:,} of {names[least]}, a ratio "
             f"of {train[most] / train[least]:.0f} to 1; data.balance=oversample or data.balance=weights compensates "
-            "for that.",
+            "for that."
         )
 
 
-def _numbers(info: Info) -> Iterator[DataFinding]:
+def _numbers(info: Info) -> Iterator[str]:
     for name, spread in info.numbers.items():
         train, val = spread["train"], spread.get("val", spread["train"])
         if val["max"] > train["max"] + train["std"] or val["min"] < train["min"] - train["std"]:
             in_val, in_train = (f"{of['min']:.4g}..{of['max']:.4g}" for of in (val, train))
-            yield DataFinding("range", f"{name} is {in_val} in val but {in_train} in train: models extrapolate poorly.")
+            yield f"{name} is {in_val} in val but {in_train} in train: models extrapolate poorly."
 
 
-def _images(info: Info) -> Iterator[DataFinding]:
+def _images(info: Info) -> Iterator[str]:
     short_side, size = info.sides["short_side"], min(info.size)
     small = int((info.good & (short_side < size)).sum())
     if small >= 0.1 * info.good.sum():
         below = f"a short side below aug.size={info.size.plain}: enlarging costs time and adds no detail."
-        yield DataFinding("small", f"{_part(small, len(short_side), *_HAVE)} {below}")
+        yield f"{_part(small, len(short_side), *_HAVE)} {below}"
 
 
 def _part(count: int, total: int, one: str, several: str, noun: str = "image") -> str:

@@ -60,38 +60,38 @@ def labels(first: Target, second: Target) -> Info:
     return make_info([first, second] * 20, [first, second] * 5, task="multilabel")
 
 
-CASES: dict[str, tuple[Callable[[], Info], set[str], str]] = {
-    "sound": (sound, set(), ""),
-    "unreadable": (unreadable, {"unreadable"}, "1 image of 50"),
-    "leak": (lambda: sound(same=((0, 40),)), {"leak"}, "1 of 10 val images (10%) is also in train"),
-    "leak by looks": (lambda: sound(alike=((0, 40), (2, 40))), {"near_leak"}, "1 of 10"),
-    "two labels": (lambda: sound(same=((0, 1),)), {"contradiction"}, "(train, cat) and /data/t/1.jpg"),
-    "imbalance": (lambda: make_info([0] * 50 + [1] * 10, [0, 1] * 8), {"imbalance"}, "a ratio of 5 to 1; data."),
-    "little imbalance": (lambda: make_info([0] * 49 + [1] * 10, [0, 1] * 8), set(), ""),
-    "tiny": (lambda: make_info([0] * 20 + [1] * 9, [0, 1] * 5), {"tiny"}, "dog (9)"),
-    "missing in val": (lambda: make_info([0, 1] * 20, [0] * 10), {"missing_in_val"}, "cannot be scored: dog (20)"),
-    "missing in train": (lambda: make_info([0] * 40, [0, 1] * 5), {"missing_in_train"}, "cannot be learned: dog (0)"),
-    "one class": (lambda: make_info([0] * 40, [0] * 10, ("cat",)), {"one_class"}, ""),
-    "small": (lambda: having(5, height=127), {"small"}, "5 of 50 images (10%) have a short side below aug.size=128"),
-    "few are small": (lambda: having(4, height=127), set(), ""),
-    "labels": (lambda: labels((1.0, 0.0), (0.0, 1.0)), set(), ""),
-    "a label without images": (lambda: labels((0.0, 1.0), (0.0, 0.0)), {"missing_in_train", "missing_in_val"}, ""),
-    "numbers": (lambda: numbers((38.0, 42.0), (38.0, 42.0)), set(), ""),
-    "other numbers": (lambda: numbers((-1.0, 1.0), (-1.0, 2.5)), {"range"}, "-1..2.5 in val but -1..1 in train"),
+CASES: dict[str, tuple[Callable[[], Info], int, str]] = {
+    "sound": (sound, 0, ""),
+    "unreadable": (unreadable, 1, "1 image of 50"),
+    "leak": (lambda: sound(same=((0, 40),)), 1, "1 of 10 val images (10%) is also in train"),
+    "leak by looks": (lambda: sound(alike=((0, 40), (2, 40))), 1, "1 of 10"),
+    "two labels": (lambda: sound(same=((0, 1),)), 1, "(train, cat) and /data/t/1.jpg"),
+    "imbalance": (lambda: make_info([0] * 50 + [1] * 10, [0, 1] * 8), 1, "a ratio of 5 to 1; data."),
+    "little imbalance": (lambda: make_info([0] * 49 + [1] * 10, [0, 1] * 8), 0, ""),
+    "tiny": (lambda: make_info([0] * 20 + [1] * 9, [0, 1] * 5), 1, "dog (9)"),
+    "missing in val": (lambda: make_info([0, 1] * 20, [0] * 10), 1, "cannot be scored: dog (20)"),
+    "missing in train": (lambda: make_info([0] * 40, [0, 1] * 5), 1, "cannot be learned: dog (0)"),
+    "one class": (lambda: make_info([0] * 40, [0] * 10, ("cat",)), 1, ""),
+    "small": (lambda: having(5, height=127), 1, "5 of 50 images (10%) have a short side below aug.size=128"),
+    "few are small": (lambda: having(4, height=127), 0, ""),
+    "labels": (lambda: labels((1.0, 0.0), (0.0, 1.0)), 0, ""),
+    "a label without images": (lambda: labels((0.0, 1.0), (0.0, 0.0)), 2, ""),
+    "numbers": (lambda: numbers((38.0, 42.0), (38.0, 42.0)), 0, ""),
+    "other numbers": (lambda: numbers((-1.0, 1.0), (-1.0, 2.5)), 1, "-1..2.5 in val but -1..1 in train"),
     # Numbers of video frames may differ, but not those of copies.
     "copies with other numbers": (
         lambda: numbers((0.0, 1.0), (0.0, 1.0), same=((0, 1),), alike=((0, 3),)),
-        {"contradiction"}, "1 time, copies of a file have different targets",
+        1, "1 time, copies of a file have different targets",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_findings(name: str) -> None:
-    make, kinds, part = CASES[name]
+    make, count, part = CASES[name]
     found = find_problems(make(), skip_bad=False)
-    assert {finding.kind for finding in found} == kinds
-    assert any(part in finding.text for finding in found) or not part
+    assert len(found) == count
+    assert any(part in finding for finding in found) or not part
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_findings(name: str) -> None:
 )
 def test_the_remedy_for_bad_files_depends_on_the_source(skip_bad: bool | None, remedy: str) -> None:
     (finding,) = find_problems(unreadable(), skip_bad=skip_bad)
-    assert remedy in finding.text
+    assert remedy in finding
 
 
 def test_images_that_only_look_the_same_are_reported_with_caution() -> None:
     found = find_problems(sound(same=((1, 3), (2, 41)), alike=((0, 40), (4, 5), (6, 8))))
-    assert {finding.kind for finding in found} == {"near_leak", "leak", "contradiction"}
-    assert [finding.kind for finding in found if "naturally alike" in finding.text] == ["near_leak"]
+    leak, near, odd = found
+    assert ["naturally alike" in finding for finding in (leak, near, odd)] == [False, True, False]
 
 
 # --- text and figure ---
