@@ -19,21 +19,28 @@ from augment.pipeline.images import Images
 from augment.pipeline.program import LARGEST, Program, are_alike, kernels_run
 from augment.recipe.kinds import Array
 from augment.recipe.plan import Plan
-from augment.recipe.sampler import Sampler
+from augment.recipe.sampler import DOUBLES, Sampler
 from augment.support.device import to_device
 
-_AHEAD = 4096  # samples that are drawn at once, if calls follow each other
+CALL = 2**32  # from the position of a call's first sample to that of the next call's
+_AHEAD = 8192  # samples that are drawn at once, if calls follow each other
 
 
 @dataclass(frozen=True)
-class _CallSampler(Sampler):
-    """Draws for calls of `batch` samples, one after the other, what `Sampler` draws for each: epochs are calls."""
+class CallSampler(Sampler):
+    """Draws for calls of `batch` samples, one after the other, what `Sampler` draws for each."""
 
     batch: int = 1
 
     def uniform(self, key: str, where: tuple[int, int, int], columns: int) -> Array:
-        calls = range(where[0], where[0] + where[2] // self.batch)
-        return np.concatenate([Sampler.uniform(self, key, (call, 0, self.batch), columns) for call in calls])
+        """Return what `Sampler` does for each call, (count, columns); `where` starts at the first of the calls."""
+        epoch, start, count = where
+        stream, _ = self.stream(key, epoch, start * columns)
+        drawn = np.empty((count // self.batch, self.batch * columns))
+        for call in drawn:
+            stream.random(out=call)
+            stream.bit_generator.advance((CALL * columns - len(call)) // DOUBLES)  # type: ignore[attr-defined]
+        return drawn.reshape(count, columns)
 
 
 @dataclass(frozen=True)
@@ -85,10 +92,10 @@ class Direct:
             return last
         follows = last.key == key and call == last.calls.stop
         calls = range(call, call + max(1, min(2 * len(last.calls), _AHEAD // count) if follows else 1))
-        where, sizes = (call, 0, count * len(calls)), np.tile(np.array(sides), (count * len(calls), 1))
+        where, sizes = (0, call * CALL, count * len(calls)), np.tile(np.array(sides), (count * len(calls), 1))
         windows, there = [], {}
         for view, own in enumerate(self._samplers):
-            sampler = _CallSampler(own.plan, own.seed, own.rank, own.view, batch=count)
+            sampler = CallSampler(own.plan, own.seed, own.rank, own.view, batch=count)
             windows.append(_windows(sampler, where, sizes).astype(np.float32))
             there[f"{view} windows"] = windows[-1]
             there[f"{view} programs"] = self._program.values(sampler, where)

@@ -66,21 +66,21 @@ class Program:
         the number of samples.
         """
         draws, size = sampler.draw(*where), self.plan.size
-        parts = [np.zeros((where[2], 0), np.float32)]
+        made: list[tuple[str, NDArray[np.intp], list[Values]]] = []
         for name, stage in zip(self.names, self.stages, strict=True):
             fed, rows = stage_values(stage, draws, size, neutral=False), np.flatnonzero(stage.applied(draws))
             if stage.steps[0].op.random:
                 # Two numbers of 24 bits, as many as a float holds.
                 fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2) * 2**24)
             values = ROUTINES[name](stage, {n: value[rows] for n, value in fed.items() if n != "applied"}, size)
-            count = sum(value.shape[1] for value in values)
-            part = np.zeros((where[2], 2 + count), np.float32)
-            part[:, 1] = count
-            part[rows, 0] = CODES[name]
-            if values:
-                part[rows, 2:] = np.concatenate(values, axis=1)
-            parts.append(part)
-        return np.hstack(parts)
+            made.append((name, rows, values))
+        counts = [sum(value.shape[1] for value in values) for _, _, values in made]
+        programs, at = np.zeros((where[2], sum(counts) + 2 * len(counts)), np.float32), 0
+        for (name, rows, values), count in zip(made, counts, strict=True):
+            programs[rows, at], programs[:, at + 1], at = CODES[name], count, at + 2
+            for value in values:
+                programs[rows, at : at + value.shape[1]], at = value, at + value.shape[1]
+        return programs
 
     def run(self, images: Tensor, programs: Tensor, form: Form) -> Tensor:
         """Apply the stages to (N, height, width, 3) uint8 and normalize: float, or uint8 if the form is raw.

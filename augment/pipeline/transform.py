@@ -19,7 +19,7 @@ from torch.utils.dlpack import from_dlpack
 
 from augment.params import Interval, Size
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
-from augment.pipeline.direct import Direct
+from augment.pipeline.direct import CALL, Direct
 from augment.pipeline.feed import Values, stage_values
 from augment.pipeline.frames import COLUMNS, random_windows
 from augment.pipeline.graph import Form, GraphImage, Placement
@@ -151,7 +151,7 @@ class Transform:
             mixer = Mixer(self.plan, own, classes=self._classes or 0, together=1, **drawn)
         maker = BatchMaker(self.plan, own, frames=self._form.frames, mixer=mixer, **drawn)
         indices = torch.arange(len(read), device=self._device)
-        return maker.make(views, checked, indices, (windows, read.orientations), epoch=call, start=0)
+        return maker.make(views, checked, indices, (windows, read.orientations), epoch=0, start=call * CALL)
 
     def _stream(self) -> int:
         """Return the rank to draw by: the given one, or, in a worker process, one that only its copy has."""
@@ -247,7 +247,7 @@ class _Graph(GraphSource):
         """Return each view, (N, 3, height, width), with the draws of a call, and with frames its windows."""
         device = self.placement.torch_device
         stream = torch.cuda.current_stream(device) if self.placement.device == "gpu" else None
-        where = (call, 0, len(images))
+        where = (0, call * CALL, len(images))
         for view, crop in self._crops.items():
             if crop.draw is not None:
                 sampler = self._samplers[view]
@@ -260,7 +260,7 @@ class _Graph(GraphSource):
         self._pipeline.feed_input(_IMAGES, images.data, cuda_stream=stream if images.kind == "gpu" else None)
         self._pipeline.schedule_run()
         # While DALI works, the draws of the next call are made, which mostly has as many images.
-        following = (call + 1, 0, len(images))
+        following = (0, (call + 1) * CALL, len(images))
         self._drawn = {following: self._draw(following)}
         # On the GPU the batch is handed over on PyTorch's stream: nobody waits for it here.
         outputs = [from_dlpack(output.as_tensor()) for output in self._pipeline.outputs(stream)]
@@ -289,7 +289,7 @@ class _Graph(GraphSource):
             values = stage_values(stage, draws, plan.size, neutral=self.placement.device == "gpu")
             if stage.steps[0].op.random:
                 # DALI's generators start from seven words of the first row, and give each sample a stream of its own.
-                words = sampler.uniform(f"{stage.steps[0].key}.noise", (where[0], 0, 1), 7)
+                words = sampler.uniform(f"{stage.steps[0].key}.noise", (*where[:2], 1), 7)
                 values[RANDOM_STATE] = np.tile((words * 2**32).astype(np.uint32), (where[2], 1))
             found.append(values)
         return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -78,7 +79,7 @@ class Op:
         """Names of further drawn values, uniform in [0, 1)."""
         return ()
 
-    @property
+    @cached_property
     def draws(self) -> dict[str, str]:
         """The name of the range that each value is drawn from, by the value's name."""
         ranges = {n: p for n, p in self.params.items() if isinstance(p, Range)}
@@ -190,7 +191,7 @@ class PolicyOp(Op):
         """Whether steps are nested in it in YAML, under `steps`."""
         return self.slots is not None
 
-    @property
+    @cached_property
     def draws(self) -> dict[str, str]:
         """The name of the range that each value is drawn from; none if its steps draw."""
         return super().draws if self.nests else {}

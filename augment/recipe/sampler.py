@@ -14,8 +14,7 @@ from augment.recipe.stage import Draws
 from augment.recipe.steps import Step
 from augment.support.seeds import derive_seed
 
-# Philox 4x64 yields four doubles per counter value.
-_DOUBLES = 4
+DOUBLES = 4  # that Philox 4x64 yields for each value of its counter
 
 
 @dataclass(frozen=True)
@@ -102,10 +101,14 @@ class Sampler:
         `where` is the epoch, the index of the first sample in it, and the number of samples.
         """
         epoch, start, count = where
-        counter, skip = divmod(start * columns, _DOUBLES)
+        stream, skip = self.stream(key, epoch, start * columns)
+        return stream.random(skip + count * columns)[skip:].reshape(count, columns)
+
+    def stream(self, key: str, epoch: int, start: int) -> tuple[np.random.Generator, int]:
+        """Return the stream of a step's key in an epoch, and how many numbers it yields before that at `start`."""
+        counter, skip = divmod(start, DOUBLES)
         view = (self.view,) if self.view and key.split(".")[0] not in self.plan.shared else ()
-        stream = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view)
-        return _generator(stream, counter).random(skip + count * columns)[skip:].reshape(count, columns)
+        return _generator(derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view), counter), skip
 
 
 class _Key(ISeedSequence):

@@ -267,10 +267,14 @@ def mixed() -> dict[str, float]:
     return found
 
 
-# The crops that the kernel knows; some windows are enlarged.
+# The crops that the kernel knows; some windows are enlarged. No step increases what a crop rounds otherwise.
 DIRECT: dict[str, dict[str, Any]] = {
     "random windows": {
-        "train": {"random_resized_crop": {"area_range": [0.1, 1]}, "flip": {"p": 0.5}, "brightness": {"p": 0.5}},
+        "train": {
+            "random_resized_crop": {"area_range": [0.1, 1]},
+            "flip": {"p": 0.5},
+            "brightness": {"factor_range": [0.5, 1], "p": 0.5},
+        },
         "views": {"count": 2},
     },
     "center": {"train": {"center_crop": {"scale": 0.7}, "posterize": {"p": 0.5}}},

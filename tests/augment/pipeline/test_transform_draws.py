@@ -16,8 +16,10 @@ from transforms import ALIKE, CLASSES, PHOTOS, SEED, SIZE, TARGETS, recipe_of, s
 
 from augment import Batch, Number, Recipe, Transform, UserError, crop, load_recipe, local
 from augment.data.dataset import Split
+from augment.pipeline.direct import CALL, CallSampler
 from augment.pipeline.frames import COLUMNS, random_windows
 from augment.recipe.plan import build_plan
+from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName
 
 # Everything that draws: windows, places, matrices, a choice of ops, and noise inside of DALI, masked or not.
@@ -49,6 +51,16 @@ def test_a_call_draws_by_its_number_alone(steps: dict[str, Any], device: torch.d
     for images in (ALIKE[:2], ALIKE, ALIKE[:2]):
         other.position = 2
         assert same(other(images)[:2], calls[2][:2])
+
+
+@pytest.mark.parametrize("batch", [3, 8])
+def test_several_calls_are_drawn_at_once_as_one_by_one(batch: int) -> None:
+    plan = build_plan(recipe_of({"rand_augment": {}}).aug, "train")
+    made = CallSampler(plan, SEED, batch=batch).draw(0, 5 * CALL, 4 * batch)
+    single = [Sampler(plan, SEED).draw(0, call * CALL, batch) for call in range(5, 9)]
+    for key, drawn in made.items():
+        for name, values in drawn.items():
+            np.testing.assert_array_equal(values, np.concatenate([call[key][name] for call in single]))
 
 
 @cache
