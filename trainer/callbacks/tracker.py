@@ -25,7 +25,8 @@ from trainer.callbacks.steps import ParamScheduler, ending_of
 from trainer.loop.callback import Callback, Learner, Phase, RunDescription, name_in_config
 from trainer.loop.checkpoint import BEST
 
-MODEL = "model"  # name of the checkpoint
+# Names of what all trackers get besides metrics.
+BATCH_IMAGE, MODEL = "batch", "model"
 
 ENVIRONMENT_FILE = "environment.json"  # in the folder of a run
 
@@ -83,6 +84,7 @@ class Tracker(Callback):
     _started: bool = False
     _warned: bool = False
     _last: StepRow | None = None
+    _batch_sent: bool = False
 
     # --- what a tracker implements; called in its thread ---
 
@@ -150,6 +152,7 @@ class Tracker(Callback):
         rows = [(dict(row), count) for row, count in zip(recorder.rows, batches, strict=True)]
         self._worker.add(partial(self._start, tracked, list(recorder.steps) if self.replays else [], rows))
         self._last = recorder.steps[-1] if recorder.steps else None
+        self._batch_sent = False
 
     def after_batch(self, learner: Learner) -> None:
         """Send the running values of the training pass if the recorder has read them since."""
@@ -162,9 +165,11 @@ class Tracker(Callback):
         row, (monitor, best) = _from_1(learner.find(Recorder).rows[-1]), best_of(learner)
         values = row | {f"best/{key}": value for key, value in _from_1(best).items() if key in ("epoch", monitor)}
         self._send(partial(self.log, values, learner.step + 1, int(values["epoch"])))
+        self._send_batch(learner)
 
     def after_fit(self, learner: Learner) -> None:
-        """Send the first batch, figure and model of the best epoch, and wait until everything has been sent."""
+        """Send figure and model of the best epoch, and wait until everything has been sent."""
+        self._send_batch(learner)
         worker, self._worker = self._worker, None
         if worker is None:
             return
@@ -184,6 +189,12 @@ class Tracker(Callback):
     def _send(self, work: Callable[[], None]) -> None:
         if self._worker is not None:
             self._worker.add(work)
+
+    def _send_batch(self, learner: Learner) -> None:
+        """Send the first batch once it has been drawn."""
+        if not self._batch_sent and learner.folder is not None and (learner.folder / BATCH).is_file():
+            self._batch_sent = True
+            self._send(partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.step + 1))
 
     def _send_running(self, learner: Learner) -> None:
         steps = learner.find(Recorder).steps
@@ -209,17 +220,18 @@ class Tracker(Callback):
                 self.log(values, batches, int(values["epoch"]))
 
     def _send_outcome(self, learner: Learner) -> None:
+        step = learner.step + 1
         epochs = {"best": best_of(learner)[1], "last": (learner.find(Recorder).rows or [{}])[-1]}
         found = ((f"{when}/{key}", value) for when, row in epochs.items() for key, value in row.items())
         scores = {name: value for name, value in found if name.split("/")[1].startswith(("train_", "val_"))}
         reports = (learner.run.config.get("callbacks") or {}).get(REPORT.removesuffix(".html")) is not None
         self.reached(scores, (learner.folder / REPORT).resolve() if learner.folder and reports else None)
-        if learner.folder is None:
+        if learner.folder is None or not (learner.folder / BEST).is_file():
             return
-        for name in (BATCH, learner.task.figure_file):
-            if (learner.folder / name).is_file():
-                self.image(Path(name).stem, learner.folder / name, learner.step + 1)
-        if self.checkpoint and (learner.folder / BEST).is_file():
+        figure = learner.folder / learner.task.figure_file
+        if figure.is_file():
+            self.image(figure.stem, figure, step)
+        if self.checkpoint:
             self.artifact(learner.folder / BEST)
 
     def _finish(self, status: str) -> None:
