@@ -83,6 +83,8 @@ class Checkpoint(Callback):
         """Save within a training pass if it is due, once all callbacks are done with the batch."""
         if not _saves(learner) or not learner.training:
             return
+        if self._writing is not None and self._writing.done:
+            self._finish_writing()
         minutes, batches = self.every_minutes, self.every_batches
         due = minutes is not None and monotonic() - self._saved_at >= 60 * minutes
         due = minutes is not None and learner.ranks.agree("save", due and learner.ranks.is_main)

@@ -13,26 +13,33 @@ from pathlib import Path
 from typing import ClassVar
 from uuid import uuid4
 
+from PIL import Image
+
+from augment.data.images import portable_name
 from augment.support.background import CallQueue
 from augment.support.errors import UserError, first_line, missing_package
 from augment.support.lazy import nn
 from augment.support.reading import read_object
-from augment.support.text import printable
-from trainer.callbacks.checkpoint import best_of
+from augment.support.text import as_bytes, printable
+from trainer.callbacks.checkpoint import best_model, best_of
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.callbacks.recorder import Recorder, StepRow
 from trainer.callbacks.steps import ParamScheduler, ending_of
+from trainer.figures.images import worst_images
 from trainer.loop.callback import Callback, Learner, Phase, RunDescription, name_in_config
-from trainer.loop.checkpoint import BEST
+from trainer.loop.checkpoint import BEST, BestModel
 
 # Names of what all trackers get besides metrics.
-BATCH_IMAGE, MODEL = "batch", "model"
+BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"
 
 ENVIRONMENT_FILE = "environment.json"  # in the folder of a run
 
+_MOST_MISTAKES = 24
 _IDS = re.compile(r"[0-9A-Za-z_-]{1,64}")  # a checkpoint may come from a stranger
 
 log = logging.getLogger(__name__)
+
+Cell = str | float | Image.Image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +62,11 @@ class TrackedRun(RunDescription):
 
 
 class Tracker(Callback):
-    """Base of experiment trackers: sends curves, images and, if asked, best.pt.
+    """Base of experiment trackers: sends curves, images, wrong predictions and, if asked, best.pt.
 
-    A tracker is a dataclass of settings that implements `start`, `log`, `reached`, `image`, `artifact` and `finish`.
-    They are called in this order in one thread, while training continues; values are read where the recorder has read
-    them, so that nothing waits for a GPU. The first error is reported once and ends the tracking, not the run.
+    A tracker is a dataclass of settings that implements `start`, `log`, `reached`, `image`, `table`, `artifact` and
+    `finish`. They are called in this order in one thread, while training continues; values are read where the recorder
+    has read them, so that nothing waits for a GPU. The first error is reported once and ends the tracking, not the run.
 
     Names are those of metrics.jsonl for epochs, with `best/` before those of the best epoch so far, and with `step/`
     for running values within epochs.
@@ -109,6 +116,9 @@ class Tracker(Callback):
 
     def image(self, name: str, file: Path, step: int) -> None:
         """Send a PNG."""
+
+    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
+        """Send rows of texts, numbers and RGB images."""
 
     def artifact(self, file: Path) -> None:
         """Send a file."""
@@ -168,7 +178,7 @@ class Tracker(Callback):
         self._send_batch(learner)
 
     def after_fit(self, learner: Learner) -> None:
-        """Send figure and model of the best epoch, and wait until everything has been sent."""
+        """Send figure, wrong predictions and model of the best epoch, and wait until everything has been sent."""
         self._send_batch(learner)
         worker, self._worker = self._worker, None
         if worker is None:
@@ -226,11 +236,15 @@ class Tracker(Callback):
         scores = {name: value for name, value in found if name.split("/")[1].startswith(("train_", "val_"))}
         reports = (learner.run.config.get("callbacks") or {}).get(REPORT.removesuffix(".html")) is not None
         self.reached(scores, (learner.folder / REPORT).resolve() if learner.folder and reports else None)
-        if learner.folder is None or not (learner.folder / BEST).is_file():
+        best = best_model(learner)
+        if learner.folder is None or best is None:
             return
         figure = learner.folder / learner.task.figure_file
         if figure.is_file():
             self.image(figure.stem, figure, step)
+        rows = _mistakes(learner, best)
+        if rows:
+            self.table(MISTAKES, ("image", "true", "predicted", "confidence", "file"), rows, step)
         if self.checkpoint:
             self.artifact(learner.folder / BEST)
 
@@ -266,3 +280,21 @@ def _from_1(row: Mapping[str, float]) -> dict[str, float]:
 
 def _running(row: StepRow) -> dict[str, float]:
     return {"step/loss": row.loss, "step/images_per_second": row.images_per_second}
+
+
+def _mistakes(learner: Learner, best: BestModel) -> list[list[Cell]]:
+    """Return the validation images that the best epoch gets most wrong, the worst first, those that can be read."""
+    if best.samples is None:
+        return []
+    samples = learner.task.samples(**best.samples)
+    found = worst_images(learner.task, samples, learner.classes, learner.run.val_files, _MOST_MISTAKES)
+    return [
+        [
+            image,
+            *(as_bytes(text).decode(errors="replace") for text in (wrong.true, wrong.predicted)),
+            "" if wrong.confidence is None else wrong.confidence,
+            as_bytes(portable_name(file)).decode(errors="replace"),
+        ]
+        for wrong, file, image in found or ()
+        if image is not None
+    ]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from PIL import Image
+
 from augment.params import SENDS, Choice, Flag, Text, setting
 from augment.support.errors import UserError
 from augment.support.lazy import nn
-from trainer.callbacks.tracker import MODEL, TrackedRun, Tracker
+from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
 from trainer.loop.callback import configurable
 from trainer.loop.ranks import current
 from trainer.tasks.registry import smaller_is_better
@@ -96,6 +98,13 @@ class Wandb(Tracker):
         import wandb
 
         self._run.log({name: wandb.Image(str(file))}, step=step)
+
+    def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
+        """Log a table with its images."""
+        import wandb
+
+        data = [[wandb.Image(cell) if isinstance(cell, Image.Image) else cell for cell in row] for row in rows]
+        self._run.log({name: wandb.Table(columns=list(head), data=data, allow_mixed_types=True)}, step=step)
 
     def artifact(self, file: Path) -> None:
         """Log a checkpoint as an artifact of the run."""

@@ -214,7 +214,7 @@ class Task(Generic[S]):
         return iter(())
 
     def draw(self, image: Image, place: NDArray[np.float64], samples: S, position: int, names: Sequence[str]) -> Image:
-        """Return the thumbnail of one of the `mistakes` as the report shows it: a task may draw on it.
+        """Return the thumbnail of one of the `mistakes` as report and trackers show it: a task may draw on it.
 
         Args:
             image: the image, upright, in RGB, scaled to a longer side of at most 160 px.

@@ -53,7 +53,7 @@ def make(cls: type[Callback]) -> Callback:
 def _no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let trackers send nothing."""
     for cls in [cls for cls in ALL if issubclass(cls, Tracker)]:
-        for name in ("start", "log", "image", "artifact", "finish"):
+        for name in ("start", "log", "image", "table", "artifact", "finish"):
             monkeypatch.setattr(cls, name, lambda *arguments: None)
 
 

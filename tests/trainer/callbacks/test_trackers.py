@@ -186,9 +186,9 @@ def test_all_have_the_best_and_the_last_epoch_and_the_report(tracked: Tracked, s
     assert data.session_start_info.hparams["fit.lr"].number_value == 0.1
 
 
-def test_wandb_has_images_and_the_model(sent: list[list[Any]]) -> None:
+def test_wandb_has_images_a_table_and_the_model(sent: list[list[Any]]) -> None:
     logged = {name.split("/")[0] for r in sent[0] if r.HasField("history") for name in values(r.history.item)}
-    assert logged >= {"batch", "confusion"}
+    assert logged >= {"batch", "confusion", "wrong_predictions"}
     artifacts = [r.artifact for r in sent[0] if r.HasField("artifact")]
     assert [set(a.aliases) for a in artifacts if a.type == "model"] == [{"best", "latest"}]
 
@@ -222,7 +222,12 @@ def test_mlflow_has_the_run(tracked: Tracked) -> None:
     history = {name: client.get_metric_history(run.info.run_id, name) for name in ("step/loss", "val_loss")}
     assert [metric.step for metric in history["step/loss"]] == STEPS
     assert [(m.step, m.value) for m in history["val_loss"]] == [(r["epoch"] + 1, r["val_loss"]) for r in tracked.rows]
-    assert {a.path for a in client.list_artifacts(run.info.run_id)} >= {"batch.png", "confusion.png", "model"}
+    assert {a.path for a in client.list_artifacts(run.info.run_id)} >= {
+        *("batch.png", "confusion.png", "model", "wrong_predictions", "wrong_predictions.json")
+    }
+    table = json.loads(Path(client.download_artifacts(run.info.run_id, "wrong_predictions.json")).read_text())
+    assert table["columns"] == ["image", "true", "predicted", "confidence", "file"]
+    assert len(table["data"]) > 0
     mlflow = tracked.second.find(Mlflow)
     assert mlflow._id is not None
     again = trackers.TrackedRun(id=mlflow._id, resumed=True, named=False, folder=None)

@@ -153,6 +153,14 @@ def onnx_bytes(program: torch.export.ExportedProgram, served: Served, metadata: 
         raise UserError(f"the model cannot be exported to ONNX: {first_line(error)}.") from error
     assert made is not None
     model = made.model_proto
+    # The exporter calls them s34 and the like.
+    symbols = [axis.dim_param for axis in model.graph.input[0].type.tensor_type.shape.dim if axis.dim_param]
+    axes = dict(zip(symbols, ("batch", "height", "width"), strict=False))
+    del model.graph.value_info[:]
+    for value in (*model.graph.input, *model.graph.output):
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_param:
+                axis.dim_param = axes[axis.dim_param]
     for key, value in metadata.items():
         model.metadata_props.add(key=key, value=json.dumps(value))
     return bytes(model.SerializeToString())
