@@ -182,7 +182,7 @@ COMMANDS = [
     ("trainer export run data.root=nowhere", "nowhere", ""),
     ("trainer predict run https://host/cat.jpg", "https://host/cat.jpg is a URL", "download it"),
     ("trainer predict run phtos", "phtos: there is no such file or folder", "Did you mean photos?"),
-    ("trainer export run --to torch", "--to: unknown name 'torch'", "Allowed: onnx"),
+    ("trainer export run --preprocessing besides", "--preprocessing: unknown name 'besides'", "'beside'"),
     ("trainer compare run --metric val_acc", "--metric val_acc", "'val_accuracy'"),
     ("augment preview --split tain", "argument --split: unknown name 'tain'", "'train'"),
     ("augment preview", "aug.train: no steps", "+aug=NAME for a recipe, or --op NAME for an op."),

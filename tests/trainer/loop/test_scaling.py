@@ -138,7 +138,7 @@ def test_a_recorded_fit_on_a_gpu_is_the_eager_one_and_waits_for_nothing(optimize
     for ours, theirs in zip(learners[1].model.parameters(), learners[0].model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
     factors = [float(scaler_of(learner).factor) for learner in learners]
-    assert factors[0] == factors[1] <= 2.0**14  # a GPU's own float16 may overflow, too
+    assert factors[0] == factors[1]
     recorded, scaler = learners[1], scaler_of(learners[1])
     recorded._mode(training=True)
     batch = next(iter(noise_loader(7, device=CUDA)))

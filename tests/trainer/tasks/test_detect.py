@@ -207,7 +207,12 @@ def test_objects_are_in_pixels_of_the_stored_image_and_clipped() -> None:
 
 
 def test_losses_learn_no_crowds_and_no_difficult_objects() -> None:
-    still = {"device": CPU, "parts": Parts.whole(1, (50, 50)), "forward": lambda self, points, owners: points}
+    still = {
+        "device": CPU,
+        "parts": Parts.whole(1, (50, 50)),
+        "bends": False,
+        "forward": lambda self, points, owners: points,
+    }
     motion = type("Still", (), still)()
     objects = Objects.of(
         [[0, 0, 9, 9], [5, 5, 20, 20], [9, 9, 30, 30]], [1, 2, 3], crowd=[0, 1, 0], difficult=[1, 0, 0]
