@@ -1,6 +1,7 @@
 """`python -m trainer`: train as configured, or run the tool that the first argument names."""
 
 import atexit
+import gc
 import sys
 
 from augment.support.signals import exit_on_stop, ignore_stop_signals
@@ -27,6 +28,7 @@ def main() -> int:
         raise
     finally:
         exit_on_stop(code if isinstance(code, int) else 0)  # while threads end
+        gc.freeze()  # or Python looks for garbage among all of PyTorch once more, which takes a second
 
 
 if __name__ == "__main__":
