@@ -163,7 +163,9 @@ def test_the_help_explains_what_plugins_declare(
     (tmp_path / "ops_for_help.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["aug.plugins=[ops_for_help]", "--help", "stays"]) == 0
-    assert "stays (local): Nothing." in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "stays (local): Nothing." in page
+    assert "aug.train.stays.p=0.5 aug.plugins=[ops_for_help]\n" in page
     with pytest.raises(SystemExit):
         main(["--help", "aug.plugins=ops_for_help"])
     assert "Allowed: a list of names, such as aug.plugins=[ops_for_help]" in capsys.readouterr().err
