@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,7 +21,8 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from yaml import YAMLError
 
 from augment.cli.conf import EXPERIMENT, config_files, default_groups, group_names
-from augment.support.errors import UserError, first_line, suggest
+from augment.support.errors import UserError, first_line, nearest, suggest
+from augment.support.nested import leaves
 from augment.support.secrets import masked, refuse_secrets
 from augment.support.yaml_files import describe_slip
 
@@ -44,21 +46,21 @@ _RESOLVED = (
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turn what Hydra and OmegaConf raise inside into a UserError."""
+def explained(values: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """Turn what Hydra and OmegaConf raise inside, where interpolations of `values` are resolved, into a UserError."""
     try:
         yield
     except UserError:
         raise
     except _ERRORS as error:
-        raise UserError(explain(error)) from error
+        raise UserError(explain(error, values)) from error
 
 
-def explain(error: Exception) -> str:
+def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Return the message about an error of Hydra or OmegaConf; see `explained`."""
     cause = error.__cause__
     if isinstance(error, InterpolationResolutionError):
-        return _explain_interpolation(error)
+        return _explain_interpolation(error, values)
     if isinstance(error, YAMLError):
         return f"{getattr(getattr(error, 'problem_mark', None), 'name', 'a config file')}: {describe_slip(error)}"
     if isinstance(error, RecursionError):
@@ -91,13 +93,17 @@ def _explain_missing(where: str, what: str) -> str:
     return f"{prefix}{chosen}unknown name '{name}'.{suggest(name, known)}{_ELSEWHERE.get(group, '').format(name)}"
 
 
-def _explain_interpolation(error: InterpolationResolutionError) -> str:
+def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[str, Any]) -> str:
     key, text = error.full_key or "an interpolation", first_line(error)
     kind, _, why = text.partition(" raised while resolving interpolation: ")
     if kind == UserError.__name__:  # of a secret
         return why
-    said = (why or text).strip('".')
-    return f"{key}: {said}. Allowed: {_RESOLVED}."
+    paths = dict(leaves(values))
+    given = f"{paths[key]}: " if key in paths else ""
+    name = re.match(r"Interpolation key '(.*?)' not found", text)
+    near = nearest(name[1], {path for path, value in paths.items() if path != key and value != {}}) if name else ""
+    text = (why or text).strip('".')
+    return f"{key}: {given}{text}.{near} Allowed: {_RESOLVED}."
 
 
 # A value without syntax that Hydra accepts only in quotes, because of an umlaut or another sign without a meaning in
@@ -106,6 +112,10 @@ _TO_QUOTE = re.compile(
     r"""(?=.*[^\x20-\x7e]|.*[!#&;<>^`])[^=,:()\[\]{}'"\\$]+"""
     r"""|(?=.*\{\d+\.\.|\w+://.*=)(?:[^,()\[\]{}'"\\$]|\{\d+\.\.\d+\})+"""
 )
+
+# Spaces of a search as other tools name them, and how Hydra writes them.
+_LOG = "tag(log,interval(LOW,HIGH))"
+_SPACES = {"log": _LOG, "loguniform": _LOG, "log_uniform": _LOG, "uniform": "interval(LOW,HIGH)"}
 
 
 def parse(token: str) -> Override:
@@ -162,7 +172,8 @@ def _reason(token: str, text: str) -> str:
         if token.count(opening) != token.count(closing):
             return f" ({opening} and {closing} do not match)"
     _, evaluated, problem = text.partition(" while evaluating ")
-    return f" ({problem.rstrip('.')})" if evaluated else ""
+    space = next((_SPACES[word] for word in re.findall(r"\w+", problem) if word in _SPACES), "")
+    return f" ({problem.rstrip('.')}{space and f'; Did you mean {space}?'})" if evaluated else ""
 
 
 def split_sweep(tokens: Sequence[str]) -> list[list[str]]:

@@ -1,5 +1,7 @@
 """The base of all typed parameters: a default, a description, and validation of configured values."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar, Generic, TypeVar
@@ -63,11 +65,14 @@ class Param(Generic[T]):
         return parsed
 
     def _refusal(self, value: object, key: str) -> str:
-        """Return the message about a value that is not allowed, without its key."""
+        """Return the message about a value that is not allowed, without its key, and with what it may mean."""
         shown = repr(value)
         if len(shown) > _SHOWN:  # an array or a list of a caller in Python
             shown = f"{' '.join(shown[:_SHOWN].split())} ..."
-        return f"{shown} is not allowed. Allowed: {self.allowed()}."
+        near = next((reading for reading in _readings(value) if self._convert(reading) is not None), None)
+        meant = str(near).lower() if isinstance(near, bool) else repr(near)
+        hint = "" if near is None else f" Did you mean {meant}?"
+        return f"{shown} is not allowed.{hint} Allowed: {self.allowed()}."
 
     def allowed(self) -> str:
         """Return which values are allowed, as a phrase."""
@@ -85,6 +90,32 @@ class Param(Generic[T]):
 
     def _allowed(self) -> str:
         return self._phrase
+
+
+_FLAGS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+
+
+def _readings(value: object) -> Iterator[object]:
+    """Yield what a value that is not allowed may mean: 0,5 for 0.5, 20% for 0.2, 3.0 for 3, 7..9 for [7, 9]."""
+    if isinstance(value, str):
+        text = re.sub(r"(?<=\d),(?=\d)", ".", value) if value.count(",") == 1 else value
+        begins = re.match(r"(\w=)?\W*\d", text)  # resnet18 is not a number
+        number = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+        found = re.findall(number, text.replace("..", " "), re.IGNORECASE) if begins else []
+        numbers = [float(n) if set(n) & set(".eE") else int(n) for n in found]
+        if len(numbers) == 1:
+            yield float(f"{numbers[0] / 100:g}") if "%" in text else numbers[0]
+        elif numbers:
+            yield numbers
+        else:
+            yield _FLAGS.get(value.lower())
+    elif isinstance(value, float) and value.is_integer():
+        yield int(value)
+    elif isinstance(value, list | tuple) and value:
+        inner = [next(_readings(item), item) for item in value]
+        yield from (inner, inner[::-1])
+        if all(item == inner[0] for item in inner):
+            yield inner[0]
 
 
 def number_in(value: object, within: Interval) -> float | None:

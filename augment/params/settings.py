@@ -37,10 +37,10 @@ def check_known(
 
     Known keys have a parameter, or None; `others` are names that are known elsewhere, each with what to write here.
     """
-    for name in given:
+    for name, value in given.items():
         if name not in known:
             aliases = {alias: n for n, param in known.items() if param for alias in param.aliases}
-            raise unknown_key(key, name, known, {**others, **aliases})
+            raise unknown_key(key, name, value, known, {**others, **aliases})
 
 
 def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ _ALLOWED = (
     "a uint8 tensor or array (N, height, width, 3), a list of uint8 images (height, width, 3) or PIL images, or a "
     "list of bytes"
 )
+_IN_A_LIST = " A single image comes in a list."
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def read_images(given: Any, device: torch.device) -> Images:
         _check(given, 4, "images")
         return Images(_kind(given, device, "images"), _plain(given))
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-        raise UserError(f"images: {type(given).__name__} is not allowed. Allowed: {_ALLOWED}.")
+        hint = _IN_A_LIST if isinstance(given, Image.Image | bytes) else _hint_of_type(given)
+        raise UserError(f"images: {type(given).__name__} is not allowed.{hint} Allowed: {_ALLOWED}.")
     if not given:
         raise UserError(f"images: none are given. Allowed: {_ALLOWED}, with at least one image.")
     if all(isinstance(image, bytes | bytearray | memoryview) for image in given):
@@ -153,10 +156,30 @@ def check_encoded(images: Images) -> None:
 def _check(image: Any, ndim: int, what: str) -> None:
     """Check that an image, or a batch of them, is uint8 RGB with the channels last."""
     if not isinstance(image, Tensor | np.ndarray):
-        raise UserError(f"{what}: {type(image).__name__} is not allowed. Allowed: {_ALLOWED}.")
+        raise UserError(f"{what}: {type(image).__name__} is not allowed.{_hint_of_type(image)} Allowed: {_ALLOWED}.")
     dtype, shape = str(image.dtype).removeprefix("torch."), tuple(image.shape)
     if dtype != "uint8" or len(shape) != ndim or shape[-1] != 3 or 0 in shape:
-        raise UserError(f"{what}: {dtype} {shape} is not allowed. Allowed: {_ALLOWED}.")
+        raise UserError(f"{what}: {dtype} {shape} is not allowed.{_hint(dtype, shape, ndim)} Allowed: {_ALLOWED}.")
+
+
+def _hint_of_type(given: Any) -> str:
+    """Return what is probably to be done about what is no image."""
+    if isinstance(given, str | Path):
+        return " The content of a file is read_bytes() of its Path."
+    return " All images are encoded, or none is." if isinstance(given, bytes) else ""
+
+
+def _hint(dtype: str, shape: tuple[int, ...], ndim: int) -> str:
+    """Return what is probably to be done about an image, or a batch of them if `ndim` is 4, that is not allowed."""
+    whole, order = len(shape) == ndim, "images.permute(0, 2, 3, 1)" if ndim == 4 else "image.permute(1, 2, 0)"
+    hints = {
+        " Leave out ToTensor and Normalize.": "float" in dtype,
+        f" Channels come last: {order}.": whole and shape[-3] == 3,
+        " Leave out the alpha channel: [..., :3].": whole and shape[-1] == 4,
+        _IN_A_LIST: ndim == 4 and len(shape) == 3 and shape[-1] == 3,
+        " Gray images need three channels: np.stack([gray] * 3, -1).": len(shape) == ndim - 1,
+    }
+    return next((hint for hint, applies in hints.items() if applies), "")
 
 
 def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:

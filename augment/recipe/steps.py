@@ -30,7 +30,7 @@ from augment.recipe.equivalents import op_like
 from augment.recipe.kinds import Op, PolicyOp
 from augment.recipe.op import OPS, find_op
 from augment.recipe.views import View, Views, parse_views
-from augment.support.errors import UserError
+from augment.support.errors import UserError, key_slip
 from augment.support.own_code import load_plugins
 
 SplitName = Literal["train", "val"]
@@ -213,12 +213,17 @@ def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Ste
     steps: list[Step] = []
     for name, params in given.items():
         if params is not None and not isinstance(params, Mapping):
-            raise UserError(
-                f"{key}.{name}: {params!r} is not allowed. Allowed: a mapping of parameters, such as {{p: 0.5}}, "
-                "indented below the name of its step."
-            )
+            raise UserError(f"{key}.{name}: {params!r} is not allowed.{_misplaced(name, params, key, steps)}")
         steps.append(_parse_step(str(name), params, f"{key}.{name}", weights))
     return tuple(steps)
+
+
+def _misplaced(name: object, value: object, key: str, before: list[Step]) -> str:
+    """Return the end of the message about a value where a step is expected: what is allowed, or what it may mean."""
+    if before and name in before[-1].op.params:
+        path = f"{key}.{before[-1].key}.{name}"
+        return f" Did you mean {path}? In a file, the settings of a step are indented below its name."
+    return f"{key_slip(name, value)} Allowed: a mapping of parameters, such as {{p: 0.5}}."
 
 
 def _parse_step(name: str, given: Mapping[Any, Any] | None, key: str, weights: bool) -> Step:

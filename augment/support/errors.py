@@ -1,5 +1,6 @@
 """Errors that users can act on: what is wrong, where, and what is allowed."""
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
@@ -37,10 +38,14 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 def unknown_key(
-    key: str, name: object, allowed: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
+    key: str, name: object, value: object, allowed: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
 ) -> UserError:
     """Return the error about the unknown key `name` of the mapping at the key path `key`; see also `suggest`."""
-    return UserError(f"{f'{key}.{name}'.lstrip('.')}: unknown key.{suggest(str(name), allowed, others)}")
+    text, slip = str(name), key_slip(name, value)
+    if isinstance(value, Mapping) and text == key.rpartition(".")[2]:
+        slip = f" Did you mean its content, without '{text}:' around it?"
+    end = f"{slip} Allowed: {', '.join(sorted(allowed))}." if slip else suggest(text, allowed, others)
+    return UserError(f"{f'{key}.{text}'.lstrip('.')}: unknown key.{end}")
 
 
 def import_extra(key: str, package: str, extra: str) -> Any:
@@ -54,6 +59,16 @@ def import_extra(key: str, package: str, extra: str) -> Any:
 def missing_package(key: str, package: str | None, extra: str) -> UserError:
     """Return the error about a package that is not installed, which `key` needs and an extra of ours installs."""
     return UserError(f"{key}: needs the package {package}. Allowed: pip install 'dali-trainer[{extra}]'.")
+
+
+def key_slip(name: object, value: object) -> str:
+    """Return a hint at a slip of YAML if a key looks as if it came from one; otherwise an empty string."""
+    if pair := re.fullmatch(r"(\w+)\s*[=:]\s*(\S.*)", str(name)):
+        end = "" if value is None else f": {value}"
+        return f" Did you mean '{pair[1]}: {pair[2]}{end}'? A key is followed by a colon and a space."
+    if value is None and re.fullmatch(r"[-+.\d]+\W?", str(name)):
+        return " In { }, a comma ends a value: write decimals with a point, and lists in [ ]."
+    return ""
 
 
 def describe_error(error: BaseException) -> str:

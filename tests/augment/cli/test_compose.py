@@ -48,9 +48,9 @@ def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
     ("token", "message"),
     [
         ("fit.epochs:3", "'fit.epochs:3' is not an override. Did you mean 'fit.epochs=3'? Write no spaces around ="),
-        ("fit.lr=${oc.env:NO_SUCH}", "fit.lr: Environment variable 'NO_SUCH' not found. Allowed: "),
-        ("fit.lr=${nothing:1}", "fit.lr: Unsupported interpolation type nothing. Allowed: ${KEY} of a"),
-        ("fit.lr=${fit.lr}", "fit.lr: Recursive interpolation detected. Allowed: ${KEY} of a key"),
+        ("fit.lr=${oc.env:NO_SUCH}", "fit.lr: ${oc.env:NO_SUCH}: Environment variable 'NO_SUCH' not found. Allowed: "),
+        ("fit.lr=${nothing:1}", "fit.lr: ${nothing:1}: Unsupported interpolation type nothing. Allowed: ${KEY} of a"),
+        ("fit.lr=${fit.lr}", "fit.lr: ${fit.lr}: Recursive interpolation detected. Allowed: ${KEY} of a key"),
         ("hydra.run.dirr=x", "Could not override 'hydra.run.dirr'."),
         ("~fitt", "~fitt: there is no such key. Did you mean 'fit'?"),
         ("~aug=[1]", "Config group override deletion value must be a string"),

@@ -1,5 +1,6 @@
 """Parameters: which values each kind accepts, which it refuses, and its error messages."""
 
+import re
 from dataclasses import replace
 from math import inf, nan
 from typing import Any
@@ -140,7 +141,29 @@ REFUSED: list[tuple[Param[Any], str, list[object]]] = [
 def test_error_names_key_value_and_allowed_values(param: Param[Any], allowed: str, value: object) -> None:
     with pytest.raises(UserError) as caught:
         param.parse(value, KEY)
-    assert str(caught.value) == f"{KEY}: {value!r} is not allowed. Allowed: {allowed}."
+    hint = r"( Did you mean [^?]*\?)?"
+    expected = rf"{re.escape(f'{KEY}: {value!r} is not allowed.')}{hint}{re.escape(f' Allowed: {allowed}.')}"
+    assert re.fullmatch(expected, str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("param", "value", "meant"),
+    [
+        (SHARE, "0,5", "0.5"),
+        (SHARE, "50%", "0.5"),
+        (SHARE, "p=.5", "0.5"),
+        (NUMBER, "1e-3", "0.001"),
+        (COUNT, 3.0, "3"),
+        (COUNT, [64, 64], "64"),
+        (RANGE, "-7..7", "[-7, 7]"),
+        (RANGE, [7, -7], "[-7, 7]"),
+        (RANGE, ["-7", "7,5"], "[-7, 7.5]"),
+        (FLAG, "yes", "true"),
+    ],
+)
+def test_slips_of_the_pen_are_understood(param: Param[Any], value: object, meant: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f"{KEY}: {value!r} is not allowed. Did you mean {meant}? Allowed:")):
+        param.parse(value, KEY)
 
 
 @pytest.mark.parametrize(
