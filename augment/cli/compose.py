@@ -141,7 +141,7 @@ def _hydra() -> Iterator[None]:
 def plain_values(composed: DictConfig) -> dict[str, Any]:
     """Return what Hydra composed as plain values, interpolations resolved; see `augment.support.secrets`."""
     raw: Any = OmegaConf.to_container(composed)
-    with explained():
+    with explained(raw):
         plain: Any = resolved(OmegaConf.to_container(composed, resolve=True), raw)
     return {str(key): value for key, value in plain.items()}
 

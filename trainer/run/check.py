@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from augment.data.formats.folder import describe_nested
 from augment.data.sources import Source
 from augment.params import settings
 from augment.support.errors import UserError
@@ -53,7 +54,7 @@ def check_config(config: Config) -> None:
         key = next(key for key in ("root", "train", "source") if given.get(key))
         raise UserError(
             f"data.{key}={given[key]}: holds a single class, {classes[0]}: nothing to learn from labels. Allowed: two "
-            "classes or more."
+            f"classes or more{describe_nested(dataset)}."
         )
     task = task_named(dataset.task)
     kind, needed = config.resolved["model"]["kind"], task.name if task.own_models else ""

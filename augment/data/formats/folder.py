@@ -12,7 +12,7 @@ import numpy as np
 from augment.data.dataset import NO_VAL, Dataset, Paths, Split
 from augment.data.faults import CONVERT
 from augment.support.errors import UserError, nearest, suggest
-from augment.support.files import expanded, near_file
+from augment.support.files import expanded, near_file, shown
 from augment.support.text import list_some
 
 # Endings of the formats that DALI decodes on CPU and GPU; `augment.data.check` validates the content.
@@ -33,6 +33,13 @@ _SPLIT = re.compile(r"(train(ing)?|val|valid|validation|dev|eval|test(ing)?)([_ 
 
 # What to do without a val split.
 CUT = "data.val_fraction=0.2, which validates on a fifth of the images, or data.folds=5 data.fold=0"
+
+
+def describe_nested(dataset: Dataset) -> str:
+    """Return the end of a message about a single class: the right root, if its images are in several folders of it."""
+    folders = {os.path.dirname(os.path.abspath(file)) for file in dataset.train.files if isinstance(file, Path)}
+    root = shown(Path(os.path.commonpath(folders))) if len(folders) > 1 else Path()
+    return f"; if the folders in {root} are the classes: data.root={root}" if dataset.classes[0] in root.parts else ""
 
 
 def scan_folder(
