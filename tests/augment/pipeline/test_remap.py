@@ -126,6 +126,17 @@ def test_points_and_boxes_are_where_the_image_shows_them(names: list[str]) -> No
     assert compared > 30
 
 
+def test_points_that_no_pixel_shows_are_not_visible() -> None:
+    @remap()
+    def middle(x: Any, y: Any, size: Any) -> Any:
+        """Show nothing that is more than 10 px from the middle."""
+        return 10 * torch.sin(x / 10), 10 * torch.sin(y / 10)
+
+    points = np.array([[[35.0, 20.0]], [[48.0, 24.0]]])  # 4 and 16 px to the right and below
+    _, _, found = run({"middle": {}}, np.zeros((2, *SIZE)), points)
+    assert found[:, 0, 2].tolist() == [2, 0]
+
+
 def test_borders_that_pytorch_cannot_do_are_refused() -> None:
     with pytest.raises(UserError, match=r"polar\.border: unknown name 'wrap'\. Allowed: constant, reflect_101, repl"):
         load_recipe({"train": {"polar": {"border": "wrap"}}})
