@@ -183,6 +183,7 @@ class PolicyOp(Op):
 
     slots: Function | None = None
     weighted: bool = False
+    numbers: int | None = None
 
     kind = "policy"
 

@@ -242,7 +242,9 @@ def policy(**params: Param[Any]) -> Decorator:
     return _register(PolicyOp, (), params)
 
 
-def combinator(slots: Function, *, weighted: bool = False, **params: Param[Any]) -> Decorator:
+def combinator(
+    slots: Function, *, weighted: bool = False, numbers: int | None = None, **params: Param[Any]
+) -> Decorator:
     """Declare an op that chooses among steps nested in it: `function(weights, uniform, **values) -> (N, slots)`.
 
     The result holds the index of the step that runs in each slot, -1 for none. `weights` are (steps,), `uniform` are
@@ -251,9 +253,10 @@ def combinator(slots: Function, *, weighted: bool = False, **params: Param[Any])
     Args:
         slots: `(weights, **params)` -> for each slot {index of a step: share of samples}.
         weighted: whether nested steps may have weights.
+        numbers: how many of the columns of `uniform` it takes; None: all.
         params: the op's parameters by name; p is added.
     """
-    return _register(PolicyOp, ("weights", "uniform"), params, slots=slots, weighted=weighted)
+    return _register(PolicyOp, ("weights", "uniform"), params, slots=slots, weighted=weighted, numbers=numbers)
 
 
 def find_op(name: str, key: str, other: str | None = None) -> Op:

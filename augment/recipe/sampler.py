@@ -86,7 +86,7 @@ class Sampler:
         certain = all(slot == {number: 1.0} for number, slot in enumerate(slots))
         # Each nested step has a stream, under a key that is not a path: adding a step keeps the others' numbers.
         names = [] if certain else [f"{path}.{child.key}." for child in step.steps]
-        columns = [self.uniform(name, where, 1) for name in names]
+        columns = [self.uniform(name, where, 1) for name in names[: op.numbers]]
         chosen = choose(step, np.hstack(columns), {v: drawn[v] for v in op.draws}) if columns else None
         for number, slot in enumerate(slots):
             for i in slot:

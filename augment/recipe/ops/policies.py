@@ -192,7 +192,7 @@ def _arranged(uniform: Array, count: Array, order: str) -> Chosen:
     return np.where(rank < count[:, None], steps, -1)
 
 
-@combinator(_one_of, weighted=True)
+@combinator(_one_of, weighted=True, numbers=1)
 def one_of(weights: Array, uniform: Array) -> Chosen:
     """Apply one of the nested steps (`steps`), chosen in proportion to their `weight` (1 by default)."""
     edges = np.cumsum(weights[:-1] / weights.sum())
