@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from augment.params import Size
 from augment.pipeline.reading import Reading
-from augment.recipe.sampler import Sampler
+from augment.recipe.sampler import CALL, Sampler, Where
 from augment.recipe.stage import Draws, Stage
 from augment.support.background import Background
 from augment.support.errors import UserError
+from augment.support.lazy import torch
 
 T = TypeVar("T")
 Values = NDArray[Any]
@@ -67,8 +68,8 @@ class Feed:
         count = min(self._together, self._batches - batch) * size
         return [values for stage in self.by_stage((epoch, batch * size, count)) for values in stage.values()]
 
-    def by_stage(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:
-        """Return what each stage is fed, by name, for an epoch, a position of a sample in it, and a number of these."""
+    def by_stage(self, where: Where) -> list[dict[str, Values]]:
+        """Return what each stage is fed, by name."""
         plan, draws = self._sampler.plan, self._sampler.draw(*where)
         return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
 
@@ -77,11 +78,11 @@ class Ahead(Generic[T]):
     """What is drawn for the samples of a batch, which for `together` samples at once takes little longer.
 
     Args:
-        draw: takes an epoch, the position of the first sample in it, and the number of samples.
+        draw: what draws.
         together: draw for at least so many samples, of batches one after the other.
     """
 
-    def __init__(self, draw: Callable[[tuple[int, int, int]], T], together: int) -> None:
+    def __init__(self, draw: Callable[[Where], T], together: int = BLOCK) -> None:
         self._draw, self._together = draw, together
         self._where = -1, 0, 0
         self._drawn: T | None = None
@@ -93,6 +94,25 @@ class Ahead(Generic[T]):
             self._where = _, first, size = epoch, start, max(count, self._together)
             self._drawn = self._draw((epoch, first, size))
         return self._drawn, slice(start - first, start - first + count)
+
+
+class AheadOfCalls(Ahead[T]):
+    """What is drawn for a call of a `Transform`: for more calls the more follow each other."""
+
+    _calls, _key = range(0), tuple[Any, ...]()
+
+    def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
+        """Return what is drawn, and the rows of it that are for a call, which starts at a multiple of CALL."""
+        # What was copied to a GPU on one of its streams is there for those that follow on it.
+        ready: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        key = count, torch.cuda.current_stream() if ready else None
+        call, last = start // CALL, self._calls
+        if self._drawn is None or key != self._key or call not in last:
+            follows = key == self._key and call == last.stop
+            self._calls = range(call, call + (max(1, min(2 * len(last), 2 * BLOCK // count)) if follows else 1))
+            self._key, self._drawn = key, self._draw((epoch, start, count, len(self._calls)))
+        first = (call - self._calls.start) * count
+        return self._drawn, slice(first, first + count)
 
 
 def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutral: bool) -> dict[str, Values]:

@@ -13,7 +13,6 @@ from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import Batch
 from augment.pipeline.build import BuiltPipeline, Outputs, build_pipeline
 from augment.pipeline.failures import BadImages, UnreadableError
-from augment.pipeline.feed import BLOCK
 from augment.pipeline.frames import Orientations
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.making import BatchMaker, TargetReader
@@ -85,10 +84,11 @@ class Loader:
         self._one_pass = (plan.split == "val" and plan.draws_in_dali) or not plan.checkpoints
         self._built_at = 0  # the epoch in which the pipeline was built
         self._per_epoch = self._reading.batches
-        drawn, mixer = {"seed": order.seed, "rank": order.shard.rank}, None
+        drawn: dict[str, Any] = {"seed": order.seed, "rank": order.shard.rank}
+        mixer = None
         if plan.batch_stages and not self._form.raw:
             mixer = Mixer(plan, split.kind, classes=len(classes), **drawn)
-        self._maker = BatchMaker(plan, split.kind, frames=self._form.frames, mixer=mixer, together=BLOCK, **drawn)
+        self._maker = BatchMaker(plan, split.kind, frames=self._form.frames, mixer=mixer, **drawn)
         self._orientations = Orientations(split.files)
         self._pipeline: BuiltPipeline | None = None
         self._primed = False  # whether the next batch has been asked for already

@@ -14,6 +14,7 @@ from augment.data.targets.kind import Kind
 from augment.data.targets.spatial import Rules, SpatialKind
 from augment.pipeline.batch import Batch
 from augment.pipeline.failures import UnreadableError
+from augment.pipeline.feed import Ahead
 from augment.pipeline.mixing import Mixer
 from augment.pipeline.motion import BatchMotion, Motions
 from augment.recipe.plan import Plan
@@ -30,20 +31,21 @@ class BatchMaker:
         rank: the rank of the draws.
         frames: whether to tell frames; always so with targets in the image.
         mixer: mixes samples; None: none are mixed.
-        together: draw for at least so many samples at once, of batches one after the other.
+        ahead: draws the motions of several batches at once.
 
     Raises:
         UserError: targets in the image cannot follow a step.
     """
 
     def __init__(
-        self, plan: Plan, kind: Kind, seed: int, rank: int, *, frames: bool, mixer: Mixer | None, together: int = 1
-    ) -> None:
+        self, plan: Plan, kind: Kind, seed: int, rank: int, *,
+        frames: bool, mixer: Mixer | None, ahead: type[Ahead[Any]] = Ahead,
+    ) -> None:  # fmt: skip
         self._follow = kind if isinstance(kind, SpatialKind) else None
         self._rules, self._mixer, self._motions = Rules(*plan.rules), mixer, None
         if frames or self._follow is not None:
             units = self._follow.units if self._follow is not None else ""
-            self._motions = Motions(plan, seed, rank, targets=units, together=together)
+            self._motions = Motions(plan, seed, rank, targets=units, ahead=ahead)
 
     def make(
         self,

@@ -16,11 +16,11 @@ from augment.data.targets.kind import Kind
 from augment.data.targets.parts import Parts
 from augment.data.targets.spatial import SpatialKind
 from augment.params import Size
-from augment.pipeline.feed import BLOCK, Ahead, Values, compact, stage_values
+from augment.pipeline.feed import Ahead, Values, compact, stage_values
 from augment.pipeline.program import kernels_run
 from augment.recipe.kinds import BatchOp
 from augment.recipe.plan import Plan
-from augment.recipe.sampler import Sampler
+from augment.recipe.sampler import Sampler, Where
 from augment.recipe.stage import Stage
 from augment.support.device import to_device
 from augment.support.errors import UserError
@@ -32,10 +32,12 @@ _Made = tuple[Values, bool]  # the parts that an op makes, see `Parts.mixed`, an
 class Mixer:
     """Mixes each sample of a batch with those that follow it, as the batch stages of a plan say.
 
-    The values of `together` samples are drawn at once.
+    The values of several batches are drawn at once, as `ahead` does.
     """
 
-    def __init__(self, plan: Plan, kind: Kind, *, seed: int, rank: int, classes: int, together: int = BLOCK) -> None:
+    def __init__(
+        self, plan: Plan, kind: Kind, *, seed: int, rank: int, classes: int, ahead: type[Ahead[Any]] = Ahead
+    ) -> None:
         self._sampler = Sampler(plan.only("batch"), seed, rank)
         self._stages, self._kind, self._classes = plan.batch_stages, kind, classes
         if isinstance(kind, SpatialKind):
@@ -47,7 +49,7 @@ class Mixer:
                         f"{place}: '{op.name}' mixes samples, which {kind.units} cannot follow. "
                         f"Allowed: {several if kind.pastes else 'a recipe without it'}."
                     )
-        self._together = together
+        self._ahead = ahead
         self._known = all(stage.steps[0].op.name in ("mixup", "cutmix") for stage in plan.batch_stages)
         # The values of batch stages, for each size of images, by the kernel or not; and what their parts are.
         self._values: dict[tuple[Size, bool], Ahead[list[_Values]]] = {}
@@ -66,13 +68,13 @@ class Mixer:
 
     def parts(self, size: Size, count: int, *, epoch: int, start: int) -> Parts:
         """Return which parts of the samples of a batch mixed images show, as far as ops say so."""
-        ahead = self._made.setdefault(size, Ahead(partial(self._draw_parts, size), self._together))
+        ahead = self._made.setdefault(size, self._ahead(partial(self._draw_parts, size)))
         (drawn, rows), parts = ahead.take(epoch, start, count), Parts.whole(count, size)
         for made, blends in drawn:
             parts = parts.mixed(made[rows], blends=blends)
         return parts
 
-    def _draw_parts(self, size: Size, where: tuple[int, int, int]) -> list[_Made]:
+    def _draw_parts(self, size: Size, where: Where) -> list[_Made]:
         draws = self._sampler.draw(*where)
         return [
             (op.parts(size=size, **stage_values(stage, draws, size, neutral=True)), op.blends)
@@ -84,7 +86,7 @@ class Mixer:
         in_order = images.permute(0, 2, 3, 1).is_contiguous()
         by_kernel = self._known and in_order and kernel_runs(images.device)
         kind = Size(*images.shape[2:]), by_kernel
-        ahead = self._values.setdefault(kind, Ahead(partial(self._draw, kind, images.device), self._together))
+        ahead = self._values.setdefault(kind, self._ahead(partial(self._draw, kind, images.device)))
         drawn, rows = ahead.take(epoch, start, len(images))
         given = [{name: value[rows] for name, value in stage.items()} for stage in drawn]
         if by_kernel:
@@ -116,7 +118,7 @@ class Mixer:
             images, own = mixed, shared
         return images.contiguous(memory_format=torch.channels_last), own
 
-    def _draw(self, kind: tuple[Size, bool], device: torch.device, where: tuple[int, int, int]) -> list[_Values]:
+    def _draw(self, kind: tuple[Size, bool], device: torch.device, where: Where) -> list[_Values]:
         """Return what each batch stage is fed, with a mask `applied` if its op has no neutral values.
 
         Of `kind`, the size of images, and whether a kernel mixes them: it takes `records` of all stages.

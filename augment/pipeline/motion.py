@@ -22,7 +22,7 @@ from augment.pipeline.frames import resizes, turns
 from augment.pipeline.remap import apply, found, trace
 from augment.recipe.kinds import Array
 from augment.recipe.plan import Plan
-from augment.recipe.sampler import Sampler
+from augment.recipe.sampler import Sampler, Where
 from augment.recipe.stage import Draws, Stage
 from augment.support.device import to_device
 from augment.support.errors import UserError
@@ -227,13 +227,13 @@ class BatchMotion:
 class Motions:
     """Makes the motions of a plan's views, batch by batch, of what a seed and a rank draw.
 
-    The steps of `together` samples or more are drawn at once, which takes little longer than those of a batch.
+    The steps of several batches are drawn at once, as `ahead` does.
 
     Raises:
         UserError: with `targets`, a step moves pixels in a way that targets cannot follow.
     """
 
-    def __init__(self, plan: Plan, seed: int, rank: int, *, targets: str = "", together: int = 1) -> None:
+    def __init__(self, plan: Plan, seed: int, rank: int, *, targets: str = "", ahead: type[Ahead[Any]] = Ahead) -> None:
         moving = [own.moving for own in plan.per_view]
         for own in moving if targets else ():
             for step in own.steps:
@@ -244,7 +244,7 @@ class Motions:
                     )
         known = [own.only("geometry", "remap") for own in moving]
         self._samplers = [Sampler(own, seed, rank, view) for view, own in enumerate(known)]
-        self._steps = Ahead(self._draw, together)
+        self._steps: Ahead[list[list[_Matrix]]] = ahead(self._draw)
 
     def of(
         self, windows: Sequence[Tensor], orientations: NDArray[np.int64], epoch: int, start: int, device: torch.device
@@ -257,7 +257,7 @@ class Motions:
             motions.append(BatchMotion(own.plan, taken, window, orientations, device))
         return motions
 
-    def _draw(self, where: tuple[int, int, int]) -> list[list[_Matrix]]:
+    def _draw(self, where: Where) -> list[list[_Matrix]]:
         """Return the steps of each view for some samples."""
         drawn = ((own.plan, own.draw(*where)) for own in self._samplers)
         return [[_step(stage, draws, plan.size) for stage in plan.stages] for plan, draws in drawn]

@@ -23,7 +23,7 @@ from augment.pipeline.reading import Reading
 from augment.pipeline.routines import BORDERS, CODES, OF_POLICIES, PLANES, ROUTINES
 from augment.recipe.layout import positions_of
 from augment.recipe.plan import Plan
-from augment.recipe.sampler import Sampler
+from augment.recipe.sampler import Sampler, Where
 from augment.recipe.stage import Stage
 
 LARGEST = 256**2  # pixels up to which the other ops than those of policies run in the kernel
@@ -57,13 +57,12 @@ class Program:
         several = sum(stage.kind == "local" for stage in program.stages) > 1
         return program if several and (math.prod(plan.size) <= LARGEST or not program.every_op) else None
 
-    def values(self, sampler: Sampler, where: tuple[int, int, int]) -> NDArray[np.float32]:
+    def values(self, sampler: Sampler, where: Where) -> NDArray[np.float32]:
         """Return the programs of samples, (N, numbers).
 
         For each stage they are its code, the number of its values, and these; where it does not apply, all but that
         number are 0. The number is the same for all samples, but it depends on them where motions are blurred: the
-        kernels are as large as the longest motion. `where` is the epoch, the position of the first sample in it, and
-        the number of samples.
+        kernels are as large as the longest motion.
         """
         draws, size = sampler.draw(*where), self.plan.size
         made: list[tuple[str, NDArray[np.intp], list[Values]]] = []
@@ -75,7 +74,7 @@ class Program:
             values = ROUTINES[name](stage, {n: value[rows] for n, value in fed.items() if n != "applied"}, size)
             made.append((name, rows, values))
         counts = [sum(value.shape[1] for value in values) for _, _, values in made]
-        programs, at = np.zeros((where[2], sum(counts) + 2 * len(counts)), np.float32), 0
+        programs, at = np.zeros((math.prod(where[2:]), sum(counts) + 2 * len(counts)), np.float32), 0
         for (name, rows, values), count in zip(made, counts, strict=True):
             programs[rows, at], programs[:, at + 1], at = CODES[name], count, at + 2
             for value in values:
@@ -136,7 +135,7 @@ class ProgramFeed(Feed):
         super().__init__(sampler, reading)
         self._program = program
 
-    def by_stage(self, where: tuple[int, int, int]) -> list[dict[str, Values]]:
+    def by_stage(self, where: Where) -> list[dict[str, Values]]:
         """Return the programs as the only values of one stage."""
         return [{"program": self._program.values(self._sampler, where)}]
 

@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from torch.utils.dlpack import from_dlpack
 
+from augment.data.targets.kind import Kind
 from augment.params import Interval, Size
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
-from augment.pipeline.direct import CALL, Direct
-from augment.pipeline.feed import Values, stage_values
+from augment.pipeline.direct import Direct
+from augment.pipeline.feed import AheadOfCalls, Values, stage_values
 from augment.pipeline.frames import COLUMNS, random_windows
 from augment.pipeline.graph import Form, GraphImage, Placement
 from augment.pipeline.images import Images, check_encoded, kind_of, plain_kind, read_images, read_targets
@@ -30,7 +31,7 @@ from augment.pipeline.operators import RANDOM_STATE, Dali, GraphSource, add_view
 from augment.pipeline.program import program_of
 from augment.recipe.kinds import Array
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.sampler import Sampler
+from augment.recipe.sampler import CALL, Sampler
 from augment.recipe.stage import Stage
 from augment.recipe.steps import SplitName
 from augment.support.dali_versions import Node
@@ -99,7 +100,7 @@ class Transform:
         self._flip_pairs = tuple((int(left), int(right)) for left, right in flip_pairs)
         self._form = Form(half, frames=frames)
         self._placement = Placement().on(self._device, threads or min(16, cores()))
-        self._graphs: dict[str, _Graph | Direct] = {}
+        self._graphs: dict[str, Any] = {}
         self._lock, self._process, self._home = Lock(), os.getpid(), current_process().name
         if split == "train":
             warn_of_ranks(rank=rank)
@@ -143,15 +144,21 @@ class Transform:
         with self._lock:
             views, windows = self._run(read)
             call, self.position = self.position, self.position + 1
-        if checked is None:
-            return views[0] if len(views) == 1 else tuple(views)
-        own = kind or plain_kind(checked)
-        drawn, mixer = {"seed": self._seed, "rank": self._stream()}, None
-        if self.plan.batch_stages:
-            mixer = Mixer(self.plan, own, classes=self._classes or 0, together=1, **drawn)
-        maker = BatchMaker(self.plan, own, frames=self._form.frames, mixer=mixer, **drawn)
-        indices = torch.arange(len(read), device=self._device)
-        return maker.make(views, checked, indices, (windows, read.orientations), epoch=0, start=call * CALL)
+            if checked is None:
+                return views[0] if len(views) == 1 else tuple(views)
+            maker = self._maker(kind or plain_kind(checked))
+            indices = torch.arange(len(read), device=self._device)
+            return maker.make(views, checked, indices, (windows, read.orientations), epoch=0, start=call * CALL)
+
+    def _maker(self, kind: Kind) -> BatchMaker:
+        """Return what makes batches with targets of a kind, and draws for them."""
+        made = self._graphs.get("maker")
+        if made is None or made[0] is not kind:
+            drawn: dict[str, Any] = {"seed": self._seed, "rank": self._stream(), "ahead": AheadOfCalls}
+            mixer = Mixer(self.plan, kind, classes=self._classes or 0, **drawn) if self.plan.batch_stages else None
+            made = kind, BatchMaker(self.plan, kind, frames=self._form.frames, mixer=mixer, **drawn)
+            self._graphs["maker"] = made
+        return made[1]
 
     def _stream(self) -> int:
         """Return the rank to draw by: the given one, or, in a worker process, one that only its copy has."""

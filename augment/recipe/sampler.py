@@ -7,14 +7,19 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
 from augment.params import Range
-from augment.recipe.kinds import Array, Mask
+from augment.recipe.kinds import Array, Mask, PolicyOp
 from augment.recipe.layout import child_path, choose, slots_of
 from augment.recipe.plan import Plan
 from augment.recipe.stage import Draws
 from augment.recipe.steps import Step
 from augment.support.seeds import derive_seed
 
-DOUBLES = 4  # that Philox 4x64 yields for each value of its counter
+# Whose draws are wanted: the epoch, the position of the first sample in it, the number of samples, and, for calls of a
+# `Transform` that follow each other, the number of these, of so many samples each.
+Where = tuple[int, int, int] | tuple[int, int, int, int]
+
+CALL = 2**32  # from the position of a call's first sample to that of the next call's
+_DOUBLES = 4  # that Philox 4x64 yields for each value of its counter
 
 
 @dataclass(frozen=True)
@@ -39,27 +44,26 @@ class Sampler:
     rank: int = 0
     view: int = 0
 
-    def draw(self, epoch: int, start: int, count: int) -> dict[str, Draws]:
+    def draw(self, epoch: int, start: int, count: int, calls: int = 1) -> dict[str, Draws]:
         """Draw for the samples at positions start..start + count - 1 of an epoch.
 
         Args:
             epoch: the epoch, from 0.
             start: position of the first sample in this rank's epoch.
             count: number of samples.
+            calls: draw for so many calls of `count` samples, one after the other, the first of which is at `start`.
 
         Returns:
-            For each step's key its drawn values by name, (count,) each, and `applied`, (count,) bool, true with the
-            step's probability. The key of a step within a policy is its path.
+            For each step's key its drawn values by name, (calls * count,) each, and `applied`, of so many bools, true
+            with the step's probability. The key of a step within a policy is its path.
         """
         draws: dict[str, Draws] = {}
-        all_samples = np.ones(count, dtype=bool)
+        all_samples = np.ones(calls * count, dtype=bool)
         for step in self.plan.tree:
-            self._draw(draws, step, (step.key, step.key), all_samples, (epoch, start, count))
+            self._draw(draws, step, (step.key, step.key), all_samples, (epoch, start, count, calls))
         return draws
 
-    def _draw(
-        self, draws: dict[str, Draws], step: Step, paths: tuple[str, str], reached: Mask, where: tuple[int, int, int]
-    ) -> None:
+    def _draw(self, draws: dict[str, Draws], step: Step, paths: tuple[str, str], reached: Mask, where: Where) -> None:
         """Draw for a step and the steps within it; `reached` are the samples for which an outer policy chose it.
 
         The first of the two paths distinguishes the slots of a policy that a step may run in, the second does not.
@@ -79,7 +83,7 @@ class Sampler:
             drawn[value] = param.draw(step.params[name], uniform[:, column])
         for column, value in enumerate(op.uniforms, 1 + len(op.draws)):
             drawn[value] = uniform[:, column]
-        if op.kind != "policy":
+        if not isinstance(op, PolicyOp):
             draws[path] = drawn
             return
         slots = slots_of(step)
@@ -95,20 +99,18 @@ class Sampler:
                 paths = child_path(path, number, slots, child, i), f"{whole}.{child.key}"
                 self._draw(draws, child, paths, reached_child, where)
 
-    def uniform(self, key: str, where: tuple[int, int, int], columns: int) -> Array:
-        """Return (count, columns) numbers in [0, 1) of the stream of a step's key, which no other key shares.
-
-        `where` is the epoch, the index of the first sample in it, and the number of samples.
-        """
-        epoch, start, count = where
-        stream, skip = self.stream(key, epoch, start * columns)
-        return stream.random(skip + count * columns)[skip:].reshape(count, columns)
-
-    def stream(self, key: str, epoch: int, start: int) -> tuple[np.random.Generator, int]:
-        """Return the stream of a step's key in an epoch, and how many numbers it yields before that at `start`."""
-        counter, skip = divmod(start, DOUBLES)
+    def uniform(self, key: str, where: Where, columns: int) -> Array:
+        """Return (samples, columns) numbers in [0, 1) of the stream of a step's key, which no other key shares."""
+        epoch, start, count, calls = (*where, 1)[:4]
+        counter, skip = divmod(start * columns, _DOUBLES)
         view = (self.view,) if self.view and key.split(".")[0] not in self.plan.shared else ()
-        return _generator(derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view), counter), skip
+        stream = _generator(derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view), counter)
+        drawn = np.empty((calls, skip + count * columns))
+        for call in drawn:
+            stream.random(out=call)
+            if calls > 1:
+                stream.bit_generator.advance((CALL * columns - len(call)) // _DOUBLES)  # type: ignore[attr-defined]
+        return drawn[:, skip:].reshape(calls * count, columns)
 
 
 class _Key(ISeedSequence):
