@@ -45,24 +45,23 @@ def random_windows(uniform: Array, sizes: NDArray[np.int64], area_range: Interva
     Returns:
         Start and end, (y, x) in pixels, (N, 4).
     """
-    height, width = (sizes[:, i, None].astype(np.float64) for i in (0, 1))
-    (smallest, largest), (narrowest, widest) = (np.multiply(area_range, height * width).T[..., None], aspect_range)
-    area = smallest + (largest - smallest) * uniform[:, :_ATTEMPTS]
-    aspect = narrowest * (widest / narrowest) ** uniform[:, _ATTEMPTS : 2 * _ATTEMPTS]
-    h, w = (np.maximum(np.rint(np.sqrt(square)), 1) for square in (area / aspect, area * aspect))
+    height, width = sizes.T.astype(np.float64)
+    (smallest, largest), (narrowest, widest) = (np.multiply.outer(area_range, height * width), aspect_range)
     most_w, most_h = (np.maximum(np.floor(limit), 1) for limit in (height * widest, width / narrowest))
     possible = (height * most_w >= smallest) & (width * most_h >= smallest)
-    # Rounded to whole pixels, the window of a small image may leave the range.
-    fits = possible & (h <= height) & (w <= width) & (w / h >= narrowest) & (w / h <= widest)
-    last_h, last_w = np.minimum(height, most_h), np.minimum(width, most_w)
-    shrink = np.where(possible, np.sqrt(np.minimum(1, largest / (last_h * last_w))), 1)
-    last_h, last_w = (np.maximum(np.floor(side * shrink), 1) for side in (last_h, last_w))
-    first = fits.argmax(axis=1)[:, None]
-    taken = np.take_along_axis(fits, first, axis=1)
-    window_h = np.where(taken, np.take_along_axis(h, first, axis=1), last_h)[:, 0]
-    window_w = np.where(taken, np.take_along_axis(w, first, axis=1), last_w)[:, 0]
-    top = np.floor(uniform[:, -2] * (height[:, 0] - window_h + 1))
-    left = np.floor(uniform[:, -1] * (width[:, 0] - window_w + 1))
+    window_h, window_w = np.minimum(height, most_h), np.minimum(width, most_w)
+    shrink = np.where(possible, np.sqrt(np.minimum(1, largest / (window_h * window_w))), 1)
+    window_h, window_w = (np.maximum(np.floor(side * shrink), 1) for side in (window_h, window_w))
+    rows = np.flatnonzero(possible)  # that have no window yet
+    for attempt in range(_ATTEMPTS):
+        area = smallest[rows] + (largest - smallest)[rows] * uniform[rows, attempt]
+        aspect = narrowest * (widest / narrowest) ** uniform[rows, _ATTEMPTS + attempt]
+        h, w = (np.maximum(np.rint(np.sqrt(square)), 1) for square in (area / aspect, area * aspect))
+        # Rounded to whole pixels, the window of a small image may leave the range.
+        fits = (h <= height[rows]) & (w <= width[rows]) & (w / h >= narrowest) & (w / h <= widest)
+        window_h[rows[fits]], window_w[rows[fits]], rows = h[fits], w[fits], rows[~fits]
+    top = np.floor(uniform[:, -2] * (height - window_h + 1))
+    left = np.floor(uniform[:, -1] * (width - window_w + 1))
     return np.stack([top, left, top + window_h, left + window_w], axis=1)
 
 

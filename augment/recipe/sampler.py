@@ -19,6 +19,7 @@ from augment.support.seeds import derive_seed
 Where = tuple[int, int, int] | tuple[int, int, int, int]
 
 CALL = 2**32  # from the position of a call's first sample to that of the next call's
+_WORD = 2**64 - 1
 _DOUBLES = 4  # that Philox 4x64 yields for each value of its counter
 
 
@@ -104,12 +105,15 @@ class Sampler:
         epoch, start, count, calls = (*where, 1)[:4]
         counter, skip = divmod(start * columns, _DOUBLES)
         view = (self.view,) if self.view and key.split(".")[0] not in self.plan.shared else ()
-        stream = _generator(derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view), counter)
-        drawn = np.empty((calls, skip + count * columns))
+        seed = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view)
+        stream, drawn = _generator(seed), np.empty((calls, skip + count * columns))
+        # Of lists, which NumPy reads faster than arrays, and than it advances a stream.
+        state = {**stream.bit_generator.state, "buffer": [0] * _DOUBLES}
         for call in drawn:
+            state["state"] = {"counter": [counter & _WORD, counter >> 64, 0, 0], "key": [seed & _WORD, seed >> 64]}
+            stream.bit_generator.state = state
             stream.random(out=call)
-            if calls > 1:
-                stream.bit_generator.advance((CALL * columns - len(call)) // _DOUBLES)  # type: ignore[attr-defined]
+            counter += CALL * columns // _DOUBLES
         return drawn[:, skip:].reshape(calls * count, columns)
 
 
@@ -117,12 +121,12 @@ class _Key(ISeedSequence):
     """A key of 128 bits. For `Philox(key=...)`, NumPy asks the system for entropy, too, and takes 3 times as long."""
 
     def __init__(self, key: int) -> None:
-        self._words = np.array([key & (2**64 - 1), key >> 64], np.uint64)
+        self._words = np.array([key & _WORD, key >> 64], np.uint64)
 
     def generate_state(self, n_words: int, dtype: Any = None) -> Any:
         return self._words
 
 
-def _generator(key: int, counter: int = 0) -> np.random.Generator:
+def _generator(key: int) -> np.random.Generator:
     seed: Any = _Key(key)  # NumPy's stubs know no other sequence than its own
-    return np.random.Generator(np.random.Philox(seed, counter=counter))
+    return np.random.Generator(np.random.Philox(seed))

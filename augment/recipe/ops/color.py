@@ -114,7 +114,7 @@ def color_jitter(
         parts = [part if part.shape[-1] == 7 else np.insert(part, [3] * 3, 0, axis=-1) for part in parts]
     orders = np.array(list(permutations(range(4))) if order == "random" else [range(4)])
     drawn = orders[(turn * len(orders)).astype(int)]
-    return np.take_along_axis(np.stack(parts, axis=1), drawn[:, :, None, None], axis=1)
+    return np.asarray(np.stack(parts, axis=1)[np.arange(len(drawn))[:, None], drawn])
 
 
 @color()
