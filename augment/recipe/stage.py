@@ -153,11 +153,15 @@ def _shape(step: Step) -> tuple[int, ...]:
 
 def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: Size, side: int, part: int | None = None) -> Array:
     """Return the product of the matrices of some steps, (N, side, side), or of one part of each."""
-    total = np.tile(np.eye(side), (len(draws[steps[0].key]["applied"]), 1, 1))
+    count = len(draws[steps[0].key]["applied"])
+    total, before = np.tile(np.eye(side), (count, 1, 1)), np.zeros(count, bool)
     for step in steps:
         rows = np.flatnonzero(draws[step.key]["applied"])
         if len(rows) and step.op.kind != "remap":
-            total[rows] = _matrices(step, draws[step.key], size, rows, side, part) @ total[rows]
+            made = np.zeros((len(rows), side, side)) + _matrices(step, draws[step.key], size, rows, side, part)
+            again = before[rows]
+            made[again] = made[again] @ total[rows[again]]
+            total[rows], before[rows] = made, True
     return total
 
 
