@@ -4,6 +4,7 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 import triton
@@ -23,7 +24,7 @@ from augment.pipeline.kernel_local import (
     store,
     within,
 )
-from augment.pipeline.routines import CODES
+from augment.pipeline.routines import CODES, quantization_tables
 
 # What a stage is, by the table of `augment.pipeline.routines`.
 (
@@ -56,19 +57,26 @@ def launch(
     tables = torch.empty((count, 3, 256), dtype=torch.uint8, device=images.device)
     room = 64 * -(-height // 8) * -(-width // 8)  # whole blocks of a JPEG
     planes = torch.empty((count, room), dtype=torch.float32, device=images.device) if plane else programs
+    quantization = _quantization(images.device) if plane else programs
     scale = [1.0 / s for s in std]
     raw = out.dtype == torch.uint8
     with torch.cuda.device_of(images):
         _run[(count,)](
-            images, buffers, tables, planes, programs, out, stages, programs.shape[1], room, height, width,
-            *mean, *scale,
+            images, buffers, tables, planes, quantization, programs, out,
+            stages, programs.shape[1], room, height, width, *mean, *scale,
             raw=raw, every_op=every_op, block=_BLOCK, num_warps=_WARPS,
         )  # fmt: skip
 
 
+@cache
+def _quantization(device: torch.device) -> Tensor:
+    """Return the tables of each quality, (101, 128), on a device."""
+    return torch.from_numpy(quantization_tables()).to(device)
+
+
 @triton.jit(do_not_specialize=["stages", "numbers", "room", "height", "width"])
 def _run(
-    images, buffers, tables, planes, programs, out, stages, numbers, room, height, width,
+    images, buffers, tables, planes, quantization, programs, out, stages, numbers, room, height, width,
     mean_r, mean_g, mean_b, scale_r, scale_g, scale_b,
     raw: tl.constexpr, every_op: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -96,7 +104,7 @@ def _run(
                 tl.debug_barrier()
                 _look_up(source, target, table, area, block)
             elif every_op:
-                _local(source, target, plane, given, code, height, width, block)
+                _local(source, target, plane, quantization, given, code, height, width, block)
             # What the other threads of the block wrote is read next.
             tl.debug_barrier()
             source = target
@@ -116,7 +124,7 @@ def _run(
 
 
 @triton.jit
-def _local(source, target, plane, given, code, height, width, block: tl.constexpr):
+def _local(source, target, plane, quantization, given, code, height, width, block: tl.constexpr):
     if code == _BLUR:
         gaussian_blur(source, target, plane, given, height, width, block)
     elif code == _MOTION:
@@ -124,7 +132,7 @@ def _local(source, target, plane, given, code, height, width, block: tl.constexp
     elif code == _NOISE:
         gaussian_noise(source, target, given, height * width, block)
     elif code == _JPEG:
-        jpeg(source, target, plane, given, height, width, block)
+        jpeg(source, target, plane, quantization, given, height, width, block)
     elif code == _DOWNSCALE:
         downscale(source, target, plane, given, height, width, block)
     else:

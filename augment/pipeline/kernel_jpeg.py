@@ -15,11 +15,12 @@ _NORM = tl.constexpr(0.3535533905932737)
 
 
 @triton.jit
-def jpeg(source, target, plane, given, height, width, block: tl.constexpr):
-    """Quantize luma and chroma as JPEG does, by the given tables, (2, 64); chroma at half the resolution."""
-    _compress(source, target, plane, given, 0, False, height, width, block)
+def jpeg(source, target, plane, tables, given, height, width, block: tl.constexpr):
+    """Quantize luma and chroma as JPEG does, chroma at half the resolution; given the quality, a row of `tables`."""
+    table = tables + 128 * tl.load(given).to(tl.int32)
+    _compress(source, target, plane, table, 0, False, height, width, block)
     for channel in range(1, 3):
-        _compress(source, target, plane, given + 64, channel, True, height, width, block)
+        _compress(source, target, plane, table + 64, channel, True, height, width, block)
     for start in range(0, height * width, block):
         pixel = start + tl.arange(0, block)
         kept = pixel < height * width

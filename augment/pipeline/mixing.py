@@ -5,6 +5,7 @@ copied for many batches at once, and one kernel runs mixup and cutmix, one after
 other ops, PyTorch's operators run; samples that a stage skips get its op's neutral values, if it has some.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from augment.pipeline.program import kernels_run
 from augment.recipe.kinds import BatchOp
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler, Where
-from augment.recipe.stage import Stage
+from augment.recipe.stage import Draws, Stage
 from augment.support.device import to_device
 from augment.support.errors import UserError
 
@@ -76,11 +77,8 @@ class Mixer:
 
     def _draw_parts(self, size: Size, where: Where) -> list[_Made]:
         draws = self._sampler.draw(*where)
-        return [
-            (op.parts(size=size, **stage_values(stage, draws, size, neutral=True)), op.blends)
-            for op, stage in ((_op(stage), stage) for stage in self._stages)
-            if op.parts
-        ]
+        fed = [(_op(stage), stage_values(stage, draws, size, neutral=True)) for stage in self._stages]
+        return [(op.parts(size=size, **values), op.blends) for op, values in fed if op.parts]
 
     def _mix(self, images: Tensor, targets: Tensor, epoch: int, start: int) -> tuple[Tensor, Tensor]:
         in_order = images.permute(0, 2, 3, 1).is_contiguous()
@@ -124,11 +122,10 @@ class Mixer:
         Of `kind`, the size of images, and whether a kernel mixes them: it takes `records` of all stages.
         """
         draws, (size, by_kernel) = self._sampler.draw(*where), kind
-        fed = [stage_values(stage, draws, size, neutral=True) for stage in self._stages]
         if by_kernel:
-            made = self._draw_parts(size, where)
-            records = [_records(*one, values["share"]) for one, values in zip(made, fed, strict=True)]
-            fed = [{"records": np.stack(records, axis=1)}]
+            fed = [{"records": np.stack([_records(stage, draws, size) for stage in self._stages], axis=1)}]
+        else:
+            fed = [stage_values(stage, draws, size, neutral=True) for stage in self._stages]
         return [to_device({name: compact(value) for name, value in stage.items()}, device) for stage in fed]
 
 
@@ -138,10 +135,17 @@ def _op(stage: Stage) -> BatchOp:
     return op
 
 
-def _records(made: Values, blends: bool, share: Values) -> Values:
+def _records(stage: Stage, draws: Mapping[str, Draws], size: Size) -> Values:
     """Return what the kernel takes of mixup or cutmix, (N, 6) float32, see `kernel_mix`; both have neutral values."""
-    left, top, right, bottom = made[:, 1, :4].T
-    return np.stack([left, right, top, bottom, share * blends, share], axis=1).astype(np.float32)
+    op, (rows, own) = _op(stage), stage.packed(draws)
+    values, count = stage_values(stage, own, size, neutral=True), len(stage.applied(draws))
+    assert op.parts is not None
+    left, top, right, bottom = op.parts(size=size, **values)[:, 1, :4].T
+    share = values["share"]
+    made = np.stack([left, right, top, bottom, share * op.blends, share], axis=1).astype(np.float32)
+    records = np.tile(made[-1], (count, 1))
+    records[rows] = made[: len(rows)]
+    return records
 
 
 def kernel_runs(device: torch.device) -> bool:

@@ -67,16 +67,13 @@ class Program:
         draws, size = sampler.draw(*where), self.plan.size
         made: list[tuple[str, NDArray[np.intp], list[Values]]] = []
         for name, stage in zip(self.names, self.stages, strict=True):
-            applied = stage.applied(draws)
-            rows = np.flatnonzero(applied)
-            # With one of the others, which stands for them all where the values of a stage are prepared.
-            some = np.append(rows, np.flatnonzero(np.logical_not(applied))[:1])
-            own = {s.key: {n: value[some] for n, value in draws[s.key].items()} for s in stage.steps}
-            fed = stage_values(stage, own, size, neutral=False)
+            rows, own = stage.packed(draws)
+            fed = {n: v[: len(rows)] for n, v in stage_values(stage, own, size, neutral=False).items()}
+            fed.pop("applied", None)
             if stage.steps[0].op.random:
                 # Two numbers of 24 bits, as many as a float holds.
-                fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2)[some] * 2**24)
-            values = ROUTINES[name](stage, {n: value[: len(rows)] for n, value in fed.items() if n != "applied"}, size)
+                fed["seed"] = np.floor(sampler.uniform(f"{stage.steps[0].key}.noise", where, 2)[rows] * 2**24)
+            values = ROUTINES[name](stage, fed, size)
             made.append((name, rows, values))
         counts = [sum(value.shape[1] for value in values) for _, _, values in made]
         programs, at = np.zeros((math.prod(where[2:]), sum(counts) + 2 * len(counts)), np.float32), 0

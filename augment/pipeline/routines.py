@@ -1,7 +1,6 @@
 """The table of what the kernel runs, by which the programs of samples and the kernel itself know stages."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from io import BytesIO
 
 import numpy as np
@@ -27,10 +26,6 @@ def _warp(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
 
 def _motion_blur(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
     return [*_constants(fed, fed["kernel"].shape[1]), *_as_fed(stage, fed, size)]
-
-
-def _jpeg(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
-    return [_quantization()[fed["quality"]]]
 
 
 def _downscale(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
@@ -64,7 +59,7 @@ ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], Size], list[Values]]]
     "gaussian_blur": _as_fed,
     "motion_blur": _motion_blur,
     "gaussian_noise": _as_fed,
-    "jpeg": _jpeg,
+    "jpeg": _as_fed,
     "downscale": _downscale,
     "erase": _erase,
 }
@@ -73,8 +68,7 @@ OF_POLICIES = CODES["equalize"]
 PLANES = {"gaussian_blur", "jpeg", "downscale"}  # need memory for one channel as floats
 
 
-@cache
-def _quantization() -> NDArray[np.float32]:
+def quantization_tables() -> NDArray[np.float32]:
     """Return the quantization tables of luma and chroma for each quality, (101, 128), rounded as DALI does."""
     quality = np.arange(101, dtype=np.float32)[:, None]
     scale = np.where(quality < 50, 50 / np.maximum(quality, 1), 2 - 2 * quality / 100)

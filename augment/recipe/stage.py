@@ -93,6 +93,16 @@ class Stage:
         """Return which samples any step of the stage applies to, (N,) bool."""
         return np.asarray(np.logical_or.reduce([draws[step.key]["applied"] for step in self.steps]))
 
+    def packed(self, draws: Mapping[str, Draws]) -> tuple[NDArray[np.intp], dict[str, Draws]]:
+        """Return the samples that the stage applies to, and the draws of these and of one that stands for the others.
+
+        That one is the last, if there is any: what is prepared for several samples may depend on it.
+        """
+        applied = self.applied(draws)
+        rows = np.flatnonzero(applied)
+        some = np.append(rows, np.flatnonzero(np.logical_not(applied))[:1])
+        return rows, {s.key: {name: value[some] for name, value in draws[s.key].items()} for s in self.steps}
+
     @property
     def is_gated(self) -> bool:
         """Whether some samples may skip the stage."""

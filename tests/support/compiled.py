@@ -10,7 +10,7 @@ from augment.pipeline import kernel, kernel_mix
 
 POINTERS = {
     "images": "*u8", "buffers": "*u8", "tables": "*u8", "planes": "*fp32", "programs": "*fp32", "out": "*fp32",
-    "mixed": "*fp32", "targets": "*i64", "shares": "*fp32", "records": "*fp32",
+    "mixed": "*fp32", "targets": "*i64", "shares": "*fp32", "records": "*fp32", "quantization": "*fp32",
 }  # fmt: skip
 COUNTS = ("stages", "numbers", "room", "height", "width", "columns")
 
