@@ -39,7 +39,7 @@ class BatchMaker:
 
     def __init__(
         self, plan: Plan, kind: Kind, seed: int, rank: int, *,
-        frames: bool, mixer: Mixer | None, ahead: type[Ahead[Any]] = Ahead,
+        frames: bool, mixer: Mixer | None, ahead: Callable[..., Ahead[Any]] = Ahead,
     ) -> None:  # fmt: skip
         self._follow = kind if isinstance(kind, SpatialKind) else None
         self._rules, self._mixer, self._motions = Rules(*plan.rules), mixer, None

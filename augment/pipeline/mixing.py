@@ -5,7 +5,7 @@ copied for many batches at once, and one kernel runs mixup and cutmix, one after
 other ops, PyTorch's operators run; samples that a stage skips get its op's neutral values, if it has some.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ class Mixer:
     """
 
     def __init__(
-        self, plan: Plan, kind: Kind, *, seed: int, rank: int, classes: int, ahead: type[Ahead[Any]] = Ahead
+        self, plan: Plan, kind: Kind, *, seed: int, rank: int, classes: int, ahead: Callable[..., Ahead[Any]] = Ahead
     ) -> None:
         self._sampler = Sampler(plan.only("batch"), seed, rank)
         self._stages, self._kind, self._classes = plan.batch_stages, kind, classes

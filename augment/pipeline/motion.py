@@ -5,7 +5,7 @@ Back, each output pixel is traced through the same stages in reverse, with the b
 that it shows: a mask is looked up once, however many stages there are, and is never interpolated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -233,7 +233,9 @@ class Motions:
         UserError: with `targets`, a step moves pixels in a way that targets cannot follow.
     """
 
-    def __init__(self, plan: Plan, seed: int, rank: int, *, targets: str = "", ahead: type[Ahead[Any]] = Ahead) -> None:
+    def __init__(
+        self, plan: Plan, seed: int, rank: int, *, targets: str = "", ahead: Callable[..., Ahead[Any]] = Ahead
+    ) -> None:
         moving = [own.moving for own in plan.per_view]
         for own in moving if targets else ():
             for step in own.steps:

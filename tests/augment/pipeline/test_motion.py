@@ -1,5 +1,6 @@
 """Masks, boxes and points against a slow reference in float64, written apart: one pixel lookup through all stages."""
 
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -13,6 +14,7 @@ from augment import Transform, UserError, load_recipe
 from augment.data.images import points_back
 from augment.data.targets.spatial import IGNORE
 from augment.params import Number
+from augment.pipeline.feed import Ahead
 from augment.pipeline.motion import Motions
 from augment.recipe.op import OPS, numpy_op
 from augment.recipe.plan import Plan, build_plan
@@ -158,12 +160,9 @@ def test_steps_drawn_for_several_batches_are_those_of_each() -> None:
     steps = {"rotate": {"p": 0.5}, "elastic": {"p": 0.5}}
     plan = build_plan(load_recipe({"size": SIZE, "train": steps}).aug, "train")
     windows, cpu = [torch.tensor([[30.0, 40, 0, 0, 30, 40]] * 4)], torch.device("cpu")
-    together = Motions(plan, 0, 0, targets="masks", together=10)
+    together, single = (Motions(plan, 0, 0, targets="masks", ahead=partial(Ahead, together=n)) for n in (10, 1))
     for epoch, start in ((0, 0), (0, 4), (0, 8), (1, 8), (1, 4), (0, 4)):
-        motions = [
-            of.of(windows, np.ones(4, np.int64), epoch, start, cpu)[0]
-            for of in (together, Motions(plan, 0, 0, targets="masks"))
-        ]
+        motions = [of.of(windows, np.ones(4, np.int64), epoch, start, cpu)[0] for of in (together, single)]
         for found, wanted in zip(*(motion.back(slice(None)) for motion in motions), strict=True):
             np.testing.assert_array_equal(found, wanted)
 

@@ -16,10 +16,9 @@ from transforms import ALIKE, CLASSES, PHOTOS, SEED, SIZE, TARGETS, recipe_of, s
 
 from augment import Batch, Number, Recipe, Transform, UserError, crop, load_recipe, local
 from augment.data.dataset import Split
-from augment.pipeline.direct import CALL, CallSampler
 from augment.pipeline.frames import COLUMNS, random_windows
 from augment.recipe.plan import build_plan
-from augment.recipe.sampler import Sampler
+from augment.recipe.sampler import CALL, Sampler
 from augment.recipe.steps import SplitName
 
 # Everything that draws: windows, places, matrices, a choice of ops, and noise inside of DALI, masked or not.
@@ -56,11 +55,24 @@ def test_a_call_draws_by_its_number_alone(steps: dict[str, Any], device: torch.d
 @pytest.mark.parametrize("batch", [3, 8])
 def test_several_calls_are_drawn_at_once_as_one_by_one(batch: int) -> None:
     plan = build_plan(recipe_of({"rand_augment": {}}).aug, "train")
-    made = CallSampler(plan, SEED, batch=batch).draw(0, 5 * CALL, 4 * batch)
+    made = Sampler(plan, SEED).draw(0, 5 * CALL, batch, calls=4)
     single = [Sampler(plan, SEED).draw(0, call * CALL, batch) for call in range(5, 9)]
     for key, drawn in made.items():
         for name, values in drawn.items():
             np.testing.assert_array_equal(values, np.concatenate([call[key][name] for call in single]))
+
+
+def test_calls_mix_as_one_by_one() -> None:
+    steps = {"one_of": {"p": 0.8, "steps": {"mixup": {}, "cutmix": {}}}}
+    transform, other = (transform_of(steps, torch.device("cpu"), classes=CLASSES) for _ in range(2))
+    batches = [transform(ALIKE, targets) for targets in (*[TARGETS[:6]] * 5, np.eye(6, dtype=np.float32))]
+    for call, size in ((5, 6), (4, 6), (1, 6), (2, 6), (3, 4), (4, 6)):
+        other.position = call
+        targets = np.eye(6, dtype=np.float32) if call == 5 else TARGETS
+        made = other(ALIKE[:size], targets[:size])
+        # The partner of the last image is the first one.
+        assert torch.equal(made.targets[: size - 1], batches[call].targets[: size - 1])
+        assert torch.equal(made.images[: size - 1], batches[call].images[: size - 1])
 
 
 @cache
