@@ -31,7 +31,7 @@ def remember(
         cache: a file of lines by path, size and modification time, to which new ones are appended every minute. It is
             created if missing, and may be shared between data sets and processes. Images that are neither files nor in
             one are judged each time.
-        what: what is done, for the progress bar.
+        what: what is done, for the progress bar; empty: without one.
     """
     # Files by their names in bytes: a million paths as objects take ten seconds and a gigabyte.
     refs: list[Any] = images.names.tolist() if isinstance(images, Paths) else list(images)
@@ -46,7 +46,7 @@ def remember(
     try:
         with (
             strict_pillow(),
-            progress_bar(quiet=len(unknown) <= 1000) as progress,
+            progress_bar(quiet=len(unknown) <= 1000 or not what) as progress,
             in_threads(
                 lambda some: [judge(Path(os.fsdecode(ref)) if isinstance(ref, bytes) else ref) for ref in some],
                 chunks,

@@ -20,16 +20,17 @@ from hashlib import sha1
 from io import BytesIO
 from pathlib import Path
 from threading import Lock, local
+from typing import Any
 
 import numpy as np
 
 from augment.data.cache import remember
-from augment.data.dataset import BadImage, ImageRef, Split, known_of
+from augment.data.dataset import DATA_DIR, BadImage, ImageRef, Split, known_of
 from augment.data.faults import CONVERT, NOT_DECODED, describe_damage, describe_failure, find_fault_of_header
 from augment.data.images import is_decoded, name_of
 from augment.data.selection import take
 from augment.support.errors import UserError
-from augment.support.files import require_file
+from augment.support.files import digest, expanded, require_file
 from augment.support.text import amount, list_some, plural
 
 
@@ -73,19 +74,28 @@ def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> dict
     return examine_files(files, cache=cache)[0]
 
 
-def examine_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> tuple[dict[ImageRef, str], list[str]]:
+def verdicts_of(source: Any) -> Path:
+    """Return where a source's verdicts are cached."""
+    named = getattr(source, "train", "") or getattr(source, "root", "")
+    return Path(getattr(source, "dir", DATA_DIR)) / f"checked-{digest(expanded(named).resolve())}.txt"
+
+
+def examine_files(
+    files: Sequence[ImageRef], *, cache: Path | None = None, quiet: bool = False
+) -> tuple[dict[ImageRef, str], list[str]]:
     """Find the files that are missing, broken, too large (`MAX_PIXELS`) or of a format that DALI does not decode.
 
     Args:
         files: the files to check. Decoded images are only read.
         cache: see `remember`.
+        quiet: without a progress bar.
 
     Returns:
         The images that cannot be used, in their order, with their faults as predicates: "is empty (0 bytes)"; and a
         digest of the bytes, or of the pixels, and a blank of each image, empty if it cannot be used.
     """
     decoder = Decoder()
-    lines = remember(files, lambda image: _judge(image, decoder), cache, "Checking files")
+    lines = remember(files, lambda image: _judge(image, decoder), cache, "" if quiet else "Checking files")
     bad = {index: end for index, line in enumerate(lines) if (end := line.find(" ") + 1) < len(line)}
     faults = {files[index]: lines[index][end:] for index, end in bad.items()}
     for index in bad:

@@ -19,6 +19,7 @@ from augment.pipeline.making import BatchMaker, TargetReader
 from augment.pipeline.mixing import Mixer
 from augment.pipeline.reading import Order, Reading
 from augment.pipeline.state import check_state, digest_of, restored
+from augment.pipeline.streaming import Stream
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
@@ -83,6 +84,7 @@ class Loader:
         # the same ones each time. Also, a state that DALI cannot save is restored by running through the epoch so far.
         self._one_pass = (plan.split == "val" and plan.draws_in_dali) or not plan.checkpoints
         self._built_at = 0  # the epoch in which the pipeline was built
+        self._stream = Stream(split.files, split.window) if split.window else None
         self._per_epoch = self._reading.batches
         drawn: dict[str, Any] = {"seed": order.seed, "rank": order.shard.rank}
         mixer = None
@@ -275,6 +277,8 @@ class Loader:
             self._prepared.drop()
         if self._reader is not None:
             self._reader.forget()
+        if self._stream is not None:
+            self._stream.release()
         self._pipeline, self._prepared = None, None
         self._built_at, self._consumed = epoch if self.plan.split == "train" else 0, 0
         self._saved = (0, None)
@@ -284,7 +288,9 @@ class Loader:
         batch_size = min(self.batch_size, -(-len(self.split) // self._shard.world_size))  # DALI would fill it up
         files, stand_ins = self.split.files, self._bad.stand_ins
         announce = self._reader.announce if self._reader is not None and self._reader.reads else None
-        return Reading(files, batch_size, self._order.seed, self._built_at, self._shard, stand_ins, announce)
+        return Reading(
+            files, batch_size, self._order.seed, self._built_at, self._shard, stand_ins, announce, self._stream
+        )
 
     def _build(self, checkpoint: str | None = None) -> BuiltPipeline:
         self._process = os.getpid()

@@ -46,11 +46,18 @@ def place(aug: Aug, files: Sequence[ImageRef], device: torch.device, *, threads:
 def _pixels(files: Sequence[ImageRef]) -> float:
     """Return how many pixels the images have on average, from the headers of some."""
     found = []
-    for file in files[:: max(1, len(files) // 100)]:
+    some = files[:: max(1, len(files) // 100)]
+    for file in [file for file in some if _is_here(file)] or some[:1]:
         # What cannot be read is reported, or skipped, when its batch is made.
         with suppress(*DECODER_ERRORS, UserError), open_image(file) as image:
             found.append(image.width * image.height)
     return fmean(found or [0])
+
+
+def _is_here(image: ImageRef) -> bool:
+    """Whether an image can be read without fetching a shard."""
+    file = getattr(image, "file", None)
+    return file is None or file.stays or file.path.exists()
 
 
 def _hardware_share(pixels: float, threads: int) -> float:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from augment.data.dataset import ImageError, ImageRef, as_paths, kinds_of
 from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
 from augment.pipeline.failures import UnreadableError
+from augment.pipeline.streaming import Stream, Uses, uses_of
 from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
 
@@ -63,6 +64,7 @@ class Reading:
     shard: Shard = Shard()  # which part of each epoch
     stand_ins: Mapping[int, int] = field(default_factory=dict)  # which sample is read instead
     announce: Callable[[NDArray[np.int32]], None] | None = None  # gets the indices of coming batches
+    stream: Stream | None = None  # of larger files that are shuffled by windows
 
     @property
     def batches(self) -> int:
@@ -121,12 +123,17 @@ class ImageFeed:
         finalize(self, _cancel, self._begun)
         # Batches are announced across the end of an epoch.
         self._order_of = lru_cache(2)(partial(_order, reading, shuffle))
+        self._uses_of = lru_cache(2)(self._uses)
 
     def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
         """Return the images of batch `info.iteration`, see `load`, and their indices, (batch_size, 1)."""
         indices = self.indices(info.iteration)
         if self._reading.announce is not None:
             self._reading.announce(indices)
+        if self._reading.stream is not None:
+            passed, batch = divmod(info.iteration, self._batches)
+            start, size = batch * self._reading.batch_size, self._reading.batch_size
+            self._reading.stream.move(self._uses_of, self._reading.epoch + passed, start, start + (_AHEAD + 1) * size)
         if self._expects:
             # Otherwise this thread, which trains, would wait for the disk, image by image.
             for index in self.indices(info.iteration + _AHEAD).tolist():
@@ -140,6 +147,11 @@ class ImageFeed:
         order = self._order_of(self._reading.epoch + passed)
         start, size = batch * self._reading.batch_size, self._reading.batch_size
         return order[np.minimum(np.arange(start, start + size), len(order) - 1)]
+
+    def _uses(self, epoch: int) -> Uses:
+        """Return which larger files an epoch uses."""
+        assert self._reading.stream is not None
+        return uses_of(self._reading.stream.numbers[self._order_of(epoch)])
 
     def load(self, index: int) -> NDArray[np.uint8]:
         """Return an image: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3)."""
@@ -189,7 +201,11 @@ def _order(reading: Reading, shuffle: tuple[int | str, ...] | None, epoch: int) 
     order = np.arange(len(reading.files), dtype=np.int32)
     if shuffle is not None:
         # All ranks must shuffle alike, so the rank is not part of this seed.
-        np.random.Generator(np.random.Philox(key=derive_seed(*shuffle, epoch))).shuffle(order)
+        random = np.random.Generator(np.random.Philox(key=derive_seed(*shuffle, epoch)))
+        random.shuffle(order)
+        if (stream := reading.stream) is not None:
+            windows = random.permutation(stream.numbers.max() + 1) // stream.window
+            order = order[np.argsort(windows[stream.numbers[order]], kind="stable")]
     return reading.stood_in[order[reading.shard.part(len(order))]]
 
 

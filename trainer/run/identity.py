@@ -57,7 +57,7 @@ REMOVED: Mapping[str, tuple[Any, str]] = {
 
 # Defaults of settings that older versions lack: with these, a configuration is the same as theirs.
 _LATER: Mapping[str, Mapping[str, Any]] = {
-    "data": {"group": None, "cache_gb": None},
+    "data": {"group": None, "cache_gb": None, "window": None},
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
     "model": {"options": None, "checkpointing": False},
     "fit": {"mask_loss": "ce", "loss": None, "loss_options": None}

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 from augment.data.formats.records import Record, RecordFile
@@ -48,7 +49,7 @@ def read_table(
                         offset, length = stream.tell(), stream.write(_bytes(row[image], f"row {number}", image))
                         yield Record(offset, length, labels)
                 # The same if another process copies it at the same time: for a run that reads it, nothing changes.
-                os.utime(part, ns=(file.mtime_ns, file.mtime_ns))
+                os.utime(part, ns=(time_ns(), file.mtime_ns))
     except pa.ArrowException as error:
         raise UserError(f"is not a parquet file that can be read: {first_line(error).rstrip('.')}.") from None
     except OSError as error:

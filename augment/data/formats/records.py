@@ -10,19 +10,21 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from glob import glob
 from pathlib import Path
-from typing import NamedTuple
+from threading import Event
+from typing import ClassVar, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.targets.names import Label, Labels, pack
+from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
 from augment.support.files import atomic_path, digest, expanded, near_file
@@ -38,6 +40,8 @@ class RecordFile:
     size: int  # in bytes
     mtime_ns: int
 
+    stays: ClassVar[bool] = True  # whether it is not removed where room is needed for others
+
     @classmethod
     def of(cls, path: Path) -> "RecordFile":
         """Return a file with its present state.
@@ -50,6 +54,14 @@ class RecordFile:
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}.") from None
         return cls(path, stat.st_size, stat.st_mtime_ns)
+
+    def open(self, stopped: Event | None = None) -> int:
+        """Return a descriptor that reads it, which the caller closes; an event stops a file that has to be fetched.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def require_unchanged(self, descriptor: int | None = None) -> None:
         """Check that the file, open as `descriptor`, has not changed; mapping a truncated file would end the process.
@@ -104,18 +116,23 @@ class Span:
         os.posix_fadvise(_opened(self.file).descriptor, self.offset, self.length, os.POSIX_FADV_WILLNEED)
 
 
-class _Opened:
+class Opened:
     """An open file, closed with its last reference, even if the cache drops it while another thread reads."""
 
-    def __init__(self, file: RecordFile) -> None:
-        self.descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, file: RecordFile, stopped: Event | None = None) -> None:
+        self.descriptor = file.open(stopped)
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
             os.close(self.descriptor)
 
 
-_opened = lru_cache(OPEN_FILES)(_Opened)
+_opened = lru_cache(OPEN_FILES)(Opened)
+
+
+def close_files() -> None:
+    """Close the files that no thread reads and no stream holds."""
+    _opened.cache_clear()
 
 
 @contextmanager
@@ -163,29 +180,50 @@ class Index:
 
 
 def load_indexes(
-    paths: Sequence[Path], kind: str, cache: Path, read: Reader, companion: Callable[[RecordFile], Path | None]
-) -> Iterator[tuple[RecordFile, Index]]:
-    """Yield each file with its index, which is built unless there is an up-to-date one below the folder of caches.
+    named: Mapping[str, RecordFile],
+    kind: str,
+    cache: Path,
+    read: Reader,
+    companion: Callable[[RecordFile], Path | None],
+    *,
+    ahead: int,
+) -> Iterator[tuple[RecordFile, Index, bool]]:
+    """Yield each file, its index, and whether that was built: there was no up-to-date one below the folder of caches.
 
-    It depends on the kind, a source's name and settings, and on the companion of a file, which `read` makes.
+    It depends on the kind, a source's name and settings, and on the companion of a file, which `read` makes. Of files
+    whose index has to be built, some are opened `ahead`.
 
     Raises:
         UserError: a file cannot be read, or is damaged.
     """
-    files = [RecordFile.of(path.resolve()) for path in paths]
+    files = list(named.values())
     cached = [cache / "index" / f"{digest(kind, file.path)}.npz" for file in files]
     known = [_read(entry, _stamp(file, companion(file))) for entry, file in zip(cached, files, strict=True)]
-    missing = sum(file.size for file, index in zip(files, known, strict=True) if index is None)
-    with progress_bar(quiet=missing < 2**28) as progress:  # which takes no more than a second
-        every = progress.track(zip(paths, files, cached, known, strict=True), len(paths), description="Indexing files")
-        for path, file, entry, index in every:
-            if index is None:
+    missing = [file for file, index in zip(files, known, strict=True) if index is None]
+    quiet = sum(file.size for file in missing) < 2**28  # which takes no more than a second
+    with progress_bar(quiet=quiet) as progress, opened_ahead(missing, ahead) as opened:
+        every = progress.track(zip(named, files, cached, known, strict=True), len(files), description="Indexing files")
+        for name, file, entry, index in every:
+            if is_new := index is None:
+                held = next(opened)  # one that is elsewhere is here as long as it is open
                 try:
                     index = build(file, read)
                 except UserError as error:
-                    raise UserError(f"{path}: {error}") from None
+                    raise UserError(f"{name}: {error}") from None
+                del held
                 _write(entry, _stamp(file, companion(file)), index)
-            yield file, index
+            yield file, index, is_new
+
+
+@contextmanager
+def opened_ahead(files: Iterable[RecordFile], ahead: int) -> Iterator[Iterator[Opened]]:
+    """Yield open files, of which some are opened ahead, eight at once."""
+    stopped = Event()
+    with in_threads(lambda file: Opened(file, stopped), files, 8, ahead) as opened:
+        try:
+            yield opened
+        finally:  # after an error or Ctrl-C, the other threads soon end
+            stopped.set()
 
 
 def build(file: RecordFile, read: Reader) -> Index:
@@ -205,7 +243,7 @@ def build(file: RecordFile, read: Reader) -> Index:
 def _stamp(file: RecordFile, companion: Path | None) -> NDArray[np.int64]:
     """Return sizes and modification times of the file and its companion, to detect changes."""
     stamp = [5, file.size, file.mtime_ns]  # 5 is the version of indexes; raise it when their content changes
-    if companion and companion.exists():
+    if companion and file.stays and companion.exists():
         stat = companion.stat()
         stamp += [stat.st_size, stat.st_mtime_ns]
     return np.array(stamp, np.int64)

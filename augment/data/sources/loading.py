@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from augment.data.check import examine_files, group_copies, leave_out
-from augment.data.dataset import DATA_DIR, Dataset, Split, check_dataset, known_of
+from augment.data.check import examine_files, group_copies, leave_out, verdicts_of
+from augment.data.dataset import Dataset, Split, check_dataset, known_of
 from augment.data.faults import CONVERT
 from augment.data.images import name_of, portable_name
 from augment.data.selection import as_left_out, balanced, cut_val, take_fraction
 from augment.data.sources.registry import SOURCES, VAL_MISSING, ListedSource, Source, whole
 from augment.data.targets.boxes import BACKGROUND
 from augment.support.errors import UserError
-from augment.support.files import digest, expanded
 from augment.support.text import amount, list_some, plural
 
 _SHOWN = 50  # images that were left out
@@ -147,11 +146,9 @@ def _load(source: Source, *, needs_val: bool) -> Dataset:
 
 def _checked(source: Source, dataset: Dataset) -> Dataset:
     """Return the images that can be decoded, with `Dataset.copies`, as far as the source wants them checked."""
-    named = getattr(source, "train", "") or getattr(source, "root", "")
-    cache = Path(getattr(source, "dir", DATA_DIR)) / f"checked-{digest(expanded(named).resolve())}.txt"
     skip_bad, names = getattr(source, "skip_bad", False), source.must_check(dataset)
     images = (dataset.train.files if "train" in names else ()) + (dataset.val.files if "val" in names else ())
-    found, digests = examine_files(images, cache=cache)
+    found, digests = examine_files(images, cache=verdicts_of(source))
     reasons = {**dataset.faults, **found}
     for name in ("train", "val"):
         split = leave_out(getattr(dataset, name), name, reasons, skip_bad=skip_bad)

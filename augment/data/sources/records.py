@@ -1,24 +1,34 @@
 """The sources that read files of many records: tar shards, TFRecord, RecordIO, LMDB and Parquet."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from augment.data.check import examine_files, verdicts_of
 from augment.data.dataset import DATA_DIR, Dataset, StoredImage
 from augment.data.formats.messages import IMAGE, LABEL, DatumImage, read_datums, read_examples
 from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.recordio import read_records, unpack
-from augment.data.formats.records import Index, Reader, RecordFile, Span, find_shards, is_pattern, load_indexes
+from augment.data.formats.records import Index, Opened, Reader, RecordFile, Span, find_shards, is_pattern, load_indexes
 from augment.data.formats.webdataset import read_shard
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
-from augment.data.sources.remote import fetch_shards, is_new, is_url
+from augment.data.sources.remote import (
+    KEPT,
+    WINDOW,
+    RemoteFile,
+    UnpackedFile,
+    fetch_shards,
+    is_new,
+    is_url,
+    list_shards,
+)
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import LABELS
 from augment.data.targets.names import Label, LabeledSplit, pack
 from augment.data.targets.numbers import NUMBERS
-from augment.params import WRITES, Number, Text, Texts, setting
+from augment.params import WRITES, Count, Number, Text, Texts, setting
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded, near_file
 
@@ -34,23 +44,37 @@ class Records(CheckedSource, LabeledSource):
     cache_gb: float | None = setting(
         Number(optional=True, above=0, unit="GB", doc="most that fetched shards take in dir; null: what its disk holds")
     )
+    window: int | None = setting(
+        Count(
+            optional=True,
+            within=(1, 10**6),
+            doc="shuffle train by windows of so many shards; of those elsewhere, two windows are kept; null: all",
+        )
+    )
 
     def load(self) -> Dataset:
         """Index new or changed files, and give the labels numbers."""
         options = self.target_options()
         given = self.given()
+        urls = {key: pattern for key, pattern in given.items() if is_url(pattern)}
         # Both patterns first: a missing file of val should be reported before the files of train are indexed.
-        found = {key: self._find(pattern, key) for key, pattern in given.items() if not is_url(pattern)}
-        found |= fetch_shards(given, Path(self.dir, "remote"), self.cache_gb)
-        return make_dataset([self._split(key, found[key]) for key in given], options, typed=self.typed)
+        files = {key: _states(self._find(pattern, key)) for key, pattern in given.items() if key not in urls}
+        if self.window and "data.train" in urls:
+            train = urls.pop("data.train")
+            files["data.train"] = list_shards("data.train", train, Path(self.dir, WINDOW), self.cache_gb)
+        for key, paths in fetch_shards(urls, Path(self.dir, KEPT), self.cache_gb).items():
+            files[key] = _states(paths)
+        dataset = make_dataset([self._split(key, files[key]) for key in given], options, typed=self.typed)
+        return replace(dataset, train=replace(dataset.train, window=self.window or 0))
 
     def downloads(self) -> str:
         """Return the setting of shards that are elsewhere and were never fetched."""
-        given = (("train", self.train), ("val", self.val or ""))
-        return next((key for key, pattern in given if is_new(pattern, Path(self.dir, "remote"))), "")
+        given = (("train", self.train, WINDOW if self.window else KEPT), ("val", self.val or "", KEPT))
+        return next((key for key, pattern, folder in given if is_new(pattern, Path(self.dir, folder))), "")
 
-    def _split(self, key: str, paths: Sequence[Path]) -> LabeledSplit:
+    def _split(self, key: str, files: Mapping[str, RecordFile]) -> LabeledSplit:
         images: list[StoredImage] = []
+        unseen: list[StoredImage] = []
         labels: list[list[Label]] = []
 
         def name(index: int) -> str:
@@ -58,14 +82,19 @@ class Records(CheckedSource, LabeledSource):
 
         try:
             given = [getattr(self, name, None) for name in ("image", "label", "targets", "kind")]
-            for file, index in load_indexes(
-                paths, f"{type(self).__name__} {given}", Path(self.dir), self._reader(), self._companion
-            ):
+            kind, ahead = f"{type(self).__name__} {given}", self.window or 1
+            indexes = load_indexes(files, kind, Path(self.dir), self._reader(), self._companion, ahead=ahead)
+            for number, (file, index, is_new) in enumerate(indexes, 1):
                 images += self._images(file, index)
                 labels += index.labels.lists()
-            return LabeledSplit(key, images, pack(labels, name), name, self._names(paths[0]))
+                if is_new and isinstance(file, RemoteFile):  # it may be gone when all are checked
+                    unseen += images[-len(index.names) :]
+                if unseen and (number % ahead == 0 or number == len(files)):
+                    examine_files(unseen, cache=verdicts_of(self), quiet=True)
+                    unseen = []
+            return LabeledSplit(key, images, pack(labels, name), name, self._names(next(iter(files.values()))))
         except UserError as error:
-            raise UserError(f"{key}: {error}") from None
+            raise error if str(error).startswith(f"{key}=") else UserError(f"{key}: {error}") from None
 
     def _find(self, pattern: str, key: str) -> list[Path]:
         return find_shards(pattern, key)
@@ -80,9 +109,13 @@ class Records(CheckedSource, LabeledSource):
         """Return another file that the index depends on."""
         return None
 
-    def _names(self, path: Path) -> tuple[str, ...] | None:
+    def _names(self, file: RecordFile) -> tuple[str, ...] | None:
         """Return the names of classes that come with the first file."""
         return None
+
+
+def _states(paths: Sequence[Path]) -> dict[str, RecordFile]:
+    return {str(path): RecordFile.of(path.resolve()) for path in paths}
 
 
 def _spans(file: RecordFile, index: Index, **more: Any) -> list[Span]:
@@ -181,12 +214,25 @@ class Parquet(Records):
 
     def _companion(self, file: RecordFile) -> Path:
         name = digest((self.image, self.label, self.targets), file.path)
-        return Path(self.dir) / "parquet" / f"{name}.images"
+        folder = Path(self.dir) / "parquet" if file.stays else file.path.parent
+        return folder / f"{name}.images"
+
+    def _unpack(self, file: RecordFile) -> None:
+        for _ in self._reader()(file):
+            pass
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
-        unpacked = RecordFile.of(self._companion(file).resolve())
+        path = self._companion(file).absolute()
+        if isinstance(file, RemoteFile):
+            size = int(index.spans[:, 1].sum())
+            unpacked: RecordFile = UnpackedFile(path, size, file.mtime_ns, file.shard, file.most_gb, file, self._unpack)
+        else:
+            unpacked = RecordFile.of(path.resolve())
         # Messages name the file that the user gave, not the unpacked one.
         return _spans(unpacked, index, label=file.path.name)
 
-    def _names(self, path: Path) -> tuple[str, ...] | None:
-        return None if self.targets else class_names(path, self.label)
+    def _names(self, file: RecordFile) -> tuple[str, ...] | None:
+        opened = Opened(file)
+        names = None if self.targets else class_names(file.path, self.label)
+        del opened
+        return names

@@ -1,20 +1,25 @@
-"""Fetch shards from object stores and web servers into a folder, once, before they are read like local files.
+"""Shards in object stores and on web servers, fetched into a folder and read there like local files.
+
+They are fetched once, before they are read, or, with data.window, whenever one is opened that is not there; to make
+room, those are removed that no process has open.
 
 A shard's modification time there stands for its ETag, so that one rename says that it is complete and which version it
 is, and what is cached of local files, such as indexes, is renewed with it.
 """
 
+import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
-from time import sleep
-from typing import Any
+from threading import Event, Lock
+from time import sleep, time_ns
+from typing import Any, ClassVar
 
-from augment.data.formats.records import MATCHES, expand_braces
+from augment.data.formats.records import MATCHES, Opened, RecordFile, close_files, expand_braces
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line, missing_package, suggest
@@ -29,7 +34,11 @@ _VERSIONS = ("ETag", "etag", "blob_id", "Last-Modified", "LastModified", "update
 _TOGETHER = 8  # shards that are asked for or fetched at once
 _WAITS = (0.5, 2.0, 8.0)  # seconds between attempts
 _SILENCE_S = 30  # without a byte
+_PATIENCE_S = 5  # for others to close files, as a pass that has ended does
 _MARGIN = 2**30  # bytes that stay free on the disk
+
+# The folders, below data.dir, of shards that stay and of those that are removed when there is no room for others.
+KEPT, WINDOW = "remote", "window"
 
 # What is found in errors that another attempt would not change, and what it means.
 _LASTING = {
@@ -100,6 +109,79 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
     return {key: [shard.file for shard in some] for key, some in listed.items()}
 
 
+@dataclass(frozen=True)
+class RemoteFile(RecordFile):
+    """A shard that is fetched when it is opened, unless it is there; it is there as long as somebody has it open."""
+
+    shard: _Shard = field(compare=False)
+    most_gb: float | None = field(compare=False)
+
+    stays: ClassVar[bool] = False
+
+    def open(self, stopped: Event | None = None) -> int:
+        """Return a descriptor that reads it, after fetching it if it is not there, until an event stops that.
+
+        Raises:
+            UserError: it cannot be fetched, or there is no room for it.
+        """
+        try:
+            while True:
+                self._fetch(stopped or Event())
+                with suppress(FileNotFoundError):  # another process needed room
+                    descriptor = super().open()
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # as long as it is open, in whatever process
+                    os.utime(descriptor, ns=(time_ns(), self.mtime_ns))
+                    return descriptor
+        except OSError as error:
+            raise UserError(f"{self.shard.what}: {self.path}: {error.strerror or error}.") from None
+
+    def _fetch(self, stopped: Event) -> None:
+        folder = self.path.parent.parent
+        if not self._is_here:
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder / f".{self.path.parent.name}{self.path.suffix}.lock"):
+                if not self._is_here:
+                    with _room(self, folder):
+                        self._bring(stopped)
+
+    @property
+    def _is_here(self) -> bool:
+        with suppress(FileNotFoundError):
+            stat = self.path.stat()
+            return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
+        return False
+
+    def _bring(self, stopped: Event) -> None:
+        _get(self.shard, stopped, lambda _: None)
+
+
+@dataclass(frozen=True)
+class UnpackedFile(RemoteFile):
+    """What is made of a shard, next to it, whenever it is not there."""
+
+    source: RemoteFile = field(compare=False)
+    unpack: Callable[[RecordFile], object] = field(compare=False)
+
+    def _fetch(self, stopped: Event) -> None:
+        if not self._is_here:
+            held = Opened(self.source, stopped)
+            super()._fetch(stopped)
+            del held
+
+    def _bring(self, stopped: Event) -> None:
+        self.unpack(self.source)
+
+
+def list_shards(what: str, pattern: str, folder: Path, most_gb: float | None) -> dict[str, RecordFile]:
+    """Return the shards that a URL names by their URLs; none of them is fetched yet.
+
+    Raises:
+        UserError: a package, credentials or an object is missing.
+    """
+    shards = _list(f"{what}={pattern}", pattern, folder)
+    return {shard.url: RemoteFile(shard.file.absolute(), shard.size, shard.time_ns, shard, most_gb) for shard in shards}
+
+
 def _file_of(url: str, folder: Path) -> Path:
     return folder / digest(url) / (url.partition("?")[0].rpartition("/")[2] or "shard")
 
@@ -147,31 +229,16 @@ def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Pat
 
 
 def _fetch(missing: Sequence[_Shard], folder: Path, most_gb: float | None) -> None:
-    from fsspec import Callback
-
     stopped, got = Event(), dict[Path, int]()
     with progress_bar(sized=True) as progress:
         task = progress.add_task("Fetching shards", total=_require_room(missing, folder, most_gb))
 
         def fetch(shard: _Shard) -> None:
-            def show(size: int | None, value: int) -> None:
-                if stopped.is_set():
-                    raise UserError("stopped")
+            def show(value: int) -> None:
                 got[shard.file] = value
                 progress.update(task, completed=sum(list(got.values())))
 
-            def get() -> None:
-                shard.store.get_file(shard.url, str(part), callback=Callback(hooks={"": show}))
-                if _shard(shard.store, shard.what, shard.url, shard.store.info(shard.url), folder) != shard:
-                    raise UserError(f"{shard.what}: {shard.url} changed while it was fetched. Allowed: run it again.")
-                if (size := part.stat().st_size) != shard.size:
-                    raise ValueError(f"{size:,} of {shard.size:,} bytes came")
-
-            shard.file.parent.mkdir(exist_ok=True)
-            remove_parts(shard.file.parent)
-            with atomic_path(shard.file) as part:
-                _patiently(get, shard.what, shard.url)
-                os.utime(part, ns=(shard.time_ns, shard.time_ns))
+            _get(shard, stopped, show)
 
         with in_threads(fetch, missing, _TOGETHER) as fetched:
             try:
@@ -180,21 +247,98 @@ def _fetch(missing: Sequence[_Shard], folder: Path, most_gb: float | None) -> No
                 stopped.set()
 
 
+def _get(shard: _Shard, stopped: Event, show: Callable[[int], None]) -> None:
+    """Fetch a shard into its file, until an event stops that; `show` is told how many bytes came."""
+    from fsspec import Callback
+
+    def report(size: int | None, value: int) -> None:
+        if stopped.is_set():
+            raise UserError("stopped")
+        show(value)
+
+    def get() -> None:
+        shard.store.get_file(shard.url, str(part), callback=Callback(hooks={"": report}))
+        if _shard(shard.store, shard.what, shard.url, shard.store.info(shard.url), shard.file.parent.parent) != shard:
+            raise UserError(f"{shard.what}: {shard.url} changed while it was fetched. Allowed: run it again.")
+        if (size := part.stat().st_size) != shard.size:
+            raise ValueError(f"{size:,} of {shard.size:,} bytes came")
+
+    shard.file.parent.mkdir(exist_ok=True)
+    remove_parts(shard.file.parent)
+    with atomic_path(shard.file) as part:
+        _patiently(get, shard.what, shard.url)
+        os.utime(part, ns=(time_ns(), shard.time_ns))
+
+
 def _require_room(missing: Sequence[_Shard], folder: Path, most_gb: float | None) -> int:
     """Return the bytes of shards that the folder has room for."""
     replaced, needed = {shard.file for shard in missing}, sum(shard.size for shard in missing)
-    held = sum(file.stat().st_size for file in folder.glob("*/*") if file not in replaced)
-    room = shutil.disk_usage(folder).free - _MARGIN
-    if most_gb is not None:
-        room = min(room, round(most_gb * 1e9) - held)
+    held, room = _space(folder, most_gb, replaced)
     if needed > max(room, 0):
         size, full, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (needed, held, room))
         raise UserError(
             f"{missing[0].what}: {amount(len(missing), 'shard')} of {size} must be fetched, but {folder}, which holds "
             f"{full}, has room for {free}. Allowed: data.dir on a larger disk, a larger data.cache_gb, fewer shards, "
-            "or remove what is not needed there."
+            "to remove what is not needed there, or data.window=N, which keeps some N shards of train at a time."
         )
     return needed
+
+
+def _space(folder: Path, most_gb: float | None, replaced: Collection[Path] = ()) -> tuple[int, int]:
+    """Return how many bytes of shards are kept or come, and for how many more there is room."""
+    files = [file for name in (KEPT, WINDOW) for file in (folder.parent / name).glob("*/[!.]*") if file not in replaced]
+    coming = sum(_COMING.values())
+    held, room = sum(map(_size, files)) + coming, shutil.disk_usage(folder).free - _MARGIN - coming
+    return held, room if most_gb is None else min(room, round(most_gb * 1e9) - held)
+
+
+def _size(file: Path) -> int:
+    with suppress(FileNotFoundError):  # another process removed it
+        return file.stat().st_size
+    return 0
+
+
+# The files that this process is fetching for a window, and their sizes. They are counted under the lock.
+_COMING: dict[RecordFile, int] = {}
+_COUNTING = Lock()
+
+
+@contextmanager
+def _room(wanted: RemoteFile, folder: Path) -> Iterator[None]:
+    """Make room for a file that comes inside; see `_reserve`."""
+    close_files()
+    waited = 0.0
+    while not _reserve(wanted, folder, final=waited > _PATIENCE_S):
+        sleep(0.05)
+        waited = 0 if _COMING else waited + 0.05
+    try:
+        yield
+    finally:
+        del _COMING[wanted]
+
+
+def _reserve(wanted: RemoteFile, folder: Path, *, final: bool) -> bool:
+    """Remove files that no process has open, the longest unused first; return whether there is room, and count on it.
+
+    Raises:
+        UserError: there is none, and it is the final attempt.
+    """
+    with _COUNTING, locked(folder / ".lock"):
+        for file in sorted(folder.glob("*/[!.]*"), key=lambda file: file.stat().st_atime_ns):
+            if _space(folder, wanted.most_gb)[1] >= wanted.size:
+                break
+            with suppress(OSError), file.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.unlink()
+        if (room := _space(folder, wanted.most_gb)[1]) >= wanted.size:
+            _COMING[wanted] = wanted.size
+        elif final:
+            size, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (wanted.size, room))
+            raise UserError(
+                f"{wanted.shard.what}: a shard of {size} must be fetched, but {folder} has room for {free} beside "
+                "those in use. Allowed: data.dir on a larger disk, a larger data.cache_gb, or a smaller data.window."
+            )
+        return wanted in _COMING
 
 
 def _patiently(ask: Callable[[], Any], what: str, url: str) -> Any:

@@ -1,6 +1,7 @@
 """Shards on web servers and in S3: fetched once, whole, and read as local files are."""
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,10 +20,12 @@ from files_of_sources import ENDINGS, Sample, load, said, write
 from loaders import build_loader
 
 from augment.data.dataset import Split
+from augment.data.formats.records import Opened
 from augment.data.sources import LOADED, parse_data, remote
 from augment.pipeline.reading import Shard
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
+from augment.support.errors import UserError
 
 pytest.importorskip("aiohttp")
 
@@ -49,6 +52,7 @@ def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(remote, "_WAITS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(remote, "_MARGIN", 0)
+    monkeypatch.setattr(remote, "_PATIENCE_S", 0.5)
     state = Server(own_folder / "there")
     state.folder.mkdir()
     LOADED.clear()
@@ -110,6 +114,21 @@ def batches(split: Split, rank: int) -> list[tuple[bytes, list[int]]]:
     loaders[1].load_state_dict(loaders[0].state_dict())
     found = [first, *loaders[1], *loaders[1]]
     return [(batch.images.numpy().tobytes(), batch.targets.tolist()) for batch in found]
+
+
+def passes(split: Split) -> list[list[tuple[bytes, list[int]]]]:
+    """Return the images of each batch of two epochs, the second one resumed in its middle, and their numbers."""
+    loader = build_loader(PLAN, split, batch_size=2, seed=1)
+    found = [[(batch.images.numpy().tobytes(), batch.indices.tolist()) for batch in loader]]
+    batch = next(iter(loader))
+    state = loader.state_dict()
+    loader.close()
+    found.append([(batch.images.numpy().tobytes(), batch.indices.tolist())])
+    loader = build_loader(PLAN, split, batch_size=2, seed=1)
+    loader.load_state_dict(state)
+    found[1] += [(batch.images.numpy().tobytes(), batch.indices.tolist()) for batch in loader]
+    loader.close()
+    return found
 
 
 def left(folder: str = "outputs/data/remote") -> list[str]:
@@ -232,6 +251,65 @@ def test_a_folder_does_not_decide_what_is_fetched_first(server: Server, samples:
     load("webdataset", settings(given["train"]))
     assert parse_data(given).downloads() == ""
     assert parse_data(given | {"val": "s3://b/val-*.tar", "val_fraction": None}).downloads() == "val"
+
+
+def in_windows(source: str, server: Server, samples: list[Sample], held: int) -> tuple[Split, Split]:
+    """Return 24 images in shards of 4, of which windows of 2 are read: local ones, and those elsewhere, some of 6."""
+    names, val = shards(source, server.folder, samples * 4, 6), f"val.{ENDINGS[source]}"
+    size = max(file.stat().st_size for file in server.folder.iterdir())
+    write(source, server.folder, "val", samples)
+    room = held * size + (server.folder / val).stat().st_size
+    more = {"val": server.url(val), "val_fraction": None, "window": 2, "cache_gb": room / 1e9}
+    local, there = (load(source, settings(f"{at}/{names}", **more)).train for at in (server.folder, server.address))
+    return local, there
+
+
+@pytest.mark.parametrize(("source", "held"), [("webdataset", 4), ("tfrecord", 4), ("recordio", 4), ("parquet", 8)])
+def test_windows_of_shards(source: str, held: int, server: Server, samples: list[Sample]) -> None:
+    in_windows(source, server, samples, held)
+    server.gets.clear()
+    LOADED.clear()
+    local, there = in_windows(source, server, samples, held)
+    assert set(+server.gets) <= {"train-0.parquet"}  # what is known of the others stays
+    expected, found = map(passes, (local, there))
+    assert found == expected
+    for epoch in found:
+        read = [index for _, indices in epoch for index in indices]
+        assert sorted(read) == list(range(24))
+        assert all(len({index // 4 for index in read[start : start + 8]}) == 2 for start in range(0, 24, 8))
+        assert len({index // 4 for index in read[:6]}) == 2  # mixed within a window
+    assert any(server.gets.values()) or source == "parquet"  # whose copies are small
+    kept = sum(file.stat().st_size for file in Path("outputs/data").glob("[rw]*/*/[!.]*"))
+    assert kept <= there.files[0].file.most_gb * 1e9
+    shutil.rmtree("outputs/data/window")
+    assert passes(there) == expected
+
+
+def test_a_shard_that_is_open_stays(server: Server, samples: list[Sample]) -> None:
+    _, there = in_windows("webdataset", server, samples, 4)
+    files = list(dict.fromkeys(image.file for image in there.files))
+    held = [Opened(file) for file in files[2:]]
+    assert left("outputs/data/window") == [f"train-{number}.tar" for number in range(2, 6)]
+    with pytest.raises(UserError, match=r"^data\.train=.* GB must be fetched, but .*/window has room for 0 GB beside"):
+        there.files[0].read()
+    del held[0]
+    assert there.files[0].read()
+    assert left("outputs/data/window") == [f"train-{number}.tar" for number in (0, 3, 4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [(500, "ClientResponseError: 500, "), ("change", "changed while it was fetched.")]
+)
+def test_a_shard_fails_while_training(fault: Any, reason: str, server: Server, samples: list[Sample]) -> None:
+    local, there = in_windows("webdataset", server, samples, 4)
+    loader = build_loader(PLAN, there, batch_size=2, seed=1)
+    server.faults["train-1.tar"] = [fault]
+    with pytest.raises(UserError, match=f"^data.train={re.escape(server.address)}.*{reason}"):
+        [list(loader) for _ in range(3)]
+    loader.close()
+    server.faults.clear()
+    if fault == 500:
+        assert passes(there) == passes(local)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,87 @@
+"""Have the larger files that images are read from, such as shards that are elsewhere, in time for their batches."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
+from typing import Any, NamedTuple
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from augment.data.formats.records import Opened, close_files
+
+_FETCHED = 8  # files at once
+
+
+class Uses(NamedTuple):
+    """The files that an epoch reads, in the order of their first images."""
+
+    files: NDArray[np.int32]  # their numbers
+    first: NDArray[np.int64]  # positions in the epoch of the first image of each
+    last: NDArray[np.int64]  # and of the last one
+
+
+def uses_of(files: NDArray[np.int32]) -> Uses:
+    """Return what an epoch uses, given the number of the file of each of its images, (N,), in order."""
+    found, first = np.unique(files, return_index=True)
+    last = len(files) - 1 - np.unique(files[::-1], return_index=True)[1]
+    by_use = np.argsort(first)
+    return Uses(found[by_use], first[by_use], last[by_use])
+
+
+class Stream:
+    """Holds the larger files of coming batches open, so that they stay, and begins to fetch those of the next window.
+
+    Args:
+        images: the images of a split, each with its `file`.
+        window: how many files are read at a time.
+
+    Attributes:
+        numbers: the number of each image's file, (N,), by their first images.
+    """
+
+    def __init__(self, images: Sequence[Any], window: int) -> None:
+        known: dict[int, int] = {}
+        self.numbers = np.array([known.setdefault(id(image.file), len(known)) for image in images], np.int32)
+        self._files = [images[index].file for index in np.unique(self.numbers, return_index=True)[1].tolist()]
+        self.window = window
+        self._held: dict[int, Future[Opened]] = {}
+        self._stopped, self._pool = Event(), ThreadPoolExecutor(_FETCHED, "shards")
+        finalize(self, _stop, self._stopped, self._pool)
+
+    def move(self, uses: Callable[[int], Uses], epoch: int, start: int, stop: int) -> None:
+        """Wait for the files of the images at some positions of an epoch, fetch the next ones, and free the others.
+
+        Raises:
+            UserError: one cannot be fetched.
+        """
+        if all(file.stays for file in self._files):
+            return
+        files, first, last = uses(epoch)
+        begun = int(np.searchsorted(first, stop))
+        ended = int(np.count_nonzero(last[:begun] < start))
+        ahead = min(begun, ended + self.window) + self.window  # two windows, unless a batch needs more
+        now = files[:begun][last[:begun] >= start].tolist()
+        wanted = now + files[begun:ahead].tolist()
+        if ahead > len(files):
+            wanted += uses(epoch + 1).files[: ahead - len(files)].tolist()
+        if gone := self._held.keys() - set(wanted):
+            for number in gone:
+                self._held.pop(number).cancel()
+            close_files()
+        for number in wanted:
+            if number not in self._held:
+                self._held[number] = self._pool.submit(Opened, self._files[number], self._stopped)
+        for number in now:
+            self._held[number].result()
+
+    def release(self) -> None:
+        """Free all files."""
+        while self._held:
+            self._held.popitem()[1].cancel()
+
+
+def _stop(stopped: Event, pool: ThreadPoolExecutor) -> None:
+    stopped.set()
+    pool.shutdown(wait=False, cancel_futures=True)
