@@ -80,8 +80,8 @@ def is_url(pattern: str) -> bool:
 
 
 def is_new(pattern: str, folder: Path) -> bool:
-    """Whether a setting is a URL of shards that the folder does not have in any version, as far as is known of *."""
-    return is_url(pattern) and not all(_file_of(url, folder).exists() for url in expand_braces(pattern))
+    """Whether a setting is a URL of shards that the folder never had in any version, as far as is known of *."""
+    return is_url(pattern) and not all(_file_of(url, folder).parent.exists() for url in expand_braces(pattern))
 
 
 def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) -> dict[str, list[Path]]:
@@ -279,7 +279,7 @@ def _require_room(missing: Sequence[_Shard], folder: Path, most_gb: float | None
         raise UserError(
             f"{missing[0].what}: {amount(len(missing), 'shard')} of {size} must be fetched, but {folder}, which holds "
             f"{full}, has room for {free}. Allowed: data.dir on a larger disk, a larger data.cache_gb, fewer shards, "
-            "to remove what is not needed there, or data.window=N, which keeps some N shards of train at a time."
+            "to remove what is not needed there, or data.window=16, which holds twice 16 shards of train at a time."
         )
     return needed
 
