@@ -280,7 +280,8 @@ def test_windows_of_shards(source: str, held: int, server: Server, samples: list
         assert len({index // 4 for index in read[:6]}) == 2  # mixed within a window
     kept = sum(file.stat().st_size for file in Path("outputs/data").glob("[rw]*/*/[!.]*"))
     if source != "parquet":  # whose copies are made without looking for room when they are indexed
-        assert any(server.gets.values()) and kept <= there.files[0].file.most_gb * 1e9
+        assert any(server.gets.values())
+        assert kept <= there.files[0].file.most_gb * 1e9
     shutil.rmtree("outputs/data/window")
     assert passes(there) == expected
 
