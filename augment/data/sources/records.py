@@ -14,16 +14,8 @@ from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.records import Index, Opened, Reader, RecordFile, Span, find_shards, is_pattern, load_indexes
 from augment.data.formats.webdataset import read_shard
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
-from augment.data.sources.remote import (
-    KEPT,
-    WINDOW,
-    RemoteFile,
-    UnpackedFile,
-    fetch_shards,
-    is_new,
-    is_url,
-    list_shards,
-)
+from augment.data.sources.remote import KEPT, WINDOW, fetch_shards, is_new, is_url
+from augment.data.sources.windows import RemoteFile, UnpackedFile, list_files
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import LABELS
 from augment.data.targets.names import Label, LabeledSplit, pack
@@ -61,7 +53,7 @@ class Records(CheckedSource, LabeledSource):
         files = {key: _states(self._find(pattern, key)) for key, pattern in given.items() if key not in urls}
         if self.window and "data.train" in urls:
             train = urls.pop("data.train")
-            files["data.train"] = list_shards("data.train", train, Path(self.dir, WINDOW), self.cache_gb)
+            files["data.train"] = list_files("data.train", train, Path(self.dir, WINDOW), self.cache_gb)
         for key, paths in fetch_shards(urls, Path(self.dir, KEPT), self.cache_gb).items():
             files[key] = _states(paths)
         dataset = make_dataset([self._split(key, files[key]) for key in given], options, typed=self.typed)

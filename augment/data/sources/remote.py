@@ -1,25 +1,21 @@
-"""Shards in object stores and on web servers, fetched into a folder and read there like local files.
-
-They are fetched once, before they are read, or, with data.window, whenever one is opened that is not there; to make
-room, those are removed that no process has open.
+"""Fetch shards from object stores and web servers into a folder.
 
 A shard's modification time there stands for its ETag, so that one rename says that it is complete and which version it
 is, and what is cached of local files, such as indexes, is renewed with it.
 """
 
-import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 from time import sleep, time_ns
-from typing import Any, ClassVar
+from typing import Any
 
-from augment.data.formats.records import MATCHES, Opened, RecordFile, close_files, expand_braces
+from augment.data.formats.records import MATCHES, RecordFile, expand_braces
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line, missing_package, suggest
@@ -34,7 +30,6 @@ _VERSIONS = ("ETag", "etag", "blob_id", "Last-Modified", "LastModified", "update
 _TOGETHER = 8  # shards that are asked for or fetched at once
 _WAITS = (0.5, 2.0, 8.0)  # seconds between attempts
 _SILENCE_S = 30  # without a byte
-_PATIENCE_S = 5  # for others to close files, as a pass that has ended does
 _MARGIN = 2**30  # bytes that stay free on the disk
 
 # The folders, below data.dir, of shards that stay and of those that are removed when there is no room for others.
@@ -52,7 +47,7 @@ _LASTING = {
 
 
 @dataclass(frozen=True)
-class _Shard:
+class Shard:
     """An object of a store, and the file that it becomes."""
 
     url: str
@@ -97,7 +92,7 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
     Raises:
         UserError: a package, credentials, an object or room for it is missing, or fetching fails.
     """
-    listed = {key: _list(f"{key}={given[key]}", given[key], folder) for key in given if is_url(given[key])}
+    listed = {key: list_shards(f"{key}={given[key]}", given[key], folder) for key in given if is_url(given[key])}
     shards = {shard.file: shard for some in listed.values() for shard in some}
     try:
         if not all(shard.is_here for shard in shards.values()):
@@ -109,87 +104,15 @@ def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) 
     return {key: [shard.file for shard in some] for key, some in listed.items()}
 
 
-@dataclass(frozen=True)
-class RemoteFile(RecordFile):
-    """A shard that is fetched when it is opened, unless it is there; it is there as long as somebody has it open."""
-
-    shard: _Shard = field(compare=False)
-    most_gb: float | None = field(compare=False)
-
-    stays: ClassVar[bool] = False
-
-    def open(self, stopped: Event | None = None) -> int:
-        """Return a descriptor that reads it, after fetching it if it is not there, until an event stops that.
-
-        Raises:
-            UserError: it cannot be fetched, or there is no room for it.
-        """
-        try:
-            while True:
-                self._fetch(stopped or Event())
-                with suppress(FileNotFoundError):  # another process needed room
-                    descriptor = super().open()
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # as long as it is open, in whatever process
-                    os.utime(descriptor, ns=(time_ns(), self.mtime_ns))
-                    return descriptor
-        except OSError as error:
-            raise UserError(f"{self.shard.what}: {self.path}: {error.strerror or error}.") from None
-
-    def _fetch(self, stopped: Event) -> None:
-        folder = self.path.parent.parent
-        if not self._is_here:
-            folder.mkdir(parents=True, exist_ok=True)
-            with locked(folder / f".{self.path.parent.name}{self.path.suffix}.lock"):
-                if not self._is_here:
-                    with _room(self, folder):
-                        self._bring(stopped)
-
-    @property
-    def _is_here(self) -> bool:
-        with suppress(FileNotFoundError):
-            stat = self.path.stat()
-            return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
-        return False
-
-    def _bring(self, stopped: Event) -> None:
-        _get(self.shard, stopped, lambda _: None)
-
-
-@dataclass(frozen=True)
-class UnpackedFile(RemoteFile):
-    """What is made of a shard, next to it, whenever it is not there."""
-
-    source: RemoteFile = field(compare=False)
-    unpack: Callable[[RecordFile], object] = field(compare=False)
-
-    def _fetch(self, stopped: Event) -> None:
-        if not self._is_here:
-            held = Opened(self.source, stopped)
-            super()._fetch(stopped)
-            del held
-
-    def _bring(self, stopped: Event) -> None:
-        self.unpack(self.source)
-
-
-def list_shards(what: str, pattern: str, folder: Path, most_gb: float | None) -> dict[str, RecordFile]:
-    """Return the shards that a URL names by their URLs; none of them is fetched yet.
-
-    Raises:
-        UserError: a package, credentials or an object is missing.
-    """
-    shards = _list(f"{what}={pattern}", pattern, folder)
-    return {shard.url: RemoteFile(shard.file.absolute(), shard.size, shard.time_ns, shard, most_gb) for shard in shards}
-
-
 def _file_of(url: str, folder: Path) -> Path:
     return folder / digest(url) / (url.partition("?")[0].rpartition("/")[2] or "shard")
 
 
-def _list(what: str, pattern: str, folder: Path) -> list[_Shard]:
+def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
+    """Return the shards that a URL names, by the setting `what`; for errors see `fetch_shards`."""
     store = _store(what, pattern.partition("://")[0])
 
-    def find(url: str) -> list[_Shard]:
+    def find(url: str) -> list[Shard]:
         if url.startswith("http") or not MATCHES.search(url):
             return [_shard(store, what, url, _patiently(lambda: store.info(url), what, url), folder)]
         found = _patiently(lambda: store.glob(url, detail=True), what, url)
@@ -221,24 +144,24 @@ def _store(what: str, scheme: str) -> Any:
         raise missing_package(what, _PACKAGES[scheme], "remote") from None
 
 
-def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Path) -> _Shard:
+def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Path) -> Shard:
     if info["type"] != "file" or info["size"] is None:
         raise UserError(f"{what}: {url} is a folder, or of unknown size. Allowed: objects, such as {url}/*.")
     version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name)), "")
-    return _Shard(url, info["size"], version, _file_of(url, folder), what, store)
+    return Shard(url, info["size"], version, _file_of(url, folder), what, store)
 
 
-def _fetch(missing: Sequence[_Shard], folder: Path, most_gb: float | None) -> None:
+def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> None:
     stopped, got = Event(), dict[Path, int]()
     with progress_bar(sized=True) as progress:
         task = progress.add_task("Fetching shards", total=_require_room(missing, folder, most_gb))
 
-        def fetch(shard: _Shard) -> None:
+        def fetch(shard: Shard) -> None:
             def show(value: int) -> None:
                 got[shard.file] = value
                 progress.update(task, completed=sum(list(got.values())))
 
-            _get(shard, stopped, show)
+            get_shard(shard, stopped, show)
 
         with in_threads(fetch, missing, _TOGETHER) as fetched:
             try:
@@ -247,7 +170,7 @@ def _fetch(missing: Sequence[_Shard], folder: Path, most_gb: float | None) -> No
                 stopped.set()
 
 
-def _get(shard: _Shard, stopped: Event, show: Callable[[int], None]) -> None:
+def get_shard(shard: Shard, stopped: Event, show: Callable[[int], None]) -> None:
     """Fetch a shard into its file, until an event stops that; `show` is told how many bytes came."""
     from fsspec import Callback
 
@@ -270,10 +193,10 @@ def _get(shard: _Shard, stopped: Event, show: Callable[[int], None]) -> None:
         os.utime(part, ns=(time_ns(), shard.time_ns))
 
 
-def _require_room(missing: Sequence[_Shard], folder: Path, most_gb: float | None) -> int:
+def _require_room(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> int:
     """Return the bytes of shards that the folder has room for."""
     replaced, needed = {shard.file for shard in missing}, sum(shard.size for shard in missing)
-    held, room = _space(folder, most_gb, replaced)
+    held, room = space_of(folder, most_gb, replaced)
     if needed > max(room, 0):
         size, full, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (needed, held, room))
         raise UserError(
@@ -284,10 +207,14 @@ def _require_room(missing: Sequence[_Shard], folder: Path, most_gb: float | None
     return needed
 
 
-def _space(folder: Path, most_gb: float | None, replaced: Collection[Path] = ()) -> tuple[int, int]:
+# The files that this process is fetching for a window, and their sizes.
+COMING: dict[RecordFile, int] = {}
+
+
+def space_of(folder: Path, most_gb: float | None, replaced: Collection[Path] = ()) -> tuple[int, int]:
     """Return how many bytes of shards are kept or come, and for how many more there is room."""
     files = [file for name in (KEPT, WINDOW) for file in (folder.parent / name).glob("*/[!.]*") if file not in replaced]
-    coming = sum(_COMING.values())
+    coming = sum(COMING.values())
     held, room = sum(map(_size, files)) + coming, shutil.disk_usage(folder).free - _MARGIN - coming
     return held, room if most_gb is None else min(room, round(most_gb * 1e9) - held)
 
@@ -296,49 +223,6 @@ def _size(file: Path) -> int:
     with suppress(FileNotFoundError):  # another process removed it
         return file.stat().st_size
     return 0
-
-
-# The files that this process is fetching for a window, and their sizes. They are counted under the lock.
-_COMING: dict[RecordFile, int] = {}
-_COUNTING = Lock()
-
-
-@contextmanager
-def _room(wanted: RemoteFile, folder: Path) -> Iterator[None]:
-    """Make room for a file that comes inside; see `_reserve`."""
-    close_files()
-    waited = 0.0
-    while not _reserve(wanted, folder, final=waited > _PATIENCE_S):
-        sleep(0.05)
-        waited = 0 if _COMING else waited + 0.05
-    try:
-        yield
-    finally:
-        del _COMING[wanted]
-
-
-def _reserve(wanted: RemoteFile, folder: Path, *, final: bool) -> bool:
-    """Remove files that no process has open, the longest unused first; return whether there is room, and count on it.
-
-    Raises:
-        UserError: there is none, and it is the final attempt.
-    """
-    with _COUNTING, locked(folder / ".lock"):
-        for file in sorted(folder.glob("*/[!.]*"), key=lambda file: file.stat().st_atime_ns):
-            if _space(folder, wanted.most_gb)[1] >= wanted.size:
-                break
-            with suppress(OSError), file.open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                file.unlink()
-        if (room := _space(folder, wanted.most_gb)[1]) >= wanted.size:
-            _COMING[wanted] = wanted.size
-        elif final:
-            size, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (wanted.size, room))
-            raise UserError(
-                f"{wanted.shard.what}: a shard of {size} must be fetched, but {folder} has room for {free} beside "
-                "those in use. Allowed: data.dir on a larger disk, a larger data.cache_gb, or a smaller data.window."
-            )
-        return wanted in _COMING
 
 
 def _patiently(ask: Callable[[], Any], what: str, url: str) -> Any:

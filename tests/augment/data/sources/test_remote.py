@@ -21,7 +21,7 @@ from loaders import build_loader
 
 from augment.data.dataset import Split
 from augment.data.formats.records import Opened
-from augment.data.sources import LOADED, parse_data, remote
+from augment.data.sources import LOADED, parse_data, remote, windows
 from augment.pipeline.reading import Shard
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
@@ -52,7 +52,7 @@ def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(remote, "_WAITS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(remote, "_MARGIN", 0)
-    monkeypatch.setattr(remote, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(windows, "_PATIENCE_S", 0.5)
     state = Server(own_folder / "there")
     state.folder.mkdir()
     LOADED.clear()
