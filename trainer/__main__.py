@@ -18,8 +18,10 @@ def main() -> int:
     if sys.argv[1:2] == ["--completion"] and sys.argv[2:] in [[shell] for shell in SHELLS]:
         sys.stdout.write(script(sys.argv[2]))  # each shell that starts waits for it
         return 0
+    gc.disable()  # what is being imported is no garbage
     from trainer.cli.main import main as run  # takes a while, in which signals are handled already
 
+    gc.enable()
     code: object = 1
     try:
         return (code := run(sys.argv[1:]))

@@ -1,7 +1,9 @@
 """Jobs, from the command line, from Python or of a sweep: checked before anything is written, then run in a folder."""
 
+import gc
 import logging
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -71,9 +73,14 @@ def check_configs(configs: Sequence[Config], signals: StopSignals | None = None)
     """
     for config in configs:
         require_ranks(config)
-    with signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
-        import trainer.run.train  # noqa: F401
-        from trainer.run.check import check_config, check_resume
+    if "trainer.run.train" not in sys.modules:
+        gc.disable()
+        with signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
+            import trainer.run.train  # noqa: F401
+        gc.freeze()  # or Python looks for garbage among all of PyTorch, again and again
+        gc.enable()
+    from trainer.run.check import check_config, check_resume
+
     for config in configs:
         check_config(config)
         check_resume(config)

@@ -19,14 +19,16 @@ SMALL = ["+aug=imagenette", "aug.size=16", "fit.batch_size=8", "fit.epochs=2", "
 
 
 def test_a_run_prints_and_writes_everything_and_imports_nothing_slow_that_it_does_not_need(tmp_path):
-    command = [sys.executable, "-X", "importtime", "-m", "trainer", *SMALL, "data=folder"]
-    command.append(f"data.root={write_folder(tmp_path / 'photos')}")
+    (tmp_path / "ends.py").write_text("import atexit, gc\natexit.register(lambda: print('collects', gc.isenabled()))")
+    command = [sys.executable, "-X", "importtime", "-m", "cProfile", "-o", "prof", "-m", "trainer", *SMALL]
+    command += ["data=folder", f"data.root={write_folder(tmp_path / 'photos')}", "plugins=[ends]"]
     environment = os.environ | {"COLUMNS": "200", "PYTHONPATH": str(Path(__file__).parents[3])}
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     (folder,) = (path.parent for path in tmp_path.glob("outputs/*/*/config.yaml"))
-    for part in ("3 steps in one warp, border reflect_101", "1/2", "2/2", "finished after 2 epochs: best val_accuracy"):
+    for part in ("3 steps in one warp", "1/2", "2/2", "finished after 2 epochs: best val_accuracy", "collects True"):
         assert part in result.stdout
+    assert (tmp_path / "prof").is_file()
     assert f"in {folder.relative_to(tmp_path)}" in result.stdout.replace(f"{tmp_path}/", "")
 
     texts = {"config.yaml", "plan.txt", "environment.json", "run.json", "mistakes.json", "left_out.json"}
@@ -37,9 +39,8 @@ def test_a_run_prints_and_writes_everything_and_imports_nothing_slow_that_it_doe
     assert [row["epoch"] for row in rows] == [0, 1]
     assert {"train_loss", "val_loss", "val_accuracy"} <= rows[0].keys()
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["status"] == "finished"
+    assert (summary["status"], summary["last"]) == ("finished", rows[-1])
     assert summary["best"]["val_accuracy"] == max(row["val_accuracy"] for row in rows)
-    assert summary["last"] == rows[-1]
     assert json.loads((folder / "environment.json").read_text())["packages"]["torch"]
 
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines() if line[:11] == "import time"}
