@@ -65,9 +65,11 @@ def maps_of(learner: Learner, samples: Samples, positions: Sequence[int]) -> lis
     try:
         network, images = deepcopy(learner.model).eval(), dict[int, Image.Image]()
         network.load_state_dict(load(folder / BEST, BestModel).model)
-        with closing(Loader(loader.plan, split, order, loader.placement, classes=loader.classes)) as part:
+        # On the CPU, as another decoder on the GPU would take longer to begin than these few images.
+        placement = loader.placement.on(torch.device("cpu"), loader.placement.threads)
+        with closing(Loader(loader.plan, split, order, placement, classes=loader.classes)) as part:
             for batch in part:
-                images |= _overlays(network, batch, classes.to(batch.images.device)[batch.indices], loader.plan)
+                images |= _overlays(network, batch, classes[batch.indices].to(learner.device), loader.plan)
     except Exception as error:  # of a model of one's own, or of captum: a report without maps is better than none
         log.info("no maps of where the model looks: %s", first_line(error))
         return []
@@ -95,7 +97,7 @@ def class_maps(network: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
 
     with torch.inference_mode(False), torch.enable_grad():
         # What is made in inference mode has no gradients.
-        images, classes = images.float().clone().requires_grad_(), classes.clone()
+        images, classes = images.float().to(classes.device, copy=True).requires_grad_(), classes.clone()
         seen = LayerGradCam(network, feature_layer(network, images[:1]))
         parts = zip(torch.split(images, _BATCH), torch.split(classes, _BATCH), strict=True)
         found = [seen.attribute(part, target=of, relu_attributions=True).detach() for part, of in parts]
