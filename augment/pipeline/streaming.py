@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from augment.data.formats.records import Opened, close_files
 
-_FETCHED = 8  # files at once
+_FETCHED = 4  # files at once, each by a process of 70 MB or more
 
 
 class Uses(NamedTuple):

@@ -217,9 +217,9 @@ def load_indexes(
 
 @contextmanager
 def opened_ahead(files: Iterable[RecordFile], ahead: int) -> Iterator[Iterator[Opened]]:
-    """Yield open files, of which some are opened ahead, eight at once."""
+    """Yield open files, of which some are opened ahead, four at once."""
     stopped = Event()
-    with in_threads(lambda file: Opened(file, stopped), files, 8, ahead) as opened:
+    with in_threads(lambda file: Opened(file, stopped), files, 4, ahead) as opened:
         try:
             yield opened
         finally:  # after an error or Ctrl-C, the other threads soon end

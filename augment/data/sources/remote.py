@@ -214,7 +214,8 @@ COMING: dict[RecordFile, int] = {}
 def space_of(folder: Path, most_gb: float | None, replaced: Collection[Path] = ()) -> tuple[int, int]:
     """Return how many bytes of shards are kept or come, and for how many more there is room."""
     files = [file for name in (KEPT, WINDOW) for file in (folder.parent / name).glob("*/[!.]*") if file not in replaced]
-    coming = sum(COMING.values())
+    inside = folder.absolute().parent
+    coming = sum(size for file, size in list(COMING.items()) if file.path.is_relative_to(inside))
     held, room = sum(map(_size, files)) + coming, shutil.disk_usage(folder).free - _MARGIN - coming
     return held, room if most_gb is None else min(room, round(most_gb * 1e9) - held)
 

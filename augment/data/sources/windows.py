@@ -14,7 +14,8 @@ from time import sleep, time_ns
 from typing import ClassVar
 
 from augment.data.formats.records import Opened, RecordFile, close_files
-from augment.data.sources.remote import COMING, Shard, get_shard, list_shards, space_of
+from augment.data.sources.fetcher import fetch
+from augment.data.sources.remote import COMING, Shard, list_shards, space_of
 from augment.support.errors import UserError
 from augment.support.reading import locked
 
@@ -64,7 +65,7 @@ class RemoteFile(RecordFile):
         return False
 
     def _bring(self, stopped: Event) -> None:
-        get_shard(self.shard, stopped, lambda _: None)
+        fetch(self.shard, stopped)
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> 
     Raises:
         UserError: a package, credentials or an object is missing.
     """
-    shards = list_shards(f"{what}={pattern}", pattern, folder)
-    return {shard.url: RemoteFile(shard.file.absolute(), shard.size, shard.time_ns, shard, most_gb) for shard in shards}
+    shards = list_shards(f"{what}={pattern}", pattern, folder.absolute())
+    return {shard.url: RemoteFile(shard.file, shard.size, shard.time_ns, shard, most_gb) for shard in shards}
 
 
 _COUNTING = Lock()  # what comes

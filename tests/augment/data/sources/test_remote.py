@@ -21,7 +21,7 @@ from loaders import build_loader
 
 from augment.data.dataset import Split
 from augment.data.formats.records import Opened
-from augment.data.sources import LOADED, parse_data, remote, windows
+from augment.data.sources import LOADED, fetcher, parse_data, remote, windows
 from augment.pipeline.reading import Shard
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
@@ -53,6 +53,7 @@ def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
     monkeypatch.setattr(remote, "_WAITS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(remote, "_MARGIN", 0)
     monkeypatch.setattr(windows, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(windows, "fetch", lambda shard, stopped: remote.get_shard(shard, stopped, lambda _: None))
     state = Server(own_folder / "there")
     state.folder.mkdir()
     LOADED.clear()
@@ -284,6 +285,25 @@ def test_windows_of_shards(source: str, held: int, server: Server, samples: list
         assert kept <= there.files[0].file.most_gb * 1e9
     shutil.rmtree("outputs/data/window")
     assert passes(there) == expected
+
+
+def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "fetch", fetcher.fetch)
+    local, there = in_windows("webdataset", server, samples, 4)
+    assert passes(there) == passes(local)
+    shard = there.files[0].file.shard
+    server.faults["train-0.tar"] = [404]
+    with pytest.raises(UserError, match=r"^data\.train=.*train-0\.tar: there is no such object\.$"):
+        fetcher.fetch(shard, threading.Event())
+    server.faults["train-0.tar"] = ["drip"]
+    stopped = threading.Event()
+    stopped.set()
+    with pytest.raises(UserError, match="stopped"):
+        fetcher.fetch(shard, stopped)
+    monkeypatch.setattr(fetcher, "_IDLE", [])
+    monkeypatch.setattr(fetcher, "_SERVE", "")
+    with pytest.raises(UserError, match=r"^data\.train=.*: the process that fetched .*train-0\.tar was killed\.$"):
+        fetcher.fetch(shard, threading.Event())
 
 
 def test_a_shard_that_is_open_stays(server: Server, samples: list[Sample]) -> None:
