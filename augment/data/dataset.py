@@ -172,8 +172,8 @@ class Split:
         left_out: the images that the check left out.
         bad: images among `files` that are known to be bad: others stand in for them from the beginning.
         foreign: files in formats that DALI does not decode, which are left out.
-        window: how many larger files, such as shards, are shuffled together; 0: all.
         weights: of train, with balance=weights: the weights of the classes or labels in the loss, (K,).
+        window: how many larger files, such as shards, are shuffled together; 0: all.
     """
 
     files: Images
@@ -184,8 +184,8 @@ class Split:
     left_out: tuple[BadImage, ...] = ()
     bad: tuple[BadImage, ...] = ()
     foreign: tuple[Path, ...] = ()
-    window: int = 0
     weights: tuple[float, ...] = ()
+    window: int = 0
 
     def __post_init__(self) -> None:
         if self.files and (paths := as_paths(self.files)):
