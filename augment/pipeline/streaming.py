@@ -1,17 +1,20 @@
 """Have the larger files that images are read from, such as shards that are elsewhere, in time for their batches."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Event
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.formats.records import Opened, close_files
+from augment.data.formats.records import Opened, RecordFile, close_files
 
 _FETCHED = 4  # files at once, each by a process of 70 MB or more
+
+_Asked = SimpleQueue[tuple[RecordFile, Future[Opened]] | None]
 
 
 class Uses(NamedTuple):
@@ -47,8 +50,11 @@ class Stream:
         self._files = [images[index].file for index in np.unique(self.numbers, return_index=True)[1].tolist()]
         self.window = window
         self._held: dict[int, Future[Opened]] = {}
-        self._stopped, self._pool = Event(), ThreadPoolExecutor(_FETCHED, "shards")
-        finalize(self, _stop, self._stopped, self._pool)
+        self._stopped, self._asked = Event(), _Asked()
+        # Not those of an executor, which Python would wait for, and so for all that was asked for, when it ends.
+        for _ in range(0 if all(file.stays for file in self._files) else _FETCHED):
+            Thread(target=_open, args=(self._asked, self._stopped), name="shards", daemon=True).start()
+        finalize(self, _stop, self._asked, self._stopped)
 
     def move(self, uses: Callable[[int], Uses], epoch: int, start: int, stop: int) -> None:
         """Wait for the files of the images at some positions of an epoch, fetch the next ones, and free the others.
@@ -72,7 +78,8 @@ class Stream:
             close_files()
         for number in wanted:
             if number not in self._held:
-                self._held[number] = self._pool.submit(Opened, self._files[number], self._stopped)
+                self._held[number] = Future()
+                self._asked.put((self._files[number], self._held[number]))
         for number in now:
             self._held[number].result()
 
@@ -82,6 +89,19 @@ class Stream:
             self._held.popitem()[1].cancel()
 
 
-def _stop(stopped: Event, pool: ThreadPoolExecutor) -> None:
+def _open(asked: _Asked, stopped: Event) -> None:
+    """Open files that are asked for, until None is."""
+    while (found := asked.get()) is not None:
+        file, future = found
+        if not stopped.is_set() and future.set_running_or_notify_cancel():
+            try:
+                future.set_result(Opened(file, stopped))
+            except BaseException as error:
+                future.set_exception(error)
+        del found, file, future  # which would hold it open
+
+
+def _stop(asked: _Asked, stopped: Event) -> None:
     stopped.set()
-    pool.shutdown(wait=False, cancel_futures=True)
+    for _ in range(_FETCHED):
+        asked.put(None)

@@ -6,6 +6,7 @@ import pickle
 import select
 import subprocess
 import sys
+from contextlib import suppress
 from threading import Event
 
 from augment.data.sources.remote import Shard, get_shard
@@ -13,8 +14,10 @@ from augment.support.errors import UserError
 
 _SERVE = "from augment.data.sources.fetcher import serve; serve()"
 
-# Those that wait for work; each ends with this process.
+# Those that wait for work, and all; each ends with this process.
 _IDLE: list[subprocess.Popen[bytes]] = []
+_ALL: set[subprocess.Popen[bytes]] = set()
+_ENDED = Event()  # whether this process ends
 
 
 def fetch(shard: Shard, stopped: Event) -> None:
@@ -33,12 +36,13 @@ def fetch(shard: Shard, stopped: Event) -> None:
         process.stdin.write(pickle.dumps(shard))
         process.stdin.flush()
         while not select.select([process.stdout], [], [], 0.2)[0]:
-            if stopped.is_set():
+            if stopped.is_set() or _ENDED.is_set():
                 raise UserError(f"{shard.what}: fetching was stopped.")
         error = pickle.load(process.stdout)
     except BaseException as failure:
-        with process:
+        with suppress(OSError), process:  # what is still written to a killed one
             process.kill()
+        _ALL.discard(process)
         if isinstance(failure, OSError | EOFError):
             raise UserError(f"{shard.what}: the process that fetched {shard.url} was killed.") from None
         raise
@@ -49,19 +53,24 @@ def fetch(shard: Shard, stopped: Event) -> None:
 
 @atexit.register
 def _end() -> None:
-    for process in _IDLE:
-        with process:  # which waits
-            process.kill()
+    _ENDED.set()
+    for process in list(_ALL):
+        process.kill()
+        process.wait()
 
 
 def _start() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    if _ENDED.is_set():
+        raise UserError("stopped")
+    process = subprocess.Popen(
         [sys.executable, "-c", _SERVE],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # so that Ctrl-C reaches only this process
     )
+    _ALL.add(process)
+    return process
 
 
 def serve() -> None:

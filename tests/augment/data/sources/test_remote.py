@@ -300,10 +300,26 @@ def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatc
     stopped.set()
     with pytest.raises(UserError, match="stopped"):
         fetcher.fetch(shard, stopped)
-    monkeypatch.setattr(fetcher, "_IDLE", [])
     monkeypatch.setattr(fetcher, "_SERVE", "")
-    with pytest.raises(UserError, match=r"^data\.train=.*: the process that fetched .*train-0\.tar was killed\.$"):
-        fetcher.fetch(shard, threading.Event())
+    killed = fetcher._start()
+    killed.wait()
+    for idle in ([], [killed]):
+        monkeypatch.setattr(fetcher, "_IDLE", idle)
+        with pytest.raises(UserError, match=r"^data\.train=.*: the process that fetched .*train-0\.tar was killed\.$"):
+            fetcher.fetch(shard, threading.Event())
+
+
+AHEAD = """import pathlib, sys, types; from augment.data.sources.windows import list_files
+from augment.pipeline.streaming import Stream, uses_of
+files = list_files("data.train", sys.argv[1], pathlib.Path("outputs/data/window"), None).values()
+stream = Stream([types.SimpleNamespace(file=file) for file in files], 2)
+stream.move(lambda epoch: uses_of(stream.numbers), 0, 0, 1)"""
+
+
+def test_a_program_ends_while_shards_come(server: Server, samples: list[Sample]) -> None:
+    url = server.url(shards("webdataset", server.folder, samples))
+    server.faults["train-1.tar"] = ["drip"]
+    subprocess.run([sys.executable, "-c", AHEAD, url], check=True, timeout=20)
 
 
 def test_a_shard_that_is_open_stays(server: Server, samples: list[Sample]) -> None:
