@@ -59,8 +59,7 @@ class Loader:
         *,
         classes: Sequence[str] = (),
     ) -> None:
-        self.plan = plan
-        self.split = split
+        self.plan, self.split = plan, split
         self.batch_size = order.batch_size
         self.classes = tuple(classes)
         self.placement = placement
@@ -200,6 +199,7 @@ class Loader:
             "seed": self._order.seed,
             "shard": [self._shard.rank, self._shard.world_size],
             "files": self._files,
+            "window": self.split.window or None,
             "device": self.placement.device,
             "decoding": self.placement.decoding,
         }

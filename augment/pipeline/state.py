@@ -17,6 +17,7 @@ _KEYS = {
     "seed": "seed",
     "shard": "fit.gpus",
     "files": "data",
+    "window": "data.window",
     "device": "fit.device",
     "decoding": "aug.decode, aug.cache or aug.hw_decoder_load",
 }
@@ -66,5 +67,4 @@ def restored(restore: Callable[[], object], *, inside: bool) -> bool:
 def digest_of(split: Split) -> str:
     """Hash a split's files by folder, name and target: the same images in another folder are the same."""
     lines = (f"{name} {target}" for name, target in zip(portable_names(split.files), split.targets, strict=True))
-    window = [f"window {split.window}"] if split.window else []  # it decides on the order
-    return blake2b("\n".join([*lines, *window]).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    return blake2b("\n".join(lines).encode(errors="surrogateescape"), digest_size=8).hexdigest()

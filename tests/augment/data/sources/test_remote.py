@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -283,6 +283,9 @@ def test_windows_of_shards(source: str, held: int, server: Server, samples: list
     if source != "parquet":  # whose copies are made without looking for room when they are indexed
         assert any(server.gets.values())
         assert kept <= there.files[0].file.most_gb * 1e9
+    state = build_loader(PLAN, there, batch_size=2, seed=1).state_dict()
+    with pytest.raises(UserError, match=r"^data\.window: not that of the saved run"):
+        build_loader(PLAN, replace(there, window=3), batch_size=2, seed=1).load_state_dict(state)
     shutil.rmtree("outputs/data/window")
     assert passes(there) == expected
 
