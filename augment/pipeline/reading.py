@@ -123,7 +123,7 @@ class ImageFeed:
         finalize(self, _cancel, self._begun)
         # Batches are announced across the end of an epoch.
         self._order_of = lru_cache(2)(partial(_order, reading, shuffle))
-        self._uses_of = lru_cache(2)(self._uses)
+        self._uses_of = lru_cache(2)(partial(_uses, reading, self._order_of))
 
     def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
         """Return the images of batch `info.iteration`, see `load`, and their indices, (batch_size, 1)."""
@@ -147,11 +147,6 @@ class ImageFeed:
         order = self._order_of(self._reading.epoch + passed)
         start, size = batch * self._reading.batch_size, self._reading.batch_size
         return order[np.minimum(np.arange(start, start + size), len(order) - 1)]
-
-    def _uses(self, epoch: int) -> Uses:
-        """Return which larger files an epoch uses."""
-        assert self._reading.stream is not None
-        return uses_of(self._reading.stream.numbers[self._order_of(epoch)])
 
     def load(self, index: int) -> NDArray[np.uint8]:
         """Return an image: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3)."""
@@ -207,6 +202,12 @@ def _order(reading: Reading, shuffle: tuple[int | str, ...] | None, epoch: int) 
             windows = random.permutation(stream.numbers.max() + 1) // stream.window
             order = order[np.argsort(windows[stream.numbers[order]], kind="stable")]
     return reading.stood_in[order[reading.shard.part(len(order))]]
+
+
+def _uses(reading: Reading, order_of: Callable[[int], NDArray[np.int32]], epoch: int) -> Uses:
+    """Return which larger files an epoch uses."""
+    assert reading.stream is not None
+    return uses_of(reading.stream.numbers[order_of(epoch)])
 
 
 def _cancel(begun: Mapping[int, Sequence[_Begun]]) -> None:

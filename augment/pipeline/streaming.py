@@ -49,10 +49,11 @@ class Stream:
         self.numbers = np.array([known.setdefault(id(image.file), len(known)) for image in images], np.int32)
         self._files = [images[index].file for index in np.unique(self.numbers, return_index=True)[1].tolist()]
         self.window = window
+        self._stay = all(file.stays for file in self._files)
         self._held: dict[int, Future[Opened]] = {}
         self._stopped, self._asked = Event(), _Asked()
         # Not those of an executor, which Python would wait for, and so for all that was asked for, when it ends.
-        for _ in range(0 if all(file.stays for file in self._files) else _FETCHED):
+        for _ in range(0 if self._stay else _FETCHED):
             Thread(target=_open, args=(self._asked, self._stopped), name="shards", daemon=True).start()
         finalize(self, _stop, self._asked, self._stopped)
 
@@ -62,7 +63,7 @@ class Stream:
         Raises:
             UserError: one cannot be fetched.
         """
-        if all(file.stays for file in self._files):
+        if self._stay:
             return
         files, first, last = uses(epoch)
         begun = int(np.searchsorted(first, stop))

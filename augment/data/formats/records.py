@@ -201,7 +201,7 @@ def load_indexes(
     known = [_read(entry, _stamp(file, companion(file))) for entry, file in zip(cached, files, strict=True)]
     missing = [file for file, index in zip(files, known, strict=True) if index is None]
     quiet = sum(file.size for file in missing) < 2**28  # which takes no more than a second
-    with progress_bar(quiet=quiet) as progress, opened_ahead(missing, ahead) as opened:
+    with progress_bar(quiet=quiet) as progress, _opened_ahead(missing, ahead) as opened:
         every = progress.track(zip(named, files, cached, known, strict=True), len(files), description="Indexing files")
         for name, file, entry, index in every:
             if is_new := index is None:
@@ -216,7 +216,7 @@ def load_indexes(
 
 
 @contextmanager
-def opened_ahead(files: Iterable[RecordFile], ahead: int) -> Iterator[Iterator[Opened]]:
+def _opened_ahead(files: Iterable[RecordFile], ahead: int) -> Iterator[Iterator[Opened]]:
     """Yield open files, of which some are opened ahead, four at once."""
     stopped = Event()
     with in_threads(lambda file: Opened(file, stopped), files, 4, ahead) as opened:

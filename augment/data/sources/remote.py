@@ -15,7 +15,7 @@ from threading import Event
 from time import sleep, time_ns
 from typing import Any
 
-from augment.data.formats.records import MATCHES, RecordFile, expand_braces
+from augment.data.formats.records import MATCHES, expand_braces
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line, missing_package, suggest
@@ -207,15 +207,9 @@ def _require_room(missing: Sequence[Shard], folder: Path, most_gb: float | None)
     return needed
 
 
-# The files that this process is fetching for a window, and their sizes.
-COMING: dict[RecordFile, int] = {}
-
-
-def space_of(folder: Path, most_gb: float | None, replaced: Collection[Path] = ()) -> tuple[int, int]:
+def space_of(folder: Path, most_gb: float | None, replaced: Collection[Path] = (), coming: int = 0) -> tuple[int, int]:
     """Return how many bytes of shards are kept or come, and for how many more there is room."""
     files = [file for name in (KEPT, WINDOW) for file in (folder.parent / name).glob("*/[!.]*") if file not in replaced]
-    inside = folder.absolute().parent
-    coming = sum(size for file, size in list(COMING.items()) if file.path.is_relative_to(inside))
     held, room = sum(map(_size, files)) + coming, shutil.disk_usage(folder).free - _MARGIN - coming
     return held, room if most_gb is None else min(room, round(most_gb * 1e9) - held)
 

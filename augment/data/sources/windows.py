@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from augment.data.formats.records import Opened, RecordFile, close_files
 from augment.data.sources.fetcher import fetch
-from augment.data.sources.remote import COMING, Shard, list_shards, space_of
+from augment.data.sources.remote import Shard, list_shards, space_of
 from augment.support.errors import UserError
 from augment.support.reading import locked
 
@@ -95,7 +95,9 @@ def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> 
     return {shard.url: RemoteFile(shard.file, shard.size, shard.time_ns, shard, most_gb) for shard in shards}
 
 
-_COUNTING = Lock()  # what comes
+# The files that this process is fetching, and their sizes.
+_COMING: dict[RemoteFile, int] = {}
+_COUNTING = Lock()
 
 
 @contextmanager
@@ -105,11 +107,11 @@ def _room(wanted: RemoteFile, folder: Path) -> Iterator[None]:
     waited = 0.0
     while not _reserve(wanted, folder, final=waited > _PATIENCE_S):
         sleep(0.05)
-        waited = 0 if COMING else waited + 0.05
+        waited = 0 if _COMING else waited + 0.05
     try:
         yield
     finally:
-        del COMING[wanted]
+        del _COMING[wanted]
 
 
 def _reserve(wanted: RemoteFile, folder: Path, *, final: bool) -> bool:
@@ -118,19 +120,24 @@ def _reserve(wanted: RemoteFile, folder: Path, *, final: bool) -> bool:
     Raises:
         UserError: there is none, and it is the final attempt.
     """
+
+    def room() -> int:
+        coming = sum(size for file, size in list(_COMING.items()) if file.path.is_relative_to(folder.parent))
+        return space_of(folder, wanted.most_gb, coming=coming)[1]
+
     with _COUNTING, locked(folder / ".lock"):
         for file in sorted(folder.glob("*/[!.]*"), key=lambda file: file.stat().st_atime_ns):
-            if space_of(folder, wanted.most_gb)[1] >= wanted.size:
+            if room() >= wanted.size:
                 break
             with suppress(OSError), file.open("rb") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.unlink()
-        if (room := space_of(folder, wanted.most_gb)[1]) >= wanted.size:
-            COMING[wanted] = wanted.size
+        if (left := room()) >= wanted.size:
+            _COMING[wanted] = wanted.size
         elif final:
-            size, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (wanted.size, room))
+            size, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (wanted.size, left))
             raise UserError(
                 f"{wanted.shard.what}: a shard of {size} must be fetched, but {folder} has room for {free} beside "
                 "those in use. Allowed: data.dir on a larger disk, a larger data.cache_gb, or a smaller data.window."
             )
-        return wanted in COMING
+        return wanted in _COMING
