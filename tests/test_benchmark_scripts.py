@@ -28,7 +28,7 @@ TRAINING = ["+aug=imagenette", "aug.size=16", "data=folder", "data.root=DIR", "f
             ["with a mask", "with 5 boxes", "with 14 points", "torchvision v2, mask"],
         ),
         ("check", ["DIR", "--rounds", "1"], ["12 files: the first check takes"]),
-        ("many_images", ["1000"], [" s of CPU time, "]),
+        ("many_images", ["1000"], [" s of CPU, "]),
     ],
 )
 def test_a_script_measures_its_rows(

@@ -23,5 +23,4 @@ with TemporaryDirectory() as folder:
     for work in (examine_files, lambda images, cache: digest_of(Split(images, (0,) * count))):
         began = process_time()
         work(paths, cache=Path(folder, "checked.txt"))
-        took, most = process_time() - began, getrusage(RUSAGE_SELF).ru_maxrss / 1e6
-        sys.stdout.write(f"{took:.1f} s of CPU time, {most:.2f} GB at most\n")
+        sys.stdout.write(f"{process_time() - began:.1f} s of CPU, {getrusage(RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB\n")
