@@ -1,4 +1,4 @@
-"""Have the larger files that images are read from, such as shards that are elsewhere, in time for their batches."""
+"""Fetch the larger files that images are read from, such as shards that are elsewhere, ahead of their batches."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -34,7 +34,7 @@ def uses_of(files: NDArray[np.int32]) -> Uses:
 
 
 class Stream:
-    """Holds the larger files of coming batches open, so that they stay, and begins to fetch those of the next window.
+    """Keeps the larger files of the coming batches open, so that they stay, and fetches those of the next window.
 
     Args:
         images: the images of a split, each with its `file`.

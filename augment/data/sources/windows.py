@@ -102,7 +102,7 @@ _COUNTING = Lock()
 
 @contextmanager
 def _room(wanted: RemoteFile, folder: Path) -> Iterator[None]:
-    """Make room for a file that comes inside; see `_reserve`."""
+    """Reserve room for a file that is fetched inside."""
     close_files()
     waited = 0.0
     while not _reserve(wanted, folder, final=waited > _PATIENCE_S):
@@ -115,7 +115,7 @@ def _room(wanted: RemoteFile, folder: Path) -> Iterator[None]:
 
 
 def _reserve(wanted: RemoteFile, folder: Path, *, final: bool) -> bool:
-    """Remove files that no process has open, the longest unused first; return whether there is room, and count on it.
+    """Reserve room, made by removing files that no process has open, the least recently used first; False: none yet.
 
     Raises:
         UserError: there is none, and it is the final attempt.
