@@ -28,7 +28,7 @@ _FEW = 50
 # not due to the scale.
 _LOWEST = 2.0**-14
 
-_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+_BUFFERS = ("running_mean", "running_var")
 
 
 class ParamScheduler(Callback):
@@ -148,12 +148,10 @@ class FreshStatistics(Callback):
         for name, norm in _norms(learner.model):
             if f"{name}.{_BUFFERS[0]}" not in self._before:
                 continue
-            mean, var, tracked = (self._before[f"{name}.{key}"] for key in _BUFFERS)
-            # Their share in the moving average, by what the norm has seen: skipped batches leave it as it was.
-            usual = 1 - (1 - norm.momentum) ** (norm.num_batches_tracked - tracked).clamp(min=1)
-            factor = (share / usual).clamp(min=1).to(mean.dtype)
-            torch.lerp(mean, norm.running_mean, factor, out=norm.running_mean)
-            torch.lerp(var, norm.running_var, factor, out=norm.running_var).clamp_(min=0)  # may round to below
+            factor = max(1.0, share / (1 - (1 - norm.momentum) ** batches))  # by their share in the moving average
+            for key in _BUFFERS:
+                torch.lerp(self._before[f"{name}.{key}"], now := getattr(norm, key), factor, out=now)
+            norm.running_var.clamp_(min=0)  # it may round to below
         self._before = {}
 
 
