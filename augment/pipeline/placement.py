@@ -57,7 +57,7 @@ def _pixels(files: Sequence[ImageRef]) -> float:
 def _is_here(image: ImageRef) -> bool:
     """Whether an image can be read without fetching a shard."""
     file = getattr(image, "file", None)
-    return file is None or file.stays or file.path.exists()
+    return file is None or file.is_here
 
 
 def _hardware_share(pixels: float, threads: int) -> float:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from augment.data.dataset import ImageError, ImageRef, as_paths, kinds_of
 from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
 from augment.pipeline.failures import UnreadableError
-from augment.pipeline.streaming import Stream, Uses, uses_of
+from augment.pipeline.streaming import Stream
 from augment.support.errors import UserError
 from augment.support.seeds import derive_seed
 
@@ -123,7 +123,8 @@ class ImageFeed:
         finalize(self, _cancel, self._begun)
         # Batches are announced across the end of an epoch.
         self._order_of = lru_cache(2)(partial(_order, reading, shuffle))
-        self._uses_of = lru_cache(2)(partial(_uses, reading, self._order_of))
+        if reading.stream is not None:
+            self._uses_of = lru_cache(2)(partial(reading.stream.uses, self._order_of))
 
     def __call__(self, info: Any) -> tuple[list[NDArray[np.uint8]], NDArray[np.int32]]:
         """Return the images of batch `info.iteration`, see `load`, and their indices, (batch_size, 1)."""
@@ -131,9 +132,8 @@ class ImageFeed:
         if self._reading.announce is not None:
             self._reading.announce(indices)
         if self._reading.stream is not None:
-            passed, batch = divmod(info.iteration, self._batches)
-            start, size = batch * self._reading.batch_size, self._reading.batch_size
-            self._reading.stream.move(self._uses_of, self._reading.epoch + passed, start, start + (_AHEAD + 1) * size)
+            epoch, start = self._position(info.iteration)
+            self._reading.stream.move(self._uses_of, epoch, start, start + (_AHEAD + 1) * self._reading.batch_size)
         if self._expects:
             # Otherwise this thread, which trains, would wait for the disk, image by image.
             for index in self.indices(info.iteration + _AHEAD).tolist():
@@ -143,10 +143,14 @@ class ImageFeed:
 
     def indices(self, iteration: int) -> NDArray[np.int32]:
         """Return the indices of the images in a batch, (batch_size,)."""
+        epoch, start = self._position(iteration)
+        order = self._order_of(epoch)
+        return order[np.minimum(np.arange(start, start + self._reading.batch_size), len(order) - 1)]
+
+    def _position(self, iteration: int) -> tuple[int, int]:
+        """Return the epoch of a batch, and the position of its first image in it."""
         passed, batch = divmod(iteration, self._batches)
-        order = self._order_of(self._reading.epoch + passed)
-        start, size = batch * self._reading.batch_size, self._reading.batch_size
-        return order[np.minimum(np.arange(start, start + size), len(order) - 1)]
+        return self._reading.epoch + passed, batch * self._reading.batch_size
 
     def load(self, index: int) -> NDArray[np.uint8]:
         """Return an image: its bytes, (length,), or, if all are stored decoded, its pixels, (height, width, 3)."""
@@ -202,12 +206,6 @@ def _order(reading: Reading, shuffle: tuple[int | str, ...] | None, epoch: int) 
             windows = random.permutation(stream.numbers.max() + 1) // stream.window
             order = order[np.argsort(windows[stream.numbers[order]], kind="stable")]
     return reading.stood_in[order[reading.shard.part(len(order))]]
-
-
-def _uses(reading: Reading, order_of: Callable[[int], NDArray[np.int32]], epoch: int) -> Uses:
-    """Return which larger files an epoch uses."""
-    assert reading.stream is not None
-    return uses_of(reading.stream.numbers[order_of(epoch)])
 
 
 def _cancel(begun: Mapping[int, Sequence[_Begun]]) -> None:

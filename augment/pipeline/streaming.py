@@ -25,14 +25,6 @@ class Uses(NamedTuple):
     last: NDArray[np.int64]  # and of the last one
 
 
-def uses_of(files: NDArray[np.int32]) -> Uses:
-    """Return what an epoch uses, given the number of the file of each of its images, (N,), in order."""
-    found, first = np.unique(files, return_index=True)
-    last = len(files) - 1 - np.unique(files[::-1], return_index=True)[1]
-    by_use = np.argsort(first)
-    return Uses(found[by_use], first[by_use], last[by_use])
-
-
 class Stream:
     """Keeps the larger files of the coming batches open, so that they stay, and fetches those of the next window.
 
@@ -56,6 +48,14 @@ class Stream:
         for _ in range(0 if self._stay else _FETCHED):
             Thread(target=_open, args=(self._asked, self._stopped), name="shards", daemon=True).start()
         finalize(self, _stop, self._asked, self._stopped)
+
+    def uses(self, order_of: Callable[[int], NDArray[np.int32]], epoch: int) -> Uses:
+        """Return which files an epoch uses, by what returns the indices of its images, (N,), in order."""
+        files = self.numbers[order_of(epoch)]
+        found, first = np.unique(files, return_index=True)
+        last = len(files) - 1 - np.unique(files[::-1], return_index=True)[1]
+        by_use = np.argsort(first)
+        return Uses(found[by_use], first[by_use], last[by_use])
 
     def move(self, uses: Callable[[int], Uses], epoch: int, start: int, stop: int) -> None:
         """Wait for the files of the images at some positions of an epoch, fetch the next ones, and free the others.

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic, thread_time
 from typing import Generic, TypeVar
 
@@ -36,12 +36,13 @@ def prompt_turns() -> Iterator[None]:
 
 @contextmanager
 def in_threads(
-    work: Callable[[T], R], items: Iterable[T], threads: int, ahead: int | None = None
+    work: Callable[[T], R], items: Iterable[T], threads: int, ahead: int | None = None, stopped: Event | None = None
 ) -> Iterator[Iterator[R]]:
     """Call a function for items in threads, in a context whose end waits for the calls that have begun.
 
     Yield what the calls return, in the order of the items; an error is raised in its turn. As many calls as `ahead` are
-    asked for before their results are taken, by default all, which endless items do not allow.
+    asked for before their results are taken, by default all, which endless items do not allow. At the end, also after
+    an error or Ctrl-C, `stopped` is set, which calls may heed.
     """
     pool = ThreadPoolExecutor(threads)
     calls = (pool.submit(work, item) for item in items)
@@ -55,6 +56,8 @@ def in_threads(
     try:
         yield results(deque(islice(calls, ahead)))
     finally:
+        if stopped is not None:
+            stopped.set()
         pool.shutdown(cancel_futures=True)
 
 

@@ -10,8 +10,8 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from glob import glob
@@ -62,6 +62,14 @@ class RecordFile:
             OSError: it cannot be opened.
         """
         return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the file is there, in that state."""
+        with suppress(OSError):
+            self.require_unchanged()
+            return True
+        return False
 
     def require_unchanged(self, descriptor: int | None = None) -> None:
         """Check that the file, open as `descriptor`, has not changed; mapping a truncated file would end the process.
@@ -201,7 +209,9 @@ def load_indexes(
     known = [_read(entry, _stamp(file, companion(file))) for entry, file in zip(cached, files, strict=True)]
     missing = [file for file, index in zip(files, known, strict=True) if index is None]
     quiet = sum(file.size for file in missing) < 2**28  # which takes no more than a second
-    with progress_bar(quiet=quiet) as progress, _opened_ahead(missing, ahead) as opened:
+    stopped = Event()
+    opening = in_threads(lambda file: Opened(file, stopped), missing, 4, ahead, stopped)
+    with progress_bar(quiet=quiet) as progress, opening as opened:
         every = progress.track(zip(named, files, cached, known, strict=True), len(files), description="Indexing files")
         for name, file, entry, index in every:
             if is_new := index is None:
@@ -213,17 +223,6 @@ def load_indexes(
                 del held
                 _write(entry, _stamp(file, companion(file)), index)
             yield file, index, is_new
-
-
-@contextmanager
-def _opened_ahead(files: Iterable[RecordFile], ahead: int) -> Iterator[Iterator[Opened]]:
-    """Yield open files, of which some are opened ahead, four at once."""
-    stopped = Event()
-    with in_threads(lambda file: Opened(file, stopped), files, 4, ahead) as opened:
-        try:
-            yield opened
-        finally:  # after an error or Ctrl-C, the other threads soon end
-            stopped.set()
 
 
 def build(file: RecordFile, read: Reader) -> Index:

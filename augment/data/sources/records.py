@@ -79,7 +79,7 @@ class Records(CheckedSource, LabeledSource):
             for number, (file, index, is_new) in enumerate(indexes, 1):
                 images += self._images(file, index)
                 labels += index.labels.lists()
-                if is_new and isinstance(file, RemoteFile):  # it may be gone when all are checked
+                if is_new and not file.stays:  # it may be gone when all are checked
                     unseen += images[-len(index.names) :]
                 if unseen and (number % ahead == 0 or number == len(files)):
                     examine_files(unseen, cache=verdicts_of(self), quiet=True)
@@ -224,7 +224,7 @@ class Parquet(Records):
         return _spans(unpacked, index, label=file.path.name)
 
     def _names(self, file: RecordFile) -> tuple[str, ...] | None:
-        opened = Opened(file)
-        names = None if self.targets else class_names(file.path, self.label)
-        del opened
-        return names
+        if self.targets:
+            return None
+        _held = Opened(file)  # one that is elsewhere is here as long as it is open
+        return class_names(file.path, self.label)

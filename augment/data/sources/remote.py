@@ -15,7 +15,7 @@ from threading import Event
 from time import sleep, time_ns
 from typing import Any
 
-from augment.data.formats.records import MATCHES, expand_braces
+from augment.data.formats.records import MATCHES, RecordFile, expand_braces
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line, missing_package, suggest
@@ -65,8 +65,7 @@ class Shard:
     @property
     def is_here(self) -> bool:
         """Whether the file is there, complete and of this version."""
-        at = self.file
-        return at.exists() and (at.stat().st_size, at.stat().st_mtime_ns) == (self.size, self.time_ns)
+        return RecordFile(self.file, self.size, self.time_ns).is_here
 
 
 def is_url(pattern: str) -> bool:
@@ -158,29 +157,25 @@ def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> Non
 
         def fetch(shard: Shard) -> None:
             def show(value: int) -> None:
+                if stopped.is_set():
+                    raise UserError("stopped")
                 got[shard.file] = value
                 progress.update(task, completed=sum(list(got.values())))
 
-            get_shard(shard, stopped, show)
+            get_shard(shard, show)
 
-        with in_threads(fetch, missing, _TOGETHER) as fetched:
-            try:
-                list(fetched)
-            finally:  # after an error or Ctrl-C, the other threads soon end
-                stopped.set()
+        with in_threads(fetch, missing, _TOGETHER, stopped=stopped) as fetched:
+            list(fetched)
 
 
-def get_shard(shard: Shard, stopped: Event, show: Callable[[int], None]) -> None:
-    """Fetch a shard into its file, until an event stops that; `show` is told how many bytes came."""
+def get_shard(shard: Shard, show: Callable[[int], None] | None = None) -> None:
+    """Fetch a shard into its file; `show` is told how many bytes came, and may stop it by an error."""
     from fsspec import Callback
 
-    def report(size: int | None, value: int) -> None:
-        if stopped.is_set():
-            raise UserError("stopped")
-        show(value)
+    hooks = {"": lambda _, value: show(value)} if show else {}
 
     def get() -> None:
-        shard.store.get_file(shard.url, str(part), callback=Callback(hooks={"": report}))
+        shard.store.get_file(shard.url, str(part), callback=Callback(hooks=hooks))
         if _shard(shard.store, shard.what, shard.url, shard.store.info(shard.url), shard.file.parent.parent) != shard:
             raise UserError(f"{shard.what}: {shard.url} changed while it was fetched. Allowed: run it again.")
         if (size := part.stat().st_size) != shard.size:

@@ -5,11 +5,11 @@ To make room, those are removed that no process has open: whoever opens one hold
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 from time import sleep, time_ns
 from typing import ClassVar
 
@@ -50,19 +50,15 @@ class RemoteFile(RecordFile):
 
     def _fetch(self, stopped: Event) -> None:
         folder = self.path.parent.parent
-        if not self._is_here:
+        if not self.is_here:
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / f".{self.path.parent.name}{self.path.suffix}.lock"):
-                if not self._is_here:
-                    with _room(self, folder):
+                if not self.is_here:
+                    _reserve(self, folder)
+                    try:
                         self._bring(stopped)
-
-    @property
-    def _is_here(self) -> bool:
-        with suppress(FileNotFoundError):
-            stat = self.path.stat()
-            return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
-        return False
+                    finally:
+                        _COMING.remove(self)
 
     def _bring(self, stopped: Event) -> None:
         fetch(self.shard, stopped)
@@ -76,7 +72,7 @@ class UnpackedFile(RemoteFile):
     unpack: Callable[[RecordFile], object] = field(compare=False)
 
     def _fetch(self, stopped: Event) -> None:
-        if not self._is_here:
+        if not self.is_here:
             held = Opened(self.source, stopped)
             super()._fetch(stopped)
             del held
@@ -95,49 +91,40 @@ def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> 
     return {shard.url: RemoteFile(shard.file, shard.size, shard.time_ns, shard, most_gb) for shard in shards}
 
 
-# The files that this process is fetching, and their sizes.
-_COMING: dict[RemoteFile, int] = {}
-_COUNTING = Lock()
+_COMING: set[RemoteFile] = set()  # what this process is fetching
 
 
-@contextmanager
-def _room(wanted: RemoteFile, folder: Path) -> Iterator[None]:
-    """Reserve room for a file that is fetched inside."""
-    close_files()
-    waited = 0.0
-    while not _reserve(wanted, folder, final=waited > _PATIENCE_S):
-        sleep(0.05)
-        waited = 0 if _COMING else waited + 0.05
-    try:
-        yield
-    finally:
-        del _COMING[wanted]
-
-
-def _reserve(wanted: RemoteFile, folder: Path, *, final: bool) -> bool:
-    """Reserve room, made by removing files that no process has open, the least recently used first; False: none yet.
+def _reserve(wanted: RemoteFile, folder: Path) -> None:
+    """Wait for room for a file, which it then takes as one of those that come.
 
     Raises:
-        UserError: there is none, and it is the final attempt.
+        UserError: there is none, and nothing comes to this process that may be removed later.
     """
-
-    def room() -> int:
-        coming = sum(size for file, size in list(_COMING.items()) if file.path.is_relative_to(folder.parent))
-        return space_of(folder, wanted.most_gb, coming=coming)[1]
-
-    with _COUNTING, locked(folder / ".lock"):
-        for file in sorted(folder.glob("*/[!.]*"), key=lambda file: file.stat().st_atime_ns):
-            if room() >= wanted.size:
-                break
-            with suppress(OSError), file.open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                file.unlink()
-        if (left := room()) >= wanted.size:
-            _COMING[wanted] = wanted.size
-        elif final:
-            size, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (wanted.size, left))
+    close_files()
+    waited = 0.0
+    while (room := _make_room(wanted, folder)) < wanted.size:
+        if waited > _PATIENCE_S:
+            size, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (wanted.size, room))
             raise UserError(
                 f"{wanted.shard.what}: a shard of {size} must be fetched, but {folder} has room for {free} beside "
                 "those in use. Allowed: data.dir on a larger disk, a larger data.cache_gb, or a smaller data.window."
             )
-        return wanted in _COMING
+        sleep(0.05)
+        waited = 0 if _COMING else waited + 0.05
+
+
+def _make_room(wanted: RemoteFile, folder: Path) -> int:
+    """Return how many bytes there is room for, after removing files that no process has open, the oldest use first."""
+    with locked(folder / ".lock"):
+        coming = sum(file.size for file in list(_COMING) if file.path.is_relative_to(folder.parent))
+        room = space_of(folder, wanted.most_gb, coming=coming)[1]
+        for file in sorted(folder.glob("*/[!.]*"), key=lambda file: file.stat().st_atime_ns):
+            if room >= wanted.size:
+                break
+            with suppress(OSError), file.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.unlink()
+                room += os.fstat(stream.fileno()).st_size
+        if room >= wanted.size:
+            _COMING.add(wanted)
+        return room

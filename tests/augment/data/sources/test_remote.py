@@ -53,7 +53,7 @@ def server(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server
     monkeypatch.setattr(remote, "_WAITS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(remote, "_MARGIN", 0)
     monkeypatch.setattr(windows, "_PATIENCE_S", 0.5)
-    monkeypatch.setattr(windows, "fetch", lambda shard, stopped: remote.get_shard(shard, stopped, lambda _: None))
+    monkeypatch.setattr(windows, "fetch", lambda shard, stopped: remote.get_shard(shard))
     state = Server(own_folder / "there")
     state.folder.mkdir()
     LOADED.clear()
@@ -314,10 +314,10 @@ def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatc
 
 
 AHEAD = """import pathlib, sys, types; from augment.data.sources.windows import list_files
-from augment.pipeline.streaming import Stream, uses_of
+from augment.pipeline.streaming import Stream
 files = list_files("data.train", sys.argv[1], pathlib.Path("outputs/data/window"), None).values()
 stream = Stream([types.SimpleNamespace(file=file) for file in files], 2)
-stream.move(lambda epoch: uses_of(stream.numbers), 0, 0, 1)"""
+stream.move(lambda epoch: stream.uses(range, len(files)), 0, 0, 1)"""
 
 
 def test_a_program_ends_while_shards_come(server: Server, samples: list[Sample]) -> None:
