@@ -54,7 +54,8 @@ def _precision(matrices: Tensor) -> torch.dtype:
 class Muon(Optimizer):
     """Orthogonalized momentum for the matrices of hidden layers, and AdamW for everything else.
 
-    Parameter groups whose key `orthogonal` is false are for AdamW: stem, head, biases and norms. A weight of more than
+    Parameter groups whose key `orthogonal` is false are for AdamW: stem, head, biases and norms. The weight decay is a
+    key of groups, too, by default 0, and decoupled: a step removes the share lr * weight_decay. A weight of more than
     two dimensions is a matrix (first, product of the others). Steps can be captured as a CUDA graph: `lr` may be a
     tensor on the device, and no value is read by the host. Parameters without a gradient stay unchanged.
 
@@ -62,7 +63,6 @@ class Muon(Optimizer):
         params: parameters or groups of them.
         lr: length of a step along orthogonal directions, times sqrt(max(1, rows / columns)).
         momentum: momentum of the gradients' running sum; for AdamW, beta1.
-        weight_decay: decoupled: a step removes the share lr * weight_decay.
         nesterov: use Nesterov momentum.
         beta2: beta2 of AdamW.
         eps: epsilon of AdamW.
@@ -77,7 +77,6 @@ class Muon(Optimizer):
         params: Iterable[Any],
         lr: float | Tensor = 0.02,
         momentum: float = 0.95,
-        weight_decay: float = 0.0,
         *,
         nesterov: bool = True,
         beta2: float = 0.999,
@@ -88,7 +87,7 @@ class Muon(Optimizer):
         defaults = {
             "lr": lr,
             "momentum": momentum,
-            "weight_decay": weight_decay,
+            "weight_decay": 0.0,
             "nesterov": nesterov,
             "beta2": beta2,
             "eps": eps,

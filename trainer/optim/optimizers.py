@@ -162,7 +162,7 @@ def _checked(given: Mapping[str, Any], takes: Mapping[str, Parameter]) -> dict[s
         if parameter.kind is not Parameter.VAR_KEYWORD and name not in (*elsewhere, *IMPLEMENTATION, "params")
     ]
     for name in given:
-        if name in takes and name in elsewhere:
+        if name in elsewhere and name in (*takes, "weight_decay"):
             raise UserError(f"fit.optimizer_options.{name}: has a key of its own. Allowed: fit.{elsewhere[name]}.")
         if name not in allowed:
             raise UserError(f"fit.optimizer_options.{name}: unknown key.{suggest(name, allowed)}")

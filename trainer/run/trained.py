@@ -53,6 +53,7 @@ class Trained:
     classes: tuple[str, ...]  # names of the model's outputs
     network: nn.Module
     task: Task[Any]
+    run: Path  # its folder
 
     def run_over(self, split: Split, *callbacks: Callback, description: str) -> None:
         """Make one pass over images, as validation does: with its plan, precision and test-time augmentation."""
@@ -112,4 +113,4 @@ def load_trained(
         if name := differing(best.model, network):
             raise UserError(f"{run / BEST}: not the weights of the configured model ({name}).")
     network.load_state_dict(best.model)
-    return Trained(config, best.classes, network, task)
+    return Trained(config, best.classes, network, task, run)

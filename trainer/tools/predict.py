@@ -62,14 +62,11 @@ class Prediction:
 
 
 def predict(
-    run: Path,
+    trained: Trained,
     files: Sequence[Path],
     *,
     top: int | None = None,
     threshold: float | None = None,
-    tta: str | None = None,
-    overrides: Sequence[str] = (),
-    trust: bool = False,
     out: Path | None = None,
     overlay: bool = False,
     explain: Path | None = None,
@@ -77,13 +74,10 @@ def predict(
     """Predict with the best model of a run; images are prepared exactly as in validation.
 
     Args:
-        run: folder of the run.
+        trained: the model.
         files: images, and folders that are searched for images at any depth.
         top: number of classes or labels to name for each image; None: 3 classes, or the labels above the threshold.
         threshold: probability from which a label is predicted; None: 0.5.
-        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`; None: that of the run.
-        overrides: `key=value` that replace values of the run's configuration.
-        trust: whether the folder of the run may name code to import, see `augment.cli.trust`.
         out: where masks are written, see `trainer.run.masks`; None: RUN/masks.
         overlay: whether to write images with their masks drawn on them, too.
         explain: where to write images with what the model looks at drawn on them; None: nowhere.
@@ -92,10 +86,9 @@ def predict(
         A prediction for each image in the order of `files`, those of a folder sorted by path.
 
     Raises:
-        UserError: no run, no checkpoint, no such file, a folder without images, or no image that can be used.
+        UserError: no such file, a folder without images, or no image that can be used.
     """
-    trained, images = load_trained(run, overrides, tta=tta, trust=trust, data=False), list_images(files)
-    task = trained.task
+    task, images = trained.task, list_images(files)
     for flag, given, fits, allowed in (
         ("--threshold", threshold is not None, task.threshold is not None, "labels or boxes"),
         ("--top", top is not None, task.ranked, "classes, labels, masks or boxes"),
@@ -106,7 +99,7 @@ def predict(
             raise UserError(f"{flag}: this model predicts {task.kind.units}. Allowed: with models of {allowed}.")
     if explain is not None and not find_spec("captum"):
         raise missing_package("--explain", "captum", "explain")
-    masks = mask_files(images, files, out or run / "masks") if isinstance(task, Segment) else None
+    masks = mask_files(images, files, out or trained.run / "masks") if isinstance(task, Segment) else None
     maps = {} if explain is None else mask_files(images, files, explain, "--explain")
     problems = check_files(images)
     good = tuple(image for image in images if image not in problems)
@@ -278,9 +271,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_trust_flag()
     with readable_errors():
         options, paths, overrides = parser.split_paths(arguments)
-        names = ("top", "threshold", "tta", "trust", "out", "overlay", "explain")
-        given = {name: getattr(options, name) for name in names}
-        predictions = predict(paths[0], paths[1:], overrides=[token.lstrip("+") for token in overrides], **given)
+        replaced = [token.lstrip("+") for token in overrides]
+        trained = load_trained(paths[0], replaced, tta=options.tta, trust=options.trust, data=False)
+        given = {name: getattr(options, name) for name in ("top", "threshold", "out", "overlay", "explain")}
+        predictions = predict(trained, paths[1:], **given)
         bad = [prediction for prediction in predictions if prediction.error]
         for flag, file, text in (("--csv", options.csv, as_csv), ("--json", options.json, as_json)):
             if file == STDOUT:

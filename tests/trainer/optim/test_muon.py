@@ -72,7 +72,8 @@ def test_matrices_of_several_shapes_do_not_disturb_each_other(layout: torch.memo
 
 def test_everything_else_is_adamw() -> None:
     ours, theirs = (nn.Parameter(normal(6)) for _ in range(2))
-    one = Muon([{"params": [ours], "orthogonal": False}], lr=0.2, momentum=0.8, weight_decay=0.1, beta2=0.9, aux_lr=0.5)
+    given = {"params": [ours], "orthogonal": False, "weight_decay": 0.1}
+    one = Muon([given], lr=0.2, momentum=0.8, beta2=0.9, aux_lr=0.5)
     other = torch.optim.AdamW([theirs], lr=0.1, betas=(0.8, 0.9), weight_decay=0.1)
     (group,) = one.param_groups
     assert (group["lr"], group["lr_scale"]) == (0.1, 0.5)

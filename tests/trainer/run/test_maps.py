@@ -14,6 +14,7 @@ from runs import small_config
 from augment.support.errors import UserError
 from trainer.report.record import MISTAKES_FILE, REPORT_FILE
 from trainer.run.train import train
+from trainer.run.trained import load_trained
 from trainer.tools.predict import main, predict
 
 pytestmark = pytest.mark.slow
@@ -72,7 +73,7 @@ def test_predict_explains(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_predict_needs_captum(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "captum", None)
     with pytest.raises(UserError, match=r"^--explain: needs the package captum\. Allowed: pip install .*\[explain\]"):
-        predict(run, [run.parent / "val"], explain=tmp_path / "maps")
+        predict(load_trained(run), [run.parent / "val"], explain=tmp_path / "maps")
     assert not (tmp_path / "maps").exists()
 
 

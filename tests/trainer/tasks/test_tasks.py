@@ -22,6 +22,7 @@ from trainer.report.record import read_record
 from trainer.run.check import check_config
 from trainer.run.config import parse_config
 from trainer.run.train import train
+from trainer.run.trained import load_trained
 from trainer.tasks.metric import PACE, columns_of
 from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better, task_named, task_of
 from trainer.tools import evaluate, predict
@@ -188,16 +189,17 @@ def test_the_evaluation_and_the_report(
 
 def test_predicted_labels(labels: Path, lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [lists / "3.png", lists / "0.png"]
-    every = predict.predict(labels, files, threshold=0.0)
+    trained = load_trained(labels)
+    every = predict.predict(trained, files, threshold=0.0)
     samples = load(labels / BEST, BestModel).samples
     shares = dict(zip(samples["index"].tolist(), samples["output"].sigmoid().tolist(), strict=True))
     for found, place in zip(every, (3, 0), strict=True):
         assert dict(found.classes) == pytest.approx(dict(zip(("green", "red"), shares[place], strict=True)), abs=1e-4)
         assert found.unit == "label"
     middle = sum(share for _, share in every[0].classes) / 2
-    assert predict.predict(labels, files[:1], threshold=middle)[0].classes == every[0].classes[:1]
-    assert [len(found.classes) for found in predict.predict(labels, files, top=1)] == [1, 1]
-    assert all(s >= 0.5 for found in predict.predict(labels, files) for _, s in found.classes)
+    assert predict.predict(trained, files[:1], threshold=middle)[0].classes == every[0].classes[:1]
+    assert [len(found.classes) for found in predict.predict(trained, files, top=1)] == [1, 1]
+    assert all(s >= 0.5 for found in predict.predict(trained, files) for _, s in found.classes)
     assert predict.main([str(labels), *map(str, files), "--threshold", "1e-6"]) == 0
     assert "red" in capsys.readouterr().out
 
@@ -208,10 +210,11 @@ def test_predicted_numbers(numbers: Path, lists: Path, capsys: pytest.CaptureFix
     samples = load(numbers / BEST, BestModel).samples
     expected = samples["output"][samples["index"].tolist().index(5)].tolist()
     assert [float(row["red"]), float(row["green"])] == pytest.approx(expected, abs=1e-3)
-    (found,) = json.loads(predict.as_json(predict.predict(numbers, [lists / "5.png"])))
+    trained = load_trained(numbers)
+    (found,) = json.loads(predict.as_json(predict.predict(trained, [lists / "5.png"])))
     assert list(found["numbers"]) == ["red", "green"]
     assert predict.main([str(numbers), str(lists / "5.png")]) == 0
     with pytest.raises(UserError, match="--threshold: this model predicts numbers"):
-        predict.predict(numbers, [lists / "5.png"], threshold=0.5)
+        predict.predict(trained, [lists / "5.png"], threshold=0.5)
     with pytest.raises(UserError, match="--top: this model predicts numbers"):
-        predict.predict(numbers, [lists / "5.png"], top=1)
+        predict.predict(trained, [lists / "5.png"], top=1)

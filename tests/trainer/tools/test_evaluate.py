@@ -78,7 +78,7 @@ def test_a_folder_is_scored_without_the_data_of_the_run(finished_run, images_by_
     assert "per_class" not in earlier[0]
 
     files = sorted(images_by_class.rglob("*.png"))
-    shares = [dict(found.classes) for found in predict(finished_run, files, tta="flip")]
+    shares = [dict(found.classes) for found in predict(load_trained(finished_run, tta="flip"), files)]
     right = [share[file.parent.name] for file, share in zip(files, shares, strict=True)]
     assert written["val_loss"] == pytest.approx(-sum(map(math.log, right)) / 6, rel=1e-4)
     plain = evaluate(finished_run, images_by_class)

@@ -91,7 +91,7 @@ def test_an_export_scores_what_evaluate_scores(
     sys.modules.pop("transform", None)
     files = sorted(images.glob("*/*.jpg"))
     right = 0
-    for file, expected in zip(files, predict(finished_run, files, top=3, tta="flip"), strict=True):
+    for file, expected in zip(files, predict(load_trained(finished_run, tta="flip"), files, top=3), strict=True):
         with Image.open(file) as image:
             found = script["predict"](image)["probabilities"]
         by_name = dict(zip(script["CLASSES"], found.tolist(), strict=True))
@@ -136,7 +136,7 @@ def test_a_graph_computes_what_the_run_does(
     aug = parse_aug({"size": 32, "val": {"letterbox": None}})
     config = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
     plan = build_plan(aug, "val")
-    served = Served(Trained(cast(Any, config), names, network, task), plan)
+    served = Served(Trained(cast(Any, config), names, network, task, Path()), plan)
     program = served.export()
     graph = program.module()
     for shape in ((1, 50, 20, 3), (3, 21, 90, 3)):
@@ -166,7 +166,7 @@ def test_a_model_that_cannot_be_exported_gives_one_sentence() -> None:
     aug = parse_aug({"size": 32})
     config = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=aug)
     with pytest.raises(UserError, match=r"^the model cannot be exported: .") as caught:
-        Served(Trained(cast(Any, config), COLORS, Odd(), task_named("classify"))).export()
+        Served(Trained(cast(Any, config), COLORS, Odd(), task_named("classify"), Path())).export()
     assert "\n" not in str(caught.value)
 
 

@@ -23,6 +23,7 @@ from trainer.loop.learner import Learner
 from trainer.run.config import parse_config
 from trainer.run.masks import mask_files, palette, whole_mask
 from trainer.run.train import train
+from trainer.run.trained import load_trained
 from trainer.tools import evaluate, predict
 from trainer.tools.export.command import main as export
 
@@ -65,7 +66,7 @@ def test_a_run_of_masks_is_scored_and_reported(run: Path) -> None:
 
 def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path) -> None:
     images = run.parent / "val"
-    found = predict.predict(run, [images / "images"], out=tmp_path, overlay=True)
+    found = predict.predict(load_trained(run), [images / "images"], out=tmp_path, overlay=True)
     for prediction in found:
         assert prediction.mask is not None
         with Image.open(prediction.file) as image, Image.open(prediction.mask) as written:
@@ -79,7 +80,8 @@ def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path
     assert json.loads(predict.as_json(found))[0]["mask"] == str(tmp_path / "0.png")
     with Image.open(tmp_path / "1_overlay.jpg") as drawn:
         assert drawn.size == (37, 48)
-    cropped = predict.predict(run, [images / "images" / "0.jpg"], out=tmp_path, overrides=["aug.val.center_crop={}"])
+    trained = load_trained(run, ["aug.val.center_crop={}"])
+    cropped = predict.predict(trained, [images / "images" / "0.jpg"], out=tmp_path)
     assert cropped[0].mask is not None
     with Image.open(cropped[0].mask) as written:
         assert (np.asarray(written) == IGNORE).mean() == pytest.approx(0.25)  # 36 of 48 columns are seen
@@ -87,7 +89,7 @@ def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path
 
 def test_masks_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:
     files = turned(tmp_path)
-    predict.predict(run, files, out=tmp_path / "masks")
+    predict.predict(load_trained(run), files, out=tmp_path / "masks")
     found = [np.asarray(Image.open(tmp_path / "masks" / file.name)) for file in files]
     assert len(np.unique(found[0])) > 1
     for other in found:
@@ -135,7 +137,7 @@ def test_an_export_scores_what_evaluate_scores(run: Path, tmp_path: Path) -> Non
     image = run.parent / "val" / "images" / "0.jpg"
     command = [sys.executable, str(tmp_path / "predict.py"), str(image)]
     python = subprocess.run(command, capture_output=True, text=True, check=True)
-    shares = dict(predict.predict(run, [image], out=tmp_path)[0].classes)
+    shares = dict(predict.predict(load_trained(run), [image], out=tmp_path)[0].classes)
     best = max(shares, key=lambda name: shares[name])
     assert python.stdout.split()[1] == best
 

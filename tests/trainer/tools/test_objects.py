@@ -16,6 +16,7 @@ from augment.support.errors import UserError
 from trainer.run.check import check_config
 from trainer.run.config import Config, parse_config
 from trainer.run.train import train
+from trainer.run.trained import load_trained
 from trainer.tools import evaluate, predict
 from trainer.tools.export.write import export_run
 
@@ -65,7 +66,7 @@ def test_a_run_of_boxes_is_scored_and_reported(run: Path) -> None:
 
 
 def test_objects_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:
-    written = json.loads(predict.as_json(predict.predict(run, turned(tmp_path), threshold=0.01)))
+    written = json.loads(predict.as_json(predict.predict(load_trained(run), turned(tmp_path), threshold=0.01)))
     assert {(image["width"], image["height"]) for image in written["images"]} == {(48, 36)}
     boxes: dict[int, list[list[float]]] = {}
     for annotation in written["annotations"]:
@@ -77,7 +78,7 @@ def test_objects_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> N
 
 def test_objects_are_predicted_in_pixels_of_their_images(run: Path) -> None:
     images = sorted((run.parent / "val").glob("*.jpg"))
-    found = predict.predict(run, images, threshold=0.01)
+    found = predict.predict(trained := load_trained(run), images, threshold=0.01)
     assert any(prediction.classes for prediction in found)
     written = json.loads(predict.as_json(found))
     assert written["categories"] == [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
@@ -91,7 +92,7 @@ def test_objects_are_predicted_in_pixels_of_their_images(run: Path) -> None:
         assert left + width <= sizes[annotation["image_id"]][0] + 1e-3
         assert top + height <= sizes[annotation["image_id"]][1] + 1e-3
     assert max(left + width for left, _, width, _ in (a["bbox"] for a in written["annotations"])) > 56
-    every, best = (predict.predict(run, images[:1], threshold=0.0, top=top)[0].classes for top in (None, 1))
+    every, best = (predict.predict(trained, images[:1], threshold=0.0, top=top)[0].classes for top in (None, 1))
     assert len(every) > 1
     assert best == every[:1]
     lines = predict.as_csv(found).splitlines()
@@ -131,9 +132,9 @@ def test_points_are_trained_and_predicted(tmp_path: Path) -> None:
     given = [f"data.{split}={tmp_path / split / 'all.csv'}" for split in ("train", "val")]
     config = parse_config(compose(["data=points", *given, *QUICK, "fit.tta=flip"]))
     train(config, tmp_path / "run", console=QUIET)
-    (found, *_) = predict.predict(tmp_path / "run", [tmp_path / "val" / "0.jpg"])
+    (found, *_) = predict.predict(load_trained(tmp_path / "run"), [tmp_path / "val" / "0.jpg"])
     assert [name for name, _ in found.numbers] == ["left_eye_x", "left_eye_y", "right_eye_x", "right_eye_y"]
-    points = [dict(of.numbers) for of in predict.predict(tmp_path / "run", turned(tmp_path))]
+    points = [dict(of.numbers) for of in predict.predict(load_trained(tmp_path / "run"), turned(tmp_path))]
     assert points == [pytest.approx(points[0], abs=1e-3)] * 8
     assert evaluate.evaluate(tmp_path / "run").tta == "flip"
     assert "Correct points in the best epoch" in (tmp_path / "run" / "report.html").read_text()

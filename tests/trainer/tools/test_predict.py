@@ -40,7 +40,7 @@ def by_hand(run, files, *views):
 def test_probabilities_are_those_of_validation_in_the_order_of_the_files(finished_run, photos, tta, views):
     files = (*photos[3:], *photos[:3], photos[4])
     # More batches than one, the last one smaller.
-    predictions = predict(finished_run, files, top=2, tta=tta, overrides=["fit.batch_size=3"])
+    predictions = predict(load_trained(finished_run, ["fit.batch_size=3"], tta=tta), files, top=2)
     shares = by_hand(finished_run, files, *views)
     assert [prediction.file for prediction in predictions] == list(files)
     for prediction, row in zip(predictions, shares, strict=True):
@@ -48,7 +48,9 @@ def test_probabilities_are_those_of_validation_in_the_order_of_the_files(finishe
         assert [name for name, _ in prediction.classes] == [("blue", "green", "red")[i] for i in places]
         assert [share for _, share in prediction.classes] == pytest.approx(values.tolist(), abs=1e-5)
     assert len({share for prediction in predictions for _, share in prediction.classes}) > 6
-    assert {len(prediction.classes) for prediction in predict(finished_run, photos[:1], top=99)} == {3}  # all there are
+    assert {len(prediction.classes) for prediction in predict(load_trained(finished_run), photos[:1], top=99)} == {
+        3
+    }  # all there are
 
 
 def test_folders_are_searched_and_the_order_kept(photos, tmp_path):
@@ -63,8 +65,8 @@ def test_folders_are_searched_and_the_order_kept(photos, tmp_path):
 @needs_gpu
 def test_the_gpu_predicts_the_same(finished_run, photos):
     options = ["fit.device=cuda", "fit.precision=bf16", "fit.batch_size=4"]
-    on_gpu = predict(finished_run, photos, tta="flip", overrides=options)
-    for ours, theirs in zip(on_gpu, predict(finished_run, photos, tta="flip"), strict=True):
+    on_gpu = predict(load_trained(finished_run, options, tta="flip"), photos)
+    for ours, theirs in zip(on_gpu, predict(load_trained(finished_run, tta="flip"), photos), strict=True):
         assert ours.file == theirs.file
         assert dict(ours.classes) == pytest.approx(dict(theirs.classes), abs=0.05)
 
@@ -79,7 +81,7 @@ def test_the_table_shows_file_names_literally(finished_run, photos, tmp_path, ca
     output = capsys.readouterr().out
     assert "[red] a=b.png" in output
     assert output.splitlines()[1].replace("┃", " ").split() == ["image", "class"]
-    ((name, share),) = predict(finished_run, photos[:1], top=1)[0].classes
+    ((name, share),) = predict(load_trained(finished_run), photos[:1], top=1)[0].classes
     assert f"{name} {share:.1%}" in output
 
 
