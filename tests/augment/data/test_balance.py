@@ -79,14 +79,6 @@ def test_each_sample_once_an_epoch_over_all_ranks(world_size: int, repeated: Spl
         assert not any(torch.equal(a, b) for n, a in enumerate(times) for b in times[:n])
 
 
-def test_another_balance_is_another_identity(repeated: Split) -> None:
-    plan = build_plan(parse_aug({"size": 16}), "train")
-    whole = Split(repeated.files[: repeated.images], repeated.targets[: repeated.images])
-    loaders = [build_loader(plan, split, batch_size=2, seed=3) for split in (repeated, whole)]
-    with pytest.raises(UserError, match=r"^data: not that of the saved run"):
-        loaders[1].load_state_dict(loaders[0].state_dict())
-
-
 # --- weights ---
 
 

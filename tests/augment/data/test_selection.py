@@ -137,20 +137,6 @@ class Drawn(Source):
         return of_classes(0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainOnly(Source):
-    """A source without validation images."""
-
-    def load(self) -> Dataset:
-        data = of_classes(0)
-        return Dataset(data.classes, data.train)
-
-
-def test_val_is_cut_from_a_source_without_it() -> None:
-    data = load_dataset(TrainOnly(val_fraction=0.5))
-    assert 0 < len(data.val) == len(of_classes(0).train) - len(data.train)
-
-
 def test_the_fold_comes_first_and_then_the_fraction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Drawn, "asked", [])
     whole = load_dataset(Drawn(name="a"))

@@ -57,15 +57,6 @@ def test_a_share_of_each_class_is_validated_on_and_copies_are_on_one_side(
     assert sorted(pairs) == [[False, False], [True, True]]
 
 
-def test_the_cut_is_drawn_by_split_seed(samples: list[Sample]) -> None:
-    put("folder", "train", samples)
-    one, again, other = (
-        load_dataset(parse_data({"source": "folder", "root": "set", "val_fraction": share, "split_seed": seed}))
-        for share, seed in ((0.2, 0), (0.2, 0), (0.2, 1))
-    )
-    assert one.val == again.val != other.val
-
-
 def test_a_val_is_missed_before_anything_is_read(samples: list[Sample]) -> None:
     with pytest.raises(UserError, match=r"^data.val: missing. Allowed: .*data.val_fraction=0.2, which .*data.folds=5"):
         cut("numpy", samples)

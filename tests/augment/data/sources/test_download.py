@@ -45,13 +45,6 @@ def test_an_archive_of_another_md5_is_refused(server: Server, tmp_path: Path) ->
     assert names_in(tmp_path) == []
 
 
-def test_an_archive_without_md5_is_used_with_a_warning(
-    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert prepare_archive(Archive(server.url("mine.tar.gz?x=1")), tmp_path) == tmp_path / "mine"
-    assert "was not checked" in caplog.text
-
-
 def test_a_manually_downloaded_archive_needs_no_network(server: Server, tmp_path: Path) -> None:
     (tmp_path / "mine.tgz").write_bytes(server.content)
     assert prepare_archive(Archive(server.url("mine.tgz"), server.md5.upper()), tmp_path) == tmp_path / "mine"
