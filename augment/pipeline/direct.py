@@ -24,8 +24,6 @@ from augment.recipe.plan import Plan
 from augment.recipe.sampler import CALL, Sampler, Where
 from augment.support.device import to_device
 
-_Drawn = tuple[list[NDArray[np.float32]], dict[str, NDArray[np.float32]]]
-
 
 class Direct:
     """What `Transform` does with each view of a batch, in place of a graph of DALI's."""
@@ -49,7 +47,7 @@ class Direct:
 
         count, sides, views, windows = len(images), tuple(images.data.shape[1:3]), [], []
         if sides not in self._drawn:
-            self._drawn = {sides: AheadOfCalls(partial(self._draw, sides), self._send)}
+            self._drawn = {sides: AheadOfCalls(partial(self._draw, sides))}
         (drawn, there), rows = self._drawn[sides].take(0, call * CALL, count)
         for view, sampler in enumerate(self._samplers):
             cropped = resize_windows(images.data, there[f"{view} windows"][rows], sampler.plan.size)
@@ -59,16 +57,15 @@ class Direct:
                 windows.append(torch.from_numpy(np.insert(drawn[view][rows], [0, 0], sides, axis=1)))
         return views, windows
 
-    def _draw(self, sides: Sequence[int], where: Where) -> _Drawn:
-        """Return what is drawn for images of these sides: of each view the windows, and by name all it takes."""
+    def _draw(self, sides: Sequence[int], where: Where) -> tuple[list[NDArray[np.float32]], dict[str, Tensor]]:
+        """Return what is drawn for images of these sides: of each view the windows, and on the device all it takes."""
         sizes = np.tile(np.array(sides), (math.prod(where[2:]), 1))
-        windows = [_windows(sampler, where, sizes).astype(np.float32) for sampler in self._samplers]
-        taken = {f"{view} windows": values for view, values in enumerate(windows)}
-        programs = {f"{n} programs": self._program.values(sampler, where) for n, sampler in enumerate(self._samplers)}
-        return windows, taken | programs
-
-    def _send(self, drawn: _Drawn) -> tuple[list[NDArray[np.float32]], dict[str, Tensor]]:
-        return drawn[0], to_device(drawn[1], self._device)
+        windows, there = [], {}
+        for view, sampler in enumerate(self._samplers):
+            windows.append(_windows(sampler, where, sizes).astype(np.float32))
+            there[f"{view} windows"] = windows[-1]
+            there[f"{view} programs"] = self._program.values(sampler, where)
+        return windows, to_device(there, self._device)
 
 
 def _has_window(plan: Plan) -> bool:

@@ -79,14 +79,11 @@ class Ahead(Generic[T]):
 
     Args:
         draw: what draws.
-        send: turns what is drawn into what is taken: it brings it to a device.
         together: draw for at least so many samples, of batches one after the other.
     """
 
-    def __init__(
-        self, draw: Callable[[Where], Any], send: Callable[[Any], T] = lambda drawn: drawn, together: int = BLOCK
-    ) -> None:
-        self._draw, self._send, self._together = draw, send, together
+    def __init__(self, draw: Callable[[Where], T], together: int = BLOCK) -> None:
+        self._draw, self._together = draw, together
         self._where = -1, 0, 0
         self._drawn: T | None = None
 
@@ -95,15 +92,14 @@ class Ahead(Generic[T]):
         drawn, first, size = self._where
         if self._drawn is None or drawn != epoch or start < first or start + count > first + size:
             self._where = _, first, size = epoch, start, max(count, self._together)
-            self._drawn = self._send(self._draw((epoch, first, size)))
+            self._drawn = self._draw((epoch, first, size))
         return self._drawn, slice(start - first, start - first + count)
 
 
 class AheadOfCalls(Ahead[T]):
-    """What is drawn for a call of a `Transform`: for more calls the more follow each other, the next ones meanwhile."""
+    """What is drawn for a call of a `Transform`: for more calls the more follow each other."""
 
     _calls, _key = range(0), tuple[Any, ...]()
-    _coming: tuple[Where, Background[Any]] | None = None
 
     def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
         """Return what is drawn, and the rows of it that are for a call, which starts at a multiple of CALL."""
@@ -113,21 +109,10 @@ class AheadOfCalls(Ahead[T]):
         call, last = start // CALL, self._calls
         if self._drawn is None or key != self._key or call not in last:
             follows = key == self._key and call == last.stop
-            self._key, self._calls = key, self._from(call, len(last) if follows else 0, count)
-            where, coming, self._coming = (epoch, start, count, len(self._calls)), self._coming, None
-            drawn = coming[1].result() if coming and coming[0] == where else self._draw(where)
-            self._drawn = self._send(drawn)
-            if follows:
-                following = self._from(self._calls.stop, len(self._calls), count)
-                where = epoch, following.start * CALL, count, len(following)
-                self._coming = where, Background(partial(self._draw, where))
+            self._calls = range(call, call + (max(1, min(2 * len(last), 2 * BLOCK // count)) if follows else 1))
+            self._key, self._drawn = key, self._draw((epoch, start, count, len(self._calls)))
         first = (call - self._calls.start) * count
         return self._drawn, slice(first, first + count)
-
-    @staticmethod
-    def _from(call: int, before: int, count: int) -> range:
-        """Return the calls to draw for, from one on, after so many that follow each other."""
-        return range(call, call + max(1, min(2 * before, 2 * BLOCK // count)))
 
 
 def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutral: bool) -> dict[str, Values]:

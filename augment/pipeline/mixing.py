@@ -84,7 +84,7 @@ class Mixer:
         in_order = images.permute(0, 2, 3, 1).is_contiguous()
         by_kernel = self._known and in_order and kernel_runs(images.device)
         kind = Size(*images.shape[2:]), by_kernel
-        ahead = self._values.setdefault(kind, self._ahead(partial(self._draw, kind), partial(_send, images.device)))
+        ahead = self._values.setdefault(kind, self._ahead(partial(self._draw, kind, images.device)))
         drawn, rows = ahead.take(epoch, start, len(images))
         given = [{name: value[rows] for name, value in stage.items()} for stage in drawn]
         if by_kernel:
@@ -116,19 +116,17 @@ class Mixer:
             images, own = mixed, shared
         return images.contiguous(memory_format=torch.channels_last), own
 
-    def _draw(self, kind: tuple[Size, bool], where: Where) -> list[dict[str, Values]]:
+    def _draw(self, kind: tuple[Size, bool], device: torch.device, where: Where) -> list[_Values]:
         """Return what each batch stage is fed, with a mask `applied` if its op has no neutral values.
 
         Of `kind`, the size of images, and whether a kernel mixes them: it takes `records` of all stages.
         """
         draws, (size, by_kernel) = self._sampler.draw(*where), kind
         if by_kernel:
-            return [{"records": np.stack([_records(stage, draws, size) for stage in self._stages], axis=1)}]
-        return [stage_values(stage, draws, size, neutral=True) for stage in self._stages]
-
-
-def _send(device: torch.device, drawn: list[dict[str, Values]]) -> list[_Values]:
-    return [to_device({name: compact(value) for name, value in stage.items()}, device) for stage in drawn]
+            fed = [{"records": np.stack([_records(stage, draws, size) for stage in self._stages], axis=1)}]
+        else:
+            fed = [stage_values(stage, draws, size, neutral=True) for stage in self._stages]
+        return [to_device({name: compact(value) for name, value in stage.items()}, device) for stage in fed]
 
 
 def _op(stage: Stage) -> BatchOp:
