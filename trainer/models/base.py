@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Self, TypeVar
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 from augment.params import Size, Text, setting
 from augment.support.errors import UserError, first_line
@@ -112,6 +110,9 @@ class Pretrained(Model):
 
 @lru_cache  # for the jobs of a sweep; only what was reached is remembered
 def _reach(url: str) -> None:
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
     with suppress(HTTPError):  # the server answers
         urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT).close()
 

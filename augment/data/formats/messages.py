@@ -60,16 +60,11 @@ Datum: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("images
 # What their `FromString` raises.
 DecodeError: Any = message.DecodeError
 
-
-IMAGE, LABEL = "image/encoded", "image/class/label"
-
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEAD = _LENGTH.size + _CHECKSUM.size
 
 
-def read_examples(
-    file: RecordFile, *, image: str = IMAGE, label: str = LABEL, targets: Sequence[str] = ()
-) -> Iterator[Record]:
+def read_examples(file: RecordFile, *, image: str, label: str, targets: Sequence[str] = ()) -> Iterator[Record]:
     """Yield the records of a file.
 
     Compare all checksums, which means reading the whole file, as the check of the images does later. The feature of

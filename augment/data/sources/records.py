@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from augment.data.check import examine_files, verdicts_of
 from augment.data.dataset import DATA_DIR, Dataset, StoredImage
-from augment.data.formats.messages import IMAGE, LABEL, DatumImage, read_datums, read_examples
 from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.records import Index, Opened, Reader, RecordFile, Span, find_shards, is_pattern, load_indexes
@@ -23,6 +22,8 @@ from augment.data.targets.numbers import NUMBERS
 from augment.params import WRITES, Count, Number, Text, Texts, setting
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded, near_file
+
+IMAGE, LABEL = "image/encoded", "image/class/label"  # of TFRecord files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +149,8 @@ class TFRecord(Records):
     )
 
     def _reader(self) -> Reader:
+        from augment.data.formats.messages import read_examples  # here, as its packages are slow to import
+
         return partial(read_examples, image=self.image, label=self.label, targets=self.targets)
 
 
@@ -180,9 +183,13 @@ class Lmdb(Records):
         return find_shards(f"{pattern}/data.mdb", key)
 
     def _reader(self) -> Reader:
+        from augment.data.formats.messages import read_datums
+
         return read_datums
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
+        from augment.data.formats.messages import DatumImage
+
         return [DatumImage(file, bytes.fromhex(name)) for name in index.names]
 
 

@@ -15,7 +15,6 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from augment.params import Size
 from augment.support.errors import UserError
-from trainer.models import base
 from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
 from trainer.models.torchvision_models import Detector
 
@@ -93,7 +92,7 @@ def test_weights_that_are_out_of_reach_end_at_once_with_ways_out(monkeypatch: py
         asked.append(timeout)
         raise URLError("no route to host\nmore")
 
-    monkeypatch.setattr(base, "urlopen", fail)
+    monkeypatch.setattr("urllib.request.urlopen", fail)
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names, **options: None)
     monkeypatch.setattr(timm, "create_model", lambda *given, **options: pytest.fail("tried to download"))
     with pytest.raises(UserError) as caught:
@@ -114,7 +113,7 @@ def test_weights_of_torchvision_are_announced_and_have_to_be_within_reach(
         raise URLError(f"no route to {request.host} in {timeout} s")
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr(base, "urlopen", fail)
+    monkeypatch.setattr("urllib.request.urlopen", fail)
     name = "fasterrcnn_resnet50_fpn"
     assert Detector(name=name).downloads() == Detector(name=name, pretrained=True, weights="file").downloads() == ""
     Detector(name=name).require_weights()

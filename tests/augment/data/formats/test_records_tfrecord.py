@@ -21,7 +21,7 @@ MINUS_ONE = b"\xff" * 9 + b"\x01"
 
 
 def index(path: Path, **names: str) -> Index:
-    return build(RecordFile.of(path), partial(read_examples, **names))
+    return build(RecordFile.of(path), partial(read_examples, **{"image": IMAGE, "label": LABEL, **names}))
 
 
 def read(path: Path, found: Index) -> list[bytes]:
