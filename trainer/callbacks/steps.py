@@ -19,7 +19,8 @@ from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback, CancelFit, Learner, Phase, configurable
 from trainer.optim.settings import Schedule, drops, position
-from trainer.tasks.registry import monitor_param, monitored, smaller_is_better
+from trainer.tasks.registry import monitor_param, smaller_is_better
+from trainer.tasks.task import AUTO
 
 # In an epoch of so many batches, what running statistics held before is down to 1 %: 0.9 ** 50.
 _FEW = 50
@@ -188,7 +189,7 @@ class EarlyStopping(Callback):
         """End the fit if there was no improvement for `patience` epochs."""
         recorder = learner.find(Recorder)
         rows = recorder.rows[recorder.since :]
-        monitor = monitored(self.monitor, learner.task)
+        monitor = best_of(learner)[0] if self.monitor == AUTO else self.monitor
         if monitor not in rows[-1]:
             return
         sign = -1.0 if smaller_is_better(monitor) else 1.0

@@ -17,7 +17,6 @@ from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
 from trainer.run.folder import summarize
-from trainer.tasks.registry import monitored, task_named
 
 # --- early stopping ---
 
@@ -34,13 +33,6 @@ def scripted(values: list[float], name: str) -> Callback:
     return on("after_epoch", put, 1)
 
 
-def fitted(callback: EarlyStopping, values: list[float], *others: Callback, folder: Path | None = None) -> Learner:
-    script = scripted(values, monitored(callback.monitor, task_named("classify")))
-    learner = make_learner(Recorder(), script, callback, *others, epochs=len(values), folder=folder)
-    learner.fit()
-    return learner
-
-
 @pytest.mark.parametrize(
     ("values", "settings", "epochs"),
     [
@@ -51,9 +43,15 @@ def fitted(callback: EarlyStopping, values: list[float], *others: Callback, fold
         ([math.nan, math.nan, 0.1], {"monitor": "train_loss", "patience": 2}, 2),
     ],
 )
-def test_the_epoch_in_which_it_ends(values: list[float], settings: dict[str, object], epochs: int) -> None:
-    callback = EarlyStopping(**settings)  # type: ignore[arg-type]
-    learner = fitted(callback, values)
+@pytest.mark.parametrize("of_best", [False, True])
+def test_the_epoch_in_which_it_ends(
+    values: list[float], settings: dict[str, object], epochs: int, of_best: bool
+) -> None:
+    monitor = str(settings.get("monitor", "val_accuracy"))
+    others = {"monitor": "auto"} if of_best else {}  # without one, it is that of the best model
+    callback, best = EarlyStopping(**settings | others), Checkpoint(monitor=monitor)  # type: ignore[arg-type]
+    learner = make_learner(Recorder(), scripted(values, monitor), callback, best, epochs=len(values))
+    learner.fit()
     assert len(learner.find(Recorder).rows) == epochs
     assert bool(callback.reason) == (epochs < len(values))
 
@@ -63,14 +61,10 @@ def test_with_rare_validation_the_epochs_in_between_count() -> None:
     for patience, epochs in ((3, 9), (4, 12)):
         callback = EarlyStopping(patience=patience)
         scores = scripted([0, 0, 0.5, 0, 0, 0.6, 0, 0, 0.6, 0, 0, 0.6, 0, 0, 0.6], "val_accuracy")
-        rare = on("after_epoch", lambda learner: (learner.epoch + 1) % 3 and drop(learner), 2)
-        learner = make_learner(Recorder(), scores, rare, callback, epochs=15)
+        drop = on("after_epoch", lambda of: (of.epoch + 1) % 3 and of.find(Recorder).rows[-1].pop("val_accuracy"), 2)
+        learner = make_learner(Recorder(), scores, drop, callback, epochs=15)
         learner.fit()
         assert len(learner.find(Recorder).rows) == epochs
-
-
-def drop(learner: Learner) -> None:
-    del learner.find(Recorder).rows[-1]["val_accuracy"]
 
 
 def test_a_resumed_run_continues_counting() -> None:
