@@ -51,7 +51,9 @@ class Checkpoint(Callback):
     monitor: str = setting(
         monitor_param("what selects the best model; auto: val_accuracy, val_map for labels, val_loss for numbers")
     )
-    every: int = setting(Count(default=1, within=(1, 10**6), doc="epochs between two writes of last.pt"))
+    every: int = setting(
+        Count(default=1, within=(1, 10**6), doc="epochs between two writes of last.pt; also written with best.pt")
+    )
     every_minutes: float | None = setting(
         Number(
             default=10.0,
@@ -106,7 +108,8 @@ class Checkpoint(Callback):
                 task=learner.task.name,
             )
             self.kept = replace(best, model={})
-        self._save(learner, best, last=(learner.epoch + 1) % self.every == 0)
+        # Otherwise, a run that is killed and resumed could keep the best.pt of an epoch that ends otherwise this time.
+        self._save(learner, best, last=best is not None or (learner.epoch + 1) % self.every == 0)
 
     def after_fit(self, learner: Learner) -> None:
         """Save an interrupted epoch; a failed fit is resumed from the checkpoint before the failure."""

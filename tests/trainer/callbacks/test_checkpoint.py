@@ -67,15 +67,6 @@ def test_the_files_before_the_last_one_are_kept(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.glob("*.pt")) == [BEST, "last.1.pt", "last.2.pt", LAST]
 
 
-def test_the_best_value_is_remembered_by_a_resumed_run(tmp_path: Path) -> None:
-    first = make_learner(Recorder(), scores([0.9]), Checkpoint(), folder=tmp_path, epochs=1)
-    first.fit()
-    second = make_learner(Recorder(), scores([0.8, 0.9]), Checkpoint(), folder=tmp_path, epochs=3)
-    second.fit(second.restore(load(tmp_path / LAST, FitState)))
-    assert best_of(second)[1]["epoch"] == 0
-    assert load(tmp_path / BEST, BestModel).row["epoch"] == 0
-
-
 def test_a_resumed_run_that_goes_by_another_value_seeks_the_best_again(tmp_path: Path) -> None:
     """A loss that is compared with an accuracy would be the best in no epoch."""
     runs = (RunDescription(validation={"callbacks.checkpoint.monitor": key}) for key in ("val_accuracy", "val_loss"))
@@ -157,8 +148,9 @@ def test_last_is_saved_some_minutes_after_the_last_time(tmp_path: Path, monkeypa
     make_learner(Recorder(), Checkpoint(every_minutes=2), slow, folder=tmp_path).fit()
     assert saved == [(0, 2), (1, 0), (1, 2), (2, 0)]
     saved.clear()
-    make_learner(Recorder(), Checkpoint(every_minutes=6, every=9), slow, folder=tmp_path).fit()
-    assert saved == [(1, 1), (2, 0)]
+    worse = on("after_epoch", lambda learner: learner.find(Recorder).rows[-1].update(val_accuracy=-learner.epoch), 1)
+    make_learner(Recorder(), Checkpoint(every_minutes=7, every=9), slow, worse, folder=tmp_path).fit()
+    assert saved == [(1, 0), (2, 0)]  # with best.pt, and at the end
     saved.clear()
     make_learner(Recorder(), Checkpoint(every_minutes=None), slow, folder=tmp_path).fit()
     assert saved == [(1, 0), (2, 0)]
