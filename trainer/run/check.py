@@ -133,6 +133,7 @@ def check_resume(config: Config) -> None:
         )
     # The state of the optimizer holds its settings; schedules alone replace them.
     kept = [name for name in settings(OptimizerSettings) if name not in ("lr", *config.fit.schedules())]
+    kept += ["momentum_low"] if config.fit.momentum_low is None else []
     _check_same(config.fit, saved, "fit", kept)
 
 

@@ -55,7 +55,8 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        trainer.train(*SMALL, *BARE, "data=folder", f"data.root={write_folder(folder / 'photos')}", folder="run")
+        given = (*SMALL, *BARE, "fit.momentum=0.9", "fit.momentum_low=0.8")
+        trainer.train(*given, "data=folder", f"data.root={write_folder(folder / 'photos')}", folder="run")
     return folder / "run"
 
 
@@ -69,6 +70,7 @@ def finished(tmp_path_factory):
         (["data.balance=weights"], "error: data.balance: weights, but the run to resume had none."),
         (["data.folds=2", "data.fold=1"], "error: data.folds: 2, but the run to resume had null."),
         (["fit.lr=1", "fit.weight_decay=0.5"], "error: fit.weight_decay: 0.5, but the run to resume had 0.0005."),
+        (["fit.momentum_low=null"], "error: fit.momentum_low: null, but the run to resume had 0.8. Allowed: the same."),
     ],
 )
 def test_a_run_is_resumed_only_as_it_was_and_if_epochs_are_left(finished, arguments, message, monkeypatch, capsys):
