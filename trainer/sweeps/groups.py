@@ -27,6 +27,9 @@ _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targe
 # Settings that change what the loss of validation is, unless classes or labels are predicted.
 OF_LOSSES = ("fit.loss", "fit.loss_options", "fit.standardize")
 
+# What a group's basis calls the number of its validation images, if it is known.
+IMAGES = "number of images"
+
 # Sections in which another source or model has other settings, so that those which are missing say nothing more.
 _OF_KINDS = ("data.", "model.")
 
@@ -103,6 +106,7 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
     basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
     for other in ("fit.limit_batches", *of_loss(key, task_of([runs[0].last, runs[0].summary.best]))):
         basis[other] = value_of(runs[0], other)
+    basis[IMAGES] = str(_val_images(runs[0]) or "")
     return Group(name, Replicates(scores), metric, tuple(runs), basis)
 
 
@@ -113,8 +117,15 @@ def of_loss(key: str, task: Task[Any]) -> tuple[str, ...]:
 
 
 def same_configuration(runs: Sequence[RunFolder]) -> list[list[RunFolder]]:
-    """Group runs whose scores are the same, and whose configurations are without seed and fold, in their order."""
-    return list(grouped(((_identity(run), run.score), run) for run in runs).values())
+    """Group runs whose scores are the same, and whose configurations are without seed and fold, in their order.
+
+    Those that are known to have been validated on different numbers of images are apart.
+    """
+    groups = list[list[RunFolder]]()
+    for same in grouped(((_identity(run), run.score), run) for run in runs).values():
+        parts = grouped((_val_images(run), run) for run in same)
+        groups += parts.values() if len(parts.keys() - {0}) > 1 else [same]
+    return groups
 
 
 def name_groups(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
@@ -152,6 +163,11 @@ def value_of(run: RunFolder, key: str) -> str:
     section, _, name = key.rpartition(".")
     value = (section_of(run.config, section) if section else run.config).get(name)
     return "" if value is None else str(value)
+
+
+def _val_images(run: RunFolder) -> int:
+    """Return the number of validation images, which folds differ in; 0: unknown."""
+    return 0 if value_of(run, "data.folds") or run.facts.images is None else run.facts.images[2]
 
 
 def _identity(run: RunFolder) -> str:

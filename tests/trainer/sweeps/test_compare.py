@@ -141,6 +141,17 @@ def test_what_was_validated_on_other_images_is_not_compared(
     assert not any("not compared" in line for line in said(".")[1])
 
 
+def test_runs_on_other_numbers_of_images_are_no_replicates(said: Any, tmp_path: Path) -> None:
+    write_seeds(tmp_path / "a", LOW + HIGH)
+    for seed in range(6):
+        (tmp_path / "a" / str(seed) / "run.json").write_text(json.dumps({"images": [9, 9, 100 if seed < 3 else 120]}))
+    differ = "a/3: not compared, as validation images differ: number of images=120, of the baseline 100."
+    assert differ in said(".")[1]
+    for seed in range(2, 6):  # as long as it is not known
+        (tmp_path / "a" / str(seed) / "run.json").unlink()
+    assert said(".")[1][-1] == "One configuration: nothing to compare it with."
+
+
 def test_a_seed_twice_counts_once(said: Any, tmp_path: Path) -> None:
     write_seeds(tmp_path / "a", LOW)
     write_run(tmp_path / "b", 0.92, {"seed": 0})
