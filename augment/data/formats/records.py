@@ -319,7 +319,7 @@ def expand_braces(pattern: str, key: str = "") -> list[str]:
     counted = re.fullmatch(r"(\d+)\.\.(\d+)", inner)
     if counted and int(counted[1]) <= int(counted[2]):
         first, last = counted.groups()
-        width = max(len(first), len(last)) if first[0] == "0" or last[0] == "0" else 0
+        width = max(map(len, counted.groups())) if re.search(r"\b0\d", inner) else 0
         middle = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
     elif "," in inner and "{" not in inner:
         middle = inner.split(",")

@@ -14,6 +14,7 @@ from augment.support.errors import UserError
         ("a.tar", ["a.tar"]),
         ("a-{08..11}.tar", ["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"]),
         ("a-{8..11}.tar", ["a-8.tar", "a-9.tar", "a-10.tar", "a-11.tar"]),
+        ("a-{0..10}", [f"a-{number}" for number in range(11)]),
         ("{x,y}-{0..1}", ["x-0", "x-1", "y-0", "y-1"]),
         ("a{,-b}", ["a", "a-b"]),
     ],
