@@ -215,7 +215,10 @@ def load_indexes(
         every = progress.track(zip(named, files, cached, known, strict=True), len(files), description="Indexing files")
         for name, file, entry, index in every:
             if is_new := index is None:
-                held = next(opened)  # one that is elsewhere is here as long as it is open
+                try:
+                    held = next(opened)  # one that is elsewhere is here as long as it is open
+                except OSError as error:
+                    raise UserError(f"{name} cannot be read: {error.strerror}.") from None
                 try:
                     index = build(file, read)
                 except UserError as error:

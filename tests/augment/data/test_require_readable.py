@@ -23,11 +23,6 @@ def require_readable(split: Split, name: str, *, skip_bad: bool) -> Split:
     return leave_out(split, name, check_files(split.files), skip_bad=skip_bad)
 
 
-def test_a_readable_split_is_returned_unchanged(tmp_path: Path) -> None:
-    split = split_of(tmp_path, 3, 0)
-    assert require_readable(split, "train", skip_bad=False) is split
-
-
 def test_bad_files_raise_with_count_reasons_and_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "_SHOWN", 5)
     with pytest.raises(UserError) as caught:

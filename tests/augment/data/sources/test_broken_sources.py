@@ -3,9 +3,12 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from files_of_sources import ALL, ENDINGS, Sample, Settings, file_of, load, name_of, put_both, said
+
+from augment.data.formats.records import RecordFile
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -67,6 +70,12 @@ def test_a_damaged_file_is_named_with_its_position(source: str, case: str, sampl
     file = file_of(source)
     file.write_bytes(damage(file.read_bytes()))
     assert re.match(rf"data\.train: {file}: .*{message}", said(source, settings))
+
+
+def test_a_file_that_may_not_be_read_is_named(samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = put_both("parquet", samples, samples[:3])
+    monkeypatch.setattr(RecordFile, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
+    assert said("parquet", settings) == f"data.train: {settings['train']} cannot be read: Permission denied."
 
 
 @pytest.mark.parametrize("source", ALL)
