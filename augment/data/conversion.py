@@ -25,7 +25,7 @@ from PIL import Image
 from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS, MAX_PIXELS, strict_pillow
-from augment.data.images import as_jpeg, name_of, open_image, read_encoded, to_rgb
+from augment.data.images import as_jpeg, has_range, name_of, open_image, read_encoded, to_rgb
 from augment.data.selection import take
 from augment.data.sources import parse_data
 from augment.data.targets.kind import Target
@@ -203,6 +203,8 @@ class AsJpeg:
             with Image.open(BytesIO(read_encoded(self.image)), formats=_allowed()) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise OSError(f"it has {image.width} x {image.height} pixels; allowed are {MAX_PIXELS:,}")
+                if not has_range(image):
+                    raise OSError(f"its levels may be of any range (mode {image.mode})")
                 return as_jpeg(to_rgb(image), self.quality)
         except DECODER_ERRORS as error:
             raise OSError(str(error)) from error

@@ -120,6 +120,12 @@ def _refuse(image: ImageFile.ImageFile) -> str | None:
         # DALI knows only two numbers of levels: it takes 1,023 levels for the first of 65,535, which are almost black.
         if 0 < levels < (128 if levels < 256 else 2**15):
             return f"is a PPM of a kind that DALI does not decode (levels from 0 to {levels})"
+    if image.format == "TIFF" and image.mode in ("I", "LA", "PA"):  # with alpha, DALI mixes it with the levels
+        return f"is a TIFF of a kind that DALI does not decode (mode {image.mode})"
+    if image.format == "TIFF" and image.mode == "F":
+        low, high = (float(level) for level in image.getextrema())
+        if not 0 <= low <= high <= 1:  # all above would be white
+            return f"is a TIFF of floats from {low:.3g} to {high:.3g}; allowed are 0 (black) to 1 (white)"
     return None
 
 

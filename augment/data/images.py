@@ -76,9 +76,16 @@ def to_rgb(image: Image.Image) -> Image.Image:
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # 16 bit, which Pillow would clip at 255
         image = Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
+    if image.mode == "F":  # from 0 to 1, as DALI takes floats
+        image = Image.fromarray(np.rint(np.asarray(image).clip(0, 1) * 255).astype(np.uint8))
     if image.mode == "P":
         image = image.convert("RGBA")
     return image.convert("RGB")
+
+
+def has_range(image: Image.Image) -> bool:
+    """Return whether it is known of an image which levels are black and white; PPM has 16 bits as 32."""
+    return image.mode != "F" and (image.mode != "I" or image.format == "PPM")
 
 
 # The first of the EXIF orientations that swap width and height.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from augment.data.check import Decoder
 from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header
-from augment.data.images import SIDEWAYS, TURNED, is_turned, orientation_of, to_rgb
+from augment.data.images import SIDEWAYS, TURNED, has_range, is_turned, orientation_of, to_rgb
 from augment.data.targets.boxes import Boxes
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.keypoints import Keypoints
@@ -78,7 +78,7 @@ def read_images(given: Any, device: torch.device) -> Images:
     if all(isinstance(image, bytes | bytearray | memoryview) for image in given):
         for number, image in enumerate(given):
             # DALI decodes some of these wrongly, without an error.
-            if image[:1] == b"P" and (fault := find_fault_of_header(image)[0]):
+            if (image[:2] in (b"II", b"MM") or image[:1] == b"P") and (fault := find_fault_of_header(image)[0]):
                 raise UserError(f"images[{number}] {fault}.")
         return Images("encoded", [np.frombuffer(image, np.uint8) for image in given])
     images = [_pixels(image, number) if isinstance(image, Image.Image) else image for number, image in enumerate(given)]
@@ -184,7 +184,7 @@ def _hint(dtype: str, shape: tuple[int, ...], ndim: int) -> str:
 
 def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:
     """Return the pixels of a PIL image, (height, width, 3)."""
-    if image.mode == "F" or (image.mode == "I" and image.format != "PPM"):  # of any range; PPM has 16 bits
+    if not has_range(image):
         raise UserError(f"images[{number}]: a PIL image of mode {image.mode} is not allowed. Allowed: {_ALLOWED}.")
     try:
         return np.asarray(to_rgb(image))

@@ -78,14 +78,20 @@ def move_points(
 ) -> NDArray[np.float32]:
     """Return points, (K, P, 3) of the images of `owners`, (K,), as they are in the outputs, (K, P, 3).
 
-    Where an image is mirrored, the points of each pair change places. Visibility is 0 where it is not shown; x and y
-    are not clamped.
+    Where an image is mirrored, the points of each pair change places. Visibility is 0 where it is not shown, or was cut
+    off by the crop or a step; x and y are not clamped.
     """
     count = points.shape[1]
-    moved = motion.forward(points[..., :2].reshape(-1, 2).astype(np.float64), np.repeat(owners, count))
-    places = moved.reshape(-1, count, 2)
+    shown, (low, high) = np.ones((len(points), count), bool), motion.edges
+
+    def cut(places: NDArray[np.float64]) -> NDArray[np.float64]:
+        shown[((places < low) | (places > high)).any(axis=1).reshape(shown.shape)] = False
+        return places
+
     with np.errstate(invalid="ignore"):
-        visible = np.where(motion.parts.shows(places, owners), points[..., 2], 0)
+        moved = motion.forward(points[..., :2].reshape(-1, 2).astype(np.float64), np.repeat(owners, count), cut)
+        places = moved.reshape(-1, count, 2)
+        visible = np.where(shown & motion.parts.shows(places, owners), points[..., 2], 0)
     found = np.concatenate([np.nan_to_num(places), visible[..., None]], axis=-1).astype(np.float32)
     rows = motion.mirrors[owners]
     found[rows] = found[rows][:, mirrored(count, flip_pairs)]

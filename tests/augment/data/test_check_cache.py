@@ -93,9 +93,9 @@ def test_changed_files_are_checked_again(tmp_path: Path, judged: list[str]) -> N
         b"{",
         b'{"version": 5, "files": {"FILE": "0 0  is fine"}}',
         b"5\nFILE\0STATE 0123456789abcdef \0\n",
-        b"6\nFILE\0STATE 0123456789abcdef ",
-        b"6\nFILE\0\n",
-        b"6\n\0\0\0\n\xff\n",
+        b"7\nFILE\0STATE 0123456789abcdef ",
+        b"7\nFILE\0\n",
+        b"7\n\0\0\0\n\xff\n",
     ],
 )
 def test_damaged_cache_is_ignored_and_replaced(tmp_path: Path, judged: list[str], content: bytes) -> None:

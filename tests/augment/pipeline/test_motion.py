@@ -73,14 +73,27 @@ def fold(place: Array, side: float, border: str) -> Array:
     return found
 
 
-def reference(plan: Plan, frame: Array, row: int, size: tuple[int, ...]) -> tuple[Array, Array, Array, Array]:
-    """Return x and y of the stored place that each output pixel shows, whether it shows any, and how far from a tie."""
+def chain(plan: Plan, frame: Array, row: int) -> list[Array]:
+    """Return the matrices of the crop and of each stage, in pixels."""
     draws = Sampler(plan, SEED, 0).draw(0, 0, COUNT)
     height, width = plan.size
     back = np.array([[1, 0, (1 - width) / 2], [0, 1, (1 - height) / 2], [0, 0, 1]])
     stages = [stage for stage in plan.stages if stage.kind == "geometry"]
     matrices = [np.linalg.inv(back) @ stage.matrix(draws, plan.size)[row] @ back for stage in stages]
-    window = np.linalg.inv(np.linalg.multi_dot([*matrices[::-1], np.eye(3), np.eye(3)])) @ frame
+    return [np.linalg.inv(np.linalg.multi_dot([*matrices[::-1], np.eye(3), np.eye(3)])) @ frame, *matrices]
+
+
+def moved(points: Array, matrix: Array) -> Array:
+    """Return points, (M, 2), as a matrix moves them."""
+    x, y, w = matrix @ np.append(points, np.ones((len(points), 1)), axis=1).T
+    return np.stack([x / w, y / w], axis=1)
+
+
+def reference(plan: Plan, frame: Array, row: int, size: tuple[int, ...]) -> tuple[Array, Array, Array, Array]:
+    """Return x and y of the stored place that each output pixel shows, whether it shows any, and how far from a tie."""
+    height, width = plan.size
+    stages = [stage for stage in plan.stages if stage.kind == "geometry"]
+    window, *matrices = chain(plan, frame, row)
     y, x = np.mgrid[:height, :width].astype(float)
     inside = np.ones((height, width), bool)
     for stage, matrix in list(zip(stages, matrices, strict=True))[::-1]:
@@ -123,25 +136,30 @@ def test_targets_follow_random_recipes(number: int, device: torch.device) -> Non
         rows = np.clip(np.floor(y + 0.5), 0, mask.shape[0] - 1).astype(int)
         expected = np.where(inside, mask[rows, columns], IGNORE)
         wrong += int(((batch.targets[row].cpu().numpy() != expected) & (tie > 1e-6)).sum())
-    height, width = transform.plan.size
-    assert wrong <= 0.001 * COUNT * height * width, recipe
+    size = np.array(transform.plan.size)[::-1]
+    assert wrong <= 0.001 * COUNT * size.prod(), recipe
     transform.position = 0
-    shown, frames = transform(pictures, points), batch.frames.numpy()
-    moved = np.einsum("nij,nkj->nki", frames, np.concatenate([points, np.ones((COUNT, 4, 1))], axis=-1))
-    moved = moved[..., :2] / moved[..., 2:]
-    np.testing.assert_allclose(shown.targets[..., :2].cpu(), moved, atol=0.01)
-    outside = ((moved < -0.5) | (moved > np.array([width, height]) - 0.5)).any(axis=-1)
-    assert ((shown.targets[..., 2].cpu().numpy() == 0) == outside).all()
+    shown = transform(pictures, points).targets.cpu().numpy()
     transform.position = 0
     for row, target in enumerate(transform(pictures, given).targets):
-        corners = np.array([[[b[i], b[j], 1] for i in (0, 2) for j in (1, 3)] for b in boxes[row]]) - [0.5, 0.5, 0]
-        hull = np.einsum("ij,kcj->kci", frames[row], corners)
-        hull = hull[..., :2] / hull[..., 2:] + 0.5
-        clipped = np.concatenate([hull.min(axis=1), hull.max(axis=1)], axis=-1).clip(0, [width, height] * 2)
-        area = np.prod(clipped[:, 2:] - clipped[:, :2], axis=1)
-        kept = (area >= 1) & (area >= 0.1 * np.prod(hull.max(axis=1) - hull.min(axis=1), axis=1))
-        assert target["labels"].tolist() == (1 + np.flatnonzero(kept)).tolist()
-        np.testing.assert_allclose(target["boxes"].cpu(), clipped[kept], atol=0.01)
+        places, lost, found = points[row], np.zeros(4, bool), []
+        for matrix in (steps := chain(transform.plan, batch.frames[row].numpy(), row)):
+            places = moved(places, matrix)
+            lost |= ((places < -0.5) | (places > size - 0.5)).any(axis=1)
+        np.testing.assert_allclose(shown[row, :, :2], places, atol=0.01)
+        assert ((shown[row, :, 2] == 0) == lost).all()
+        for label, box in enumerate(boxes[row], 1):
+            corners, share = box[[0, 1, 2, 1, 0, 3, 2, 3]].reshape(4, 2) - 0.5, 1.0
+            for matrix in steps:
+                corners = moved(corners, matrix)
+                hull = np.stack([corners.min(axis=0), corners.max(axis=0)])
+                if ((clipped := hull.clip(-0.5, size - 0.5)) != hull).any():  # what is beyond the edges is lost
+                    share *= np.prod(clipped[1] - clipped[0]) / max(np.prod(hull[1] - hull[0]), 1e-9)
+                    corners = clipped.ravel()[[0, 1, 2, 1, 0, 3, 2, 3]].reshape(4, 2)
+            if np.prod(clipped[1] - clipped[0]) >= 1 and share >= 0.1:
+                found.append([label, *clipped.ravel() + 0.5])
+        assert target["labels"].tolist() == [label for label, *_ in found]
+        np.testing.assert_allclose(target["boxes"].cpu(), np.reshape(found, (-1, 5))[:, 1:], atol=0.01)
 
 
 def test_a_batch_is_traced_as_its_images_are() -> None:

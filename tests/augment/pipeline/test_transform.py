@@ -99,6 +99,7 @@ def test_half(device: torch.device) -> None:
         ([Image.open(io.BytesIO(encoded(ALIKE[0])[:900]))], "images[0]: cannot be decoded: image file is truncated"),
         ([torch.zeros(3, 8, 8).byte()], "images[0]: uint8 (3, 8, 8) is not allowed. Channels come last: image.permute"),
         ([b"P5\n1 1\n1023\n!!"], "images[0] is a PPM of a kind that DALI does not decode (levels from 0 to 1023)."),
+        ([encoded(ALIKE[0, ..., 0] * 1.0, "TIFF")], "images[0] is a TIFF of floats from 79 to 172; allowed are 0"),
         ([encoded(ALIKE[0], "GIF")], "images[0] is not an image that DALI decodes; allowed: JPEG, PNG,"),
     ],
 )  # fmt: skip

@@ -63,6 +63,9 @@ def test_formats_that_dali_does_not_decode_become_jpeg(capsys: pytest.CaptureFix
     assert len(found.train) + len(found.val) == 15
     assert Counter(Path(str(file)).suffix for file in found.train.files + found.val.files) == {".jpg": 12, ".png": 3}
     Path("d/train/cat0/0.psd").write_bytes(b"8BPS" + bytes(60))
+    Image.new("I", (40, 30), 99).save("d/train/cat0/0.tiff")  # of 99, or of billions
     with pytest.raises(SystemExit):
         main([*command[:-1], "other"])
-    assert "0.psd is not an image that DALI decodes" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "0.psd is not an image that DALI decodes" in error
+    assert "0.tiff is a TIFF of a kind that DALI does not decode (mode I)" in error

@@ -211,7 +211,8 @@ def test_losses_learn_no_crowds_and_no_difficult_objects() -> None:
         "device": CPU,
         "parts": Parts.whole(1, (50, 50)),
         "bends": False,
-        "forward": lambda self, points, owners: points,
+        "edges": (np.full(2, -0.5), np.full(2, 49.5)),
+        "forward": lambda self, points, owners, cut: points,
     }
     motion = type("Still", (), still)()
     objects = Objects.of(
