@@ -22,6 +22,7 @@ from augment.data.targets.numbers import NUMBERS
 from augment.params import WRITES, Count, Number, Text, Texts, setting
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded, near_file
+from augment.support.text import list_some
 
 IMAGE, LABEL = "image/encoded", "image/class/label"  # of TFRecord files
 
@@ -77,7 +78,16 @@ class Records(CheckedSource, LabeledSource):
             given = [getattr(self, name, None) for name in ("image", "label", "targets", "kind")]
             kind, ahead = f"{type(self).__name__} {given}", self.window or 1
             indexes = load_indexes(files, kind, Path(self.dir), self._reader(), self._companion, ahead=ahead)
+            first: tuple[str, ...] | None = None
             for number, (file, index, is_new) in enumerate(indexes, 1):
+                if number == 1 or is_new or file.stays:
+                    names = self._names(file)
+                    first = first or names
+                    if names != first and names and not self.classes:
+                        raise UserError(
+                            f"{file.path.name} comes with other names of classes ({list_some(names)}) than files before "
+                            f"it ({list_some(first or ())}). Allowed: the same, or data.classes=FILE."
+                        )
                 images += self._images(file, index)
                 labels += index.labels.lists()
                 if is_new and not file.stays:  # it may be gone when all are checked
@@ -85,7 +95,7 @@ class Records(CheckedSource, LabeledSource):
                 if unseen and (number % ahead == 0 or number == len(files)):
                     examine_files(unseen, cache=verdicts_of(self), quiet=True)
                     unseen = []
-            return LabeledSplit(key, images, pack(labels, name), name, self._names(next(iter(files.values()))))
+            return LabeledSplit(key, images, pack(labels, name), name, first)
         except UserError as error:
             raise error if str(error).startswith(f"{key}=") else UserError(f"{key}: {error}") from None
 
@@ -103,7 +113,7 @@ class Records(CheckedSource, LabeledSource):
         return None
 
     def _names(self, file: RecordFile) -> tuple[str, ...] | None:
-        """Return the names of classes that come with the first file."""
+        """Return the names of classes that come with a file."""
         return None
 
 

@@ -47,6 +47,11 @@ def test_tables_and_class_names_of_the_hub(tmp_path: Path) -> None:
     assert read(path, found) == IMAGES
     assert found.labels.values.tolist() == [i % 3 for i in range(150)]
     assert class_names(path, "label") == ("cat", "dog", "emu")
+    names["label"]["names"] = ["dog", "cat"]
+    write(tmp_path / "b.parquet", {"image": rows, "label": [0] * 150}, names)
+    source = parse_data({"source": "parquet", "train": f"{tmp_path}/?.parquet", "dir": str(tmp_path)})
+    with pytest.raises(UserError, match=r"^data\.train: b\.parquet comes with other names of classes \(dog, cat\) than f"):
+        source.load()
 
 
 @pytest.mark.parametrize(
