@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from typing import BinaryIO
 
+import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from augment.support.errors import UserError
@@ -123,7 +124,8 @@ def _refuse(image: ImageFile.ImageFile) -> str | None:
     if image.format == "TIFF" and image.mode in ("I", "LA", "PA"):  # with alpha, DALI mixes it with the levels
         return f"is a TIFF of a kind that DALI does not decode (mode {image.mode})"
     if image.format == "TIFF" and image.mode == "F":
-        low, high = (float(level) for level in image.getextrema())
+        floats = np.asarray(image)
+        low, high = float(floats.min()), float(floats.max())
         if not 0 <= low <= high <= 1:  # all above would be white
             return f"is a TIFF of floats from {low:.3g} to {high:.3g}; allowed are 0 (black) to 1 (white)"
     return None

@@ -85,8 +85,8 @@ class Records(CheckedSource, LabeledSource):
                     first = first or names
                     if names != first and names and not self.classes:
                         raise UserError(
-                            f"{file.path.name} comes with other names of classes ({list_some(names)}) than files before "
-                            f"it ({list_some(first or ())}). Allowed: the same, or data.classes=FILE."
+                            f"{file.path.name} comes with other names of classes ({list_some(names)}) than those "
+                            f"before ({list_some(first or ())}). Allowed: the same, or data.classes=FILE."
                         )
                 images += self._images(file, index)
                 labels += index.labels.lists()

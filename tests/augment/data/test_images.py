@@ -4,13 +4,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 from stores import write_arrays, write_shards
 
 from augment.data.check import check_files
 from augment.data.dataset import ImageRef, Split
-from augment.data.images import are_decoded, are_paths, name_of, open_image, read_encoded
+from augment.data.images import are_decoded, are_paths, read_encoded
 from augment.data.sources import parse_data
 from augment.pipeline.reading import ImageFeed, Reading
 
@@ -29,16 +28,6 @@ def stores(image_files: Split, tmp_path_factory: pytest.TempPathFactory) -> dict
         tar = parse_data({"source": "webdataset", "train": shard, "val": shard}).load().train.files
         raw = {"source": "numpy", "train": x, "train_targets": y, "val": x, "val_targets": y}
         return {"folder": tuple(files), "tar": tar, "array": parse_data(raw).load().train.files}
-
-
-def test_names_bytes_and_pixels(stores: dict[str, Images]) -> None:
-    for path, stored in zip(stores["folder"], stores["tar"], strict=True):
-        assert bytes(read_encoded(stored)) == bytes(read_encoded(path))
-        with open_image(path) as one, open_image(stored) as other:
-            np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
-    assert name_of(stores["folder"][0]) == str(stores["folder"][0])
-    assert name_of(stores["tar"][0]) == "train-000.tar/photos/0000.jpg"
-    assert name_of(stores["array"][3]) == "x.npy[3]"
 
 
 def test_one_encoded_image_makes_the_split_encoded(stores: dict[str, Images]) -> None:

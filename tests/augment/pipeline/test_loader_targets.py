@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -100,26 +99,3 @@ def test_images_without_objects_and_batches_without_any_box(files: list[Path]) -
     assert sorted(len(batch.targets[0]["boxes"]) for batch in batches) in ([0] * COUNT, [0] * (COUNT - 1) + [1])
     assert all(batch.targets[0]["boxes"].shape[1:] == (4,) for batch in batches)
     assert batches[0].frames is not None
-
-
-def test_boxes_hold_the_mask_of_their_instance(files: list[Path]) -> None:
-    for file in files:  # two instances, left and right
-        with Image.open(file) as image:
-            width, height = image.size
-        mask = np.zeros((height, width), np.uint8)
-        mask[10:30, 4:14], mask[5:25, 20:36] = 1, 2
-        Image.fromarray(mask).save(file.with_suffix(".png"))
-    boxes = [[4, 10, 14, 30], [20, 5, 36, 25]]
-    objects = [Objects.of(boxes, [1, 2], instances=MaskFile(file.with_suffix(".png"))) for file in files]
-    count = 0
-    for batch in loader(Split(tuple(files), tuple(objects), BOXES)):
-        for target in batch.targets:
-            assert len(target["masks"]) == len(target["boxes"])
-            for box, mask in zip(target["boxes"], target["masks"], strict=True):
-                rows, columns = torch.nonzero(mask, as_tuple=True)
-                edges = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-                inner = torch.tensor(edges, dtype=torch.float32)
-                assert (inner[:2] >= box[:2] - 1).all()
-                assert (inner[2:] <= box[2:] + 1).all()
-                count += 1
-    assert count > COUNT
