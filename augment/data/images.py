@@ -88,8 +88,9 @@ def has_range(image: Image.Image) -> bool:
     return image.mode != "F" and (image.mode != "I" or image.format == "PPM")
 
 
-# The first of the EXIF orientations that swap width and height.
+# The first of the EXIF orientations that swap width and height, and those that then mirror along x and along y.
 SIDEWAYS = 5
+MIRRORED = (2, 3, 6, 7), (3, 4, 7, 8)
 
 
 def orientation_of(image: Image.Image) -> int:
@@ -132,17 +133,11 @@ def is_decoded(image: ImageRef) -> TypeGuard[DecodedImage]:
 
 def turn_back(labels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     """Return an array of an upright image, (height, width), as the pixels of its file are, by its EXIF orientation."""
-    turns = {
-        2: labels[:, ::-1], 3: labels[::-1, ::-1], 4: labels[::-1], 5: labels.T, 6: np.rot90(labels),
-        7: labels[::-1, ::-1].T, 8: np.rot90(labels, -1),
-    }  # fmt: skip
-    return np.ascontiguousarray(turns.get(orientation, labels))
+    x, y = (slice(None, None, -1 if orientation in mirrored else 1) for mirrored in MIRRORED)
+    return np.ascontiguousarray(labels[y, x].T if orientation >= SIDEWAYS else labels[y, x])
 
 
 def points_back(points: NDArray[np.float64], orientation: int) -> NDArray[np.float64]:
     """Return where points of an upright image, (M, 2), are in its file; both in shares of width and height."""
-    x, y = points.T
-    turns = {
-        2: (1 - x, y), 3: (1 - x, 1 - y), 4: (x, 1 - y), 5: (y, x), 6: (y, 1 - x), 7: (1 - y, 1 - x), 8: (1 - y, x),
-    }  # fmt: skip
-    return np.stack(turns.get(orientation, (x, y)), axis=1)
+    found = np.where([orientation in mirrored for mirrored in MIRRORED], 1 - points, points)
+    return found[:, ::-1] if orientation >= SIDEWAYS else found

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from augment.data.dataset import ImageRef
 from augment.data.faults import DECODER_ERRORS
-from augment.data.images import SIDEWAYS, is_decoded, open_image, orientation_of
+from augment.data.images import MIRRORED, SIDEWAYS, is_decoded, open_image, orientation_of
 from augment.params import Interval, Size
 from augment.recipe.kinds import Array
 from augment.support.errors import UserError
@@ -84,7 +84,7 @@ def turns(orientations: NDArray[np.int64], sides: Array) -> Array:
     swapped = orientations >= SIDEWAYS
     matrix = np.tile(np.eye(3), (len(orientations), 1, 1))
     matrix[swapped] = matrix[swapped][:, [1, 0, 2]]
-    for axis, mirrored in ((0, (2, 3, 6, 7)), (1, (3, 4, 7, 8))):
+    for axis, mirrored in enumerate(MIRRORED):
         rows = np.isin(orientations, mirrored)
         matrix[rows, axis] *= -1
         matrix[rows, axis, 2] = sides[rows, 1 - axis] - 1
