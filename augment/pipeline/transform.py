@@ -152,11 +152,11 @@ class Transform:
 
     def _maker(self, kind: Kind) -> BatchMaker:
         """Return what makes batches with targets of a kind, and draws for them."""
-        made = self._graphs.get("maker")
-        if made is None or made[0] is not kind:
+        made, which = self._graphs.get("maker"), (type(kind), vars(kind))  # all objects of a kind are equal
+        if made is None or made[0] != which:
             drawn: dict[str, Any] = {"seed": self._seed, "rank": self._stream(), "ahead": AheadOfCalls}
             mixer = Mixer(self.plan, kind, classes=self._classes or 0, **drawn) if self.plan.batch_stages else None
-            made = kind, BatchMaker(self.plan, kind, frames=self._form.frames, mixer=mixer, **drawn)
+            made = which, BatchMaker(self.plan, kind, frames=self._form.frames, mixer=mixer, **drawn)
             self._graphs["maker"] = made
         return made[1]
 

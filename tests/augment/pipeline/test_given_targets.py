@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from augment import Transform, UserError, load_recipe
+from augment.recipe.sampler import Sampler
 
 SIZE = 20
 IMAGE = np.zeros((SIZE, SIZE, 3), np.uint8)
@@ -48,6 +49,15 @@ def test_points_may_be_lists(points: Any) -> None:
 
 def test_arrays_of_whole_numbers_are_masks() -> None:
     assert moved([square(2, 2, 5)]).shape == (1, SIZE, SIZE)
+
+
+def test_what_moves_points_is_drawn_for_several_calls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    transform = Transform(load_recipe({"size": SIZE, "train": {"rotate": {}}}), device="cpu")
+    draw, drawn = Sampler.draw, []
+    monkeypatch.setattr(Sampler, "draw", lambda self, *where: drawn.append(where) or draw(self, *where))
+    for _ in range(8):
+        transform([IMAGE], [[[3, 4]]])
+    assert [where[3] for where in drawn if len(where) == 4] == [1, 2, 4, 8]
 
 
 def test_pillow_images_that_exif_turns_are_refused_with_targets_in_them() -> None:

@@ -14,15 +14,8 @@ from trainer.report.record import read_record
 CODE = """
     import numpy as np
 
-    class Images:
-        def __init__(self, count=4):
-            self.count = count
-
-        def __len__(self):
-            return self.count
-
-        def __getitem__(self, index):
-            return np.full((8, 8, 3), 60 * index, np.uint8), "ab"[index % 2]
+    def images(count=4):
+        return [(np.full((8, 8, 3), 60 * index, np.uint8), "ab"[index % 2]) for index in range(count)]
 """
 
 
@@ -40,7 +33,7 @@ def _my_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def test_every_job_of_a_sweep_has_them_once_in_its_log_and_its_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = ["data=own", "data.train=my_images.Images", "data.val=my_images.Images", "data.val_options.count=1"]
+    own = ["data=own", "data.train=my_images.images", "data.val=my_images.images", "data.val_options.count=1"]
     small = ["aug.size=16", "fit.epochs=1", "fit.batch_size=2", "fit.device=cpu", "fit.threads=1"]
     small += ["callbacks.plots=null"]
     assert main([*own, *small, "-m", "seed=0,1"]) == 0

@@ -8,7 +8,6 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from files_of_sources import ENDINGS, Sample, load, write
@@ -111,16 +110,12 @@ def test_a_shard_that_is_open_stays(server: Server, samples: list[Sample]) -> No
     assert left("window") == [f"train-{number}.tar" for number in (0, 3, 4, 5)]
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"), [(500, "ClientResponseError: 500, "), ("change", "changed while it was fetched.")]
-)
-def test_a_shard_fails_while_training(fault: Any, reason: str, server: Server, samples: list[Sample]) -> None:
+def test_a_shard_fails_while_training(server: Server, samples: list[Sample]) -> None:
     local, there = in_windows("webdataset", server, samples, 4)
     loader = build_loader(PLAN, there, batch_size=2, seed=1)
-    server.faults["train-1.tar"] = [fault]
-    with pytest.raises(UserError, match=f"^data.train={re.escape(server.address)}.*{reason}"):
+    server.faults["train-1.tar"] = [500]
+    with pytest.raises(UserError, match=f"^data.train={re.escape(server.address)}.*ClientResponseError: 500, "):
         [list(loader) for _ in range(3)]
     loader.close()
     server.faults.clear()
-    if fault == 500:
-        assert passes(there, 2) == passes(local, 2)
+    assert passes(there, 2) == passes(local, 2)
