@@ -8,9 +8,11 @@ import sys
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Event, Thread
+from time import sleep
 
 from augment.data.sources.remote import Shard, get_shard
 from augment.support.errors import UserError, describe_error
+from augment.support.files import remove_parts
 
 _SERVE = "from augment.data.sources.fetcher import serve; serve()"
 
@@ -39,6 +41,7 @@ def fetch(shard: Shard, stopped: Event) -> None:
     except BaseException as failure:
         with suppress(OSError), process:  # what is still written to a killed one
             process.kill()
+        remove_parts(shard.file.parent)
         if isinstance(failure, OSError | EOFError):
             raise UserError(f"{shard.what}: the process that fetched {shard.url} was killed.") from None
         raise
@@ -59,22 +62,30 @@ def _start() -> subprocess.Popen[bytes]:
 
 def serve() -> None:
     """Fetch the shards that come by stdin, and answer each with an error, or nothing."""
-    asked = SimpleQueue[Shard]()
-    Thread(target=_receive, args=(asked,), daemon=True).start()
+    asked, ended = SimpleQueue[Shard](), Event()
+    Thread(target=_receive, args=(asked, ended), daemon=True).start()
+
+    def show(value: int) -> None:
+        if ended.is_set():
+            raise UserError("stopped")
+
     while True:
         shard, error = asked.get(), ""
         try:
-            get_shard(shard)
+            get_shard(shard, show)
         except Exception as found:
             error = str(found) if isinstance(found, UserError) else f"{shard.what}: {describe_error(found)}."
-        pickle.dump(error, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        with suppress(BrokenPipeError):  # of a process that has ended
+            pickle.dump(error, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
 
 
-def _receive(asked: SimpleQueue[Shard]) -> None:
-    """Pass shards on until the process that asks has ended, however it did; then end at once."""
+def _receive(asked: SimpleQueue[Shard], ended: Event) -> None:
+    """Pass shards on until the process that asks has ended, however it did; then end, too."""
     try:
         while True:
             asked.put(pickle.load(sys.stdin.buffer))
     finally:
+        ended.set()
+        sleep(1)  # in which a part of a shard is removed, unless the store is silent
         os._exit(0)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +73,7 @@ def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatc
     stopped.set()
     with pytest.raises(UserError, match="stopped"):
         fetcher.fetch(shard, stopped)
+    assert not [name for name in left("window") if name.endswith(".part")]
     monkeypatch.setattr(fetcher, "_SERVE", "")
     killed = fetcher._start()
     killed.wait()
@@ -96,6 +98,7 @@ def test_no_shard_comes_for_a_program_that_has(number: int, server: Server, samp
     server.faults["train-1.tar"] = ["drip"]
     assert subprocess.run([sys.executable, "-c", AHEAD, url, str(number)], timeout=20).returncode == -number
     assert server.left.wait(20)
+    assert any(left("window") == ["train-0.tar"] or time.sleep(0.05) for _ in range(100))
 
 
 def test_a_shard_that_is_open_stays(server: Server, samples: list[Sample]) -> None:
