@@ -61,16 +61,16 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def serve() -> None:
-    """Fetch the shards that come by stdin, and answer each with an error, or nothing."""
-    asked, ended = SimpleQueue[Shard](), Event()
+    """Fetch the shards that come by stdin, and answer each with an error, or nothing; then end the process."""
+    asked, ended = SimpleQueue[Shard | None](), Event()
     Thread(target=_receive, args=(asked, ended), daemon=True).start()
 
     def show(value: int) -> None:
         if ended.is_set():
             raise UserError("stopped")
 
-    while True:
-        shard, error = asked.get(), ""
+    while (shard := asked.get()) is not None:
+        error = ""
         try:
             get_shard(shard, show)
         except Exception as found:
@@ -78,14 +78,16 @@ def serve() -> None:
         with suppress(BrokenPipeError):  # of a process that has ended
             pickle.dump(error, sys.stdout.buffer)
             sys.stdout.buffer.flush()
+    os._exit(0)  # packages would complain about open connections
 
 
-def _receive(asked: SimpleQueue[Shard], ended: Event) -> None:
-    """Pass shards on until the process that asks has ended, however it did; then end, too."""
+def _receive(asked: SimpleQueue[Shard | None], ended: Event) -> None:
+    """Pass shards on until the process that asks has ended, however it did; then end this one soon."""
     try:
         while True:
             asked.put(pickle.load(sys.stdin.buffer))
     finally:
         ended.set()
-        sleep(1)  # in which a part of a shard is removed, unless the store is silent
+        asked.put(None)
+        sleep(1)  # in which the part of a shard is removed, unless the store is silent
         os._exit(0)
