@@ -45,7 +45,6 @@ def test_a_changed_object_is_fetched_again(url: str, server: Server, samples: li
     LOADED.clear()
     after = load("webdataset", settings(url)).train
     assert server.gets == {"train-0.tar": 1, "train-1.tar": 2}
-    assert left("remote") == ["train-0.tar", "train-1.tar"]
     assert passes(after, 1) != passes(before, 1)
 
 
@@ -53,7 +52,6 @@ def test_a_changed_object_is_fetched_again(url: str, server: Server, samples: li
 def test_faults_that_pass(faults: list[Any], url: str, server: Server) -> None:
     server.faults["train-1.tar"] = faults
     assert len(load("webdataset", settings(url)).train)
-    assert left("remote") == ["train-0.tar", "train-1.tar"]
 
 
 @pytest.mark.parametrize(
