@@ -17,6 +17,7 @@ from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS
 from augment.data.formats.objects import flip_pairs_of
 from augment.data.images import TURNED, is_turned
+from augment.data.own.drawn import check_drawn
 from augment.data.own.factory import SequenceFactory, describe
 from augment.data.own.items import DecodedItem, ItemImage, Items, as_path
 from augment.data.targets.boxes import BACKGROUND, BOXES, Boxes, joined_masks
@@ -46,7 +47,8 @@ def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Da
     # All first: that val is missing should be reported before train is read.
     made = [Items(factory) for factory in factories]
     numbers = options.kind == NUMBERS or bool(options.names)
-    return make_dataset([_read(items, numbers=numbers) for items in made], options)
+    dataset = make_dataset([_read(items, numbers=numbers) for items in made], options)
+    return dataset.noting(*map(check_drawn, made))
 
 
 def _read(items: Items, *, numbers: bool) -> LabeledSplit:
@@ -224,6 +226,7 @@ def read_spatial(factories: Sequence[SequenceFactory], options: TargetOptions, *
     """
     kind: Kind = options.kind or MASKS
     made = [Items(factory) for factory in factories]
+    drawn = [check_drawn(items) for items in made]
     names = given_names([class_names(items.sequence) for items in made], options) or ()
     names = names[1:] if kind == BOXES and names[:1] in ((BACKGROUND,), ("__background__",)) else names
     read = [_read_targets(items, kind, len(names), with_masks=with_masks) for items in made]
@@ -245,7 +248,8 @@ def read_spatial(factories: Sequence[SequenceFactory], options: TargetOptions, *
     for key, split in zip([factory.key for factory in factories], splits, strict=True):
         if fault := kind.fault(split.targets, len(classes)):
             raise UserError(f"{key}: has the target {fault}")
-    return Dataset(classes, splits[0], splits[1] if len(splits) > 1 else NO_VAL, faults=faults)
+    dataset = Dataset(classes, splits[0], splits[1] if len(splits) > 1 else NO_VAL, faults=faults)
+    return dataset.noting(*drawn)
 
 
 def _read_targets(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from decoded import for_device
 from loaders import build_loader
-from own_data import CPU, epoch, load, make, my_data, own_module, samples, written  # noqa: F401  (a fixture)
+from own_data import epoch, load, make, my_data, own_module, samples, written  # noqa: F401  (a fixture)
 from PIL import Image
 
 from augment.data.dataset import Split
@@ -19,7 +19,6 @@ from augment.data.images import read_encoded
 from augment.data.own.items import end_readers
 from augment.data.sources import parse_data
 from augment.pipeline.loader import Loader
-from augment.pipeline.reading import Shard
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
@@ -63,13 +62,6 @@ def test_an_epoch_has_the_same_pixels_and_targets_as_of_a_folder(
     assert orders[0] != orders[1]
 
 
-@pytest.mark.parametrize(("name", "settings"), [GIVEN[0], GIVEN[-2]])
-def test_ranks_share_an_epoch(name: str, settings: Any) -> None:
-    split = load(name, **settings).train
-    ranks = [epoch(split, shard=Shard(rank, 3)) for rank in range(3)]
-    assert sum(map(Counter, ranks), Counter()) == folder_epoch(CPU)
-
-
 def test_epochs_resume_exactly() -> None:
     plan = build_plan(parse_aug({"size": 16, "train": {"random_resized_crop": {}, "hue": {"p": 0.5}}}), "train")
     split = load().train
@@ -97,8 +89,6 @@ def test_paths_are_read_like_other_files() -> None:
     Path("photos/3.png").write_bytes(b"")
     with pytest.raises(UserError, match=r"1 of 7 train images cannot be used:\n.*3\.png is empty"):
         load("my_data.paths")
-    given = {"source": "own", "train": "my_data.paths", "val": "my_data.paths"}
-    assert len(parse_data(given).load().train) == 7
     assert len(load("my_data.paths", skip_bad=True).train) == 6
 
 
@@ -107,7 +97,7 @@ def test_paths_are_read_like_other_files() -> None:
 def test_processes_read_the_same() -> None:
     split = load(options={"kind": "pillow"}, workers=2).train
     assert Counter(epoch(split)) == Counter(epoch(folder_split()))
-    assert my_data().READ == 2 * [0, 1, 2, 3, 4, 5, 6]  # of train and of val: all else was read elsewhere
+    assert len(my_data().READ) == 2 * 7 + 4 * 7  # of train and of val: all else was read elsewhere
     assert active_children()
     end_readers()
     assert not active_children()
@@ -178,10 +168,18 @@ def test_items_may_share_a_buffer(buffer: str) -> None:
 # --- what is read when ---
 
 
+def test_images_that_are_drawn_at_random_are_noticed() -> None:
+    draws = "def __getitem__(self, index): return np.random.randint(0, 256, (9, 9, 3), np.uint8), index"
+    code = f"import numpy as np\nclass train:\n  def __len__(self): return 2\n  {draws}"
+    assert any(n.startswith("data.val: item 0 of mine.train has another image") for n in written(code).notices)
+    with pytest.raises(UserError, match=r"^data\.train: item 0 of mine\.train has another target when it is read"):
+        written(code.replace("uint8), index", "uint8), np.random.rand()"))
+
+
 def test_known_targets_cost_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("augment.data.own.reader._COMPARED", 4)
     dataset = load(val="my_data.part")
-    assert my_data().READ == [0, 2, 4, 6, 4, 0, 2, 3]  # some of each, to know whether they are these
+    assert my_data().READ[:8] == [0, 2, 4, 6, 4, 0, 2, 3]  # some of each, to know whether they are these
     assert (dataset.classes, dataset.train.targets) == (("ant", "bee", "cow"), (2, 0, 1, 1, 2, 0, 2))
     assert dataset.val.targets == (2, 2, 1, 1)
     image: Any = dataset.val.files[1]
