@@ -137,16 +137,19 @@ class BatchMotion:
         """Which upright images are mirrored, so that what was on the left is on the right, (N,)."""
         return np.asarray(np.linalg.det(self.frame) * np.linalg.det(self._first) < 0)
 
-    def forward(self, points: Array, owners: NDArray[np.int64], cut: Callable[[Array], Array] = lambda at: at) -> Array:
+    def forward(
+        self, points: Array, owners: NDArray[np.int64], watch: Callable[[Array], None] = lambda moved: None
+    ) -> Array:
         """Return where points, (M, 2) as x and y in pixels of the stored images of `owners`, (M,), are in the outputs.
 
-        A point that a perspective sends to infinity or beyond, or that a remap does not show, becomes NaN. After the
-        crop, and after each step but the last, `cut` gets the points, and returns those that go on: what is not within
-        `edges` there is lost, even if a later step moves its place back into the image.
+        A point that a perspective sends to infinity or beyond, or that a remap does not show, becomes NaN. `watch` is
+        called with where the points are after the crop, and after each step but the last: what is not within `edges`
+        there is lost, even if a later step moves its place back into the image.
         """
         moved = apply(self._first[owners], points)
         for step in self._steps:
-            moved = step.forward(cut(moved), owners)
+            watch(moved)
+            moved = step.forward(moved, owners)
         return moved
 
     @property

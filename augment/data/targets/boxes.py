@@ -117,7 +117,7 @@ class Boxes(SpatialKind):
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> list[dict[str, Tensor]]:
         """Return the objects that are left in each image, on the device of the images.
 
-        They are boxes (K, 4) float32, the hulls of the moved corners, clipped; labels (K,) int64;
+        They are boxes (K, 4) float32, the hulls of the moved corners, clipped once, at the end; labels (K,) int64;
         iscrowd and difficult (K,) bool; area (K,) float32 of the clipped boxes; image_id (1,) int64; with them, masks
         (K, height, width) uint8, and keypoints (K, P, 3) float32 with visibility 0 outside of the image. Objects whose
         masks are empty are dropped, for which a GPU is waited for. Images that show parts of several samples have the
@@ -281,31 +281,27 @@ def _move_boxes(
     """Return the hulls of moved boxes, (M, 4), clipped to what is shown, and which are kept."""
     # Their corners; more of them where these may not be the outermost, and some may not be shown.
     share = np.linspace(0, 1, 7 if motion.bends else 2)[:, None]
+    edges = boxes[:, None].astype(np.float64) - 0.5
+    across, down = np.moveaxis((1 - share) * edges[..., :2] + share * edges[..., 2:], -1, 0)
+    points = np.stack(np.broadcast_arrays(across[:, None], down[:, :, None]), axis=-1)
     least, most = (np.fmin, np.fmax) if motion.bends else (np.minimum, np.maximum)
     visible, (low, high) = np.ones(len(boxes)), (np.tile(edge, 2) for edge in motion.edges)
 
-    def spread(edges: NDArray[np.float64]) -> NDArray[np.float64]:
-        across, down = np.moveaxis((1 - share) * edges[:, None, :2] + share * edges[:, None, 2:], -1, 0)
-        return np.stack(np.broadcast_arrays(across[:, None], down[:, :, None]), axis=-1).reshape(-1, 2)
-
-    def hulls_of(points: NDArray[np.float64]) -> NDArray[np.float64]:
-        corners = points.reshape(-1, len(share) ** 2, 2)
+    def hulls_of(moved: NDArray[np.float64]) -> NDArray[np.float64]:
+        corners = moved.reshape(-1, len(share) ** 2, 2)
         return np.concatenate([least.reduce(corners, axis=1), most.reduce(corners, axis=1)], axis=1)
 
-    def cut(points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Leave only what is within the image of the boxes that reach beyond it."""
-        hulls = hulls_of(points)
-        clipped, beyond = hulls.clip(low, high), ((hulls < low) | (hulls > high)).any(axis=1)
-        visible[beyond] *= (areas(clipped) / areas(hulls))[beyond]
-        return np.where(np.repeat(beyond, len(share) ** 2)[:, None], spread(clipped), points)
+    def watch(moved: NDArray[np.float64]) -> None:
+        hulls = hulls_of(moved)
+        np.fmin(visible, areas(hulls.clip(low, high)) / areas(hulls), out=visible)
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        moved = motion.forward(spread(boxes.astype(np.float64) - 0.5), np.repeat(owners, len(share) ** 2), cut)
-        hulls = hulls_of(moved) + 0.5
+        hulls = hulls_of(motion.forward(points.reshape(-1, 2), np.repeat(owners, len(share) ** 2), watch)) + 0.5
         clipped, area = motion.parts.clip(hulls, owners)
+        visible = np.fmin(visible, area / areas(hulls))
         # All of a box may be a little less, as windows are float32.
-        enough = area * visible >= (1 - 1e-4) * rules.min_visible * areas(hulls)
-    return clipped, (area >= rules.min_area) & (area > 0) & enough
+        keep = (area >= rules.min_area) & (visible > 0) & (visible >= (1 - 1e-4) * rules.min_visible)
+    return clipped, keep
 
 
 BOXES = register(Boxes())

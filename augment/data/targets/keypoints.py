@@ -84,12 +84,11 @@ def move_points(
     count = points.shape[1]
     shown, (low, high) = np.ones((len(points), count), bool), motion.edges
 
-    def cut(places: NDArray[np.float64]) -> NDArray[np.float64]:
+    def watch(places: NDArray[np.float64]) -> None:
         shown[((places < low) | (places > high)).any(axis=1).reshape(shown.shape)] = False
-        return places
 
     with np.errstate(invalid="ignore"):
-        moved = motion.forward(points[..., :2].reshape(-1, 2).astype(np.float64), np.repeat(owners, count), cut)
+        moved = motion.forward(points[..., :2].reshape(-1, 2).astype(np.float64), np.repeat(owners, count), watch)
         places = moved.reshape(-1, count, 2)
         visible = np.where(shown & motion.parts.shows(places, owners), points[..., 2], 0)
     found = np.concatenate([np.nan_to_num(places), visible[..., None]], axis=-1).astype(np.float32)

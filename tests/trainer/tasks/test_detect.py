@@ -212,7 +212,7 @@ def test_losses_learn_no_crowds_and_no_difficult_objects() -> None:
         "parts": Parts.whole(1, (50, 50)),
         "bends": False,
         "edges": (np.full(2, -0.5), np.full(2, 49.5)),
-        "forward": lambda self, points, owners, cut: points,
+        "forward": lambda self, points, owners, watch: points,
     }
     motion = type("Still", (), still)()
     objects = Objects.of(
