@@ -39,6 +39,9 @@ class ParamScheduler(Callback):
         schedules: the schedules by keys of the optimizer's parameter groups, such as "lr". See
             `trainer.optim.optimizers.set_value`.
         plateau: patience and factor, by which "lr" falls each time that the best epoch is so many epochs ago.
+
+    Attributes:
+        now: the values of the last training batch, by the schedules' keys, also between epochs.
     """
 
     order = Phase.MEASURE
@@ -46,6 +49,7 @@ class ParamScheduler(Callback):
     def __init__(self, schedules: Mapping[str, Schedule], plateau: tuple[int, float] | None = None) -> None:
         self.schedules, self.plateau = dict(schedules), plateau
         self._factor = 1.0
+        self.now: Mapping[str, float] = {}
 
     def before_epoch(self, learner: Learner) -> None:
         """Let the learning rate fall if it is due: by the rows, so that a resumed run does as one without a break."""
@@ -62,9 +66,9 @@ class ParamScheduler(Callback):
         from trainer.optim.optimizers import set_value
 
         if learner.training:
-            values = self.values(learner)
+            self.now = self.values(learner)
             for group in learner.optimizer.param_groups:
-                for name, value in values.items():
+                for name, value in self.now.items():
                     set_value(group, name, value)
 
     def values(self, learner: Learner) -> dict[str, float]:

@@ -210,7 +210,7 @@ class Tracker(Callback):
         steps = learner.find(Recorder).steps
         if steps and steps[-1] is not self._last:
             self._last = steps[-1]
-            rates = next((c.values(learner) for c in learner.callbacks if isinstance(c, ParamScheduler)), {})
+            rates = next((c.now for c in learner.callbacks if isinstance(c, ParamScheduler)), {})
             values = _running(self._last) | {f"step/{name}": rate for name, rate in rates.items()}
             self._send(partial(self.log, values, self._last.step))
 

@@ -104,8 +104,13 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
     is_cut = section.get("folds") or section.get("val_fraction")  # val from train
     unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
     basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
-    for other in ("fit.limit_batches", *of_loss(key, task_of([runs[0].last, runs[0].summary.best]))):
+    task = task_of([runs[0].last, runs[0].summary.best])
+    for other in ("fit.limit_batches", *of_loss(key, task)):
         basis[other] = value_of(runs[0], other)
+    if "standardize" in task.loss_settings and basis.get("fit.standardize") not in (None, "False"):
+        # The loss is in standard deviations of the train split.
+        given = {name: section[name] for name in ("fraction", *sorted(_OF_TRAIN)) if section.get(name) is not None}
+        basis["fit.standardize"] = f"by {list_some(f'data.{name}={_text(value)}' for name, value in given.items())}"
     basis[IMAGES] = str(_val_images(runs[0]) or "")
     return Group(name, Replicates(scores), metric, tuple(runs), basis)
 

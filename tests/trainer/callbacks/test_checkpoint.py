@@ -35,7 +35,6 @@ NAN = math.nan
     ("monitor", "values", "best"),
     [
         ("val_accuracy", [0.2, 0.3, 0.3], 1),
-        ("val_loss", [0.2, 0.1, 0.1], 1),
         ("val_loss", [NAN, 0.2, 0.3], 1),
         ("val_loss", [0.3, NAN, 0.2], 2),
         ("val_accuracy", [NAN, NAN, NAN], 2),

@@ -172,6 +172,9 @@ def test_losses_of_one_kind_are_compared_while_other_jobs_wait(said: Any, tmp_pa
     write_run(tmp_path / "2", None, {"seed": 2, "fit.loss": "mae"}, last=last, best=last)
     assert any("losses are of different kinds: fit.loss=mae" in x for x in said(".")[1])
     assert not any("losses are of different kinds" in x for x in said(".", "--metric", "val_mae")[1])
+    write_run(tmp_path / "3", None, {"seed": 2, "fit.loss": "mse", "data.fraction": 0.1}, last=last, best=last)
+    given = "fit.standardize=by data.fraction=0.1, of the baseline by data.fraction=1.0; compare --metric takes another"
+    assert any(f"losses are of different kinds: {given}" in x for x in said(".")[1])
 
 
 def test_names_say_what_differs_and_no_more(tmp_path: Path) -> None:

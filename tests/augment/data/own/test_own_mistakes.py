@@ -74,9 +74,6 @@ ITEM = r"^data\.train: item 0 of mine\.train "
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ("np.zeros((2, 3))", ITEM + r"is an array \(2, 3\)\. Allowed: a pair"),
-        ("{'image': 1, 'label': 2}", ITEM + r"is a dict of 2\. Allowed: a pair"),
-        ("(None, 0)", ITEM + r"has for an image None\. Allowed: a path, encoded bytes, a Pillow image"),
         ("(np.zeros((3, 8, 8), np.uint8), 0)", ITEM + r"has for an image an array \(3, 8, 8\) of uint8\. Allowed"),
         ("(torch.zeros(3, 8, 8), 0)", r"a tensor \(3, 8, 8\) of float32; ToTensor and Normalize are left to the `aug`"),
         ("(Image.new('I', (4, 4)), 0)", "a Pillow image of mode I, 4 x 4 pixels; allowed are 8 bits"),
