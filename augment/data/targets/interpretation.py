@@ -144,7 +144,7 @@ def _value(word: str, *, fractions: bool) -> Label:
     if word.removeprefix("-").isdecimal():
         return int(word[:40])  # longer ones are too large, too; Python would convert none of more than 4,300 digits
     try:
-        number = float(word) if fractions else math.nan
+        number = float(word) if fractions and "_" not in word else math.nan  # Python reads 1_2 as 12
     except ValueError:
         return word
     return number if math.isfinite(number) else word

@@ -92,6 +92,8 @@ def test_columns(lists: Path) -> None:
     )
     chosen = load(lists, CSV, CSV, ending="csv", image="path", label="id")
     assert (chosen.task, chosen.train.targets) == ("classify", (0, 1))
+    words = "path,label\na.png,1_2\nb.png,2_1\n"  # which Python reads as 12 and 21
+    assert load(lists, words, words, ending="csv").classes == ("1_2", "2_1")
     flags = "file,cat,dog\na.png,0,0\nb.png,1,1\n"
     hot = load(lists, flags, flags, ending="csv", targets=["cat", "dog"], multilabel=True)
     assert (hot.task, hot.classes, hot.train.targets) == ("multilabel", ("cat", "dog"), ((0.0, 0.0), (1.0, 1.0)))
