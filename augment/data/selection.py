@@ -226,12 +226,18 @@ def as_left_out(split: Split, names: Collection[str]) -> Split:
     out = {image.index: image for image in split.left_out}
     rest = zip(split.files, split.targets, strict=True)
     whole = [out.get(n) or BadImage(n, *next(rest), reason="") for n in range(len(split) + len(out))]
-    kept = [image for image in whole if portable_name(image.file) not in names]
+    still = {portable_name(image.file) for image in split.left_out}
+
+    def is_out(image: BadImage) -> bool:
+        name = portable_name(image.file)  # which a good one in another folder may have, too
+        return name in names and (bool(image.reason) or name not in still)
+
+    kept = [image for image in whole if not is_out(image)]
     return replace(
         split,
         files=tuple(image.file for image in kept),
         targets=tuple(image.target for image in kept),
-        left_out=tuple(image for image in whole if portable_name(image.file) in names),
+        left_out=tuple(image for image in whole if is_out(image)),
         bad=tuple(image for image in kept if image.reason),
     )
 
