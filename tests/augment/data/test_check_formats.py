@@ -30,15 +30,9 @@ def png_that_claims(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
-def bytes_of_16_bit_png() -> bytes:
+def gray(levels: np.ndarray, form: str) -> bytes:
     stream = io.BytesIO()
-    Image.fromarray(np.arange(2400, dtype=np.uint16).reshape(40, 60) * 27).save(stream, "PNG")
-    return stream.getvalue()
-
-
-def tiff_of_floats() -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(np.linspace(0, 1, 2400, dtype=np.float32).reshape(40, 60)).save(stream, "TIFF")
+    Image.fromarray(levels.reshape(40, 60)).save(stream, form)
     return stream.getvalue()
 
 
@@ -53,7 +47,7 @@ GOOD: dict[str, Callable[[], bytes]] = {
     "gray_alpha.png": lambda: encoded("PNG", "LA"),
     "rgba.png": lambda: encoded("PNG", "RGBA"),
     "palette.png": lambda: encoded("PNG", "P"),
-    "16_bit.png": bytes_of_16_bit_png,
+    "16_bit.png": lambda: gray(np.arange(2400, dtype=np.uint16) * 27, "PNG"),
     "garbage_after_the_end.png": lambda: encoded("PNG") + b"garbage" * 20,
     "broken_image_index.jpg": jpeg_pillow_warns_of,
     "png_named.jpg": lambda: encoded("PNG"),
@@ -63,7 +57,7 @@ GOOD: dict[str, Callable[[], bytes]] = {
     "rgb.bmp": lambda: encoded("BMP"),
     "rgb.tiff": lambda: encoded("TIFF"),
     "lzw.tiff": lambda: encoded("TIFF", compression="tiff_lzw"),
-    "float.tiff": tiff_of_floats,
+    "float.tiff": lambda: gray(np.linspace(0, 1, 2400, dtype=np.float32), "TIFF"),
     "rgb.ppm": lambda: encoded("PPM"),
     "gray.ppm": lambda: encoded("PPM", "L"),
     "16_bit.ppm": lambda: b"P5 60 40 65535\n" + bytes(4800),
