@@ -133,8 +133,9 @@ def plot_bars(chart: BarChart, path: Path) -> None:
         axes.set_yticks(range(len(bars)), labels, fontproperties=font(9), parse_math=False)
         axes.invert_yaxis()
         axes.set_xlim(0, 1)
-        mean = float(np.mean(values)) if values else float("nan")
-        more = "" if len(bars) == chart.total else f", {len(bars)} of {chart.total} {chart.units}"
+        mean = float(np.mean([value for *_, value in chart.bars])) if values else float("nan")
+        lowest = "the lowest " if len(bars) < len(chart.bars) else ""
+        more = "" if len(bars) == chart.total else f", {lowest}{len(bars)} of {chart.total} {chart.units}"
         frame(axes, f"{chart.quantity.capitalize()}, mean {mean:.4f}{more}", chart.quantity)
         axes.grid(visible=False, axis="y")
 

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from augment.drawing import text as lettering
 from augment.drawing.sheet import GAP, MARGIN, NARROWEST
-from trainer.figures.outputs import plot_batch, plot_confusion, plot_outputs
+from trainer.figures.outputs import plot_bars, plot_batch, plot_confusion, plot_outputs
 from trainer.report.charts import draw_splits
 from trainer.tasks.display import BarChart, Scatter
 
@@ -96,6 +96,12 @@ def test_confusion_of_many_classes_has_no_counts_then_no_names() -> None:
     assert not many.texts
     assert {label.get_text() for label in many.get_xticklabels()} == {"cat"}
     assert "cat" not in {label.get_text() for label in most.get_xticklabels()}
+
+
+def test_bars_of_many_labels_name_the_mean_of_all() -> None:
+    bars = [(str(value), 1, value / 100) for value in range(100)]
+    axes = figure_of(plot_bars, BarChart("precision", "labels", bars, total=100)).axes[0]
+    assert axes.get_title("left") == "Precision, mean 0.4950, the lowest 60 of 100 labels"
 
 
 # --- curves ---
