@@ -111,7 +111,8 @@ class Mlflow(Tracker):
 
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
         """Log the scores of the best and the last epoch, and the path of the report as a tag."""
-        self.log(scores, 0)
+        # A second value of the best score so far would be a point of its curve, at epoch 0.
+        self.log({name: value for name, value in scores.items() if name not in self._of_epoch}, 0)
         self._client.set_tag(self._run, "report", str(report or ""))
 
     def finish(self, status: str) -> None:

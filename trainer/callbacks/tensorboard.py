@@ -69,7 +69,8 @@ class Tensorboard(Tracker):
         """Write the settings with the scores of the best and the last epoch, for the page of hyperparameters."""
         from torch.utils.tensorboard.summary import hparams
 
-        self.log(scores, 0)
+        # A second value of the best score so far would be a point of its curve, at epoch 0.
+        self.log({name: value for name, value in scores.items() if name not in self._of_epoch}, 0)
         for summary in hparams(self._settings, dict(scores)):  # type: ignore[no-untyped-call]
             self._writer.file_writer.add_summary(summary)
         self._text("report", _plain(report or ""))

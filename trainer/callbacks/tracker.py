@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -92,6 +92,7 @@ class Tracker(Callback):
     _warned: bool = False
     _last: StepRow | None = None
     _batch_sent: bool = False
+    _of_epoch: Collection[str] = ()  # names of the values of the last epoch that was sent
 
     # --- what a tracker implements; called in its thread ---
 
@@ -174,6 +175,7 @@ class Tracker(Callback):
         self._send_running(learner)
         row, (monitor, best) = _from_1(learner.find(Recorder).rows[-1]), best_of(learner)
         values = row | {f"best/{key}": value for key, value in _from_1(best).items() if key in ("epoch", monitor)}
+        self._of_epoch = values.keys()
         self._send(partial(self.log, values, learner.step + 1, int(values["epoch"])))
         self._send_batch(learner)
 

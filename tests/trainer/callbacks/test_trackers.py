@@ -176,12 +176,14 @@ def test_all_have_the_best_and_the_last_epoch_and_the_report(tracked: Tracked, s
     client = MlflowClient(f"sqlite:///{tracked.folder}/outputs/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("dali-trainer").experiment_id])
     assert {key: run.data.metrics[key] for key in wanted} == pytest.approx(wanted)
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "best/val_accuracy")] == [1, 2, 3]
     assert run.data.tags["report"] == report
     assert run.data.tags["mlflow.source.git.commit"] == "0123abc"
 
     events = EventAccumulator(str(tracked.folder / "second" / "tensorboard"))
     events.Reload()
     assert {key: events.Scalars(key)[-1].value for key in wanted} == pytest.approx(wanted)
+    assert [event.step for event in events.Scalars("best/val_accuracy")] == [3]
     data = HParamsPluginData.FromString(events.PluginTagToContent("hparams")["_hparams_/session_start_info"])
     assert data.session_start_info.hparams["fit.lr"].number_value == 0.1
 
@@ -229,6 +231,5 @@ def test_mlflow_has_the_run(tracked: Tracked) -> None:
     assert table["columns"] == ["image", "true", "predicted", "confidence", "file"]
     assert len(table["data"]) > 0
     mlflow = tracked.second.find(Mlflow)
-    assert mlflow._id is not None
-    again = trackers.TrackedRun(id=mlflow._id, resumed=True, named=False, folder=None)
+    again = trackers.TrackedRun(id=str(mlflow._id), resumed=True, named=False, folder=None)
     assert mlflow.start(again) == EPOCHS[-1] + 1
