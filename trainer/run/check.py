@@ -114,6 +114,8 @@ def check_resume(config: Config) -> None:
             f"fit.gpus: {ranks}, but {amount(state.ranks, 'process')} trained the unfinished epoch of the "
             f"run to resume. Allowed: {state.ranks}; after the end of an epoch, any number."
         )
+    if state.position[1]:  # the batches since the last step are shares of a step of so many
+        _check_same(config.fit, saved, "fit", ["accumulate"])
     dataset = config.dataset
     task = task_named(dataset.task)
     _check_same(config.data, saved, "data", settings(Source))

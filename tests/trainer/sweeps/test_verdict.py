@@ -77,16 +77,15 @@ def test_of_a_score_that_never_varies_only_the_resolution_is_known() -> None:
     assert mean_interval([0.4, 0.2 + 0.2], SHARE) is None  # rounding is no spread
 
 
-@pytest.mark.parametrize(("mean", "images"), [(0.99, 100)])
-def test_it_holds_the_mean_in_95_of_100_cases(mean: float, images: int) -> None:
+def test_it_holds_the_mean_in_95_of_100_cases() -> None:
     """docs/sweeps.md has the figures of a longer simulation; Student's t holds it in 63% of this case."""
     rng = np.random.default_rng(0)
     hits = []
     for _ in range(10):
-        right = rng.beta(mean / 2, (1 - mean) / 2, images)  # the chance of each image
-        scores = (rng.random((60 * 3, images)) < right).mean(axis=1).reshape(60, 3)
+        right = rng.beta(0.495, 0.005, 100)  # the chance of each image
+        scores = (rng.random((60 * 3, 100)) < right).mean(axis=1).reshape(60, 3)
         for row in scores.tolist():
-            found = mean_interval(row, SHARE, 1 / images)
+            found = mean_interval(row, SHARE, 1 / 100)
             assert found is not None
             hits.append(found[0] <= right.mean() <= found[1])
     assert np.mean(hits) >= 0.92
