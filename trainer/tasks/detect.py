@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from augment.data.targets.boxes import BOXES
+from augment.data.targets.boxes import BOXES, counted
 from augment.support.errors import import_extra
 from augment.support.lazy import Tensor, nn, torch
 from augment.support.text import percent
@@ -186,9 +185,9 @@ class Detect(PlacedTask):
                 found.append((len(missed) + len(wrong), i, missed, wrong))
         for _, i, missed, wrong in sorted(found, key=lambda row: -row[0]):
             parts = [("missed", missed), ("wrong", wrong)]
-            text = "; ".join(f"{what} {_counts(labels, names)}" for what, labels in parts if labels)
+            text = "; ".join(f"{what} {counted(labels, names)}" for what, labels in parts if labels)
             rows = samples.target[i]
-            yield WrongSample(i, _counts(rows[~rows[:, 4].isnan(), 4].long().tolist(), names), text)
+            yield WrongSample(i, counted(rows[~rows[:, 4].isnan(), 4].long().tolist(), names), text)
 
 
 def boxes_at(boxes: Tensor, matrix: Tensor) -> Tensor:
@@ -219,8 +218,3 @@ def _compare(target: Tensor, output: Tensor) -> tuple[list[int], list[int]]:
         elif not any(true[n, 5] for n in fitting):
             wrong.append(label)
     return [int(true[n, 4]) for n in sorted(left) if not true[n, 5]], wrong
-
-
-def _counts(labels: Iterable[int], names: Sequence[str]) -> str:
-    """Return "2 cat, 1 dog"."""
-    return ", ".join(f"{n} {names[label]}" for label, n in Counter(labels).most_common(3)) or "nothing"

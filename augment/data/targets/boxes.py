@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from augment.data.targets.spatial import IGNORE, Digested, Rules, SpatialKind, S
 from augment.support.device import to_device
 from augment.support.errors import UserError, unknown_key
 from augment.support.lazy import Tensor, torch
+from augment.support.text import amount
 
 if TYPE_CHECKING:
     from augment.drawing.targets import Drawing
@@ -187,9 +188,9 @@ class Boxes(SpatialKind):
         return _fault_of_parts(found, [target.instances for target in found])
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the classes of the objects with their numbers: "2 cat, 1 dog"."""
+        """Return the classes of the objects with their numbers, see `counted`."""
         labels = target["labels"].tolist() if isinstance(target, dict) else target.labels.tolist()
-        return ", ".join(f"{n} {names[i] if names else i}" for i, n in Counter(labels).most_common(3)) or "nothing"
+        return counted(labels, names)
 
     def blank(self, names: int) -> Target:
         """Return no objects."""
@@ -203,6 +204,13 @@ class Boxes(SpatialKind):
     def present(self, target: Target) -> Sequence[int]:
         """Return the classes that objects have."""
         return [int(label) for label in np.unique(target.labels)]
+
+
+def counted(labels: Iterable[int], names: Sequence[str]) -> str:
+    """Return "3 cat, 2 dog, 1 bird and 2 more classes"; names may be empty."""
+    found = [f"{n} {names[i] if names else i}" for i, n in Counter(labels).most_common()]
+    more = f" and {amount(len(found) - 3, 'more class')}" if len(found) > 3 else ""
+    return f"{', '.join(found[:3])}{more}" if found else "nothing"
 
 
 def joined_masks(masks: Any, what: str, count: int | None = None) -> NDArray[np.uint8]:

@@ -191,6 +191,8 @@ def test_mistakes_by_hand() -> None:
     )
     (wrong,) = TASK.mistakes(samples, NAMES)
     assert (wrong.position, wrong.predicted) == (1, "missed 1 dog, 1 bird; wrong 2 cat")
+    five = Objects.of([[0, 0, 9, 9]] * 5, [4, 3, 4, 1, 2])
+    assert TASK.caption(five, (*NAMES, "cow")) == "2 cow, 1 bird, 1 cat and 1 more class"
 
 
 def test_objects_are_in_pixels_of_the_stored_image_and_clipped() -> None:

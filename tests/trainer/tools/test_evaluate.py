@@ -27,7 +27,6 @@ def scored(confusion, names):
 
 def test_scores_of_classes_by_hand():
     scores = scored([[50, 0, 0], [10, 40, 0], [0, 0, 0]], ("cat", "dog", "bird"))
-    assert scores.images == 100
     # Wilson's interval of 90 in 100; with all right, it stays open.
     assert scores.values["interval"] == pytest.approx((0.8256, 0.9448), abs=1e-4)
     assert scored([[20]], ("cat",)).values["interval"] == pytest.approx([0.8389, 1.0], abs=1e-4)
