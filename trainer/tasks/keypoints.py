@@ -175,7 +175,7 @@ class KeypointTask(PlacedTask):
 
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
         """Return points of mirror images where they are in the images, with left and right exchanged."""
-        x, y = outputs.reshape(len(outputs), -1, 2).unbind(dim=-1)
+        x, y = outputs[:, 0::2], outputs[:, 1::2]
         return torch.stack([-x, y], dim=-1).index_select(1, network.get_buffer(MIRRORED)).flatten(1)
 
     def numbers(self, outputs: Tensor, frames: Tensor | None, names: Sequence[str]) -> tuple[list[str], Tensor]:

@@ -22,6 +22,7 @@ from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
 from trainer.models.registry import Cnn
 from trainer.run.trained import Trained, load_trained
+from trainer.tasks.keypoints import MIRRORED
 from trainer.tasks.registry import task_named
 from trainer.tasks.regress import standardize
 from trainer.tools.evaluate import evaluate
@@ -70,20 +71,8 @@ def test_an_export_scores_what_evaluate_scores(
 ) -> None:
     """Its script needs only the packages that it names."""
     pytest.importorskip("onnxscript")
-    assert (
-        main(
-            [
-                str(finished_run),
-                str(images),
-                "--preprocessing",
-                "beside",
-                "fit.tta=flip",
-                "--out",
-                str(tmp_path / "out"),
-            ]
-        )
-        == 0
-    )
+    given = ["--preprocessing", "beside", "fit.tta=flip", "--out", str(tmp_path / "out")]
+    assert main([str(finished_run), str(images), *given]) == 0
     assert "12 images: the largest difference of a probability is" in capsys.readouterr().out
     assert imports_of(tmp_path / "out/predict.py") == {*PACKAGES, "transform"}
     monkeypatch.syspath_prepend(tmp_path / "out")
@@ -156,6 +145,14 @@ def test_a_graph_computes_what_the_run_does(
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(tmp_path / "predict.py"), run_name="__main__")
     assert [word.split()[0] for word in capsys.readouterr().out.split("  ")[1:]] == list(names)
+
+
+def test_a_graph_averages_points_of_any_number_of_mirror_images() -> None:
+    network = Cnn().build(4, Size(32, 32)).eval()
+    network.register_buffer(MIRRORED, torch.tensor([1, 0]))
+    config: Any = SimpleNamespace(fit=SimpleNamespace(tta="flip"), aug=parse_aug({"size": 32}))
+    graph = Served(Trained(config, ("a", "b"), network, task_named("keypoints"), Path())).export().module()
+    assert graph(torch.zeros(3, 3, 32, 32))[0].shape == (3, 4)
 
 
 def test_a_model_that_cannot_be_exported_gives_one_sentence() -> None:
