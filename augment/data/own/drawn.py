@@ -18,10 +18,10 @@ Part = Mapping[str, NDArray[Any]]
 
 
 def check_drawn(items: Items) -> str:
-    """Return what it means that images are drawn at random; empty if they seem not to be.
+    """Read some items twice; return a notice if their images differ, or else an empty text.
 
     Raises:
-        UserError: targets are.
+        UserError: their targets differ.
     """
     listed, drawn = isinstance(items.sequence, list | tuple), list[int]()
     for index in () if listed else np.unique(np.linspace(0, len(items) - 1, _READ).astype(np.int64)).tolist():
@@ -35,7 +35,8 @@ def check_drawn(items: Items) -> str:
                 "has another target when it is read again, but images and targets are read at different times. "
                 "Allowed: the same target each time; random crops and flips are ops of aug.train, which they follow.",
             )
-        drawn += [] if _same(image, image_again) else [index]
+        if not _same(image, image_again):
+            drawn.append(index)
     if not drawn:
         return ""
     return (
