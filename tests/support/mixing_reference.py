@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from lazily import LazyModule
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from augment.recipe.plan import Plan
+
+stats = LazyModule("scipy.stats")
 
 Array = NDArray[Any]
 Window = tuple[float, ...]
@@ -94,7 +96,7 @@ def layers_of(
                         )
                     shares[row] += share * (right - left) * (bottom - top) / (width * height)
                 continue
-            share = beta.ppf(drawn["uniform"][row], step.params["alpha"], step.params["alpha"])
+            share = stats.beta.ppf(drawn["uniform"][row], step.params["alpha"], step.params["alpha"])
             if name == "mixup":
                 made[row] = share * made[row] + (1 - share) * images[other]
                 layers[row].append(Layer(other, whole))

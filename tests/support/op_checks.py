@@ -9,11 +9,11 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from decoded import pixels_of
+from lazily import LazyModule
 from loaders import build_loader
 from numpy.typing import NDArray
 from op_cases import given, label, plan_with
 from photos import SQUARE
-from scipy.stats import chi2
 
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import name_of
@@ -25,6 +25,8 @@ from augment.recipe.kinds import Op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
+
+stats = LazyModule("scipy.stats")
 
 SIZE = SQUARE
 SEED = 5
@@ -66,7 +68,7 @@ def check_rates(op: Op) -> None:
                 assert count == expected
             else:
                 statistic = (count - expected) ** 2 / expected + (count - expected) ** 2 / (MANY - expected)
-                assert statistic < chi2.isf(1e-5, 1), step.key
+                assert statistic < stats.chi2.isf(1e-5, 1), step.key
     if op.kind != "policy":
         assert [step.p for step in plan_with(op, p=0.3).steps] == [0.3]
 

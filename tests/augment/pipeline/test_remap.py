@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lazily import LazyModule
 from numpy.typing import NDArray
-from scipy.ndimage import map_coordinates
 
 from augment import Transform, UserError, load_recipe
 from augment.params import Range
@@ -15,6 +15,8 @@ from augment.pipeline.feed import stage_values
 from augment.recipe.op import OPS, remap
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler
+
+ndimage = LazyModule("scipy.ndimage")
 
 Array = NDArray[np.float64]
 SIZE, COUNT = (48, 64), 12
@@ -75,7 +77,9 @@ def test_matrices_and_functions_are_one_resampling(
     assert [(stage.kind, len(stage.steps)) for stage in plan.stages] == [("remap", 5 if nested else 3)]
     draws = Sampler(plan, 0).draw(0, 0, COUNT)
     for row, image in enumerate(images):
-        shown = map_coordinates(image.astype(float), traced(plan, row, draws), order=1, mode=MODES[border], cval=60)
+        shown = ndimage.map_coordinates(
+            image.astype(float), traced(plan, row, draws), order=1, mode=MODES[border], cval=60
+        )
         assert np.abs(levels[row] - shown).max() < 1.1
     # With masks of samples, as on the CPU, and without, as on a GPU.
     monkeypatch.setattr(transform, "stage_values", lambda *given, neutral: stage_values(*given, neutral=not neutral))

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torchvision import tv_tensors
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional as F
+from lazily import LazyModule
 
 import augment
+
+transforms = LazyModule("torchvision.transforms")
+tv_tensors = LazyModule("torchvision.tv_tensors")
+F = LazyModule("torchvision.transforms.v2.functional")
 
 SIZE = 64
 BOXES = [[20.0, 22.0, 40.0, 36.0], [25.5, 18.25, 33.0, 44.5]]
@@ -45,7 +47,7 @@ def resized(left: int, top: int, height: int, width: int) -> Callable[[Any], Any
     def apply(given: Any) -> Any:
         cropped = F.crop(given, top, left, height, width)
         if isinstance(given, tv_tensors.Mask):
-            return F.resize(cropped.as_subclass(torch.Tensor), [SIZE, SIZE], InterpolationMode.NEAREST_EXACT)
+            return F.resize(cropped.as_subclass(torch.Tensor), [SIZE, SIZE], transforms.InterpolationMode.NEAREST_EXACT)
         return F.resize(cropped, [SIZE, SIZE])
 
     return apply

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from decoded import for_device
+from lazily import LazyModule
 from loaders import build_loader
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 from PIL import Image
-from scipy.stats import ks_2samp
 from transforms import ALIKE, CLASSES, PHOTOS, SEED, SIZE, TARGETS, recipe_of, same, transform_of
 
 from augment import Batch, Number, Recipe, Transform, UserError, crop, load_recipe, local
@@ -20,6 +20,8 @@ from augment.pipeline.frames import COLUMNS, random_windows
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import CALL, Sampler
 from augment.recipe.steps import SplitName
+
+stats = LazyModule("scipy.stats")
 
 # Everything that draws: windows, places, matrices, a choice of ops, and noise inside of DALI, masked or not.
 RANDOM: dict[str, dict[str, Any]] = {
@@ -106,9 +108,9 @@ def test_windows_come_from_the_distribution_of_dali(
     assert (drawn[:, 2:] <= [height, width]).all()
     ours = [*drawn[:, :2].T, *(drawn[:, 2:] - drawn[:, :2]).T]
     for mine, theirs in zip(ours, [*start.T, *sides.T], strict=True):
-        assert ks_2samp(mine, theirs, method="asymp").pvalue > 0.001  # 24 comparisons, of a fixed seed
+        assert stats.ks_2samp(mine, theirs, method="asymp").pvalue > 0.001  # 24 comparisons, of a fixed seed
     # Area and position belong together: windows of large images have no single side or place.
-    assert ks_2samp(ours[2] * ours[3] + ours[0], sides.prod(axis=1) + start[:, 0], method="asymp").pvalue > 0.001
+    assert stats.ks_2samp(ours[2] * ours[3] + ours[0], sides.prod(axis=1) + start[:, 0], method="asymp").pvalue > 0.001
 
 
 def test_an_op_that_does_not_declare_its_draws_is_refused(clean_registry: None, stored: Split) -> None:

@@ -5,10 +5,10 @@ import sys
 from typing import Any
 
 import pytest
-import timm
 import torch
 from fakes import needs_gpu
 from graphed import recorded
+from lazily import LazyModule
 from torch import nn
 
 from augment.params import Size
@@ -18,6 +18,8 @@ from trainer.models.pixels import Smp, Unet
 from trainer.models.registry import Xresnet, check_model, count_parameters, parse_model
 from trainer.models.torchvision_models import Torchvision
 from trainer.models.xresnet import ACTIVATIONS, POOLS, BlurPool, SelfAttention
+
+timm = LazyModule("timm")
 
 # --- xresnet ---
 

@@ -8,8 +8,8 @@ from urllib.error import URLError
 from urllib.request import Request
 
 import pytest
-import timm
 import torch
+from lazily import LazyModule
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -17,6 +17,8 @@ from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.registry import Cnn, Model, Timm, check_model, parse_model
 from trainer.models.torchvision_models import Detector
+
+timm = LazyModule("timm")
 
 # --- cnn ---
 

@@ -1,12 +1,14 @@
 """Layers: in order from the stem to the head, each parameter in one."""
 
-import timm
 from fakes import tiny_model
+from lazily import LazyModule
 from torch import nn
 
 from augment.params import Size
 from trainer.models.registry import Cnn
 from trainer.optim.layers import layer_of
+
+timm = LazyModule("timm")
 
 
 class Split(nn.Module):

@@ -6,15 +6,18 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-import timm.optim
 import torch
 from fakes import assert_same, needs_gpu, tiny_model
 from graphed import recorded
+from lazily import LazyModule
 from torch import Tensor, nn
 
 from augment.params import Size
 from trainer.models.registry import Cnn
 from trainer.optim.muon import Muon, hidden_matrices, orthogonalize
+
+timm = LazyModule("timm")
+timm_optim = LazyModule("timm.optim")
 
 LAST = torch.channels_last
 
@@ -43,7 +46,7 @@ def test_it_agrees_with_timm() -> None:
     ours, theirs = (nn.Parameter(normal(12, 5)) for _ in range(2))
     one = Muon([ours], lr=0.1, momentum=0.9)
     options: dict[str, Any] = {"ns_coefficients": "original", "adjust_lr_fn": "original"}
-    other = timm.optim.Muon([theirs], lr=0.1, momentum=0.9, weight_decay=0.0, nesterov=True, **options)
+    other = timm_optim.Muon([theirs], lr=0.1, momentum=0.9, weight_decay=0.0, nesterov=True, **options)
     start = ours.detach().clone()
     for step in range(2):
         with_gradients(ours, seed=step)

@@ -5,8 +5,6 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-import timm
-import timm.optim
 import torch
 from fakes import needs_gpu, noise_loader, tiny_model
 from torch import nn
@@ -14,7 +12,6 @@ from torch import nn
 from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.registry import Cnn
-from trainer.optim.muon import Muon
 from trainer.optim.optimizers import make_optimizer, parameter_groups, set_value
 from trainer.optim.settings import OptimizerSettings
 
@@ -35,19 +32,19 @@ def step(network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 @pytest.mark.parametrize(
     ("settings", "cls", "expected"),
     [
-        ({"nesterov": True}, torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "foreach": True}),
-        ({"optimizer_options": {"dampening": 0.5}}, torch.optim.SGD, {"dampening": 0.5}),
-        ({"optimizer": "adamw", "momentum": 0.8}, torch.optim.AdamW, {"betas": (0.8, 0.999), "eps": 1e-8}),
-        ({"optimizer": "muon", "momentum": 0.95}, Muon, {"momentum": 0.95, "beta2": 0.999, "nesterov": True}),
-        ({"optimizer": "muon", "beta2": 0.9, "nesterov": False}, Muon, {"beta2": 0.9, "nesterov": False}),
-        ({"optimizer": "lion", "momentum": 0.95}, timm.optim.Lion, {"betas": (0.95, 0.99)}),
-        ({"optimizer": "adan", "beta2": 0.5}, timm.optim.Adan, {"betas": (0.98, 0.5, 0.99)}),
-        ({"optimizer": "lambc", "optimizer_options": {"trust_clip": True}}, timm.optim.Lamb, {"trust_clip": True}),
+        ({"nesterov": True}, "SGD", {"momentum": 0.9, "nesterov": True, "foreach": True}),
+        ({"optimizer_options": {"dampening": 0.5}}, "SGD", {"dampening": 0.5}),
+        ({"optimizer": "adamw", "momentum": 0.8}, "AdamW", {"betas": (0.8, 0.999), "eps": 1e-8}),
+        ({"optimizer": "muon", "momentum": 0.95}, "Muon", {"momentum": 0.95, "beta2": 0.999, "nesterov": True}),
+        ({"optimizer": "muon", "beta2": 0.9, "nesterov": False}, "Muon", {"beta2": 0.9, "nesterov": False}),
+        ({"optimizer": "lion", "momentum": 0.95}, "Lion", {"betas": (0.95, 0.99)}),
+        ({"optimizer": "adan", "beta2": 0.5}, "Adan", {"betas": (0.98, 0.5, 0.99)}),
+        ({"optimizer": "lambc", "optimizer_options": {"trust_clip": True}}, "Lamb", {"trust_clip": True}),
     ],
 )
-def test_settings_reach_the_optimizer(settings: dict[str, Any], cls: type, expected: dict[str, Any]) -> None:
+def test_settings_reach_the_optimizer(settings: dict[str, Any], cls: str, expected: dict[str, Any]) -> None:
     optimizer = made(**SMALL, **settings)
-    assert type(optimizer) is cls
+    assert type(optimizer).__name__ == cls
     for group in optimizer.param_groups:
         assert {name: group[name] for name in expected} == expected
 

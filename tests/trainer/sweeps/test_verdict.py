@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import ttest_ind, ttest_rel
+from lazily import LazyModule
 from simulated_verdicts import NOISES, false_verdicts
 
 from trainer.sweeps.verdict import (
@@ -22,6 +22,8 @@ from trainer.sweeps.verdict import (
     resolution_of,
 )
 from trainer.sweeps.words import score, verdict
+
+stats = LazyModule("scipy.stats")
 
 SHARE = (0.0, 1.0)
 ACCURACY = Metric("val_accuracy", within=SHARE)
@@ -104,12 +106,12 @@ def test_the_resolution_of_ratios() -> None:
 
 def test_differences_are_those_of_scipy() -> None:
     one, two = [0.7, 0.71, 0.74, 0.69], [0.68, 0.70, 0.71, 0.69]
-    found, expected = difference(seeds("b", *two), seeds("o", *one), ACCURACY), ttest_rel(one, two)
+    found, expected = difference(seeds("b", *two), seeds("o", *one), ACCURACY), stats.ttest_rel(one, two)
     assert found is not None
     assert found.paired
     assert found.p == pytest.approx(expected.pvalue)
     assert found.interval == pytest.approx(tuple(expected.confidence_interval()))
-    welch = ttest_ind(one, two, equal_var=False)
+    welch = stats.ttest_ind(one, two, equal_var=False)
     for start in (10, 2):  # no seed in common, or half of them
         found = difference(seeds("b", *two, start=start), seeds("o", *one), ACCURACY)
         assert found is not None
@@ -134,7 +136,7 @@ def test_verdicts_on_partly_shared_seeds_are_rarely_false(counts: tuple[int, int
 
 
 def test_folds_are_paired_and_their_seeds_count_as_one() -> None:
-    base, expected = folds("b", 0.5, 0.6, 0.7, 0.8, 0.6, 0.6), ttest_rel([0.65, 0.75, 0.65], [0.55, 0.75, 0.6])
+    base, expected = folds("b", 0.5, 0.6, 0.7, 0.8, 0.6, 0.6), stats.ttest_rel([0.65, 0.75, 0.65], [0.55, 0.75, 0.6])
     one_seed = Replicates({("0", str(fold)): score for fold, score in enumerate((0.65, 0.75, 0.65))})
     for other in (one_seed, folds("o", 0.6, 0.7, 0.7, 0.8, 0.65, 0.65)):
         found = difference(base, other, ACCURACY)

@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 import torch
 from fakes import CPU, assert_same, needs_gpu, refuse_waiting
-from sklearn import metrics as sklearn
+from lazily import LazyModule
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss, one_hot
-from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_confusion_matrix
 
 from trainer.tasks.classify import confusion
 from trainer.tasks.metric import Meter, mean_of_known
 from trainer.tasks.multilabel import average_precisions, best_threshold
 from trainer.tasks.registry import task_named
 from trainer.tasks.regress import number_scores
+
+sklearn = LazyModule("sklearn.metrics")
+torchmetrics = LazyModule("torchmetrics.functional.classification")
 
 KINDS = ("classify", "multilabel", "regress")
 
@@ -65,7 +67,9 @@ def classes_by_others(outputs: Tensor, targets: Tensor) -> dict[str, float]:
         "brier": ((shares - hot) ** 2).sum(1).mean(),
         "balanced_accuracy": sklearn.recall_score(true, said, labels=some, average="macro"),
         "f1": sklearn.f1_score(true, said, average="macro"),
-        "calibration_error": float(multiclass_calibration_error(outputs, targets, outputs.shape[1], n_bins=15)),
+        "calibration_error": float(
+            torchmetrics.multiclass_calibration_error(outputs, targets, outputs.shape[1], n_bins=15)
+        ),
         **{name: np.mean([curve(hot[:, i], shares[:, i]) for i in some]) for name, curve in curves.items()},
     }
 
@@ -111,7 +115,7 @@ def test_every_metric_agrees_with_other_libraries(task: str) -> None:
     if task == "classify":
         assert (
             confusion(samples.target, samples.prediction, 7).tolist()
-            == multiclass_confusion_matrix(outputs, targets, 7).tolist()
+            == torchmetrics.multiclass_confusion_matrix(outputs, targets, 7).tolist()
         )
     else:
         assert torch.equal(samples.output, outputs)

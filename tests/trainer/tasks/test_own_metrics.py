@@ -33,7 +33,6 @@ from trainer.tools import evaluate
 
 MODULE = """
 from torch.nn.functional import one_hot
-from torchmetrics.classification import MulticlassCohenKappa
 
 from trainer import metric
 
@@ -45,6 +44,8 @@ def distance(outputs, targets):
 
 @metric("classify", whole=True, within=(-1, 1))
 def kappa(outputs, targets):
+    from torchmetrics.classification import MulticlassCohenKappa
+
     return MulticlassCohenKappa(outputs.shape[1])
 """
 

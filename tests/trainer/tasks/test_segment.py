@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from fakes import CPU
+from lazily import LazyModule
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
-from torchmetrics.classification import MulticlassJaccardIndex
 
 from augment.data.targets.spatial import IGNORE
 from trainer.loop.runner import average
@@ -17,6 +17,8 @@ from trainer.tasks.metric import Meter
 from trainer.tasks.named_losses import pixel_loss
 from trainer.tasks.registry import task_named
 from trainer.tasks.segment import MaskSamples, confusions
+
+torchmetrics = LazyModule("torchmetrics.classification")
 
 SEGMENT = task_named("segment")
 NAMES = ("sky", "road", "car", "never")
@@ -59,7 +61,7 @@ def test_scores_equal_those_of_torchmetrics_and_of_a_confusion_matrix(batches: l
     scores = meter.scores()
     assert scores["miou"] == pytest.approx(miou, abs=1e-12)
     assert scores["pixel_accuracy"] == pytest.approx(right.sum() / counts.sum(), abs=1e-12)
-    theirs = MulticlassJaccardIndex(4, average="macro", ignore_index=IGNORE)(predictions, targets)
+    theirs = torchmetrics.MulticlassJaccardIndex(4, average="macro", ignore_index=IGNORE)(predictions, targets)
     assert scores["miou"] == pytest.approx(float(theirs), abs=1e-6)
     samples = meter.kept()
     assert isinstance(samples, MaskSamples)

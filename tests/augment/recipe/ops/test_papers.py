@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lazily import LazyModule
 from PIL import Image
 from rendering import SIZE, Pixels, draws_of, plan_of, read, render, rounding
 
 from augment.recipe.ops.policies import _FOUND, _RAND, _WIDE, _op, auto_augment, rand_augment, trivial_augment
 
-autoaugment = pytest.importorskip("torchvision.transforms.autoaugment")
-BILINEAR = autoaugment.InterpolationMode.BILINEAR
+autoaugment = LazyModule("torchvision.transforms.autoaugment")
 
 NAMES = {
     "shear_x": "ShearX",
@@ -56,7 +56,8 @@ def values_of(step: dict[str, Any]) -> list[float]:
 
 def theirs(name: str, photo: Pixels, value: float, fill: int = 128) -> Pixels:
     image = Image.fromarray(photo.astype(np.uint8))
-    made = autoaugment._apply_op(image, NAMES[name], magnitude(name, value), BILINEAR, [float(fill)] * 3)
+    bilinear = autoaugment.InterpolationMode.BILINEAR
+    made = autoaugment._apply_op(image, NAMES[name], magnitude(name, value), bilinear, [float(fill)] * 3)
     return np.asarray(made).astype(int)
 
 
