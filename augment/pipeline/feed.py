@@ -46,25 +46,40 @@ class Feed:
         return self.values(info.iteration)
 
     def values(self, iteration: int) -> list[Values]:
-        """Return (batch_size, ...) float32, or the type that an op wants, of the batch of that number."""
-        passed, batch = divmod(iteration, self._batches)
-        epoch, size = self._reading.epoch + (0 if self._fixed else passed), self._reading.batch_size
+        """Return (batch_size, ...) float32, or the type that an op wants, for the batch with this number."""
+        epochs_done, batch = divmod(iteration, self._batches)
+        epoch = self._reading.epoch if self._fixed else self._reading.epoch + epochs_done
         number, offset = divmod(batch, self._together)
-        wanted, begun = (epoch, number), self._block is not None
-        if self._block is None or self._block[0] != wanted:
-            coming = self._coming.pop(wanted, None)
-            self._block = wanted, self._draw(wanted) if coming is None else coming.result()
-        following = epoch, number + 1
-        if following[1] * self._together >= self._batches:
-            following = (epoch if self._fixed else epoch + 1), 0
-        if begun and following not in self._coming and following != wanted:
-            # In the background: at its first batch, the pipeline would wait for it.
-            self._coming[following] = Background(partial(self._draw, following))
-        return [values[offset * size : (offset + 1) * size] for values in self._block[1]]
+        block = (epoch, number)
+
+        is_first = self._block is None
+        if self._block is None or self._block[0] != block:
+            self._block = block, self._finish(block)
+        if not is_first:  # at the first batch, the pipeline would wait for the background
+            self._begin(self._after(block))
+
+        first = offset * self._reading.batch_size
+        return [values[first : first + self._reading.batch_size] for values in self._block[1]]
+
+    def _after(self, block: _Block) -> _Block:
+        epoch, number = block
+        if (number + 1) * self._together < self._batches:
+            return epoch, number + 1
+        return (epoch if self._fixed else epoch + 1), 0
+
+    def _begin(self, block: _Block) -> None:
+        """Draw a block in the background, unless it is the current one or has begun."""
+        assert self._block is not None
+        if block not in self._coming and block != self._block[0]:
+            self._coming[block] = Background(partial(self._draw, block))
+
+    def _finish(self, block: _Block) -> list[Values]:
+        coming = self._coming.pop(block, None)
+        return self._draw(block) if coming is None else coming.result()
 
     def _draw(self, block: _Block) -> list[Values]:
-        epoch, batch = block[0], block[1] * self._together
-        size = self._reading.batch_size
+        epoch, number = block
+        batch, size = number * self._together, self._reading.batch_size
         count = min(self._together, self._batches - batch) * size
         return [values for stage in self.by_stage((epoch, batch * size, count)) for values in stage.values()]
 

@@ -1,5 +1,6 @@
 """Draw the random parameters of every sample, as a pure function of its position: no hidden state, nothing to save."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,56 +66,91 @@ class Sampler:
         return draws
 
     def _draw(self, draws: dict[str, Draws], step: Step, paths: tuple[str, str], reached: Mask, where: Where) -> None:
-        """Draw for a step and the steps within it; `reached` are the samples for which an outer policy chose it.
+        """Add the draws of a step, and of the steps nested in it, to `draws`.
 
-        The first of the two paths distinguishes the slots of a policy that a step may run in, the second does not.
+        Args:
+            draws: the draws so far, by path.
+            step: the step to draw for.
+            paths: the step's path with the slots of the policies around it, and its path without them.
+            reached: the samples for which the policies around it chose the step, (N,) bool.
+            where: the samples.
         """
-        path, whole = paths
-        op = step.op
-        own = len(op.draws) + len(op.uniforms)
-        # One column decides whether the step applies, even at p = 1, so that changing p shifts no other draw.
-        nothing = own == 0 and step.p == 1
-        uniform = np.zeros((len(reached), 1)) if nothing else self.uniform(path, where, 1 + own)
-        drawn: dict[str, Any] = {"applied": reached & (uniform[:, 0] < step.p)}
-        if step.drawn_once:
-            uniform[:, 1:] = _generator(derive_seed(self.seed, "once", whole)).random(own)
-        for column, (value, name) in enumerate(op.draws.items(), 1):
-            param = op.params[name]
-            assert isinstance(param, Range)
-            drawn[value] = param.draw(step.params[name], uniform[:, column])
-        for column, value in enumerate(op.uniforms, 1 + len(op.draws)):
-            drawn[value] = uniform[:, column]
-        if not isinstance(op, PolicyOp):
+        path, path_without_slots = paths
+        drawn = self._draw_own(step, path, path_without_slots, reached, where)
+        if not isinstance(step.op, PolicyOp):
             draws[path] = drawn
             return
         slots = slots_of(step)
-        certain = all(slot == {number: 1.0} for number, slot in enumerate(slots))
-        # Each nested step has a stream, under a key that is not a path: adding a step keeps the others' numbers.
-        names = [] if certain else [f"{path}.{child.key}." for child in step.steps]
-        columns = [self.uniform(name, where, 1) for name in names[: op.numbers]]
-        chosen = choose(step, np.hstack(columns), {v: drawn[v] for v in op.draws}) if columns else None
+        chosen = self._choose(step, path, slots, drawn, where)
         for number, slot in enumerate(slots):
-            for i in slot:
-                child = step.steps[i]
-                reached_child = drawn["applied"] if chosen is None else drawn["applied"] & (chosen[:, number] == i)
-                paths = child_path(path, number, slots, child, i), f"{whole}.{child.key}"
-                self._draw(draws, child, paths, reached_child, where)
+            for index in slot:
+                child = step.steps[index]
+                child_paths = child_path(path, number, slots, child, index), f"{path_without_slots}.{child.key}"
+                reached_child = drawn["applied"]
+                if chosen is not None:
+                    reached_child = reached_child & (chosen[:, number] == index)
+                self._draw(draws, child, child_paths, reached_child, where)
+
+    def _draw_own(self, step: Step, path: str, path_without_slots: str, reached: Mask, where: Where) -> dict[str, Any]:
+        """Return whether the step applies to each sample, and its values by name, (N,) each."""
+        op = step.op
+        count = len(op.draws) + len(op.uniforms)
+        if count == 0 and step.p == 1:
+            return {"applied": reached.copy()}
+
+        # The first column decides whether the step applies, even if p is 1. So a change of p shifts no other draw.
+        uniform = self.uniform(path, where, 1 + count)
+        applied, columns = reached & (uniform[:, 0] < step.p), uniform[:, 1:]
+        if step.drawn_once:
+            columns[:] = _generator(derive_seed(self.seed, "once", path_without_slots)).random(count)
+
+        drawn: dict[str, Any] = {"applied": applied}
+        for column, (value, name) in enumerate(op.draws.items()):
+            param = op.params[name]
+            assert isinstance(param, Range)
+            drawn[value] = param.draw(step.params[name], columns[:, column])
+        for column, value in enumerate(op.uniforms, start=len(op.draws)):
+            drawn[value] = columns[:, column]
+        return drawn
+
+    def _choose(
+        self, step: Step, path: str, slots: Sequence[Mapping[int, float]], drawn: Mapping[str, Any], where: Where
+    ) -> Array | None:
+        """Return the index of the nested step that each slot of a policy runs, (N, slots). None: all of them run."""
+        op = step.op
+        assert isinstance(op, PolicyOp)
+        if all(slot == {number: 1.0} for number, slot in enumerate(slots)):
+            return None
+        # Each nested step has a stream of its own, so that adding a step keeps the numbers of the others. The dot at
+        # the end makes the key differ from every path.
+        keys = [f"{path}.{child.key}." for child in step.steps][: op.numbers]
+        if not keys:
+            return None
+        uniform = np.hstack([self.uniform(key, where, 1) for key in keys])
+        return choose(step, uniform, {value: drawn[value] for value in op.draws})
 
     def uniform(self, key: str, where: Where, columns: int) -> Array:
-        """Return (samples, columns) numbers in [0, 1) of the stream of a step's key, which no other key shares."""
+        """Return (samples, columns) numbers in [0, 1) from the stream of a step's key."""
         epoch, start, count, calls = (*where, 1)[:4]
+        seed = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *self._view_of(key))
+
+        # One counter value yields four numbers, so the first sample may start within the four of its counter value.
         counter, skip = divmod(start * columns, _DOUBLES)
-        view = (self.view,) if self.view and key.split(".")[0] not in self.plan.shared else ()
-        seed = derive_seed(self.seed, self.plan.split, self.rank, key, epoch, *view)
-        stream, drawn = _generator(seed), np.empty((calls, skip + count * columns))
-        # Of lists, which NumPy reads faster than arrays, and than it advances a stream.
-        state = {**stream.bit_generator.state, "buffer": [0] * _DOUBLES}
+        drawn = np.empty((calls, skip + count * columns))
+        generator = _generator(seed)
+        # NumPy reads a state made of lists faster than one made of arrays, and faster than it advances a stream.
+        state = {**generator.bit_generator.state, "buffer": [0] * _DOUBLES}
         for call in drawn:
             state["state"] = {"counter": [counter & _WORD, counter >> 64, 0, 0], "key": [seed & _WORD, seed >> 64]}
-            stream.bit_generator.state = state
-            stream.random(out=call)
+            generator.bit_generator.state = state
+            generator.random(out=call)
             counter += CALL * columns // _DOUBLES
         return drawn[:, skip:].reshape(calls * count, columns)
+
+    def _view_of(self, key: str) -> tuple[int, ...]:
+        """Return the part of a stream's seed that depends on the view. Steps that views share draw as in view 0."""
+        is_shared = key.split(".")[0] in self.plan.shared
+        return () if self.view == 0 or is_shared else (self.view,)
 
 
 class _Key(ISeedSequence):

@@ -120,33 +120,63 @@ class Stage:
         return op
 
     def values(self, draws: Mapping[str, Draws], size: Size, *, neutral: bool = False) -> dict[str, Array]:
-        """Return the values that the op of a stage takes for each sample: {name: (N, ...)}; see `matrix`.
+        """Return the arguments that the stage's op takes for each sample, {name: (N, ...)}.
 
-        With `neutral`, samples that skip the stage get the op's neutral values, if it has some; otherwise, any values.
+        Args:
+            draws: see `matrix`.
+            size: height and width of the image in pixels.
+            neutral: whether samples that skip the stage get the op's neutral values. Otherwise their values are
+                unspecified.
         """
-        op, params = self._prepared, self.steps[0].params
-        values: dict[str, Array] = {}
-        for name in (*op.draws, *op.uniforms):
-            value = draws[self.steps[0].key][name]
-            for step in self.steps[1:]:
+        drawn = self._drawn_by_any_step(draws)
+        if neutral:
+            drawn = self._with_neutral(drawn, draws)
+        if self._prepared.prepare is None:
+            return drawn
+        if neutral:
+            return self._prepare_applied(drawn, draws, size)
+        return self._prepare(drawn, size)
+
+    def _drawn_by_any_step(self, draws: Mapping[str, Draws]) -> dict[str, Array]:
+        """Return each drawn value of the op, taken from the step that applies to the sample."""
+        first, *others = self.steps
+        drawn = {}
+        for name in (*self._prepared.draws, *self._prepared.uniforms):
+            value = draws[first.key][name]
+            for step in others:
                 value = np.where(draws[step.key]["applied"], draws[step.key][name], value)
-            if neutral and name in op.neutral:
-                value = np.where(self.applied(draws), value, op.neutral[name])
-            values[name] = value
-        if op.prepare is None:
-            return values
-        if not neutral:
-            return dict(op.prepare(size=size, **op.values(params, values)))
-        # Most samples skip the stage: one of them is prepared for all.
+            drawn[name] = value
+        return drawn
+
+    def _with_neutral(self, drawn: dict[str, Array], draws: Mapping[str, Draws]) -> dict[str, Array]:
+        """Replace the drawn values of samples that skip the stage by neutral ones, if the op declares some."""
+        neutral, applied = self.neutral, self.applied(draws)
+        return {
+            name: np.where(applied, value, neutral[name]) if name in neutral else value for name, value in drawn.items()
+        }
+
+    def _prepare(self, drawn: dict[str, Array], size: Size) -> dict[str, Array]:
+        op, params = self._prepared, self.steps[0].params
+        assert op.prepare is not None
+        return dict(op.prepare(size=size, **op.values(params, drawn)))
+
+    def _prepare_applied(self, drawn: dict[str, Array], draws: Mapping[str, Draws], size: Size) -> dict[str, Array]:
+        """Prepare the samples that the stage applies to, and one skipped sample in place of all skipped ones.
+
+        Most samples skip the stage, and preparing can be slow.
+        """
         applied = self.applied(draws)
-        skipped = np.flatnonzero(np.logical_not(applied))[:1]
-        rows = np.concatenate([np.flatnonzero(applied), skipped])
-        position = np.where(applied, np.cumsum(applied) - 1, len(rows) - 1)
-        prepared = op.prepare(size=size, **op.values(params, {name: value[rows] for name, value in values.items()}))
-        found = {name: value[position] for name, value in prepared.items()}
-        for name in (op.neutral.keys() & found.keys()) - values.keys():
-            found[name][np.logical_not(applied)] = op.neutral[name]
-        return found
+        skipped = np.logical_not(applied)
+        rows = np.concatenate([np.flatnonzero(applied), np.flatnonzero(skipped)[:1]])
+        prepared = self._prepare({name: value[rows] for name, value in drawn.items()}, size)
+
+        # The k-th applied sample is in row k, and every skipped sample in the last row.
+        row_of_sample = np.where(applied, np.cumsum(applied) - 1, len(rows) - 1)
+        values = {name: value[row_of_sample] for name, value in prepared.items()}
+        for name, value in values.items():
+            if name in self.neutral and name not in drawn:
+                value[skipped] = self.neutral[name]
+        return values
 
 
 def parts_of(step: Step) -> int:
