@@ -34,31 +34,51 @@ class Parts:
         return cls(own, own, np.tile([1.0, 0, 0], (count, 1)), np.tile(whole, (count, 1, 1)))
 
     def mixed(self, made: Array, *, blends: bool) -> Parts:
-        """Return the parts after a batch op.
+        """Return the parts after a batch op, which adds K other samples to each image.
 
         Args:
-            made: (N, 1 + K, 7), the rectangle and s, x and y of what each image showed before, and of the K samples
-                that follow its own.
-            blends: whether these are seen together; otherwise the K samples cover what was there.
+            made: (N, 1 + K, 7), the rectangle and s, x and y of the content that each image had before, and of the K
+                samples that follow its own.
+            blends: whether the added samples are blended with the content. Otherwise they cover it.
         """
-        count, others, own = len(made), made[:, 1:], made[self.images, 0]
-        scale, shift = own[:, 4:5], own[:, 5:]
-        rectangles = self.rectangles * scale[:, None] + np.tile(shift, 2)[:, None]
-        rectangles[:, 0] = overlap(rectangles[:, 0], own)
+        count, added = len(made), made[:, 1:]
+        moves, rectangles = self._moved(made[self.images, 0])
         if not blends:
-            rectangles = np.concatenate([rectangles, others[self.images, :, :4]], axis=1)
-        partners = np.add.outer(np.arange(count), np.arange(others.shape[1]) + 1)
-        fresh = np.pad(others.reshape(-1, 1, 7)[..., :4], ((0, 0), (0, rectangles.shape[1] - 1), (0, 0)))
-        moves = self.moves * scale + np.pad(shift, ((0, 0), (1, 0))), others.reshape(-1, 7)[:, 4:]
-        images = np.concatenate([self.images, np.repeat(np.arange(count), others.shape[1])])
-        shown = np.concatenate([areas(rectangles[:, 0]), areas(fresh[:, 0])]) > 0
-        shown[self.own] = True
-        kept = np.argsort(images, kind="stable")
-        kept = kept[shown[kept]]
-        found = np.concatenate([rectangles, fresh])[kept]
-        hides = (areas(overlap(found[:, :1], found)) > 0).any(axis=0)
-        samples = np.concatenate([self.samples, partners.ravel() % count])
-        return Parts(images[kept], samples[kept], np.concatenate(moves)[kept], found[:, hides])
+            rectangles = np.concatenate([rectangles, added[self.images, :, :4]], axis=1)
+
+        # Each added sample is one new part that nothing covers.
+        new_images = np.repeat(np.arange(count), added.shape[1])
+        new_samples = (new_images + np.tile(np.arange(added.shape[1]) + 1, count)) % count
+        new_rectangles = np.zeros((len(new_images), *rectangles.shape[1:]))
+        new_rectangles[:, 0] = added.reshape(-1, 7)[:, :4]
+        new_moves = added.reshape(-1, 7)[:, 4:]
+
+        images = np.concatenate([self.images, new_images])
+        samples = np.concatenate([self.samples, new_samples])
+        moves = np.concatenate([moves, new_moves])
+        rectangles = np.concatenate([rectangles, new_rectangles])
+
+        # The first part of each image is kept even if the image shows nothing of it.
+        is_kept = areas(rectangles[:, 0]) > 0
+        is_kept[self.own] = True
+        order = np.argsort(images, kind="stable")
+        order = order[is_kept[order]]
+        rectangles = rectangles[order]
+        covers_something = (areas(overlap(rectangles[:, :1], rectangles)) > 0).any(axis=0)
+        return Parts(images[order], samples[order], moves[order], rectangles[:, covers_something])
+
+    def _moved(self, placement: Array) -> tuple[Array, Array]:
+        """Return the moves and rectangles of the parts after each image's content moved.
+
+        Args:
+            placement: (P, 7), the rectangle that shows the content of each part's image, and its s, x and y.
+        """
+        scale, shift = placement[:, 4:5], placement[:, 5:]
+        moves = self.moves * scale
+        moves[:, 1:] += shift
+        rectangles = self.rectangles * scale[:, None] + np.tile(shift, 2)[:, None]
+        rectangles[:, 0] = overlap(rectangles[:, 0], placement)
+        return moves, rectangles
 
     @property
     def own(self) -> Indices:
