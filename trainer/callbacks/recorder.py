@@ -213,8 +213,6 @@ class Recorder(Callback):
         return meter
 
     def _read(self, learner: Learner, meter: Meter) -> MetricsRow:
-        from trainer.callbacks.steps import ParamScheduler  # which imports this module
-
         values = meter.compute()
         now = monotonic()
         if self.first is None:
@@ -225,8 +223,9 @@ class Recorder(Callback):
             self.latest = values | {"images_per_second": rate}
             total = values["loss"] * meter.samples
             loss = (total - self._total) / (meter.samples - self._seen)
-            rates = next((dict(c.now) for c in learner.callbacks if isinstance(c, ParamScheduler)), {})
-            self.steps.append(StepRow(now - self._begun, learner.step + 1, loss, rate, rates))
+            # Of `ParamScheduler`, whose module imports this one.
+            rates = (c.now for c in learner.callbacks if isinstance(getattr(c, "now", None), Mapping))
+            self.steps.append(StepRow(now - self._begun, learner.step + 1, loss, rate, dict(next(rates, {}))))
             if len(self.steps) > MAX_STEPS:
                 del self.steps[1::2]
             self._total = total
