@@ -1,6 +1,7 @@
 """Runs of masks from the command line: training, evaluation, predicted masks at the size of the images, exports."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,16 @@ def test_a_run_of_masks_is_scored_and_reported(run: Path) -> None:
     page = (run / "report.html").read_text()
     assert "IoU of each class in the best epoch" in page
     assert page.count("data:image/jpeg") >= 5
+
+
+def test_the_remedy_for_a_folder_works(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other"
+    for split in ("train", "val"):
+        shutil.copytree(run.parent / split, other / split)
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main([str(run), str(other)])
+    assert " data.root=DIR" in capsys.readouterr().err
+    assert evaluate.main([str(run), f"data.root={other}"]) == 0
 
 
 def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path) -> None:
