@@ -98,6 +98,21 @@ def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path
         assert (np.asarray(written) == IGNORE).mean() == pytest.approx(0.25)  # 36 of 48 columns are seen
 
 
+@pytest.mark.parametrize("given", [[], ["--out", "mine", "--overlay"]])
+def test_the_folder_of_the_masks_is_printed(
+    given: list[str], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    image = str(next((run.parent / "val" / "images").iterdir()))
+    what = f"masks and overlays: mine{chr(10)}" if given else f"masks: {run / 'masks'}{chr(10)}"
+    assert predict.main([str(run), image, *given]) == 0
+    assert what in capsys.readouterr().out
+    assert predict.main([str(run), image, *given, "--json", "-"]) == 0
+    printed = capsys.readouterr()
+    assert what in printed.err
+    json.loads(printed.out)
+
+
 def test_masks_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:
     files = turned(tmp_path)
     predict.predict(load_trained(run), files, out=tmp_path / "masks")
