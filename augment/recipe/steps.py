@@ -226,7 +226,7 @@ def _misplaced(name: object, value: object, key: str, before: list[Step]) -> str
     if isinstance(value, bool | None):
         off = "" if value else f" ~{key}.{name} removes the step."
         return f"{off} Allowed: a mapping of parameters, such as {{p: 0.5}}."
-    if "p" in getattr(OPS.get(str(name)), "params", ()) and isinstance(value, int | float):
+    if "p" in getattr(OPS.get(str(name)), "params", ()) and isinstance(value, int | float) and 0 <= value <= 1:
         return f" Did you mean {key}.{name}.p={value}?"
     return f"{key_slip(name, value)} Allowed: a mapping of parameters, such as {{p: 0.5}}."
 
