@@ -38,7 +38,8 @@ class StepRow(NamedTuple):
     def values(self) -> dict[str, float]:
         """Return the line of steps.jsonl."""
         values = self._asdict()
-        return values | values.pop("rates")
+        del values["rates"]
+        return {**values, **self.rates}
 
 
 class Recorder(Callback):
@@ -224,8 +225,9 @@ class Recorder(Callback):
             total = values["loss"] * meter.samples
             loss = (total - self._total) / (meter.samples - self._seen)
             # Of `ParamScheduler`, whose module imports this one.
-            rates = (c.now for c in learner.callbacks if isinstance(getattr(c, "now", None), Mapping))
-            self.steps.append(StepRow(now - self._begun, learner.step + 1, loss, rate, dict(next(rates, {}))))
+            scheduled = (getattr(callback, "now", None) for callback in learner.callbacks)
+            rates = next((dict(values) for values in scheduled if isinstance(values, Mapping)), {})
+            self.steps.append(StepRow(now - self._begun, learner.step + 1, loss, rate, rates))
             if len(self.steps) > MAX_STEPS:
                 del self.steps[1::2]
             self._total = total
