@@ -17,6 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from augment.support.own_code import public
+
 if TYPE_CHECKING:
     import torch
 
@@ -115,6 +117,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
+@public
 def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **misspelled: object) -> "Recipe":
     """Compose and check a recipe.
 
@@ -146,6 +149,7 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     return composed
 
 
+@public
 def make_loader(
     recipe: "Recipe",
     data: str | None = None,

@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -323,3 +324,21 @@ def test_a_call(call: Callable[[], object], given: str, remedy: str) -> None:
         call()
     assert given in str(caught.value)
     assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: augment.load_recipe("imagenete"),
+        lambda: augment.load_recipe("imagenette", "aug.train.rotat.p=1"),
+        lambda: augment.make_loader(augment.load_recipe("imagenette"), data="foldr"),
+        lambda: augment.Transform(augment.load_recipe("imagenette"), split="tain"),
+        lambda: trainer.train("+aug=imagenete"),
+    ],
+)
+def test_a_script_gets_a_short_traceback(call: Callable[[], object]) -> None:
+    with pytest.raises(UserError) as caught:
+        call()
+    text = "".join(traceback.format_exception(caught.value))
+    assert len(text.splitlines()) <= 15
+    assert str(caught.value) in text.splitlines()[-1]

@@ -66,7 +66,7 @@ def explain_op(name: str, key: str) -> str:
     """Return the page of an op: its parameters with their ranges, an example, and what others call it.
 
     Args:
-        name: the op, or a transform of torchvision or albumentations that does the same.
+        name: the op, or a transform of another library that does the same.
         key: what named it, for the message.
     """
     op = find_op(name if name in OPS else op_like(name) or name, key)

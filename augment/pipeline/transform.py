@@ -37,7 +37,7 @@ from augment.recipe.steps import SplitName
 from augment.support.dali_versions import Node
 from augment.support.device import to_device
 from augment.support.errors import UserError
-from augment.support.own_code import refuse_in_op
+from augment.support.own_code import public, refuse_in_op
 from augment.support.process import cores
 from augment.support.seeds import derive_seed
 
@@ -76,6 +76,7 @@ class Transform:
         UserError: a device that is not available, or an op that cannot draw again in each call.
     """
 
+    @public
     def __init__(
         self,
         recipe: "Recipe",
@@ -110,6 +111,7 @@ class Transform:
         # The process that unpickles it builds pipelines of its own, as a forked one does.
         return {**vars(self), "_process": 0, "_lock": None, "_graphs": {}, "_inherited": {}}
 
+    @public
     def __call__(self, images: Any, targets: Any = None) -> Any:
         """Transform a batch.
 

@@ -4,6 +4,7 @@ from math import floor
 from typing import Literal
 
 from augment.params import Interval, Range, Values
+from augment.recipe.layout import slots_of
 from augment.recipe.stage import Draws
 from augment.recipe.steps import Step, parse_steps, plain_steps
 
@@ -29,6 +30,14 @@ def value_at(param: Range, value: Interval | Values, level: Level) -> float:
 def is_fixed(value: Interval | Values) -> bool:
     """Return whether a range holds a single value."""
     return len(set(value.values if isinstance(value, Values) else value)) == 1
+
+
+def is_random(step: Step) -> bool:
+    """Return whether a step changes an image differently from one time to the next."""
+    op, fixed = step.op, all(is_fixed(step.params[name]) for name in step.op.draws.values())
+    drawn = op.random or step.p < 1 or not (step.drawn_once or (fixed and not op.uniforms))
+    certain = not step.steps or slots_of(step) == [{number: 1.0} for number in range(len(step.steps))]
+    return step.p > 0 and (drawn or not certain or any(map(is_random, step.steps)))
 
 
 def pin(step: Step, level: Level | None = None) -> Step:

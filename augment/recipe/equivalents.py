@@ -26,6 +26,51 @@ class Equivalent:
         return yaml.safe_load(f"{{{self.steps}}}") or {}
 
 
+# Further names of ops, without "random" and in lower case: of kornia, fastai, Keras, imgaug, Ultralytics and timm's
+# command line, of papers, and of the many albumentations that differ little.
+ALIASES = {
+    "affine": "randaffine safeaffine perspectiveaffine shiftscale",
+    "autocontrast": "maxcontrast normalizecontrast",
+    "auto_augment": "aa autoaug",
+    "brightness": "lighting maxlighting multiply hsvv illumination light",
+    "center_crop": "centercropping cropfraction",
+    "channel_shuffle": "bgr rgbshuffle",
+    "color_jitter": "colorjiggle colorjitter jitter augtransforms hsv",
+    "contrast": "contrastchange linearcontrast",
+    "cutmix": "cutmixv2 cutmixcallback",
+    "downscale": "pixelate lowresolution",
+    "elastic": "elasticdeformation elastictransformation",
+    "erase": "cutout erasing re reprob dropout regiondropout maskdropout hideandseek xymasking patchdropout",
+    "flip": "flip mirror hflip vflip fliplr flipud flipvert doflip lrflip udflip horizontalflip verticalflip flips",
+    "gamma": "gammacontrast gammacorrection",
+    "gaussian_blur": "blur boxblur averageblur advancedblur smooth",
+    "gaussian_noise": "noise gaussnoise additivegaussiannoise additivenoise",
+    "grayscale": "gray grey greyscale togray grayscaleprob",
+    "grid_mask": "gridmask griddropout gridcutout gridshuffle",
+    "hue": "hsvh huesaturation addtohue colorshift",
+    "jpeg": "jpegcompression compression imagecompression jpegartifacts",
+    "letterbox": "pad padto padding longestmaxsize ratioresize",
+    "mixup": "mixupv2 mixupcallback",
+    "mosaic": "mosaic4 mosaicaugmentation",
+    "perspective": "warpperspective maxwarp homography",
+    "rand_augment": "randaugment randaug",
+    "random_crop": "crop cropping croppad cropandpad shiftcrop",
+    "random_resized_crop": "rrc inceptioncrop sizedcrop resizedcroprandom resizedcrop sizedbboxsafecrop",
+    "resize": "resizing squash smallestmaxsize",
+    "rot90": "rotate90 rotation90 dihedral d4 transpose",
+    "rotate": "rotation degrees maxrotate saferotate",
+    "salt_and_pepper": "saltandpeppernoise saltpepper impulsenoise",
+    "saturation": "hsvs saturate multiplysaturation color",
+    "scale": "zoom zoomin zoomout maxzoom scaling scalejitter",
+    "sharpen": "sharpness unsharpmask",
+    "shear": "shearx sheary",
+    "shot_noise": "poissonnoise isonoise",
+    "solarize": "solarization",
+    "translate": "shift translation translatex translatey translatexy widthshift heightshift",
+    "trivial_augment": "trivialaugment triviaugment ta tawide",
+}
+
+
 @cache
 def equivalents() -> tuple[Equivalent, ...]:
     """Return the rows of the table."""
@@ -34,10 +79,11 @@ def equivalents() -> tuple[Equivalent, ...]:
 
 
 def op_like(name: str) -> str | None:
-    """Return the op that does what a transform of torchvision or albumentations does; RandomHorizontalFlip: flip."""
+    """Return the op that does what a transform of another library does, such as flip for RandomHorizontalFlip."""
+    plain = re.sub(r"[\W_]", "", name).lower()
     for row in equivalents():
         theirs = re.findall(r"[A-Z]\w*", f"{row.torchvision} {row.albumentations}")
-        if name.replace("_", "").lower() in map(str.lower, theirs):
+        if plain in map(str.lower, theirs):
             for step, values in row.parsed().items():
                 return str((values or {}).get("op", step))
-    return None
+    return next((op for op, names in ALIASES.items() if plain.removeprefix("random") in names.split()), None)

@@ -223,6 +223,11 @@ def _misplaced(name: object, value: object, key: str, before: list[Step]) -> str
     if before and name in before[-1].op.params:
         path = f"{key}.{before[-1].key}.{name}"
         return f" Did you mean {path}? In a file, the settings of a step are indented below its name."
+    if isinstance(value, bool | None):
+        off = "" if value else f" ~{key}.{name} removes the step."
+        return f"{off} Allowed: a mapping of parameters, such as {{p: 0.5}}."
+    if "p" in getattr(OPS.get(str(name)), "params", ()) and isinstance(value, int | float) and 0 <= value <= 1:
+        return f" Did you mean {key}.{name}.p={value}?"
     return f"{key_slip(name, value)} Allowed: a mapping of parameters, such as {{p: 0.5}}."
 
 

@@ -7,10 +7,16 @@ import re
 import sys
 import sysconfig
 import traceback
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
+from typing import ParamSpec, TypeVar
 
 from augment.support.errors import UserError, first_line, nearest
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Neither the lines of this project nor those of installed packages are the user's.
 _OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("augment", "trainer"))
@@ -20,6 +26,21 @@ _IN_DALI = re.compile(r"PythonFunction error: (?P<text>.+?)\n\s*At:\n(?P<lines>(
 
 class OwnCodeError(UserError):
     """A user's own code raised; the message names the line."""
+
+
+def public(function: Callable[P, R]) -> Callable[P, R]:
+    """Shorten the traceback of a user's mistake to the line that called this function, and the message."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except OwnCodeError:
+            raise  # its cause shows where
+        except UserError as error:
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 def import_own(module: str, what: str) -> ModuleType:

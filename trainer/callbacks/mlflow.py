@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -21,8 +22,8 @@ from trainer.loop.callback import configurable
 _LOCAL = Path("outputs")
 _STATUSES = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
-# Of one request; longer texts are refused.
-_PARAMS, _TEXT = 100, 5000
+# Limits of one request, of the length of a text, and of the length of a name.
+_PARAMS, _TEXT, _NAME = 100, 5000, 240
 
 # The tag by which a resumed run is found.
 _ID = "dali_trainer.id"
@@ -73,10 +74,18 @@ class Mlflow(Tracker):
         texts |= {"mlflow.source.git.commit": run.revision, "mlflow.source.name": "python -m trainer"}
         tags = {_ID: run.id, **{name: text[:_TEXT] for name, text in texts.items() if text}}
         self._run = self._client.create_run(experiment, run_name=run.name[:_TEXT] or None, tags=tags).info.run_id
-        params = [Param(key, str(value)[:_TEXT]) for key, value in leaves(run.config)]
+        params = list(self._named(dict(leaves(run.config))).items())
         for first in range(0, len(params), _PARAMS):
-            self._client.log_batch(self._run, params=params[first : first + _PARAMS])
+            self.send_each(
+                lambda few: self._client.log_batch(self._run, params=[Param(k, str(v)[:_TEXT]) for k, v in few]),
+                params[first : first + _PARAMS],
+            )
         return -1
+
+    def accepted(self, name: str) -> str:
+        """Return a name of the allowed characters that is a path in its shortest form."""
+        parts = re.sub(r"[^/\w.\- :]", "_", name)[:_NAME].split("/")
+        return re.sub(r"^\.\.", "__", "/".join("_" if part in ("", ".", "..") else part for part in parts))
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Log values of epochs over epochs, running values over batches."""
@@ -112,7 +121,8 @@ class Mlflow(Tracker):
     def reached(self, scores: Mapping[str, float], report: Path | None) -> None:
         """Log the scores of the best and the last epoch, and the path of the report as a tag."""
         # A second value of the best score so far would be a point of its curve, at epoch 0.
-        self.log({name: value for name, value in scores.items() if name not in self._of_epoch}, 0)
+        new = [(name, value) for name, value in scores.items() if name not in self._of_epoch]
+        self.send_each(lambda items: self.log(dict(items), 0), new)
         self._client.set_tag(self._run, "report", str(report or ""))
 
     def finish(self, status: str) -> None:

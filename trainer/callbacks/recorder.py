@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from augment.support.errors import UserError
@@ -32,6 +33,13 @@ class StepRow(NamedTuple):
     step: int  # number of training batches so far
     loss: float  # mean loss since the previous row, or since the epoch began
     images_per_second: float  # speed over the same period
+    rates: Mapping[str, float] = MappingProxyType({})  # scheduled values of the last batch, such as "lr"
+
+    def values(self) -> dict[str, float]:
+        """Return the line of steps.jsonl."""
+        values = self._asdict()
+        del values["rates"]
+        return {**values, **self.rates}
 
 
 class Recorder(Callback):
@@ -163,7 +171,7 @@ class Recorder(Callback):
             # Writing would create a deleted folder again, or has done so, and leave a part of a run in it.
             if not learner.folder.is_dir() or learner.folder.stat().st_ino != self._inode:
                 raise FileNotFoundError(errno.ENOENT, "deleted", str(learner.folder))
-            _write([step._asdict() for step in self.steps], learner.folder / STEPS_FILE)
+            _write([step.values() for step in self.steps], learner.folder / STEPS_FILE)
             append(learner.folder / METRICS_FILE, json_line(self.rows[-1]))
 
     def state_dict(self) -> dict[str, Any]:
@@ -216,7 +224,10 @@ class Recorder(Callback):
             self.latest = values | {"images_per_second": rate}
             total = values["loss"] * meter.samples
             loss = (total - self._total) / (meter.samples - self._seen)
-            self.steps.append(StepRow(now - self._begun, learner.step + 1, loss, rate))
+            # Of `ParamScheduler`, whose module imports this one.
+            scheduled = (getattr(callback, "now", None) for callback in learner.callbacks)
+            rates = next((dict(values) for values in scheduled if isinstance(values, Mapping)), {})
+            self.steps.append(StepRow(now - self._begun, learner.step + 1, loss, rate, rates))
             if len(self.steps) > MAX_STEPS:
                 del self.steps[1::2]
             self._total = total

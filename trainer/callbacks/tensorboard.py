@@ -46,7 +46,7 @@ class Tensorboard(Tracker):
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Write values of epochs over epochs, running values over batches."""
         for name, value in values.items():
-            tag = name if "/" in name else f"epoch/{name}"
+            tag = name if epoch is None or name.startswith("best/") else f"epoch/{name}"
             self._writer.add_scalar(tag, value, step if epoch is None else epoch)
         self._writer.flush()
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from types import MappingProxyType
+from typing import ClassVar, TypeVar
 from uuid import uuid4
 
 from PIL import Image
@@ -24,10 +25,11 @@ from augment.support.text import as_bytes, printable
 from trainer.callbacks.checkpoint import best_model, best_of
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.callbacks.recorder import Recorder, StepRow
-from trainer.callbacks.steps import ParamScheduler, ending_of
+from trainer.callbacks.steps import ending_of
 from trainer.figures.images import worst_images
 from trainer.loop.callback import Callback, Learner, Phase, RunDescription, name_in_config
 from trainer.loop.checkpoint import BEST, BestModel
+from trainer.tasks.registry import best_row
 
 # Names of what all trackers get besides metrics.
 BATCH_IMAGE, MISTAKES, MODEL = "batch", "wrong_predictions", "model"
@@ -40,6 +42,7 @@ _IDS = re.compile(r"[0-9A-Za-z_-]{1,64}")  # a checkpoint may come from a strang
 log = logging.getLogger(__name__)
 
 Cell = str | float | Image.Image
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,10 @@ class Tracker(Callback):
 
     A tracker is a dataclass of settings that implements `start`, `log`, `reached`, `image`, `table`, `artifact` and
     `finish`. They are called in this order in one thread, while training continues; values are read where the recorder
-    has read them, so that nothing waits for a GPU. The first error is reported once and ends the tracking, not the run.
+    has read them, so that nothing waits for a GPU.
+
+    A value, image or file that the backend rejects is left out, with one warning. Only an error in `start`, and an
+    OSError while values are sent, such as a lost connection, end the tracking. No error ends the run.
 
     Names are those of metrics.jsonl for epochs, with `best/` before those of the best epoch so far, and with `step/`
     for running values within epochs.
@@ -93,6 +99,7 @@ class Tracker(Callback):
     _last: StepRow | None = None
     _batch_sent: bool = False
     _of_epoch: Collection[str] = ()  # names of the values of the last epoch that was sent
+    _names: Mapping[str, str] = MappingProxyType({})  # names that were sent, by our own
 
     # --- what a tracker implements; called in its thread ---
 
@@ -104,6 +111,10 @@ class Tracker(Callback):
             none is sent, unless the tracker `replays`.
         """
         raise NotImplementedError
+
+    def accepted(self, name: str) -> str:
+        """Return a name of a value as the backend accepts it; two names may become one, which `_named` resolves."""
+        return name
 
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Send values by their names.
@@ -157,10 +168,10 @@ class Tracker(Callback):
             folder=learner.folder,
             revision=_revision(learner.folder),
         )
-        self._worker, self._started, self._warned = CallQueue(self._give_up), False, False
+        self._worker, self._started, self._warned, self._names = CallQueue(self._give_up), False, False, {}
         recorder = learner.find(Recorder)
         batches = [sum(map(learner.batches_in, range(int(row["epoch"]) + 1))) for row in recorder.rows]
-        rows = [(dict(row), count) for row, count in zip(recorder.rows, batches, strict=True)]
+        rows = [(_epoch_values(learner, n), count) for n, count in enumerate(batches, start=1)]
         self._worker.add(partial(self._start, tracked, list(recorder.steps) if self.replays else [], rows))
         self._last = recorder.steps[-1] if recorder.steps else None
         self._batch_sent = False
@@ -173,10 +184,8 @@ class Tracker(Callback):
     def after_epoch(self, learner: Learner) -> None:
         """Send the last running values, the epoch's row, and what the best epoch reached so far."""
         self._send_running(learner)
-        row, (monitor, best) = _from_1(learner.find(Recorder).rows[-1]), best_of(learner)
-        values = row | {f"best/{key}": value for key, value in _from_1(best).items() if key in ("epoch", monitor)}
-        self._of_epoch = values.keys()
-        self._send(partial(self.log, values, learner.step + 1, int(values["epoch"])))
+        values = _epoch_values(learner, len(learner.find(Recorder).rows))
+        self._send(partial(self._log_epoch, values, learner.step + 1))
         self._send_batch(learner)
 
     def after_fit(self, learner: Learner) -> None:
@@ -206,15 +215,14 @@ class Tracker(Callback):
         """Send the first batch once it has been drawn."""
         if not self._batch_sent and learner.folder is not None and (learner.folder / BATCH).is_file():
             self._batch_sent = True
-            self._send(partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.step + 1))
+            image = partial(self.image, BATCH_IMAGE, learner.folder / BATCH, learner.step + 1)
+            self._send(partial(self._attempt, BATCH_IMAGE, image))
 
     def _send_running(self, learner: Learner) -> None:
         steps = learner.find(Recorder).steps
         if steps and steps[-1] is not self._last:
             self._last = steps[-1]
-            rates = next((c.now for c in learner.callbacks if isinstance(c, ParamScheduler)), {})
-            values = _running(self._last) | {f"step/{name}": rate for name, rate in rates.items()}
-            self._send(partial(self.log, values, self._last.step))
+            self._send(partial(self._log, _running(self._last), self._last.step))
 
     def _start(
         self, run: TrackedRun, steps: Sequence[StepRow], rows: Sequence[tuple[Mapping[str, float], int]]
@@ -225,11 +233,47 @@ class Tracker(Callback):
         if self.replays:
             known = -1
         for step in steps:
-            self.log(_running(step), step.step)
-        for row, batches in rows:
-            values = _from_1(row)
+            self._log(_running(step), step.step)
+        for values, batches in rows:
             if known is not None and values["epoch"] > known:
-                self.log(values, batches, int(values["epoch"]))
+                self._log_epoch(values, batches)
+
+    def _log_epoch(self, values: Mapping[str, float], step: int) -> None:
+        self._of_epoch = self._named(values).keys()
+        self._log(values, step, int(values["epoch"]))
+
+    def _log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
+        self.send_each(lambda items: self.log(dict(items), step, epoch), list(self._named(values).items()))
+
+    def _named(self, values: Mapping[str, T]) -> dict[str, T]:
+        """Return values by names that the backend accepts, a different one for each of ours."""
+        for name in [name for name in values if name not in self._names]:
+            accepted, taken = self.accepted(name), {*self._names.values()}
+            same = (accepted, *(f"{accepted}_{number}" for number in range(2, len(taken) + 3)))
+            self._names = {**self._names, name: next(one for one in same if one not in taken)}
+        return {self._names[name]: value for name, value in values.items()}
+
+    def send_each(self, send: Callable[[Sequence[T]], object], items: Sequence[T]) -> None:
+        """Send items together or, if the backend rejects them, one by one, and warn once of those that it rejects.
+
+        Raises:
+            OSError: or an error that one caused: the backend cannot be reached.
+        """
+        try:
+            send(items)
+        except Exception as error:
+            if _has_lost(error):
+                raise
+            for item in items:
+                self._attempt(str(item[0]) if isinstance(item, tuple) else str(item), partial(send, [item]))
+
+    def _attempt(self, what: str, work: Callable[[], object]) -> None:
+        """Send one thing, and warn if that fails."""
+        try:
+            work()
+        except Exception as error:
+            log.info("%s: failed to send %s", self._key, what, exc_info=error)
+            self._warn(f"failed to send {what!r}, which its record lacks: {type(error).__name__}: {first_line(error)}")
 
     def _send_outcome(self, learner: Learner) -> None:
         step = learner.step + 1
@@ -237,18 +281,20 @@ class Tracker(Callback):
         found = ((f"{when}/{key}", value) for when, row in epochs.items() for key, value in row.items())
         scores = {name: value for name, value in found if name.split("/")[1].startswith(("train_", "val_"))}
         reports = (learner.run.config.get("callbacks") or {}).get(REPORT.removesuffix(".html")) is not None
-        self.reached(scores, (learner.folder / REPORT).resolve() if learner.folder and reports else None)
+        report = (learner.folder / REPORT).resolve() if learner.folder and reports else None
+        self._attempt("the scores of the run", partial(self.reached, self._named(scores), report))
         best = best_model(learner)
         if learner.folder is None or best is None:
             return
         figure = learner.folder / learner.task.figure_file
         if figure.is_file():
-            self.image(figure.stem, figure, step)
+            self._attempt(figure.stem, partial(self.image, figure.stem, figure, step))
         rows = _mistakes(learner, best)
         if rows:
-            self.table(MISTAKES, ("image", "true", "predicted", "confidence", "file"), rows, step)
+            head = ("image", "true", "predicted", "confidence", "file")
+            self._attempt(MISTAKES, partial(self.table, MISTAKES, head, rows, step))
         if self.checkpoint:
-            self.artifact(learner.folder / BEST)
+            self._attempt(BEST, partial(self.artifact, learner.folder / BEST))
 
     def _finish(self, status: str) -> None:
         if self._started:
@@ -280,8 +326,24 @@ def _from_1(row: Mapping[str, float]) -> dict[str, float]:
     return {key: value + 1 if key == "epoch" else value for key, value in row.items()}
 
 
+def _epoch_values(learner: Learner, count: int) -> dict[str, float]:
+    """Return what is sent of the last of so many epochs: its row, and the best score until then."""
+    recorder, monitor = learner.find(Recorder), best_of(learner)[0]
+    rows = recorder.rows[recorder.since if count > recorder.since else 0 : count]
+    best = _from_1(best_row(rows, monitor))
+    return _from_1(rows[-1]) | {f"best/{key}": best[key] for key in ("epoch", monitor) if key in best}
+
+
 def _running(row: StepRow) -> dict[str, float]:
-    return {"step/loss": row.loss, "step/images_per_second": row.images_per_second}
+    values = {"loss": row.loss, "images_per_second": row.images_per_second, **row.rates}
+    return {f"step/{name}": value for name, value in values.items()}
+
+
+def _has_lost(error: BaseException | None) -> bool:
+    """Return whether an error is due to the system, such as a lost connection, and not to a value."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _mistakes(learner: Learner, best: BestModel) -> list[list[Cell]]:

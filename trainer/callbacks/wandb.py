@@ -85,6 +85,10 @@ class Wandb(Tracker):
         )
         return None if run.resumed else -1
 
+    def accepted(self, name: str) -> str:
+        """Return a name without the characters of patterns, which names of metrics may not have."""
+        return re.sub(r"[*\\]", "_", name)
+
     def log(self, values: Mapping[str, float], step: int, epoch: int | None = None) -> None:
         """Log values over the batches; those of epochs over epochs, in groups, and with the best value in summaries."""
         for name in values if epoch is not None else ():

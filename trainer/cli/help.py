@@ -154,9 +154,9 @@ def explain(word: str) -> str:
         known = {*topics(), *find_tools("trainer"), *OPS, *keys, *keys.values()}
         known |= {f"{group}={file}" for group in group_names() for file in config_files(group)}
         allowed = f"all, {', '.join(topics())}, or a tool, an op or a key"
-        found = ", ".join(_mentions(name))
-        hint = f" See {found}." if found else nearest(name, known)
-        raise UserError(f"--help {word}: unknown topic.{hint} Allowed: {allowed}.")
+        if found := _mentions(name):
+            return "\n".join([f"{word} is mentioned in", *(f"  {line}" for line in found), ""])
+        raise UserError(f"--help {word}: unknown topic.{nearest(name, known)} Allowed: {allowed}.")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -188,10 +188,10 @@ def _of_key(name: str) -> Iterator[str]:
 
 
 def _mentions(word: str) -> list[str]:
-    """Return the keys whose names or explanations have a word, up to six."""
+    """Return the lines of keys whose names or explanations have a word, up to six."""
     pattern = re.compile(rf"(?<![a-z]){re.escape(word)}(?![a-z])".replace("\\ ", "[ _]"), re.IGNORECASE)
     lines = [line.strip() for section in sections() for line in section.lines()[1:]]
-    return list(dict.fromkeys(line.partition(": ")[0] for line in lines if pattern.search(line)))[:6]
+    return list({line.partition(": ")[0]: line for line in reversed(lines) if pattern.search(line)}.values())[::-1][:6]
 
 
 def _comment(text: str) -> str:

@@ -16,6 +16,7 @@ from augment.data.sources import LOADED
 from augment.support.errors import UserError
 from augment.support.files import shown
 from augment.support.nested import section_of
+from augment.support.own_code import public
 from trainer.cli import ranks
 from trainer.loop.checkpoint import LAST
 from trainer.run.config import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
@@ -113,6 +114,7 @@ def _is_same(config: Config, run: Path) -> bool:
         return False
 
 
+@public
 def train(*overrides: str, folder: Path | str | None = None, trust: bool = False, **misspelled: object) -> Summary:
     """Train as `python -m trainer` does: `train("+aug=imagenette", "fit.epochs=2")`.
 

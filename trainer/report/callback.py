@@ -83,5 +83,5 @@ def _record(learner: Learner, folder: Path, left: float | None = None) -> RunRec
     """Return a record with the measurements of the fit; neither the model nor the device is touched."""
     recorder, run = learner.find(Recorder), RunFolder(folder)
     run.summary = summarize(learner, folder, monotonic() - learner.run.began)
-    run.rows, run.steps = list(recorder.rows), [step._asdict() for step in recorder.steps]
+    run.rows, run.steps = list(recorder.rows), [step.values() for step in recorder.steps]
     return RunRecord(run, learner.task.display(learner.classes), run.summary.best, left=left)

@@ -4,7 +4,7 @@ Nothing here imports PyTorch or DALI; `trainer.run.check` checks what has to be 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -21,6 +21,7 @@ from augment.data.images import portable_name
 from augment.data.selection import take_some
 from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
 from augment.params import Text, Texts, parse_params, parse_settings, plain_value, setting, settings
+from augment.recipe.captions import is_random
 from augment.recipe.op import OPS
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
 from augment.support.errors import UserError
@@ -77,6 +78,7 @@ class Config:
     seed: int
     run: RunLabels
     resolved: Mapping[str, Any]  # the whole configuration as plain values, including defaults, to be written to a file
+    notes: tuple[str, ...] = ()  # sentences about the recipe, to be printed at the start
 
     @property
     def dataset(self) -> Dataset:
@@ -140,7 +142,19 @@ def parse_config(given: Mapping[str, Any]) -> Config:
             "plugins": list(top["plugins"]),
             "run": _plain(run),
         },
+        notes=tuple(_notes(given.get("aug") or {}, aug)),
     )
+
+
+def _notes(given: Mapping[str, Any], aug: Aug) -> Iterator[str]:
+    """Yield a note if no recipe was chosen, and if validation is random."""
+    if not given.keys() & {"train", "views"}:
+        yield (
+            "aug: no recipe was chosen, so images are not augmented. Choose one, such as +aug=imagenette, or "
+            "+aug=none to train without augmentation and without this note"
+        )
+    if random := [f"aug.val.{step.key}" for step in aug.val if is_random(step)]:
+        yield f"{', '.join(random)}: validation is random, so the scores of epochs and runs differ by chance, too"
 
 
 def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels] | None:

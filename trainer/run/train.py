@@ -220,7 +220,7 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
     dataset, facts = config.dataset, facts_of(config, learner, RunFolder(folder).overrides)
     write_atomically(folder / FACTS_FILE, json_line(asdict(facts)))
     stages = "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in config.fit.full_stages(config.aug.size))
-    notes = [*unused_settings(config.fit, learner.task), *doubts(config.aug)]
+    notes = [*config.notes, *unused_settings(config.fit, learner.task), *doubts(config.aug)]
     notes += border_doubts(config.aug, dataset.kind.unrepeated)
     for note in notes:
         log.warning("%s", note)

@@ -17,7 +17,7 @@ from augment.support.nested import grouped
 from augment.support.text import amount, list_some
 from trainer.run.folder import FINISHED, PRUNED
 from trainer.run.run_folder import RunFolder, find_runs
-from trainer.sweeps.groups import IMAGES, OF_LOSSES, Group, group_runs
+from trainer.sweeps.groups import OF_LOSSES, Group, first_difference, group_runs
 from trainer.sweeps.verdict import Metric, compare
 from trainer.sweeps.words import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
 from trainer.tasks.registry import DEFAULT, range_of, smaller_is_better, task_named
@@ -158,13 +158,12 @@ def find_group(groups: Sequence[Group], text: str) -> Group:
 
 def _refusal(group: Group, baseline: Group) -> str:
     """Return why a group cannot be compared; empty if it can."""
-    for key in {**group.basis, **baseline.basis}:
-        ours, theirs = (one.basis.get(key) or "null" for one in (group, baseline))
-        if ours != theirs and not (key == IMAGES and "null" in (ours, theirs)):
-            what = "losses are of different kinds" if key in OF_LOSSES else "validation images differ"
-            other = "; compare --metric takes another score" if key in OF_LOSSES else ""
-            return f"not compared, as {what}: {key}={ours}, of the baseline {theirs}{other}"
-    return ""
+    if (found := first_difference(group.basis, baseline.basis)) is None:
+        return ""
+    key, ours, theirs = found
+    what = "losses are of different kinds" if key in OF_LOSSES else "validation images differ"
+    other = "; compare --metric takes another score" if key in OF_LOSSES else ""
+    return f"not compared, as {what}: {key}={ours}, of the baseline {theirs}{other}"
 
 
 TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"

@@ -100,19 +100,45 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> Group:
     if metric.share and len(set(scores.values())) == 1:
         values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.summary.best))
         metric = replace(metric, resolution=resolution_of(filter(math.isfinite, values)))
-    section = section_of(runs[0].config, "data")
+    return Group(name, Replicates(scores), metric, tuple(runs), basis_of(runs[0]))
+
+
+def basis_of(run: RunFolder) -> Settings:
+    """Return the settings that must be the same in runs whose scores are compared."""
+    section, task = section_of(run.config, "data"), task_of([run.last, run.summary.best])
     is_cut = section.get("folds") or section.get("val_fraction")  # val from train
     unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
     basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
-    task = task_of([runs[0].last, runs[0].summary.best])
-    for other in ("fit.limit_batches", *of_loss(key, task)):
-        basis[other] = value_of(runs[0], other)
+    for other in ("fit.limit_batches", *of_loss(run.score, task)):
+        basis[other] = value_of(run, other)
     if "standardize" in task.loss_settings and basis.get("fit.standardize") not in (None, "False"):
         # The loss is in standard deviations of the train split.
         given = {name: section[name] for name in ("fraction", *sorted(_OF_TRAIN)) if section.get(name) is not None}
         basis["fit.standardize"] = f"by {list_some(f'data.{name}={_text(value)}' for name, value in given.items())}"
-    basis[IMAGES] = str(_val_images(runs[0]) or "")
-    return Group(name, Replicates(scores), metric, tuple(runs), basis)
+    basis[IMAGES] = str(_val_images(run) or "")
+    return basis
+
+
+def first_difference(ours: Settings, theirs: Settings) -> tuple[str, str, str] | None:
+    """Return the first setting by which two bases cannot be compared, with both values; None if they can."""
+    for key in {**ours, **theirs}:
+        values = [of.get(key) or "null" for of in (ours, theirs)]
+        if values[0] != values[1] and not (key == IMAGES and "null" in values):
+            return key, values[0], values[1]
+    return None
+
+
+def comparable(runs: Sequence[RunFolder]) -> list[int]:
+    """Return a number for each run, which runs have in common whose scores can be compared."""
+    found: list[tuple[str, Settings]] = []
+    numbers = []
+    for run in runs:
+        score, basis = run.score, basis_of(run)
+        same = (i for i, (key, of) in enumerate(found) if key == score and first_difference(basis, of) is None)
+        numbers.append(next(same, len(found)))
+        if numbers[-1] == len(found):
+            found.append((score, basis))
+    return numbers
 
 
 def of_loss(key: str, task: Task[Any]) -> tuple[str, ...]:

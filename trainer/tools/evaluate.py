@@ -15,9 +15,10 @@ from augment.cli.parser import Parser, one_of, readable_errors, table_console, w
 from augment.data.check import check_files, leave_out
 from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
-from augment.data.sources import load_dataset
+from augment.data.sources import Source, load_dataset
 from augment.data.sources.loading import describe_foreign, log_notices
 from augment.data.targets.classes import CLASSES
+from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_json
 from augment.support.reading import append, check_folder
@@ -74,8 +75,10 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
     task, classes = trained.task, trained.classes
     if folder is not None:
         if task.kind is not CLASSES:
-            raise UserError(f"{folder}: folders hold one class for each image, but this model predicts {task.units}. "
-                            "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
+            raise UserError(
+                f"{folder}: a folder has a class for each image, but this model predicts {task.units}. Evaluate it on "
+                f"{_other_data(trained.config.data)} instead."
+            )
         listed = scan_split(folder, classes)
         log_notices([describe_foreign(Dataset(classes, listed, NO_VAL))])
         return leave_out(listed, "val", check_files(listed.files), skip_bad=False)
@@ -87,6 +90,16 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
     if dataset.task != task.name:
         raise UserError(f"data: its targets are of the kind {dataset.task}, those of the model {task.name}.")
     return dataset.val
+
+
+def _other_data(source: Source) -> str:
+    """Return an override that chooses other images of the kind of a source."""
+    known = settings(type(source))
+    if "root" in known and known["root"].required:
+        return "data.root=DIR, with the layout of the run's data,"
+    if "val" in known:
+        return "data.val=FILE, in the format of the run's data,"
+    return "data=NAME data.root=DIR, another source of the same task,"
 
 
 def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Sequence[str]) -> None:

@@ -99,7 +99,8 @@ def predict(
             raise UserError(f"{flag}: this model predicts {task.kind.units}. Allowed: with models of {allowed}.")
     if explain is not None and not find_spec("captum"):
         raise missing_package("--explain", "captum", "explain")
-    masks = mask_files(images, files, out or trained.run / "masks") if isinstance(task, Segment) else None
+    folder = _masks_of(trained, out)
+    masks = None if folder is None else mask_files(images, files, folder)
     maps = {} if explain is None else mask_files(images, files, explain, "--explain")
     problems = check_files(images)
     good = tuple(image for image in images if image not in problems)
@@ -119,6 +120,11 @@ def predict(
     else:
         predicted = iter(_predict_masks(trained, good, split, masks, top, overlay=overlay))
     return [Prediction(image, error=problems[image]) if image in problems else next(predicted) for image in images]
+
+
+def _masks_of(trained: Trained, out: Path | None) -> Path | None:
+    """Return the folder of the masks; None: the model predicts none."""
+    return out or trained.run / "masks" if isinstance(trained.task, Segment) else None
 
 
 def list_images(paths: Sequence[Path]) -> list[Path]:
@@ -285,7 +291,16 @@ def main(arguments: Sequence[str]) -> int:
         if not options.csv and not options.json:
             _print(predictions, table_console())
         elif STDOUT not in (options.csv, options.json):
-            sys.stdout.write(f"{amount(len(predictions) - len(bad), 'image')}; {options.csv or options.json}\n")
+            files = ", ".join(filter(None, (options.csv, options.json)))
+            sys.stdout.write(f"{amount(len(predictions) - len(bad), 'image')}; {files}\n")
+        written = {
+            "masks and overlays" if options.overlay else "masks": _masks_of(trained, options.out),
+            "explanations": options.explain,
+        }
+        for what, folder in written.items():
+            if folder is not None:  # next to what goes to the terminal, where a program may read that
+                stream = sys.stderr if STDOUT in (options.csv, options.json) else sys.stdout
+                stream.write(printable(f"{what}: {folder}\n"))
         for prediction in bad:
             sys.stderr.write(printable(f"{prediction.file} {prediction.error}\n"))
         if bad:

@@ -10,7 +10,7 @@ from augment.data.images import to_rgb
 from augment.pipeline.graph import Device, GraphImage, Placement
 from augment.pipeline.operators import normalize
 from augment.pipeline.serving import pillow
-from augment.recipe.captions import is_fixed
+from augment.recipe.captions import is_random
 from augment.recipe.plan import Plan
 from augment.recipe.steps import Step
 from augment.support.errors import UserError
@@ -90,11 +90,11 @@ def crop_call(crop: Step) -> tuple[str, dict[str, Any]]:
 def require_fixed(plan: Plan) -> None:
     """Check that a plan consists of a crop only, one that Pillow and PyTorch know, and draws nothing."""
     reasons = [
-        f"aug.{plan.split}.{step.key}: is random" if _is_random(step) else f"aug.{plan.split}.{step.key}: is not a crop"
+        f"aug.{plan.split}.{step.key}: is random" if is_random(step) else f"aug.{plan.split}.{step.key}: is not a crop"
         for step in plan.steps
     ]
     crop = plan.crop
-    if _is_random(crop):
+    if is_random(crop):
         reasons.insert(0, f"aug.{plan.split}.{crop.key}: is random")
     elif crop_call(crop)[0] not in pillow.CROPS:
         reasons.insert(0, f"aug.{plan.split}.{crop.key}: the op '{crop.op.name}' is available in DALI only")
@@ -105,9 +105,3 @@ def require_fixed(plan: Plan) -> None:
             f"{'; '.join(reasons)}. An export treats all images alike and consists of a crop only. "
             f"Allowed in aug.{plan.split}: {', '.join(pillow.CROPS)}."
         )
-
-
-def _is_random(step: Step) -> bool:
-    op = step.op
-    ranged = not all(is_fixed(step.params[name]) for name in op.draws.values())
-    return op.random or 0 < step.p < 1 or bool(op.uniforms) or ranged

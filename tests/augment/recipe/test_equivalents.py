@@ -6,9 +6,11 @@ from inspect import isclass, signature
 import pytest
 from generated import is_missing
 
-from augment.recipe.equivalents import Equivalent, equivalents
+from augment.recipe.equivalents import ALIASES, Equivalent, equivalents
+from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
+from augment.support.errors import UserError
 
 # Neither transforms of images nor of classification: bases, and those of boxes and points.
 NO_TRANSFORMS = r"Transform|AutoAugmentPolicy|Identity|InterpolationMode|.*(BoundingBox|KeyPoints|Clamping).*"
@@ -28,6 +30,48 @@ def test_every_name_of_the_others_exists_and_none_is_left_out() -> None:
     assert (named - classes, classes - named) == (set(), set())
     arguments = {*signature(data.create_transform).parameters, *signature(data.Mixup).parameters}
     assert {name for row in equivalents() for name in re.findall(r"(?:^|, )(\w+)", row.timm)} <= arguments
+
+
+def test_aliases_name_ops() -> None:
+    assert ALIASES.keys() <= OPS.keys()
+    names = [name for names in ALIASES.values() for name in names.split()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        ("cutout", "erase"),
+        ("Cutout", "erase"),
+        ("RandomCutMixV2", "cutmix"),
+        ("fliplr", "flip"),
+        ("hsv_h", "hue"),
+        ("max_rotate", "rotate"),
+        ("RandomSaltAndPepperNoise", "salt_and_pepper"),
+        ("RandomZoom", "scale"),
+        ("LetterBox", "letterbox"),
+        ("Rot90", "rot90"),
+        ("re_prob", "erase"),
+    ],
+)
+def test_names_of_other_libraries_lead_to_ops(name: str, op: str) -> None:
+    with pytest.raises(UserError, match=rf"aug\.train\.{name}: .* '{op}'\?"):
+        parse_aug({"train": {name: None}})
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        (False, "~aug.train.flip"),
+        (True, "p: 0.5"),
+        (0.5, "aug.train.flip.p=0.5"),
+        (1, "flip.p=1"),
+        (10, "10 is not allowed. Allowed: "),
+    ],
+)
+def test_a_value_where_a_step_is_expected(value: object, meant: str) -> None:
+    with pytest.raises(UserError, match=re.escape(meant)):
+        parse_aug({"train": {"flip": value}})
 
 
 def test_rand_augment_is_as_strong_as_that_of_torchvision_and_timm() -> None:

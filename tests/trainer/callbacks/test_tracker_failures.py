@@ -73,6 +73,55 @@ def test_a_tracker_that_fails_or_hangs_does_not_end_the_run(
     Broken.waits.set()
 
 
+class Picky(Broken):
+    """Rejects some names and all images, and sends names in lower case."""
+
+    def accepted(self, name: str) -> str:
+        return name.lower().replace("(", "_")
+
+    def start(self, run: trackers.TrackedRun) -> int:
+        self.sent = list[tuple[int | None, str]]()
+        return -1
+
+    def log(self, values: Any, step: int, epoch: int | None = None) -> None:
+        if {"val_loss", "step/loss"} & values.keys():
+            raise ValueError("<bad> name\nat all")
+        self.sent += [(epoch, name) for name in values]
+
+    def reached(self, scores: Any, report: Path | None) -> None:
+        raise OSError("no page")
+
+
+def test_what_a_tracker_rejects_is_left_out_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    picky = Picky()
+    learner = make_learner(Recorder(interval=0), picky)
+    learner.fit()
+    row = [name for name in learner.find(Recorder).rows[0] if name != "val_loss"]
+    assert [name for epoch, name in picky.sent if epoch == 2 and not name.startswith("best/")] == row
+    assert {(None, "step/images_per_second"), (2, "best/epoch")} <= set(picky.sent)
+    assert "finish" in Picky.calls
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: callbacks.picky: ")
+    assert "'step/loss'" in warning
+    assert len(warning.splitlines()) == 1
+
+
+def test_different_names_stay_different() -> None:
+    picky = Picky()
+    assert picky._named({"a(": 1, "A(": 2, "b": 3}) == {"a_": 1, "a__2": 2, "b": 3}
+    assert picky._named({"A_": 4, "A(": 5}) == {"a__3": 4, "a__2": 5}
+
+
+@pytest.mark.parametrize(
+    "name", ["val_mae_fat (%)", "a//b", "/a", "a/", "../a", "a/./b", "..a", "", "x" * 999, "a\n", "train_größe=1,5"]
+)
+def test_mlflow_accepts_every_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_LOGGING_LEVEL", "WARNING")  # it reads this when it is imported
+    validation = pytest.importorskip("mlflow.utils.validation")
+    validation._validate_metric(Mlflow().accepted(name), 1.0, 0, 0)
+    validation._validate_param(Mlflow().accepted(name), "1")
+
+
 def test_a_missing_package_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Mlflow, "package", "mlflow_that_is_nowhere")
     (tmp_path / "mlflow_that_is_nowhere").mkdir()  # as a folder of a tracker's own files might be called

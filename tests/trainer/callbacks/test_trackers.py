@@ -182,7 +182,7 @@ def test_all_have_the_best_and_the_last_epoch_and_the_report(tracked: Tracked, s
     events = EventAccumulator(str(tracked.folder / "second" / "tensorboard"))
     events.Reload()
     assert {key: events.Scalars(key)[-1].value for key in wanted} == pytest.approx(wanted)
-    assert [event.step for event in events.Scalars("best/val_accuracy")] == [3]
+    assert [event.step for event in events.Scalars("best/val_accuracy")] == [1, 2, 3]
     data = HParamsPluginData.FromString(events.PluginTagToContent("hparams")["_hparams_/session_start_info"])
     assert data.session_start_info.hparams["fit.lr"].number_value == 0.1
 
@@ -202,7 +202,8 @@ def test_tensorboard_has_all_of_the_run_in_the_folder_that_it_ended_in(tracked: 
 
     events = EventAccumulator(str(tracked.folder / "second" / "tensorboard"))
     events.Reload()
-    assert [event.step for event in events.Scalars("step/loss")] == STEPS
+    for name in ("step/loss", "step/lr"):
+        assert [event.step for event in events.Scalars(name)] == STEPS
     for name in ("val_accuracy", "train_loss"):
         found = [(event.step, event.value) for event in events.Scalars(f"epoch/{name}")]
         assert found == [(row["epoch"] + 1, pytest.approx(row[name])) for row in tracked.rows]

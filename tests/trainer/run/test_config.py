@@ -27,6 +27,47 @@ from trainer.tasks.loss import loss
 from trainer.tasks.metric import metric
 from trainer.tasks.registry import known_tasks
 
+
+def notes_of(aug: Mapping[str, Any] | None) -> str:
+    given = {"data": {"source": "folder", "root": "/photos"}, "model": {"kind": "cnn"}}
+    return " ".join(parse_config(given | ({} if aug is None else {"aug": aug})).notes)
+
+
+@pytest.mark.parametrize("aug", [None, {}, {"size": 64}, {"val": {"resize": None}}])
+def test_a_run_without_a_recipe_is_noted(aug: Mapping[str, Any] | None) -> None:
+    assert "+aug=imagenette" in notes_of(aug)
+    assert not notes_of((aug or {}) | {"train": {}})  # as +aug=none has it
+
+
+FIXED = {
+    "center_crop": {"scale": 0.9},
+    "rotate": {"draw": "once"},
+    "flip": {},
+    "brightness": {"factor_range": [1.2, 1.2]},
+    "sequence": {"steps": {"grayscale": {}, "invert": {}}},
+    "erase": {"p": 0},
+}
+
+
+def test_random_validation_is_noted() -> None:
+    assert not notes_of({"train": {}, "val": FIXED})
+    choice = {"steps": {"grayscale": {}, "invert": {}}}
+    for name, values in {
+        "rotate": {"p": 1},
+        "flip": {"p": 0.5},
+        "erase": {},
+        "gaussian_noise": {},
+        "random_crop": {},
+        "one_of": choice,
+        "trivial_augment": {},
+        "sequence": {"order": "random", **choice},
+        "rot90": {},
+        "warp": {"draw": "once", "p": 0.5},
+        "some_of": choice | {"count_range": [1, 1]},
+    }.items():
+        assert f"aug.val.{name}: " in notes_of({"train": {}, "val": {name: values}})
+
+
 FULL: dict[str, Any] = {
     "data": {"source": "folder", "root": "/photos", "skip_bad": True},
     "model": {"kind": "timm", "name": "resnet18", "pretrained": False},

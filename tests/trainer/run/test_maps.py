@@ -64,7 +64,9 @@ def looked_at(drawn: Path, image: Path) -> str:
 def test_predict_explains(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = run.parent / "val"
     assert main([str(run), str(images), "--explain", str(tmp_path), "--top", "1"]) == 0
-    assert "above " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "above " in printed
+    assert f"explanations: {tmp_path}\n" in printed
     for name, corner in (("above/1", "above left"), ("above/2", "above left"), ("below/1", "below right")):
         assert looked_at(tmp_path / f"{name}.png", images / f"{name}.png") == corner
     assert len(list(tmp_path.rglob("*.png"))) == 6

@@ -114,6 +114,26 @@ def test_a_difference_is_found(finished_run: Path, images: Path) -> None:
 # --- the graph ---
 
 
+def printed_names(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the names that the predict.py of a folder prints for an image."""
+    Image.new("RGB", (9, 7)).save(folder / "a.png")
+    monkeypatch.setattr(sys, "argv", ["predict.py", str(folder / "a.png")])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(folder / "predict.py"), run_name="__main__")
+    return [word.split()[0] for word in capsys.readouterr().out.split("  ")[1:]]
+
+
+def test_the_script_prints_both_coordinates_of_each_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxscript")
+    network = Cnn().build(4, Size(32, 32)).eval()
+    network.register_buffer(MIRRORED, torch.tensor([1, 0]))
+    config: Any = SimpleNamespace(fit=SimpleNamespace(tta="none"), aug=parse_aug({"size": 32, "val": {"resize": None}}))
+    export(Trained(config, ("top", "left"), network, task_named("keypoints"), Path()), tmp_path)
+    assert printed_names(tmp_path, monkeypatch, capsys) == ["top_x", "top_y", "left_x", "left_y"]
+
+
 def test_a_graph_computes_what_the_run_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,11 +160,7 @@ def test_a_graph_computes_what_the_run_does(
     (tmp_path / "model.onnx").write_bytes(content)
     (tmp_path / "predict.py").write_text(predict_source(inside=True))
     assert imports_of(tmp_path / "predict.py") == PACKAGES
-    Image.new("RGB", (9, 7)).save(tmp_path / "a.png")
-    monkeypatch.setattr(sys, "argv", ["predict.py", str(tmp_path / "a.png")])
-    with pytest.raises(SystemExit, match="0"):
-        runpy.run_path(str(tmp_path / "predict.py"), run_name="__main__")
-    assert [word.split()[0] for word in capsys.readouterr().out.split("  ")[1:]] == list(names)
+    assert printed_names(tmp_path, monkeypatch, capsys) == list(names)
 
 
 def test_a_graph_averages_points_of_any_number_of_mirror_images() -> None:

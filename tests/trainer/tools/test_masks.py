@@ -1,6 +1,7 @@
 """Runs of masks from the command line: training, evaluation, predicted masks at the size of the images, exports."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,16 @@ def test_a_run_of_masks_is_scored_and_reported(run: Path) -> None:
     assert page.count("data:image/jpeg") >= 5
 
 
+def test_the_remedy_for_a_folder_works(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other"
+    for split in ("train", "val"):
+        shutil.copytree(run.parent / split, other / split)
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main([str(run), str(other)])
+    assert " data.root=DIR" in capsys.readouterr().err
+    assert evaluate.main([str(run), f"data.root={other}"]) == 0
+
+
 def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path) -> None:
     images = run.parent / "val"
     found = predict.predict(load_trained(run), [images / "images"], out=tmp_path, overlay=True)
@@ -85,6 +96,21 @@ def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path
     assert cropped[0].mask is not None
     with Image.open(cropped[0].mask) as written:
         assert (np.asarray(written) == IGNORE).mean() == pytest.approx(0.25)  # 36 of 48 columns are seen
+
+
+@pytest.mark.parametrize("given", [[], ["--out", "mine", "--overlay"]])
+def test_the_folder_of_the_masks_is_printed(
+    given: list[str], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    image = str(next((run.parent / "val" / "images").iterdir()))
+    what = f"masks and overlays: mine{chr(10)}" if given else f"masks: {run / 'masks'}{chr(10)}"
+    assert predict.main([str(run), image, *given]) == 0
+    assert what in capsys.readouterr().out
+    assert predict.main([str(run), image, *given, "--json", "-"]) == 0
+    printed = capsys.readouterr()
+    assert what in printed.err
+    json.loads(printed.out)
 
 
 def test_masks_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:

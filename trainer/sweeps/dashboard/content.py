@@ -24,6 +24,7 @@ from trainer.run.folder import FINISHED
 from trainer.run.run_folder import RunFolder
 from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, importance
+from trainer.sweeps.groups import comparable
 from trainer.tasks.metric import SHARE, MetricsRow
 from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
 
@@ -48,6 +49,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
     environment_of = [environments.setdefault(of, len(environments)) for of in clipped]
     epochs: dict[tuple[int, ...], int] = {}
     points = _points(runs, metrics)
+    alike = comparable(runs)
     positions, images = _embed(runs, settings, base)
     rows = [
         {
@@ -66,6 +68,7 @@ def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, An
             "sweep": sweeps.index(run.sweep) if run.sweep is not None else -1,
             "group": group,
             "monitor": metrics.index(run.score),
+            "comparable": alike[i],
             "last": [rounded(run.last.get(key)) for key in metrics],
             "best": [rounded(run.summary.best.get(key)) for key in metrics],
             "curves": [_curve(run.rows, key, points, epochs) for key in metrics],

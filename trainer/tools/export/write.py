@@ -37,6 +37,7 @@ from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
 from trainer.loop.runner import average
 from trainer.run.trained import Trained, load_trained
+from trainer.tasks.keypoints import KeypointTask
 from trainer.tasks.metric import Meter
 from trainer.tasks.segment import Segment
 from trainer.tools.evaluate import evaluated_split
@@ -202,7 +203,9 @@ def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
     model = onnx_bytes(served.export(), served, metadata)
     files: dict[str, bytes | str] = {
         _FILE: model,
-        "predict.py": predict_source(inside=inside, masks=isinstance(trained.task, Segment)),
+        "predict.py": predict_source(
+            inside=inside, masks=isinstance(trained.task, Segment), points=isinstance(trained.task, KeypointTask)
+        ),
     }
     if not inside:
         files["transform.py"] = python_source(plan)
@@ -214,14 +217,14 @@ def export(trained: Trained, folder: Path, *, inside: bool = True) -> RunExport:
     return _runner(model, runpy.run_path(str(folder / "transform.py"))["transform"])
 
 
-def predict_source(*, inside: bool, masks: bool = False) -> str:
+def predict_source(*, inside: bool, masks: bool = False, points: bool = False) -> str:
     """Return predict.py, which runs an exported model without this project."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     source = inspect.getsource(to_rgb) if inside else ""
     template = environment.get_template("predict.jinja")
-    return template.render(file=_FILE, to_rgb=source, masks=masks).rstrip() + "\n"
+    return template.render(file=_FILE, to_rgb=source, masks=masks, points=points).rstrip() + "\n"
 
 
 def _runner(model: bytes, prepare: Callable[[Image.Image], NDArray[Any]]) -> RunExport:

@@ -89,6 +89,15 @@ def test_a_range_that_was_given_as_one_number_is_one(tmp_path: Path) -> None:
     assert values_of(data, "aug.train.rotate.angle_range") == {"a": "[-7,7]", "b": "[0,9]", "c": "[-9,9]"}
 
 
+def test_runs_on_other_data_are_told_apart(tmp_path: Path) -> None:
+    """By the rule of `trainer compare`."""
+    data = {"a": {"root": "x"}, "b": {"root": "y"}, "c": {"root": "x", "fraction": 0.5}}
+    for name, given in data.items():
+        write_run(tmp_path / name, {"data": {"source": "folder", **given}}, [], [0.1], planned=1)
+    numbers = {run["path"]: run["comparable"] for run in content(tmp_path)["runs"]}
+    assert numbers["a"] == numbers["c"] != numbers["b"]
+
+
 def test_no_name_becomes_markup(outputs: Path) -> None:
     data = content(outputs)
     page = render(data)

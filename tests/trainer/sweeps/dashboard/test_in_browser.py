@@ -265,3 +265,11 @@ def test_a_phone_and_runs_that_ended_early(tmp_path: Path) -> None:
     assert times == ["1 h 59 min", "1 min 0 s", "2 min 30 s"]
     assert [text.rpartition(" n = ")[2] for text in legend] == ["2 to 3"]
     assert line == [[epoch, pytest.approx(0.09 + 0.01 * epoch)] for epoch in range(1, 11)]
+
+
+def test_the_best_score_is_among_runs_that_can_be_compared(tmp_path: Path) -> None:
+    for name, root, score in (("a", "x", 0.5), ("b", "x", 0.6), ("c", "y", 0.9)):
+        write_run(tmp_path / "outputs" / name, {"data": {"source": "folder", "root": root}}, [], [score], planned=1)
+    page = render(collect(find_runs([tmp_path / "outputs"]), tmp_path, tmp_path))
+    tiles = run_script(page, 'return texts("#tiles dd");', tmp_path)
+    assert any(text.startswith("0.6") and "2 runs" in text for text in tiles), tiles

@@ -6,15 +6,18 @@ const ROWS = 200; // at first
 function showTiles(runs) {
   const tile = (label, value, note) => el("div", {}, el("dt", {}, label), el("dd", {}, value, note && el("span", {}, note)));
   const counts = STATUSES.map((status) => [status, runs.filter((run) => run.status === status).length]);
-  // Scores of different kinds cannot be compared: the kind that most runs have counts.
-  const scored = runs.filter((run) => run.last[run.monitor] != null);
-  const of = (run) => scored.filter((other) => other.monitor === run.monitor).length;
-  const most = [...new Map(scored.map((run) => [run.monitor, run])).values()].sort((a, b) => of(b) - of(a))[0]?.monitor;
-  const best = scored.filter((run) => run.monitor === most).sort(compareScores)[0];
+  // Of scores that cannot be compared, such as those on other data, the kind that most runs have counts.
+  const kinds = new Map();
+  for (const run of runs.filter((one) => one.last[one.monitor] != null)) {
+    kinds.set(run.comparable, [...kinds.get(run.comparable) ?? [], run]);
+  }
+  const most = [...kinds.values()].sort((a, b) => b.length - a.length)[0] ?? [];
+  const best = [...most].sort(compareScores)[0];
+  const among = kinds.size > 1 ? `, of ${most.length} runs that can be compared` : "";
   fill("tiles",
     tile("runs", runs.length.toLocaleString("en"), runs.length < data.runs.length ? `of ${data.runs.length.toLocaleString("en")}` : ""),
     counts.filter(([status, count]) => count || status === "finished").map(([status, count]) => tile(status, count.toLocaleString("en"))),
-    best ? tile(`best last ${data.metrics[best.monitor].key}`, showScore(best.last[best.monitor]), best.name) : tile("best score", "none"));
+    best ? tile(`best last ${data.metrics[best.monitor].key}`, showScore(best.last[best.monitor]), best.name + among) : tile("best score", "none"));
 }
 
 /** Fill the controls with what the data have. */
