@@ -60,8 +60,8 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
     details = f"{signed(found, metric)}, {about}, {p}, {counts}{paired}"
     if found.significant:
         return (
-            f"no verdict is possible ({details}): with so few {unit}s, chance would often explain it if runs end in one "
-            f"of two modes or diverge; run at least {amount(found.least, unit)} of each"
+            f"no verdict is possible ({details}): if runs end in one of two modes or diverge, chance often explains it "
+            f"with so few {unit}s; run at least {amount(found.least, unit)} of each"
         )
     return f"no difference beyond chance ({details}){_more(found, metric, detect)}"
 

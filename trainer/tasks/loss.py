@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, signature
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from augment.params import Flag, Number, OptionMap, Text, check_known, setting
@@ -208,7 +209,7 @@ def smooths(term: LossFunction) -> bool:
 
 
 def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str = "", weighted: bool = False) -> None:
-    """Check `fit.loss` by trying it with two samples.
+    """Check `fit.loss` by trying it with a number of samples that no other dimension has.
 
     Raises:
         UserError: the loss is unknown, or cannot be computed with these settings.
@@ -225,16 +226,19 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
     for term in named.terms:
         smoothed = named.smoothing and not smooths(term)
         soft = mixing or (f"fit.label_smoothing={fit.label_smoothing:g}" if smoothed else "")
-        outputs, targets = task.example(classes, shares=bool(soft))
+        example = task.example(classes, shares=bool(soft))
+        sizes = {size for tensor in example for size in tensor.shape[1:]}
+        samples = next(number for number in count(3) if number not in sizes)
+        outputs, targets = (tensor[:1].repeat_interleave(samples, dim=0) for tensor in example)
         try:
             shape = tuple(term(outputs, targets).shape)
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
             why = f"cannot take mixed targets, of {soft}" if soft else "fails"
             raise UserError(f"fit.loss={fit.loss}: {why} ({first_line(error)}).") from error
-        if shape[:1] not in ((), (len(outputs),)):
+        if shape[:1] not in ((), (samples,)) or samples in shape[1:]:
             raise UserError(
-                f"fit.loss={fit.loss}: returns shape {shape} for {len(outputs)} samples. Allowed: a value for each of "
-                f"them, ({len(outputs)},), or their mean, ()."
+                f"fit.loss={fit.loss}: returns shape {shape} for {samples} samples. Allowed: a value for each of "
+                f"them, ({samples},), or their mean, ()."
             )
         each, whole = "label" if task.loss_type is LabelLoss else "sample", "sample" if shape else "batch"
         if weighted and len(shape) < 1 + (each == "label"):

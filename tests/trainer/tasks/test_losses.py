@@ -251,6 +251,22 @@ def test_mistakes(task: str, fit: dict[str, object], message: str) -> None:
         check_loss(task_named(task), parse_fit(fit), 3)
 
 
+@pytest.mark.parametrize("labels", [1, 2, 3, 4])
+@pytest.mark.parametrize("task", ["multilabel", "regress", "keypoints"])
+def test_a_loss_of_the_wrong_shape_fails_whatever_the_number_of_outputs(task: str, labels: int) -> None:
+    """Broadcasting would give a result if some dimensions were equal by chance."""
+    wrong = {
+        "per_output": lambda o, t: (o - t.flatten(1)[:, : o.shape[1]]).abs().mean(dim=0) * o[:, 0],
+        "pairwise": lambda o, t: o[:, 0] - t.flatten(1)[:, :1],
+    }
+    for name, function in wrong.items():
+        if name == "per_output" and labels == 1 and task != "keypoints":
+            continue  # one number for all samples
+        LOSSES[task, name] = function
+        with pytest.raises(UserError, match=f"fit.loss={name}"):
+            check_loss(task_named(task), parse_fit({"loss": name}), labels)
+
+
 def test_what_a_loss_cannot_do_is_refused() -> None:
     task, fit = task_named("classify"), parse_fit({"loss": "asymmetric"})
     check_loss(task, fit, 3, weighted=True)
@@ -259,7 +275,7 @@ def test_what_a_loss_cannot_do_is_refused() -> None:
     check_loss(task, parse_fit({"loss": "focal", "label_smoothing": 0.1}), 3, mixing="aug.train.mixup", weighted=True)
     for name, function, message in (
         ("mean", lambda o, t: o.mean(), r"^data\.balance=weights: fit\.loss=mean returns one value"),
-        ("odd", lambda o, t: o.sum(0), r"^fit\.loss=odd: returns shape \(3,\) for 2 samples\. Allowed: a value"),
+        ("odd", lambda o, t: o.sum(0), r"^fit\.loss=odd: returns shape \(3,\) for 4 samples\. Allowed: a value"),
         ("number", lambda o, t: 1.0, r"^fit\.loss=number: fails"),
     ):
         LOSSES["classify", name] = function
