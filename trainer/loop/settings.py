@@ -43,8 +43,7 @@ class LoopSettings:
             aliases=("grad_accum", "accumulate_grad_batches", "gradient_accumulation_steps"),
             default=1,
             within=(1, 10**6),
-            doc="batches per optimizer step, in which each image counts the same; data.balance=weights is relative "
-            "within each batch",
+            doc="batches per optimizer step, which equals the step of one large batch",
         )
     )
     limit_batches: int | None = setting(
@@ -75,8 +74,9 @@ class LoopSettings:
             aliases=("amp", "mixed_precision", "dtype"),
             default="fp32",
             options=("fp32", "tf32", "bf16", "fp16", "auto"),
-            doc="precision of the forward pass; auto: bf16 if the device computes in it natively, else fp32; "
-            "fp32: with convolutions in TF32 on a GPU, as PyTorch's default; tf32: matrix products, too; bf16, fp16: autocast, fp16 with loss scaling, for GPUs without bf16",
+            doc="precision of the forward pass; fp32: with convolutions in TF32 on a GPU, as PyTorch's default; tf32: "
+            "matrix products, too; bf16, fp16: autocast, fp16 with loss scaling, for GPUs without bf16; auto: bf16 if "
+            "the device computes in it natively, otherwise fp32",
         )
     )
     gpus: int | None = setting(
