@@ -159,5 +159,5 @@ class LoopSettings:
 def has_bf16(device: "torch.device") -> bool:
     """Return whether a device computes in bfloat16 natively: others convert, and are several times slower."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
