@@ -1,6 +1,7 @@
 """Simulate how often intervals hold and verdicts are false.
 
-`python tests/support/simulated_verdicts.py` prints two of the tables of docs/sweeps.md, in about a quarter of an hour.
+`python tests/support/simulated_verdicts.py` prints two of the tables of docs/sweeps.md, in about a quarter of an hour,
+and the table of docs/reliability.md, in about ten minutes; with `sweeps`, only the last one.
 """
 
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from trainer.sweeps.verdict import LEVEL, Metric, Replicates, difference, mean_interval
+from trainer.sweeps.verdict import LEVEL, Metric, Replicates, compare, difference, mean_interval
 
 Array = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Array]
@@ -30,6 +31,15 @@ NOISES: dict[str, Noise] = {
     "lognormal, 1.8": lambda rng, shape: _lognormal(rng, shape, 0.5),
     "exponential, 2": lambda rng, shape: rng.exponential(size=shape) - 1,
     "lognormal, 6.2": lambda rng, shape: _lognormal(rng, shape, 1.0),
+}
+# Scores of whole sweeps without any effect, (configurations, seeds).
+SWEEPS: dict[str, Noise] = {
+    "normal": NOISES["normal, 0"],
+    "two modes, 50/50": lambda rng, shape: _modes(rng, shape, 0.5),
+    "one run in five diverges": lambda rng, shape: _modes(rng, shape, 0.2),
+    "one run in ten diverges": lambda rng, shape: _modes(rng, shape, 0.1),
+    "0 to 50% diverge, by configuration": lambda rng, shape: _modes(rng, shape, rng.random((shape[0], 1)) / 2),
+    "Student's t, 2 degrees of freedom": lambda rng, shape: rng.standard_t(2, shape),
 }
 BOTH = {"normal": "normal, 0", "skewed": "lognormal, 6.2"}
 
@@ -73,6 +83,45 @@ def false_verdicts(
     return false / samples
 
 
+def _modes(rng: np.random.Generator, shape: tuple[int, ...], rate: float | Array) -> Array:
+    """Return scores of two modes that are far apart, for their spread; `rate` is the share of the lower mode."""
+    return -20.0 * (rng.random(shape) < rate) + rng.normal(size=shape)
+
+
+def false_sweeps(noise: Noise, configurations: int, seeds: int, *, same: bool, samples: int) -> float:
+    """Return how often a sweep without any effect has a difference that is said to be beyond chance.
+
+    Args:
+        noise: draws the scores of a sweep.
+        configurations: number of configurations; the first one is the baseline.
+        seeds: number of seeds of each.
+        same: whether the others have the seeds of the baseline.
+        samples: how many sweeps to simulate.
+    """
+    rng = np.random.default_rng([configurations, seeds, same])
+    false = 0
+    for _ in range(samples):
+        baseline, *others = (
+            Replicates({(str(i + (0 if same or not row else seeds)), ""): score for i, score in enumerate(scores)})
+            for row, scores in enumerate(noise(rng, (configurations, seeds)).tolist())
+        )
+        false += any(found is not None and found.beyond_chance for found in compare(baseline, others, LOSS, 0.0))
+    return false / samples
+
+
+def _sweeps(samples: int = 2000) -> Iterator[list[str]]:
+    kinds = [(same, seeds) for same in (True, False) for seeds in (2, 3, 4, 5)]
+    yield [
+        "scores of seeds",
+        "configurations",
+        *(f"{'same' if same else 'other'} seeds, n = {seeds}" for same, seeds in kinds),
+    ]
+    for name, noise in SWEEPS.items():
+        for count in (2, 5, 20):
+            rates = [false_sweeps(noise, count, seeds, same=same, samples=samples) for same, seeds in kinds]
+            yield [name, str(count), *(f"{rate:.1%}" for rate in rates)]
+
+
 def _skewed() -> Iterator[list[str]]:
     yield ["scores of seeds, their skewness", *(f"n = {n}" for n in COUNTS)]
     for name, noise in NOISES.items():
@@ -103,5 +152,7 @@ def _print(rows: Iterator[list[str]], words: int) -> None:
 
 
 if __name__ == "__main__":
-    _print(_skewed(), 1)
-    _print(_false(), 1)
+    if sys.argv[1:] != ["sweeps"]:
+        _print(_skewed(), 1)
+        _print(_false(), 1)
+    _print(_sweeps(), 2)

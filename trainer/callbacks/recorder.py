@@ -13,6 +13,7 @@ from augment.support.files import json_line, write_atomically
 from augment.support.lazy import Tensor, torch
 from augment.support.reading import append
 from trainer.loop.callback import Callback, Learner, Phase
+from trainer.tasks.loss import weight_of
 from trainer.tasks.metric import Meter, Metric, MetricsRow, Samples
 from trainer.tasks.task import AUTO
 
@@ -101,7 +102,8 @@ class Recorder(Callback):
         self._loaded = None
         self._start = self._read_at = monotonic()
         self._seen = self._before = self._train.samples
-        self._total = self._train.compute()["loss"] * self._seen if self._seen else 0.0
+        self._total = self._train.compute()["loss"] * self._train.weight if self._seen else 0.0
+        self._weight = self._train.weight
         self._waited = 0.0
         # Read the running values at the first batch already, so that users see a loss at once.
         self._due = self._start
@@ -125,8 +127,10 @@ class Recorder(Callback):
         self._measured = loss
         meter = self._meter(learner)
         batch, task = learner.batch, learner.task
-        given = task.targets_of(batch), batch.indices
-        meter.update(loss, learner.output, *given, frames=task.frames_of(batch))
+        targets = task.targets_of(batch)
+        weight = weight_of(learner.loss_function if learner.training else learner.val_loss_function, targets)
+        given = targets, batch.indices
+        meter.update(loss, learner.output, *given, frames=task.frames_of(batch), weight=weight)
         # Of several ranks, the running values are those of the first: none waits for the others.
         if learner.training and learner.ranks.is_main and monotonic() >= self._due:
             self._read(learner, meter)
@@ -222,15 +226,15 @@ class Recorder(Callback):
         rate = seen / (now - self._read_at) if now > self._read_at else 0.0
         if meter.samples > self._seen:
             self.latest = values | {"images_per_second": rate}
-            total = values["loss"] * meter.samples
-            loss = (total - self._total) / (meter.samples - self._seen)
-            # Of `ParamScheduler`, whose module imports this one.
+            total = values["loss"] * meter.weight
+            loss = (total - self._total) / (meter.weight - self._weight)
+            # From `ParamScheduler`, whose module imports this one.
             scheduled = (getattr(callback, "now", None) for callback in learner.callbacks)
             rates = next((dict(values) for values in scheduled if isinstance(values, Mapping)), {})
             self.steps.append(StepRow(now - self._begun, learner.step + 1, loss, rate, rates))
             if len(self.steps) > MAX_STEPS:
                 del self.steps[1::2]
-            self._total = total
+            self._total, self._weight = total, meter.weight
         self._read_at, self._seen, self._due = now, meter.samples, now + self.interval
         _check_finite(learner, meter, values["loss"])
         return values

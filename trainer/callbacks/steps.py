@@ -50,9 +50,37 @@ class ParamScheduler(Callback):
         self.schedules, self.plateau = dict(schedules), plateau
         self._factor = 1.0
         self.now: Mapping[str, float] = {}
+        self._steps = 0  # of the fit that was saved
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the length of the schedules, for `describe_moved`."""
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it; runs up to 0.18 lack it."""
+        self._steps = state.get("steps", 0)
+
+    def describe_moved(self, learner: Learner, done: int) -> str:
+        """Return what happens to the learning rate of a resumed fit of another length; empty if nothing does.
+
+        Args:
+            learner: the learner, restored and before its fit.
+            done: number of training batches so far.
+        """
+        rate, total = self.schedules["lr"], learner.total_steps
+        if self._steps in (0, total) or len({rate(at / 100) for at in range(101)}) == 1:
+            return ""
+        was, now = rate(position(done - 1, self._steps)), rate(position(done, total))
+        highest = max(rate(position(step, total)) for step in range(done, total, max(1, (total - done) // 100)))
+        return (
+            f"fit.epochs={learner.epochs} changes the length of the schedule: the learning rate goes from {was:.2g} to "
+            f"{now:.2g}, and is {highest:.2g} at most from here on. To choose it yourself, add fit.schedule=constant "
+            "and fit.lr. For another cycle, start a new run with model.weights=RUN_FOLDER instead of fit.resume."
+        )
 
     def before_epoch(self, learner: Learner) -> None:
         """Let the learning rate fall if it is due: by the rows, so that a resumed run does as one without a break."""
+        self._steps = learner.total_steps
         if self.plateau is None:
             return
         recorder, (key, _), (patience, factor) = learner.find(Recorder), best_of(learner), self.plateau

@@ -64,6 +64,15 @@ CANCELS: Mapping[str, type[Cancel]] = {
     "batch": CancelBatch,
     "step": CancelStep,
 }
+# Levels by words in the names of other libraries' hooks; the first one counts.
+_LEVELS = {
+    "batch": "batch",
+    "step": "step",
+    "val": "validate",
+    "test": "validate",
+    "train_epoch": "train",
+    "epoch": "epoch",
+}
 EVENTS = tuple(f"{when}_{level}" for level in CANCELS for when in ("before", "after"))
 
 
@@ -210,9 +219,17 @@ def in_order(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
             near = f" Did you mean {kind.__name__}()?" if kind is given else ""
             raise UserError(f"callbacks: {what} is not allowed.{near} Allowed: objects of subclasses of Callback.")
         for name in dir(given):
-            if name.startswith(("before_", "after_")) and name not in EVENTS:
-                raise UserError(f"{kind.__name__}.{name}: unknown event.{suggest(name, EVENTS)}")
+            hook = name.startswith("on_") and callable(getattr(kind, name, None))
+            if (hook or name.startswith(("before_", "after_"))) and name not in EVENTS:
+                near = f" Did you mean '{_nearest(name)}'?" if hook else suggest(name, EVENTS)
+                raise UserError(f"{kind.__name__}.{name}: unknown event.{near}")
     return tuple(sorted(checked, key=lambda callback: callback.order))
+
+
+def _nearest(hook: str) -> str:
+    """Return the event that is nearest to a hook of another library, such as on_train_epoch_end."""
+    level = next((level for word, level in _LEVELS.items() if word in hook), "fit")
+    return f"{'after' if hook.endswith('_end') or 'after' in hook else 'before'}_{level}"
 
 
 def named(callbacks: Iterable[Callback]) -> Iterator[tuple[str, Callback]]:

@@ -50,7 +50,7 @@ class Recorded(Runner):
         if settings != self._settings:
             self._settings = settings
             self._graphs.forget("step")
-        self.pending = False
+        self._clear()
         self._graphs.run("step", self._step_and_zero)
 
     def forget(self) -> None:
@@ -152,12 +152,9 @@ class Ranked(Runner):
         self._statistics = [value for value in found if isinstance(value, Tensor)]
 
     def train(self, batch: Batch, share: float) -> Pass:
-        """Run this rank's part of a batch; its loss counts by images, or by the weights of their classes."""
-        self._batch_share, self._part = batch.share, self._part_of(batch)
-        done = super().train(batch, share)
-        if isinstance(self._part, Tensor) and batch.share:  # so that means over images are those of all ranks
-            return done._replace(loss=done.loss * (self._part / batch.share))
-        return done
+        """Run this rank's part of a batch."""
+        self._batch_share = batch.share
+        return super().train(batch, share)
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
@@ -167,23 +164,15 @@ class Ranked(Runner):
                 p.grad = torch.zeros_like(p)
         if self._statistics:
             torch._foreach_mul_(self._statistics, self._batch_share)
-        self._learner.ranks.add_up([*self._gradients(), *self._statistics])
+        weights = [self._weights] if self._weighted else []
+        self._learner.ranks.add_up([*self._gradients(), *self._statistics, *weights])
         try:
             with super().gradients():
                 yield
         finally:
             if self.pending and not self._learner.ranks.is_main:
                 self._optimizer.zero_grad(set_to_none=False)
-
-    def _part_of(self, batch: Batch) -> Tensor | float:
-        """Return how much this rank's mean loss counts in that of all ranks' batch: by samples or weights."""
-        weights = getattr(self._learner.loss_function, "weight_of", lambda _: None)(self._task.targets_of(batch))
-        if weights is None:
-            return batch.share
-        weights = weights if batch.share else torch.zeros_like(weights)
-        total = weights.clone()
-        self._learner.ranks.add_up([total])
-        return weights / total
+                self._weights.zero_()
 
 
 class RankedRecorded(Ranked, Recorded):

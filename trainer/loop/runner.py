@@ -16,8 +16,11 @@ from augment.pipeline.batch import Batch
 from trainer.loop.callback import Learner
 from trainer.loop.counts import check_outputs
 from trainer.loop.graphs import Tensors
-from trainer.tasks.loss import LossFunction
+from trainer.tasks.loss import LossFunction, weight_of
 from trainer.tasks.task import Task
+
+# Key of a step's weights in `Runner.kept_gradients`, which no parameter can have.
+_WEIGHTS = ""
 
 
 class Pass(NamedTuple):
@@ -41,9 +44,10 @@ class Runner:
         self._task = learner.task
         self.scaler = Scaler(device) if settings.scaled else None
         self._shares = settings.accumulate > 1 or learner.ranks.size > 1
-        self._share = torch.ones((), device=device)  # of this rank's batch in the loss of its step
-        self._part: Tensor | float = 1.0  # of this rank in the batch
+        self._share = torch.ones((), device=device)  # what the loss of this rank's batch is multiplied by
+        self._weights = torch.zeros(2, device=device)  # of the pending gradients, see `_weigh`
         self.pending = False
+        self._weighted = False  # whether the pending gradients have to be divided at the step
 
     # --- for the learner ---
 
@@ -51,11 +55,11 @@ class Runner:
         """Begin a pass: "train" or "validate"."""
 
     def train(self, batch: Batch, share: float) -> Pass:
-        """Run a training batch forward and backward; `share` is that of its mean loss in that of the step."""
-        self.pending = True
+        """Run a training batch forward and backward; `share` is the share of its images in those of the step."""
+        self.pending, targets = True, self._task.targets_of(batch)
         if self._shares:
-            self._share.fill_(share).mul_(self._part)
-        return Pass(*self._run("train", self._forward_backward, batch.images, self._task.targets_of(batch)))
+            self._weigh(batch, targets, share)
+        return Pass(*self._run("train", self._forward_backward, batch.images, targets))
 
     def validate(self, batch: Batch) -> Pass:
         """Run a batch forward."""
@@ -70,9 +74,14 @@ class Runner:
         """Complete the gradients of a step, which is made inside, or else cancelled: then more are added to them."""
         if self.scaler is not None:
             self.scaler.unscale_(self._optimizer)
+        mean = self._weights[0] / self._weights[1] if self._weighted else None
+        if mean is not None:
+            torch._foreach_div_(self._gradients(), mean)
         try:
             yield
         finally:
+            if self.pending and mean is not None:
+                torch._foreach_mul_(self._gradients(), mean)
             if self.pending and self.scaler is not None:
                 self.scaler.keep(self._gradients())
 
@@ -86,7 +95,7 @@ class Runner:
 
     def drop(self) -> None:
         """Clear the gradients, whether or not a step has used them."""
-        self.pending = False
+        self._clear()
         self._zero()
 
     def forget(self) -> None:
@@ -104,7 +113,8 @@ class Runner:
         """Return copies of the gradients that no step has used yet, of the loss itself, by names of parameters."""
         factor = 1.0 if self.scaler is None else self.scaler.factor
         found = self._model.named_parameters() if self.pending else ()
-        return {name: p.grad / factor for name, p in found if p.grad is not None}
+        weights = {_WEIGHTS: self._weights.clone()} if self.pending and self._weighted else {}
+        return {name: p.grad / factor for name, p in found if p.grad is not None} | weights
 
     def load_state_dict(self, state: dict[str, Any], gradients: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` and `kept_gradients` returned, from whatever device."""
@@ -122,8 +132,29 @@ class Runner:
         for name, parameter in self._model.named_parameters():
             gradient = gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device) * factor
+        self._clear()
+        if _WEIGHTS in gradients:
+            self._weighted = True
+            self._weights.copy_(gradients[_WEIGHTS])
 
     # --- how the work is done ---
+
+    def _weigh(self, batch: Batch, targets: Any, share: float) -> None:
+        """Set how much the batch counts in its step: its share of the images, times the mean weight of these.
+
+        If the loss declares its denominator, the mean weight of the step's images is known only at its end. Gradients
+        are divided by it then.
+        """
+        self._share.fill_(share).mul_(batch.share)
+        if isinstance(weight := weight_of(self._learner.loss_function, targets), Tensor):
+            images = self._share.clone()
+            self._share.mul_(weight / len(targets))
+            self._weights.add_(torch.stack([self._share, images]))
+            self._weighted = True
+
+    def _clear(self) -> None:
+        self.pending = self._weighted = False
+        self._weights.zero_()
 
     def _run(self, kind: str, work: Callable[..., Tensors], *inputs: Tensor) -> Tensors:
         return work(*inputs)

@@ -43,8 +43,7 @@ class LoopSettings:
             aliases=("grad_accum", "accumulate_grad_batches", "gradient_accumulation_steps"),
             default=1,
             within=(1, 10**6),
-            doc="batches per optimizer step, in which each image counts the same; data.balance=weights is relative "
-            "within each batch",
+            doc="batches per optimizer step, which equals the step of one large batch",
         )
     )
     limit_batches: int | None = setting(
@@ -74,9 +73,10 @@ class LoopSettings:
         Choice(
             aliases=("amp", "mixed_precision", "dtype"),
             default="fp32",
-            options=("fp32", "tf32", "bf16", "fp16"),
+            options=("fp32", "tf32", "bf16", "fp16", "auto"),
             doc="precision of the forward pass; fp32: with convolutions in TF32 on a GPU, as PyTorch's default; tf32: "
-            "matrix products, too; bf16, fp16: autocast, fp16 with loss scaling, for GPUs without bf16",
+            "matrix products, too; bf16, fp16: autocast, fp16 with loss scaling, for GPUs without bf16; auto: bf16 if "
+            "the device computes in it natively, otherwise fp32",
         )
     )
     gpus: int | None = setting(
@@ -102,9 +102,16 @@ class LoopSettings:
     )
 
     @property
+    def used_precision(self) -> str:
+        """The precision on this machine."""
+        if self.precision != "auto":
+            return self.precision
+        return "bf16" if has_bf16(self.torch_device()) else "fp32"
+
+    @property
     def half(self) -> bool:
         """Whether the forward pass runs in autocast, with numbers of 16 bits."""
-        return self.precision in ("bf16", "fp16")
+        return self.used_precision in ("bf16", "fp16")
 
     @property
     def scaled(self) -> bool:
@@ -121,7 +128,7 @@ class LoopSettings:
         """Set how exact PyTorch's matrix products in float32 are on a GPU."""
         if device.type == "cuda":
             # PyTorch's own default is exact matrix products, but TF32 in convolutions.
-            torch.set_float32_matmul_precision("highest" if self.precision == "fp32" else "high")
+            torch.set_float32_matmul_precision("highest" if self.used_precision == "fp32" else "high")
 
     def torch_device(self) -> "torch.device":
         """Return the device.
@@ -147,3 +154,10 @@ class LoopSettings:
                     "process per GPU, all visible to each; or fit.device=cpu."
                 )
         return device if index is None else torch.device("cuda", index)
+
+
+def has_bf16(device: "torch.device") -> bool:
+    """Return whether a device computes in bfloat16 natively: others convert, and are several times slower."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

@@ -18,6 +18,10 @@ Key = tuple[str, str]  # the seed and the fold of a run; "" if it has none
 ANY: Range = (-math.inf, math.inf)
 LEVEL, POWER = 0.05, 0.8
 
+# Runs may end in one of two modes: some may diverge, for example. With fewer samples than this on each side, chance
+# alone would often separate the modes.
+LEAST = 3
+
 # The most replicates that are worth naming.
 MANY = 10_000
 
@@ -99,11 +103,18 @@ class Difference:
     tests: int = 1  # number of differences that were looked at
     corrected: float | None = None  # p, corrected for this number
     needed: int | None = None  # samples on each side that show a difference of a given size with a power of .8
+    jump: float = 0.0  # largest difference of two samples of one side, of two pairs if paired
+    least: int = 0  # samples on each side that rule out two modes, if the given ones do not
+
+    @property
+    def significant(self) -> bool:
+        """Whether the t test finds a difference, see `beyond_chance`."""
+        return self.corrected is not None and self.corrected < LEVEL
 
     @property
     def beyond_chance(self) -> bool:
-        """Whether chance alone would rarely make one as large."""
-        return self.corrected is not None and self.corrected < LEVEL
+        """Whether chance alone would rarely make one as large, even if runs end in one of two modes."""
+        return self.significant and not self.least
 
 
 def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: float = 0.0) -> Range | None:
@@ -166,18 +177,26 @@ def compare(
 ) -> list[Difference | None]:
     """Compare configurations with a baseline, with Holm's correction for their number.
 
+    A t test is misled if runs end in one of two modes. Chance rarely separates the modes by configuration if there are
+    enough samples for the number of comparisons. With fewer, a difference has to exceed all jumps within
+    configurations. With fewer than `LEAST` samples on each side, no difference is beyond chance.
+
     Returns:
         A difference for each of the others; None where one side has a single sample.
     """
     found = [difference(baseline, other, metric) for other in others]
     tested = [one.p for one in found if one and one.p is not None]
-    corrected = iter(holm(tested))
-    return [
-        replace(one, tests=len(tested), corrected=next(corrected), needed=needed(one, detect, LEVEL / len(tested)))
-        if one and one.p is not None
-        else one
-        for one in found
-    ]
+    corrected, tests = iter(holm(tested)), len(tested)
+    jump = max((one.jump for one in found if one), default=0.0)
+    least = next(count for count in range(LEAST, MANY) if _by_modes((count, count), tests) <= LEVEL)
+
+    def judged(one: Difference) -> Difference:
+        near = abs(one.mean) <= jump and _by_modes(one.counts, tests) > LEVEL
+        few = near or _by_modes(one.counts, 1) > LEVEL
+        more = needed(one, detect, LEVEL / tests)
+        return replace(one, tests=tests, corrected=next(corrected), needed=more, least=least if few else 0)
+
+    return [judged(one) if one and one.p is not None else one for one in found]
 
 
 def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Difference | None:
@@ -194,10 +213,12 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
         return None
     value, unit = other.mean - baseline.mean, other.unit if other.unit == baseline.unit else "run"
     if paired := ours.keys() == theirs.keys():
-        spread = _spread([score - theirs[key] for key, score in ours.items()])
+        sides = [[score - theirs[key] for key, score in ours.items()]]
+        spread = _spread(sides[0])
         error, degrees, freedom = spread / math.sqrt(counts[0]), counts[0] - 1.0, 1.0
     else:
-        one, two = (_spread(side.samples) ** 2 for side in (other, baseline))
+        sides = [[*other.samples], [*baseline.samples]]
+        one, two = (_spread(side) ** 2 for side in sides)
         spread = math.sqrt(one + two)
         error = math.sqrt(one / counts[0] + two / counts[1])
         if spread:
@@ -208,7 +229,18 @@ def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Diffe
     half, most = float(stdtrit(degrees, 1 - LEVEL / 2)) * error, metric.within[1] - metric.within[0]
     p = 2 * float(stdtr(degrees, -abs(value) / error))
     interval = max(-most, value - half), min(most, value + half)
-    return Difference(value, counts, paired, unit, interval, p, spread, freedom)
+    jump = max(max(side) - min(side) for side in sides)
+    return Difference(value, counts, paired, unit, interval, p, spread, freedom, jump=jump)
+
+
+def _by_modes(counts: tuple[int, int], tests: int) -> float:
+    """Return how often chance separates two modes in one of some comparisons, at most, whatever the modes' rates.
+
+    With a rate r, all n samples of one side are in one mode and all m of the other side in the other one with
+    probability r^n (1 - r)^m, which is largest at r = n / (n + m).
+    """
+    total = sum(counts)
+    return tests * 2 * math.prod((count / total) ** count for count in counts)
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -228,7 +260,7 @@ def needed(seen: Difference, detect: float, level: float) -> int | None:
     """
     if not seen.spread or not detect > 0:
         return None
-    counts = range(2, MANY)
+    counts = range(LEAST, MANY)
     return counts.start + bisect_left(counts, POWER, key=lambda count: _power(seen, count, detect, level))
 
 

@@ -58,6 +58,11 @@ def verdict(found: Difference | None, other: Replicates, baseline: Replicates, m
         by = size(metric, abs(found.mean), digits)
         return f"{'better' if better else 'worse'} by {by} ({about}, {p}, {counts}{paired})"
     details = f"{signed(found, metric)}, {about}, {p}, {counts}{paired}"
+    if found.significant:
+        return (
+            f"no verdict is possible ({details}): if runs end in one of two modes or diverge, chance often explains it "
+            f"with so few {unit}s; run at least {amount(found.least, unit)} of each"
+        )
     return f"no difference beyond chance ({details}){_more(found, metric, detect)}"
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from augment.params import Flag, Number, OptionMap, Text, check_known, setting
 from augment.support.errors import UserError, first_line, suggest
@@ -99,6 +100,8 @@ class NamedLoss:
         terms: the losses.
     """
 
+    usual: ClassVar[str] = ""  # the loss that is computed without terms
+
     smoothing: float = 0.0
     weights: Tensor | None = field(default=None, compare=False)
     terms: tuple[LossFunction, ...] = ()
@@ -113,27 +116,29 @@ class ClassLoss(NamedLoss):
     """A loss of classes, without terms cross entropy; targets are (N,) class indices, or (N, classes) shares.
 
     The share `smoothing` of a target is spread evenly over all classes (Szegedy et al. 2016, arXiv:1512.00567). Each
-    image has the weight of its class, of shares their mean, and the sum is divided by the sum of these weights.
+    image counts by the weight of its given class, before smoothing. A mixed image counts by the mean weight of its
+    shares. The sum is divided by the sum of these weights.
     """
 
+    usual: ClassVar[str] = "cross_entropy"
+
     def weight_of(self, targets: Tensor) -> Tensor | None:
-        """Return the () sum of weights that the mean over a batch divides by; None: the number of its images."""
+        """Return the () sum of the images' weights; None without weights. See `weight_of`."""
         return None if self.weights is None else _each(targets, self.weights).sum().float()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of outputs, (N, classes)."""
-        smoothing, weights, shares = self.smoothing, self.weights, targets
-        if not self.terms and (weights is None or (targets.ndim == 1 and not smoothing)):
-            return F.cross_entropy(outputs, targets, weights, label_smoothing=smoothing)
-        if targets.ndim == 1 and smoothing:
-            shares = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
-        if weights is not None and not self.terms:
-            # Of indices, PyTorch would select images by a mask, for which it waits for the GPU; of shares, it divides
-            # by the number of images.
-            total = F.cross_entropy(outputs, shares, weights, label_smoothing=smoothing, reduction="sum")
-            return total / (shares @ weights).sum()
-        given = shares * (1 - smoothing) + smoothing / outputs.shape[1] if smoothing else targets
-        values = _total(term(outputs, targets if smooths(term) else given) for term in self.terms)
+        smoothing, weights = self.smoothing, self.weights
+        if not self.terms:
+            if weights is None or (targets.ndim == 1 and not smoothing):
+                return F.cross_entropy(outputs, targets, weights, label_smoothing=smoothing)
+            values = F.cross_entropy(outputs, targets, label_smoothing=smoothing, reduction="none")
+        else:
+            given = targets
+            if smoothing:
+                shares = targets if targets.ndim == 2 else F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
+                given = shares * (1 - smoothing) + smoothing / outputs.shape[1]
+            values = _total(term(outputs, targets if smooths(term) else given) for term in self.terms)
         if weights is None:
             return values.mean()
         each = _each(targets, weights)
@@ -144,20 +149,21 @@ class ClassLoss(NamedLoss):
 class LabelLoss(NamedLoss):
     """A loss of labels, without terms binary cross entropy, a mean over the batch and the labels.
 
-    The share `smoothing` of a target is spread evenly over present and absent. What is lost by present labels is
-    weighted; an absent label has weight 1.
+    The share `smoothing` of a target is spread evenly over present and absent. A label counts by its given target,
+    before smoothing: by its weight if it is present, by 1 if it is absent, and in between if it is mixed.
     """
+
+    usual: ClassVar[str] = "bce"
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of outputs, (N, labels) logits, for targets, (N, labels) in [0, 1]."""
         weights = self.weights
         given = targets * (1 - self.smoothing) + self.smoothing / 2 if self.smoothing else targets
+        each = None if weights is None else 1 + (weights - 1) * targets
         if not self.terms:
-            return F.binary_cross_entropy_with_logits(outputs, given, pos_weight=weights)
+            return F.binary_cross_entropy_with_logits(outputs, given, each)
         values = (term(outputs, targets if smooths(term) else given) for term in self.terms)
-        if weights is not None:
-            return _total(value * (1 + (weights - 1) * targets) for value in values).mean()
-        return _total(values).mean()
+        return _total(value if each is None else value * each for value in values).mean()
 
 
 def named_loss(task: Task[Any], fit: LossSettings, weights: Tensor | None = None) -> NamedLoss:
@@ -181,8 +187,20 @@ def named_loss(task: Task[Any], fit: LossSettings, weights: Tensor | None = None
     check_known(options, allowed, "fit.loss_options")
     values = {**options, _SMOOTHING: fit.label_smoothing}
     terms = tuple(partial(known[name], **{key: values[key] for key in takes[name] if key in values}) for name in names)
+    if names == [task.loss_type.usual] and not options:
+        terms = ()  # the same code as without fit.loss
     made: NamedLoss = task.loss_type(fit.label_smoothing, weights, terms)
     return made
+
+
+def weight_of(loss: LossFunction, targets: Any) -> Tensor | int:
+    """Return the denominator of a loss's mean over a batch, by which the means of several batches are combined.
+
+    Passes, accumulated steps and ranks all use it. A loss declares it with a method `weight_of(targets)`, which returns
+    a positive () tensor on the device of the targets. By default, each image counts the same.
+    """
+    declared: Tensor | None = getattr(loss, "weight_of", lambda _: None)(targets)
+    return len(targets) if declared is None else declared
 
 
 def smooths(term: LossFunction) -> bool:
@@ -191,7 +209,7 @@ def smooths(term: LossFunction) -> bool:
 
 
 def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str = "", weighted: bool = False) -> None:
-    """Check `fit.loss` by trying it with two samples.
+    """Check `fit.loss` by trying it with a number of samples that no other dimension has.
 
     Raises:
         UserError: the loss is unknown, or cannot be computed with these settings.
@@ -208,16 +226,19 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
     for term in named.terms:
         smoothed = named.smoothing and not smooths(term)
         soft = mixing or (f"fit.label_smoothing={fit.label_smoothing:g}" if smoothed else "")
-        outputs, targets = task.example(classes, shares=bool(soft))
+        example = task.example(classes, shares=bool(soft))
+        sizes = {size for tensor in example for size in tensor.shape[1:]}
+        samples = next(number for number in count(3) if number not in sizes)
+        outputs, targets = (tensor[:1].repeat_interleave(samples, dim=0) for tensor in example)
         try:
             shape = tuple(term(outputs, targets).shape)
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
             why = f"cannot take mixed targets, of {soft}" if soft else "fails"
             raise UserError(f"fit.loss={fit.loss}: {why} ({first_line(error)}).") from error
-        if shape[:1] not in ((), (len(outputs),)):
+        if shape[:1] not in ((), (samples,)) or samples in shape[1:]:
             raise UserError(
-                f"fit.loss={fit.loss}: returns shape {shape} for {len(outputs)} samples. Allowed: a value for each of "
-                f"them, ({len(outputs)},), or their mean, ()."
+                f"fit.loss={fit.loss}: returns shape {shape} for {samples} samples. Allowed: a value for each of "
+                f"them, ({samples},), or their mean, ()."
             )
         each, whole = "label" if task.loss_type is LabelLoss else "sample", "sample" if shape else "batch"
         if weighted and len(shape) < 1 + (each == "label"):

@@ -209,6 +209,7 @@ class Meter:
 
     Attributes:
         samples: number of samples so far.
+        weight: denominator of the loss that `compute` returned last.
     """
 
     def __init__(self, task: Task[Any], metrics: Sequence[Metric], device: torch.device, *, keep: bool = False) -> None:
@@ -216,11 +217,11 @@ class Meter:
         self._means = [metric for metric in metrics if not metric.whole and (keep or len(metric.columns) > 1)]
         self._whole = [metric for metric in metrics if metric.whole and keep]
         self._kept: list[dict[str, Tensor]] | None = [] if keep else None
-        # All but the last times the samples. In double precision every count is exact.
-        self._names = ("loss", *(metric.name for metric in self._means), "counted")
+        # The loss times its weight, metrics times the samples. In double precision every count is exact.
+        self._names = ("loss", *(metric.name for metric in self._means), "counted", "weight")
         self._sums = torch.zeros(len(self._names), dtype=torch.float64, device=device)
-        self._loss, *self._totals, self._counted = self._sums.unbind()
-        self.samples = 0
+        self._loss, *self._totals, self._counted, self._weights = self._sums.unbind()
+        self.samples, self.weight = 0, 0.0
 
     def update(
         self,
@@ -230,6 +231,7 @@ class Meter:
         indices: Tensor | None = None,
         *,
         frames: Tensor | None = None,
+        weight: Tensor | int | None = None,
     ) -> None:
         """Add a batch; keep nothing of it but copies.
 
@@ -239,11 +241,14 @@ class Meter:
             targets: (N, ...), targets of the batch, see `Task.targets_of`.
             indices: (N,) indices into the split's files.
             frames: (N, 3, 3), see `Task.frames_of`.
+            weight: denominator of the loss, see `trainer.tasks.loss.weight_of`; None: the number of samples.
         """
         count = len(targets)
+        weight = count if weight is None else weight
         outputs, targets = outputs.detach().float(), self._task.unmixed(targets)
         self._counted.add_(count)
-        self._loss.add_(loss.detach(), alpha=count)
+        self._loss.add_(loss.detach().double() * weight)
+        self._weights.add_(weight)
         for metric, total in zip(self._means, self._totals, strict=True):
             metric.add_to(total, outputs, targets)
         if self._kept is not None:
@@ -256,9 +261,10 @@ class Meter:
 
     def compute(self) -> dict[str, float]:
         """Return the means so far, NaN before the first batch: one transfer, which waits."""
-        *sums, counted = self._sums.tolist()
-        loss, *means = (value / counted if counted else math.nan for value in sums)
-        return {"loss": loss} | {m.name: m.finish(mean) for m, mean in zip(self._means, means, strict=True)}
+        loss, *sums, counted, self.weight = self._sums.tolist()
+        means = [value / counted if counted else math.nan for value in sums]
+        mean = loss / self.weight if self.weight else math.nan
+        return {"loss": mean} | {m.name: m.finish(mean) for m, mean in zip(self._means, means, strict=True)}
 
     def scores(self) -> dict[str, float]:
         """Return the values at the end of a pass, also those that need all samples at once."""
@@ -293,6 +299,7 @@ class Meter:
         # Up to 0.9.7 sums had no names, but the order of the tasks' own metrics, and samples left out were counted.
         sums = dict(zip(state.get("names", self._names), state["sums"].tolist(), strict=False))
         sums.setdefault("counted", state["samples"] - float(state.get("left_out", 0)))
+        sums.setdefault("weight", sums["counted"])  # up to 0.18
         self._sums.copy_(self._sums.new_tensor([sums.get(name, math.nan) for name in self._names]))
         self.samples = state["samples"]
 

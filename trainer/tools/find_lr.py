@@ -27,6 +27,7 @@ from trainer.optim.settings import exp
 from trainer.run.config import Config, new_folder, parse_config
 from trainer.run.failures import explained
 from trainer.run.jobs import require_ranks
+from trainer.tasks.loss import weight_of
 
 _START, _END, _STEPS = 1e-6, 10.0, 100
 
@@ -95,6 +96,7 @@ class LRFinder(Callback):
     def before_fit(self, learner: Learner) -> None:
         """Make room for the losses."""
         self._losses, self._done = torch.zeros(self._steps, device=learner.device), 0
+        self._weights = torch.zeros_like(self._losses)
 
     def before_batch(self, learner: Learner) -> None:
         """Set the learning rate, the same for all batches of a step."""
@@ -104,8 +106,11 @@ class LRFinder(Callback):
             set_value(group, "lr", self._rate(self._done))
 
     def after_batch(self, learner: Learner) -> None:
-        """Keep the loss, the mean over the images of a step; check every few steps whether to stop."""
-        self._losses[self._done] += learner.loss.detach() * learner.share
+        """Keep the loss, the mean over a step; check every few steps whether to stop."""
+        targets = learner.task.targets_of(learner.batch)
+        weight = learner.share * (weight_of(learner.loss_function, targets) / len(targets))
+        self._losses[self._done] += learner.loss.detach() * weight
+        self._weights[self._done] += weight
         if learner.position.batch < sum(learner.group):
             return
         self._done += 1
@@ -124,7 +129,8 @@ class LRFinder(Callback):
         return curve
 
     def _read(self) -> Curve:
-        return read_curve([*map(self._rate, range(self._done))], self._losses[: self._done].tolist(), self._steps)
+        losses = self._losses[: self._done] / self._weights[: self._done]
+        return read_curve([*map(self._rate, range(self._done))], losses.tolist(), self._steps)
 
     def _rate(self, step: int) -> float:
         return self._rise(step / (self._steps - 1))

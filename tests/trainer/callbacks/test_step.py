@@ -40,6 +40,28 @@ def scheduled(*callbacks: Callback, **options: Any) -> Learner:
     return make_learner(ParamScheduler({"lr": one_cycle(1.0, start=0.2, end=0.0)}), *callbacks, **options)
 
 
+@pytest.mark.parametrize(("epochs", "schedule"), [(31, None), (60, None), (30, None), (31, constant(0.1))])
+def test_a_resumed_fit_of_another_length_names_its_learning_rate(epochs: int, schedule: Any) -> None:
+    def made(length: int) -> Learner:
+        return make_learner(
+            ParamScheduler({"lr": schedule or one_cycle(0.01, start=0.0004, end=0.0)}),
+            train=noise_loader(2),
+            epochs=length,
+        )
+
+    finished, longer = made(30), made(epochs)
+    finished.fit()
+    position = longer.restore(finished.state())
+    note = longer.find(ParamScheduler).describe_moved(longer, position.epoch)
+    if epochs == 30 or schedule:
+        assert not note
+        return
+    longer.fit(position)
+    expected = one_cycle(0.01, start=0.0004, end=0.0)(30 / epochs)
+    assert f"{expected:.2g}" in note
+    assert all(text in note for text in (f"fit.epochs={epochs}", "fit.schedule=constant", "model.weights"))
+
+
 def on_a_plateau(*callbacks: Callback) -> Learner:
     scores = [0.5, 0.6, 0.6, 0.5, 0.7, 0.1, 0.1, 0.1]
 

@@ -121,6 +121,15 @@ def test_cancel_step_adds_gradients_up() -> None:
     torch.testing.assert_close(weights(True, mean), weights(False, lambda o, t: total(o, t) / 2))
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_auto_is_bf16_only_where_the_device_computes_in_it(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: native)
+    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: False)
+    settings = LoopSettings(precision="auto", device="cpu")
+    assert (settings.half, settings.scaled) == (native, False)
+    assert settings.autocast(torch.device("cpu"))._enabled is native
+
+
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
 def test_bf16_is_autocast_of_the_forward_pass_alone(precision: str, dtype: torch.dtype) -> None:
     seen: list[tuple[torch.dtype, torch.dtype]] = []

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lazily import LazyModule
-from simulated_verdicts import NOISES, false_verdicts
+from simulated_verdicts import NOISES, SWEEPS, false_sweeps, false_verdicts
 
 from trainer.sweeps.verdict import (
+    LEAST,
     MANY,
     Difference,
     Metric,
@@ -135,6 +136,29 @@ def test_verdicts_on_partly_shared_seeds_are_rarely_false(counts: tuple[int, int
     assert false_verdicts(NOISES["normal, 0"], counts, shared, correlation=0.5, samples=400) <= 0.06
 
 
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("name", SWEEPS)
+def test_sweeps_without_an_effect_have_few_verdicts_whatever_their_spread(name: str, *, same: bool) -> None:
+    """docs/reliability.md has the figures of a longer simulation."""
+    for configurations, seeds in ((2, 2), (2, 3), (5, 3), (20, 3)):
+        samples = 200 // configurations
+        assert false_sweeps(SWEEPS[name], configurations, seeds, same=same, samples=samples) <= 0.07
+
+
+def test_two_modes_are_named_as_the_reason_why_there_is_no_verdict() -> None:
+    high, low, mixed = (0.830, 0.832, 0.831), (0.771, 0.770, 0.769), (0.830, 0.770, 0.831)
+    base = seeds("b", *high)
+    for start in (0, 10):
+        assert said(base, seeds("l", *low, start=start))[0].startswith("worse by 6.1 points")
+        first, _ = said(base, seeds("l", *low, start=start), seeds("m", *mixed, start=start))
+        assert first.startswith("no verdict is possible")
+        assert "at least 4 seeds" in first
+    (two,) = said(seeds("b", *high[:2]), seeds("l", 0.769, 0.770))
+    assert "at least 3 seeds" in two
+    far = seeds("f", 0.5, 0.501, 0.502)  # further than any jump
+    assert said(base, far, seeds("m", *mixed))[0].startswith("worse by 33")
+
+
 def test_folds_are_paired_and_their_seeds_count_as_one() -> None:
     base, expected = folds("b", 0.5, 0.6, 0.7, 0.8, 0.6, 0.6), stats.ttest_rel([0.65, 0.75, 0.65], [0.55, 0.75, 0.6])
     one_seed = Replicates({("0", str(fold)): score for fold, score in enumerate((0.65, 0.75, 0.65))})
@@ -158,7 +182,7 @@ def test_the_correction_of_holm() -> None:
         (math.sqrt(2), 2.0, 0.5, 0.05, 64),
         (1.0, 1.0, 0.5, 0.01, 51),
         (1.0, 1.0, 1e-9, 0.05, MANY),
-        (1.0, 1.0, 1e3, 0.05, 2),
+        (1.0, 1.0, 1e3, 0.05, LEAST),
     ],
 )
 def test_how_many_are_needed(spread: float, freedom: float, detect: float, level: float, count: int) -> None:

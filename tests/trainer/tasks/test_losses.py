@@ -77,25 +77,30 @@ def test_validation_neither_smooths_nor_weights_and_has_the_default_loss() -> No
 
 
 @pytest.mark.parametrize(("smoothing", "weights"), [(0.0, WEIGHTS), (0.1, WEIGHTS), (0.1, None)])
-def test_weights_equal_pytorch_and_an_index_is_the_share_1(smoothing: float, weights: Tensor | None) -> None:
-    loss, _ = both("classify", {"label_smoothing": smoothing}, weights)
-    expected = cross_entropy(OUTPUTS, INDICES, weights, label_smoothing=smoothing)
-    torch.testing.assert_close(loss(OUTPUTS, INDICES), expected, atol=1e-6, rtol=0)
-    torch.testing.assert_close(loss(OUTPUTS, one_hot(INDICES, 3).float()), expected, atol=1e-6, rtol=0)
-    # Of shares PyTorch has the sum over the images, over their number.
-    total = (MIXED * (1 if weights is None else weights)).sum()
-    mixed = cross_entropy(OUTPUTS, MIXED, weights, label_smoothing=smoothing) * 2 / total
-    torch.testing.assert_close(loss(OUTPUTS, MIXED), mixed, atol=1e-6, rtol=0)
+@pytest.mark.parametrize("name", [None, "cross_entropy", "ce"])
+def test_an_image_counts_by_the_weight_of_its_class(name: str | None, smoothing: float, weights: Tensor | None) -> None:
+    loss, _ = both("classify", {"loss": name, "label_smoothing": smoothing}, weights)
+    by_class = torch.ones(3) if weights is None else weights
+    for targets in (INDICES, one_hot(INDICES, 3).float(), MIXED):
+        shares = one_hot(targets, 3).float() if targets.ndim == 1 else targets
+        smoothed = shares * (1 - smoothing) + smoothing / 3
+        each = shares @ by_class
+        expected = (-(smoothed * OUTPUTS.log_softmax(1)).sum(1) * each).sum() / each.sum()
+        torch.testing.assert_close(loss(OUTPUTS, targets), expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["alike", "weights"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_labels_one_by_one_with_weights_of_present_ones(smoothing: float, weights: torch.Tensor | None) -> None:
+@pytest.mark.parametrize("name", [None, "bce"])
+def test_a_label_counts_by_the_weight_of_its_given_target(
+    name: str | None, smoothing: float, weights: torch.Tensor | None
+) -> None:
     targets = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.3, 0.0]])
     wanted = targets * (1 - smoothing) + smoothing / 2
-    found = both("multilabel", {"label_smoothing": smoothing}, weights)[0](OUTPUTS, targets)
-    expected = F.binary_cross_entropy_with_logits(OUTPUTS, wanted, pos_weight=weights)
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    found = both("multilabel", {"loss": name, "label_smoothing": smoothing}, weights)[0](OUTPUTS, targets)
+    each = F.binary_cross_entropy_with_logits(OUTPUTS, wanted, reduction="none")
+    by_label = 1.0 if weights is None else weights * targets + 1 - targets
+    torch.testing.assert_close(found, (each * by_label).mean(), atol=1e-6, rtol=0)
 
 
 # --- by name ---
@@ -246,6 +251,22 @@ def test_mistakes(task: str, fit: dict[str, object], message: str) -> None:
         check_loss(task_named(task), parse_fit(fit), 3)
 
 
+@pytest.mark.parametrize("labels", [1, 2, 3, 4])
+@pytest.mark.parametrize("task", ["multilabel", "regress", "keypoints"])
+def test_a_loss_of_the_wrong_shape_fails_whatever_the_number_of_outputs(task: str, labels: int) -> None:
+    """Broadcasting would give a result if some dimensions were equal by chance."""
+    wrong = {
+        "per_output": lambda o, t: (o - t.flatten(1)[:, : o.shape[1]]).abs().mean(dim=0) * o[:, 0],
+        "pairwise": lambda o, t: o[:, 0] - t.flatten(1)[:, :1],
+    }
+    for name, function in wrong.items():
+        if name == "per_output" and labels == 1 and task != "keypoints":
+            continue  # one number for all samples
+        LOSSES[task, name] = function
+        with pytest.raises(UserError, match=f"fit.loss={name}"):
+            check_loss(task_named(task), parse_fit({"loss": name}), labels)
+
+
 def test_what_a_loss_cannot_do_is_refused() -> None:
     task, fit = task_named("classify"), parse_fit({"loss": "asymmetric"})
     check_loss(task, fit, 3, weighted=True)
@@ -254,7 +275,7 @@ def test_what_a_loss_cannot_do_is_refused() -> None:
     check_loss(task, parse_fit({"loss": "focal", "label_smoothing": 0.1}), 3, mixing="aug.train.mixup", weighted=True)
     for name, function, message in (
         ("mean", lambda o, t: o.mean(), r"^data\.balance=weights: fit\.loss=mean returns one value"),
-        ("odd", lambda o, t: o.sum(0), r"^fit\.loss=odd: returns shape \(3,\) for 2 samples\. Allowed: a value"),
+        ("odd", lambda o, t: o.sum(0), r"^fit\.loss=odd: returns shape \(3,\) for 4 samples\. Allowed: a value"),
         ("number", lambda o, t: 1.0, r"^fit\.loss=number: fails"),
     ):
         LOSSES["classify", name] = function

@@ -178,7 +178,7 @@ def test_a_meter_resumes_from_its_state(task: str, cut: int) -> None:
     for part in parts[:cut]:
         fill(begun, *part)
     state = begun.state_dict()
-    torch.save([state, {"samples": state["samples"], "sums": state["sums"][:-1]}], file)
+    torch.save([state, {"samples": state["samples"], "sums": state["sums"][:-2]}], file)
     whole = [fill(begun, *part) for part in parts[cut:]] and begun  # after the state was taken, which is a copy
     file.seek(0)
     for saved in torch.load(file, weights_only=True):
