@@ -20,7 +20,7 @@ from augment.data.images import TURNED, is_turned
 from augment.data.own.drawn import check_drawn
 from augment.data.own.factory import SequenceFactory, describe
 from augment.data.own.items import DecodedItem, ItemImage, Items, as_path
-from augment.data.targets.boxes import BACKGROUND, BOXES, Boxes, joined_masks
+from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, BOXES, Boxes, joined_masks
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.keypoints import KEYPOINTS, Keypoints
 from augment.data.targets.kind import Kind
@@ -228,7 +228,7 @@ def read_spatial(factories: Sequence[SequenceFactory], options: TargetOptions, *
     made = [Items(factory) for factory in factories]
     drawn = [check_drawn(items) for items in made]
     names = given_names([class_names(items.sequence) for items in made], options) or ()
-    names = names[1:] if kind == BOXES and names[:1] in ((BACKGROUND,), ("__background__",)) else names
+    names = names[1:] if kind == BOXES and names and names[0] in BACKGROUNDS else names
     read = [_read_targets(items, kind, len(names), with_masks=with_masks) for items in made]
     if kind == KEYPOINTS:
         count = len(read[0][1][0])

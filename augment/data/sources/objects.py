@@ -111,14 +111,30 @@ class Voc(CheckedSource):
     def load(self) -> Dataset:
         """Read the lists, and annotations or masks."""
         root = expanded(self.root)
-        images, annotations = root / self.images, root / self.annotations
+        folder, ending = (self.annotations, ".xml") if self.task == "detect" else ("SegmentationClass", ".png")
+        images = voc.files_by_name(root / self.images, voc.IMAGES)
+        described = voc.files_by_name(root / folder, (ending,))
         splits = [self.train] if self.val is None or self.cuts_val else [self.train, self.val]
-        names = [voc.list_names(self._list(split) if split else annotations) for split in splits]
+        names = [voc.list_names(self._list(split) if split else root / folder, described, images) for split in splits]
+        # Of each image: its file, and that of its mask or annotations.
+        files = [
+            [
+                (
+                    images.get(name, root / self.images / f"{name}.jpg"),
+                    described.get(name, root / folder / f"{name}{ending}"),
+                )
+                for name in some
+            ]
+            for some in names
+        ]
         given = read_names(self.classes) if self.classes else ()
         if self.task == "segment":
-            found = [voc.find_masks(images, root / "SegmentationClass", some) for some in names]
+            found = [
+                {image: mask if mask.exists() else f"has no mask: there is no {mask}" for image, mask in some}
+                for some in files
+            ]
             return read_masks(found, given or (BACKGROUND, *voc.CLASSES), MaskFile(Path()))
-        read = [[voc.read_image(images, annotations, *pair) for pair in enumerate(some, 1)] for some in names]
+        read = [[voc.read_image(*pair, number) for number, pair in enumerate(some, 1)] for some in files]
         return make_objects(label(read, given), read, Wanted())
 
     @property

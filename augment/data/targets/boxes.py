@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # The name of label 0, which no object has: torchvision's detectors count from 1.
 BACKGROUND = "background"
+BACKGROUNDS = (BACKGROUND, "__background__", "_background_")  # as other programs call it, too
 
 _FORM = 'a dict with "boxes" (K, 4) and "labels" (K,), for each image'
 # What such a dict may have of K objects, as torchvision has it, and its shape behind K; areas are those of the boxes.
@@ -186,6 +187,10 @@ class Boxes(SpatialKind):
                 return f"{wrong} as a label. Allowed: 1 to {names - 1}; 0 is the background."
         found = [target for target in targets if isinstance(target, Objects)]
         return _fault_of_parts(found, [target.instances for target in found])
+
+    def is_empty(self, target: Objects) -> bool:
+        """Whether there are no objects."""
+        return not len(target)
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return the classes of the objects with their numbers, see `counted`."""

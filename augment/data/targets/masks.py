@@ -161,6 +161,10 @@ class Masks(SpatialKind):
         odd = [target for target in targets if not hasattr(target, "read")]
         return f"{odd[0]!r}. Allowed: an augment.MaskFile, or an object with a name and a read()." if odd else ""
 
+    def is_empty(self, target: StoredMask) -> bool:
+        """Whether it is drawn from outlines, and there are none."""
+        return getattr(target, "shapes", None) == ()
+
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return the classes of a mask, (height, width) or stored, with their shares of the pixels."""
         labels = np.asarray(target.read() if hasattr(target, "read") else target)
