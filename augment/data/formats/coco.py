@@ -145,7 +145,7 @@ def _object(
             image.size = size  # which the image is checked against
         else:
             shape = read_polygons(given)
-    crowd = bool(annotation.get("iscrowd", 0))
+    crowd = str(annotation.get("iscrowd", 0)).lower() in ("1", "1.0", "true")
     return Annotated(where, (left, top, left + width, top + height), label, crowd, shape=shape, points=points)
 
 

@@ -91,4 +91,6 @@ def _object(found: ElementTree.Element, where: str) -> Annotated:
     name, difficult = ((found.findtext(key) or "").strip() for key in ("name", "difficult"))
     if not name:
         raise ValueError("no name")
-    return Annotated(where, (left - 1, top - 1, right, bottom), 0, difficult=difficult == "1", name=name)
+    return Annotated(
+        where, (left - 1, top - 1, right, bottom), 0, difficult=difficult.lower() in ("1", "true"), name=name
+    )

@@ -13,6 +13,7 @@ from augment.data.images import name_of, portable_name
 from augment.data.selection import as_left_out, balanced, cut_val, take_fraction
 from augment.data.sources.registry import SOURCES, VAL_MISSING, ListedSource, Source, whole
 from augment.data.targets.boxes import BACKGROUND
+from augment.data.targets.names import describe_alike
 from augment.support.errors import UserError
 from augment.support.text import amount, list_some, plural
 
@@ -141,7 +142,7 @@ def _load(source: Source, *, needs_val: bool) -> Dataset:
     dataset = check_dataset(source.load() if needs_val else source.load_train(), f"data.source={name}")
     if dataset.problems or (listed and not len(dataset.val)):
         raise UserError(dataset.problems[0] if dataset.problems else VAL_MISSING)
-    return _checked(source, dataset).noting(describe_foreign(dataset))
+    return _checked(source, dataset).noting(describe_foreign(dataset), describe_alike(dataset.classes))
 
 
 def _checked(source: Source, dataset: Dataset) -> Dataset:

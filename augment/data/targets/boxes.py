@@ -67,7 +67,10 @@ class Objects(Digested):
             UserError: a box is reversed, has no area or is not finite, or there are not as many labels as boxes.
         """
         edges = np.asarray(boxes, np.float32).reshape(-1, 4)
-        found = np.asarray(labels, np.int64).reshape(-1)
+        given = np.asarray(labels).reshape(-1)
+        found = given.astype(np.int64)
+        if (given != found).any():
+            raise UserError(f"the label {given[given != found][0]}. Allowed: whole numbers.")
         if len(edges) != len(found):
             raise UserError(f"{len(edges)} boxes and {len(found)} labels. Allowed: as many.")
         if fault := fault_of_boxes(edges):
@@ -224,7 +227,11 @@ def joined_masks(masks: Any, what: str, count: int | None = None) -> NDArray[np.
     Raises:
         UserError: they are not (K, height, width), or too many.
     """
-    parts = check_array(masks, (count, None, None), what, "(K, height, width) of 0 and 1, one an object") != 0
+    allowed = "(K, height, width) of 0 and 1, one an object"
+    given = check_array(masks, (count, None, None), what, allowed)
+    if given.dtype.kind == "f" and not np.isin(given, (0, 1)).all():
+        raise UserError(f"{what}: numbers between 0 and 1, or others. Allowed: {allowed}.")
+    parts = given != 0
     if len(parts) >= IGNORE:
         raise UserError(f"{what}: {len(parts)} masks. Allowed: {IGNORE - 1}.")
     labels = np.zeros(parts.shape[1:] if len(parts) else (1, 1), np.uint8)
@@ -252,7 +259,9 @@ def _given(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
                 target[name], (count, *shape), f"{what}: {name}", f"({count}{letters}), one a box"
             )
     identity = target.get("image_id", 0)
-    number = check_array(identity if np.ndim(identity) else [identity], (1,), f"{what}: image_id", "a number")
+    number = check_array(identity if np.ndim(identity) else [identity], (1,), f"{what}: image_id", "a whole number")
+    if number[0] != int(number[0]):
+        raise UserError(f"{what}: image_id: {number[0]}. Allowed: a whole number.")
     try:
         objects = Objects.of(
             boxes,
