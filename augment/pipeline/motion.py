@@ -274,6 +274,17 @@ class Motions:
             motions.append(BatchMotion(own.plan, taken, window, orientations, device))
         return motions
 
+    @property
+    def mirrors(self) -> bool:
+        """Whether some of the first thousand samples are mirrored, so that what was on the left is on the right."""
+        for own in self._samplers:
+            matrix = np.eye(3)
+            for stage, draws in ((stage, own.draw(0, 0, 1000)) for stage in own.plan.stages):
+                matrix = stage.matrix(draws, own.plan.size) @ matrix
+            if (np.linalg.det(matrix) < 0).any():
+                return True
+        return False
+
     def _draw(self, where: Where) -> list[list[_Matrix]]:
         """Return the steps of each view for some samples."""
         drawn = ((own.plan, own.draw(*where)) for own in self._samplers)

@@ -18,7 +18,7 @@ from augment.data.faults import DECODER_ERRORS
 from augment.data.formats.regions import Regions, Shape
 from augment.data.images import SIDEWAYS, orientation_of, points_back
 from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, Boxes, Objects, fault_of_boxes
-from augment.data.targets.keypoints import Keypoints
+from augment.data.targets.keypoints import FlipPairs, Keypoints
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
@@ -138,7 +138,7 @@ class Wanted:
     task: str = "detect"
     instances: bool = False
     points: tuple[str, ...] = ()
-    flip_pairs: tuple[tuple[int, int], ...] = ()
+    flip_pairs: FlipPairs = ()
 
     @property
     def shapes(self) -> bool:
@@ -303,25 +303,3 @@ def _points(objects: Sequence[Annotated], header: Header, turn: int, count: int)
     places = header.stored(points[..., :2].reshape(-1, 2) + 0.5, turn).reshape(len(objects), count, 2) - 0.5
     labeled = points[..., 2:] > 0
     return np.concatenate([np.where(labeled, places, 0), points[..., 2:]], axis=-1).astype(np.float32)
-
-
-def flip_pairs_of(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of points whose names are the same but for left and right."""
-    numbers = {name.lower(): number for number, name in enumerate(names)}
-    swapped = {name: name.replace("left", "right") for name in numbers if "left" in name}
-    return tuple((numbers[left], numbers[right]) for left, right in swapped.items() if right in numbers)
-
-
-def named_pairs(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Return `data.flip_pairs`, pairs of names of points, as indices; None: by `flip_pairs_of`.
-
-    Raises:
-        UserError: one is no pair of two names.
-    """
-    if given is None:
-        return flip_pairs_of(names)
-    for pair in given:
-        if len(set(pair)) != 2 or not set(pair) <= set(names):
-            example = "[[left_eye, right_eye]]"
-            raise UserError(f"data.flip_pairs: {list(pair)}. Allowed: pairs of {', '.join(names)}, as {example}.")
-    return tuple((names.index(left), names.index(right)) for left, right in given)

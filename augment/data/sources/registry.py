@@ -12,7 +12,7 @@ from augment.data.images import name_of, portable_names
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.names import Label, LabeledSplit, TargetOptions, pack, read_names
-from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
+from augment.params import Choice, Count, Flag, Number, Param, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
 from augment.support.own_code import refuse_second
 
@@ -160,6 +160,24 @@ class CheckedSource(Source):
         )
     )
 
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Param[tuple[tuple[str, str], ...]]):
+    """A list of pairs of names."""
+
+    _phrase = "a list of pairs, such as [[left_eye,right_eye]]"
+
+    def _convert(self, value: object) -> tuple[tuple[str, str], ...] | None:
+        try:
+            return tuple((str(left), str(right)) for left, right in value)  # type: ignore[attr-defined]
+        except (TypeError, ValueError):
+            return None
+
+
+FLIP_PAIRS = Pairs(
+    optional=True,
+    doc="points that change places in a mirrored image; []: none; null: those whose names differ in left and right",
+)
 
 _SOURCES: dict[str, type[Source]] = {}
 

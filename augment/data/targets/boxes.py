@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.keypoints import move_points
+from augment.data.targets.keypoints import FlipPairs, move_points
 from augment.data.targets.kind import Target, register
 from augment.data.targets.labels import LABELS
 from augment.data.targets.masks import MaskRuns, look_up
@@ -94,7 +94,7 @@ class Boxes(SpatialKind):
 
     Attributes:
         point_names: the names of the P points of each object.
-        flip_pairs: pairs of points that are left and right of each other.
+        flip_pairs: pairs of points that are left and right of each other; None: not known.
         learned_only: whether crowds and difficult objects, which losses leave out, are dropped.
     """
 
@@ -102,7 +102,7 @@ class Boxes(SpatialKind):
     pastes, blends, unrepeated = True, True, "boxes"
 
     point_names: tuple[str, ...] = field(default=(), compare=False)
-    flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    flip_pairs: FlipPairs = field(default=(), compare=False)
     learned_only: bool = field(default=False, compare=False)
 
     @property
@@ -142,7 +142,7 @@ class Boxes(SpatialKind):
         if points:
             most = max(of.shape[1] for of in points)
             joined = np.concatenate([of.reshape(len(of), most, 3) for of in points])
-            fields["keypoints"] = move_points(joined, owners, motion, self.flip_pairs)
+            fields["keypoints"] = move_points(joined, owners, motion, self.flip_pairs or ())
         # The number of each object in the mask of its image.
         fields["number"] = np.arange(1, len(owners) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
         shown, masks = None, [mask for _, mask in loaded]
@@ -169,7 +169,7 @@ class Boxes(SpatialKind):
         drawing.masks(found.get("masks", np.empty(0)), labels if "masks" in found else ())
         drawing.boxes(found["boxes"], labels, [names[label] for label in labels])
         for points in found.get("keypoints", ()):
-            drawing.points(points, self.flip_pairs)
+            drawing.points(points, self.flip_pairs or ())
 
     def given(self, targets: Any, count: int) -> list[Any]:
         """Return objects, given as torchvision has them: a list of dicts."""
