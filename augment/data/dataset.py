@@ -218,6 +218,7 @@ class Dataset:
         val: the validation images.
         task: the name of the task, which also says of which kind the targets are unless that is known; empty: the one
             that trains on the kind. A source of a plugin may name a task of its own.
+        class_ids: the id of each class in the file of annotations, by its name, if it has such.
         copies: the number of its group for each image that has the same bytes as others, as far as they were compared.
         faults: what is wrong with the targets of some images, as a predicate; they are treated as images that cannot be
             decoded.
@@ -229,6 +230,7 @@ class Dataset:
     train: Split
     val: Split = field(default_factory=lambda: Split((), ()))
     task: str = ""
+    class_ids: Mapping[str, int | str] = field(default_factory=dict)
     copies: Mapping[ImageRef, int] = field(default_factory=dict)
     faults: Mapping[ImageRef, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()

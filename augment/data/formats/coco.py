@@ -33,6 +33,12 @@ class CocoFile:
     points: tuple[str, ...]
     content: Mapping[str, Any]
 
+    @property
+    def ids(self) -> dict[str, dict[str, Id]]:
+        """The ids as they are written: of images by the names of their files, and of categories by their names."""
+        names = {"images": "file_name", "categories": "name"}
+        return {part: {str(of[name]): of["id"] for of in self.content[part]} for part, name in names.items()}
+
     def error(self, text: str) -> UserError:
         """Return an error about the file."""
         return UserError(f"{self.key}={self.file}: {text}")

@@ -1,7 +1,7 @@
 """The sources of masks and objects: mask files, COCO, YOLO and Pascal VOC, and CSV files of boxes or points."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -62,7 +62,8 @@ class Coco(_Annotations):
         points = files[0].points if self.keypoints else ()
         wanted = Wanted(self.task, self.instances, points, pair_points(self.flip_pairs, points))
         splits, notices = zip(*(coco.images_of(file, self._folder(file), wanted) for file in files), strict=True)
-        return self._dataset(coco.same_categories(files), splits, wanted).noting(*notices)
+        dataset = self._dataset(coco.same_categories(files), splits, wanted).noting(*notices)
+        return replace(dataset, class_ids=files[0].ids["categories"])
 
     def _folder(self, file: coco.CocoFile) -> Path:
         folder = (self.val_images if file.key == "data.val" else self.train_images) or self.images
