@@ -156,8 +156,8 @@ class KeypointTask(PlacedTask):
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
         """Remember which points change places in a mirror image."""
         pairs = getattr(train.kind, "flip_pairs", ())
-        if pairs is None and getattr(fit, "tta", "none") != "none":
-            raise missing_pairs(names, f"fit.tta={fit.tta}")
+        if pairs is None and (tta := getattr(fit, "tta", "none")) != "none":
+            raise missing_pairs(names, f"fit.tta={tta}")
         # Empty: it is not known, see `unmirrored`.
         network.register_buffer(MIRRORED, torch.tensor([] if pairs is None else mirrored(len(names), pairs)).long())
         pairs = pairs or ()

@@ -74,8 +74,9 @@ def evaluated_split(trained: Trained, folder: Path | None) -> Split:
     task, classes = trained.task, trained.classes
     if folder is not None:
         if task.kind is not CLASSES:
+            key = "data.val=FILE" if hasattr(trained.config.data, "val") else "data.root=DIR"
             raise UserError(f"{folder}: folders hold one class for each image, but this model predicts {task.units}. "
-                            "Allowed: data.val=FILE, a list of the run's kind.")  # fmt: skip
+                            f"Allowed: {key}, with data of the run's kind.")  # fmt: skip
         listed = scan_split(folder, classes)
         log_notices([describe_foreign(Dataset(classes, listed, NO_VAL))])
         return leave_out(listed, "val", check_files(listed.files), skip_bad=False)

@@ -102,7 +102,9 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
             f"data.root: the masks, such as {next(iter(everything), 'none')}, have {only}. Allowed: {remedy}."
         )
     notices = () if plain.labels or plain.colors else _compare(facts, highest)
-    notices = notices if names else (*notices, describe_gaps({label for of in facts.values() for label in of.colors}))
+    if not names:
+        labels = {label for of in facts.values() for label in of.colors}
+        notices = (*notices, describe_gaps(labels, "name them: data.palette=FILE with lines name,value"))
     names = names or tuple(map(str, range(highest + 1)))
     made: list[Split] = []
     faults: dict[ImageRef, str] = {}
@@ -130,7 +132,7 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
 def _compare(facts: Mapping[Path, _Facts], highest: int) -> tuple[str, ...]:
     """Check that values mean the same in all masks; return what is strange about them."""
     good = {file: of.colors for file, of in facts.items() if not of.fault}
-    remedy = "state what values mean: data.palette=FILE with lines such as"
+    remedy = "state what values mean, with data=masks: data.palette=FILE with lines such as"
     odd = next((file for file, colors in good.items() if set(colors) == {0, IGNORE}), None)
     if highest == 1 and odd:
         other = next(file for file, colors in good.items() if 1 in colors)

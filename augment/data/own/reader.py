@@ -244,7 +244,7 @@ def read_spatial(
         kind = Keypoints(pair_points(flip_pairs, names))
     else:
         labels = {label for *_, some in read for label in some}
-        notice = "" if names or kind == BOXES else describe_gaps(labels)
+        notice = "" if names or kind == BOXES else describe_gaps(labels, "give it the next number in your code")
         names = names or tuple(str(label) for label in range(kind == BOXES, max(labels, default=-1) + 1))
     if kind == BOXES:
         points = [found.points for _, targets, *_ in read for found in targets if found is not None and len(found)]

@@ -215,7 +215,7 @@ class MaskPairs(CheckedSource):
     image_suffix: str = setting(Text(optional=True, default=None, doc="end of images' names, such as _leftImg8bit"))
     mask_suffix: str = setting(Text(optional=True, default=None, doc="end of masks' names instead, such as _labelIds"))
     train_dir: str = setting(Text(default="train", doc="folder of train"))
-    val_dir: str = setting(Text(default="val", doc="folder of val"))
+    val_dir: str | None = setting(Text(default="val", optional=True, doc="folder of val; null: none"))
     classes: str | None = setting(
         Text(optional=True, doc="file with one class name per line, of labels 0, 1, ...; null: those found")
     )
@@ -229,7 +229,7 @@ class MaskPairs(CheckedSource):
     def load(self) -> Dataset:
         """List the folders, and read masks that were not read before, for their sizes and labels."""
         splits = ["" if self.cuts_val and not self._has(self.train_dir) else self.train_dir]
-        splits += [self.val_dir] if not self.cuts_val and self._has(self.val_dir) else []
+        splits += [self.val_dir] if self.val_dir and not self.cuts_val and self._has(self.val_dir) else []
         suffixes = (self.image_suffix or "", self.mask_suffix or "")
         folders = [self._folders(split) for split in splits]
         for split, (images, _) in zip(splits, folders, strict=True):
@@ -241,7 +241,13 @@ class MaskPairs(CheckedSource):
     @property
     def given_val(self) -> str:
         """The folder of val beside that of train."""
-        return str(self._folders(self.val_dir)[0]) if self._has(self.train_dir) and self._has(self.val_dir) else ""
+        found = self.val_dir and self._has(self.train_dir) and self._has(self.val_dir)
+        return str(self._folders(self.val_dir)[0]) if self.val_dir and found else ""
+
+    @property
+    def without_val(self) -> str:
+        """The setting that leaves out the folder of val."""
+        return "data.val_dir=null"
 
     def _pixels(self) -> tuple[tuple[str, ...], MaskFile]:
         """Return the names of the classes, and a mask without a file."""

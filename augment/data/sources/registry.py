@@ -135,6 +135,18 @@ class Source:
         return ""
 
     @property
+    def without_val(self) -> str:
+        """The setting without which there are no `given_val`."""
+        return "data.val=null"
+
+    @property
+    def val_missing(self) -> str:
+        """Why training would refuse data without validation data."""
+        if hasattr(self, "val"):
+            return f"data.val: missing. Allowed: validation data; or {CUT}."
+        return f"data: there are no validation images. Allowed: such images where the source looks for them; or {CUT}."
+
+    @property
     def cuts_val(self) -> bool:
         """Whether val is cut from train."""
         return self.folds is not None or self.val_fraction is not None
@@ -183,8 +195,6 @@ _SOURCES: dict[str, type[Source]] = {}
 
 # Read-only view: name in the configuration -> source.
 SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
-
-VAL_MISSING = f"data.val: missing. Allowed: validation data; or {CUT}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +305,7 @@ def parse_data(given: object) -> Source:
     if source.val_fraction is not None and source.given_val:
         raise UserError(
             f"data.val_fraction={source.val_fraction:g}: but there is {source.given_val}, whose images would not be "
-            "used. Allowed: null, which validates on them; or data.val=null, or data.root=DIR/train, without them."
+            f"used. Allowed: null, which validates on them; or {source.without_val}, without them."
         )
     return source
 

@@ -74,7 +74,7 @@ class MaskFile:
                 if self.colors:
                     return _of_colors(np.asarray(image.convert("RGB")), self.colors, self.name)
                 if image.mode not in ("1", "L", "P"):  # whose pixels are labels
-                    hint = " Colors need data.palette=FILE." if image.mode in ("RGB", "RGBA") else ""
+                    hint = " Colors need data=masks data.palette=FILE." if image.mode in ("RGB", "RGBA") else ""
                     raise UserError(
                         f"{self.path}: a mask of mode {image.mode}.{hint} Allowed: one label a pixel, 8 bits."
                     )
@@ -83,15 +83,14 @@ class MaskFile:
             raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error
 
 
-def describe_gaps(labels: Collection[int]) -> str:
+def describe_gaps(labels: Collection[int], remedy: str) -> str:
     """Describe the labels below the highest one that no mask has; empty if there are none."""
     found = sorted({*labels} - {IGNORE})
     absent = sorted({*range(max(found, default=0))}.difference(found))
     if not absent:
         return ""
     values = f"{amount(len(found), 'value')}, {list_some(map(str, found))}"
-    remedy = "If each value is a class, name them: data.palette=FILE with lines name,value"
-    return f"data: masks have {values}, which make {found[-1] + 1} classes. {remedy}"
+    return f"data: masks have {values}, which make {found[-1] + 1} classes. If each value is a class, {remedy}"
 
 
 def reject_lossy(image: Image.Image, name: str) -> None:

@@ -106,7 +106,7 @@ BOX = {"boxes": [[2, 3, 8, 9]], "labels": [1]}
         ({"mask": 1}, r"targets\[0\].mask: unknown key. Did you mean 'masks'\? Allowed: area, boxes, difficult,"),
         ({"masks": np.zeros((2, SIZE, SIZE))}, r"targets\[0\]: masks: .*Allowed: \(K, height, width\)"),
         ({"keypoints": [[[1, 2]]]}, r"targets\[0\]: keypoints: \(1, 1, 2\) int64. Allowed: \(1, P, 3\), one a box"),
-        ({"image_id": "7.jpg"}, r"targets\[0\]: image_id: .*Allowed: a number"),
+        ({"image_id": "7.jpg"}, r"targets\[0\]: image_id: .*Allowed: a whole number"),
         ({"labels": []}, r"targets\[0\]: labels: \(0,\) float64. Allowed: \(1,\), one a box"),
     ],
 )

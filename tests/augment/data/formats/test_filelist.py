@@ -216,3 +216,16 @@ def test_numbers_that_float32_rounds_are_noticed(lists: Path) -> None:
     found = load(lists, "a.png 1700000001\nb.png 1700000033\n", "c.png 1700000060\n", task="regress")
     assert any("Subtract an offset" in notice for notice in found.notices)
     assert not load(lists, "a.png 0.1\nb.png 0.3\n", "c.png 7\n", task="regress").notices
+
+
+def test_ids_without_an_ending_get_a_hint_that_works(lists: Path) -> None:
+    (lists / "images" / "sub").mkdir(parents=True)
+    for name in "ab":
+        (lists / f"{name}.png").rename(lists / "images" / "sub" / f"{name}.png")
+    text = "id,label\nsub/a,cat\nsub/b,dog\n"
+    with pytest.raises(UserError, match=rf"without an ending.* data\.root={re.escape(str(lists / 'images'))}\."):
+        load(lists, text, text, ending="csv")
+    assert load(lists, text, text, ending="csv", root=str(lists / "images")).classes == ("cat", "dog")
+    (lists / "c.jpg").symlink_to(lists / "c.png")
+    with pytest.raises(UserError, match=r"write the endings"):
+        load(lists, "id,label\nc,cat\n", "id,label\nc,cat\n", ending="csv")

@@ -55,6 +55,8 @@ def test_folders_may_be_in_another_order_and_names_have_endings() -> None:
     assert (len(dataset.train), len(dataset.val)) == (4, 1)
     with pytest.raises(UserError, match=r"val_fraction=0\.5: but there is set/left/val, whose images"):
         load("masks", root="set", val_fraction=0.5, **names)
+    dataset = load("masks", root="set", val_fraction=0.5, val_dir=None, **names)
+    assert (len(dataset.train), len(dataset.val)) == (2, 2), "the remedy"
 
 
 def test_colors_and_values_of_a_palette_are_classes_in_its_order() -> None:
@@ -72,7 +74,7 @@ def test_colors_and_values_of_a_palette_are_classes_in_its_order() -> None:
     dataset = load("masks", root="set", val_fraction=0.5, palette="colors.csv")
     target = min(dataset.train.targets + dataset.val.targets, key=str)
     assert (dataset.classes, target.read()[0, :4].tolist()) == (("sky", "road", "car"), [255, 1, 0, 2])
-    with pytest.raises(UserError, match=r"a mask of mode RGB. Colors need data.palette=FILE"):
+    with pytest.raises(UserError, match=r"a mask of mode RGB. Colors need data=masks data.palette=FILE"):
         load("masks", root="set", val_fraction=0.5)
     Path("colors.csv").write_text("sky,0,0,1\nroad,200,0,0\ncar,0,200,0\n")
     with pytest.raises(UserError, match=r"0.jpg has a bad mask: .*0.png: the mask has the color \(9, 9, 9\)"):

@@ -275,7 +275,8 @@ def test_labels_and_masks_that_a_conversion_changes_are_rejected() -> None:
     ):
         with pytest.raises(UserError, match=why):
             written(f"{CODE}        return {target}\n", task="detect")
-    lossy = f"{CODE}        from PIL import Image\n        mask = Image.open('mask.jpg')\n        mask.load()\n        return mask\n"
+    opened = "from PIL import Image\n        mask = Image.open('mask.jpg')\n        mask.load()\n        return mask"
+    lossy = f"{CODE}        {opened}\n"
     Image.fromarray(np.zeros((6, 5), np.uint8)).save("mask.jpg")
     with pytest.raises(UserError, match=r"lossy compression \(JPEG\).*PNG"):
         written(lossy, task="segment")
