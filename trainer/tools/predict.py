@@ -210,7 +210,7 @@ def known_ids(trained: Trained, annotations: Path | None) -> Ids:
     """
     if annotations is not None:
         return read_coco("--annotations", annotations).ids
-    found = RunFolder(trained.run).attempt(IDS_FILE, partial(read_object, folder=trained.run), {})
+    found: dict[str, Any] = RunFolder(trained.run).attempt(IDS_FILE, partial(read_object, folder=trained.run), {})
     return {name: of for name, of in found.items() if isinstance(of, dict)}
 
 

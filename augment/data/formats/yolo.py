@@ -32,10 +32,11 @@ def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
     if not file.is_file():
         raise UserError(f"data.root: there is no file {file}.{near_file(file)} Allowed: a data.yaml, or its folder.")
     typed, texts = read_yaml(file), read_yaml(file, as_text=True)
-    # Names and paths are text; an empty value and null are none.
-    is_mapping = isinstance(typed, dict) and isinstance(texts, dict)
-    content = {key: text for key, text in texts.items() if typed.get(key, text) is not None} if is_mapping else {}
-    given = content.get("names")
+    content: dict[str, Any] = {}
+    if isinstance(typed, dict) and isinstance(texts, dict):
+        # Names and paths are text; an empty value and null are none.
+        content = {key: text for key, text in texts.items() if typed.get(key, text) is not None}
+    given: Any = content.get("names")
     try:
         found = dict(enumerate(given)) if isinstance(given, list) else {int(key): given[key] for key in given}
         names = {number: found[number].strip() for number in sorted(found)}
@@ -119,8 +120,8 @@ def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Ma
         where = f"line {number} of {source}"
         with image.object_at(where):
             if words := line.split():
-                number = float(words[0])  # some programs write 1.0
-                label = labels.get(int(number)) if number.is_integer() else None
+                given = float(words[0])  # some programs write 1.0
+                label = labels.get(int(given)) if given.is_integer() else None
                 if label is None:
                     raise ValueError(f"the class {words[0]}, which has no name")
                 image.objects.append(_object(np.array(words[1:], np.float64), label, where, (width, height)))

@@ -161,7 +161,7 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
             large = next(i for i, label in enumerate(flat) if not isinstance(label, str) and abs(label) >= 2**63)
             raise UserError(f"{describe(large)}, which is not the number of a class.") from None
     is_text = [isinstance(label, str) for label in flat]
-    if not all(is_text) and all(label.isdecimal() for label in flat if isinstance(label, str)):
+    if not all(is_text) and float not in kinds and all(label.isdecimal() for label in flat if isinstance(label, str)):
         flat = list(map(str, flat))  # whole numbers next to 007, as text spelled them
     elif not all(is_text):
         both = map(describe, sorted((is_text.index(True), is_text.index(False))))
