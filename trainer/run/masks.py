@@ -171,7 +171,7 @@ def as_coco(images: Sequence[tuple[Path, Objects]], ids: Ids | None = None) -> s
     known, names = ids or {}, images[0][1].names
     numbered = list(zip(_ids([file for file, _ in images], known.get("images", {})), images, strict=True))
     of_label = dict(enumerate(_ids(names[1:], known.get("categories", {})), 1))
-    found = [(number, of) for number, (_, objects) in numbered for of in objects.found]
+    found = [(number, of) for number, (_, objects) in numbered for of in objects.found if of.label]  # 0 is no object
     content = {
         "images": [
             {"id": number, "file_name": str(file), "width": objects.size[0], "height": objects.size[1]}
