@@ -111,7 +111,7 @@ COMMANDS = [
     ("trainer data=folder data.root=notes.txt", "data.root=notes.txt: is a file", "the folders train and val"),
     ("trainer data=folder data.root=photos/train", "data.root=photos/train", "data.root="),
     ("trainer data=folder data.root=photos/train data.val_fraction=2", "data.val_fraction: 2", "up to 0.9"),
-    ("trainer data=folder data.root=photos data.val_fraction=0.5", "there is photos/val", "data.root=DIR/train"),
+    ("trainer data=folder data.root=photos data.val_fraction=0.5", "there is photos/val", "data.root=photos/train"),
     ("trainer data=folder data.root=classes", "no folder train and no folder val", "data.val_fraction=0.2"),
     ("trainer data=folder data.root=broken", "broken/train/cat/0.png is broken", "data.skip_bad=true"),
     ("trainer data=filelist data.train=list.csv data.val_fraction=0.2", "there is no nope.png, line 3 of list.csv",

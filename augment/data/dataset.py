@@ -6,6 +6,7 @@ Paths of many files are in one array: a million take 0.1 GB, as objects 0.8 GB.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.kind import Target as Target
 from augment.data.targets.labels import LABELS
 from augment.support.errors import UserError
+from augment.support.text import amount, list_some
 
 V = TypeVar("V")
 
@@ -216,6 +218,7 @@ class Dataset:
         val: the validation images.
         task: the name of the task, which also says of which kind the targets are unless that is known; empty: the one
             that trains on the kind. A source of a plugin may name a task of its own.
+        class_ids: the id of each class in the file of annotations, by its name, if it has such.
         copies: the number of its group for each image that has the same bytes as others, as far as they were compared.
         faults: what is wrong with the targets of some images, as a predicate; they are treated as images that cannot be
             decoded.
@@ -227,6 +230,7 @@ class Dataset:
     train: Split
     val: Split = field(default_factory=lambda: Split((), ()))
     task: str = ""
+    class_ids: Mapping[str, int | str] = field(default_factory=dict)
     copies: Mapping[ImageRef, int] = field(default_factory=dict)
     faults: Mapping[ImageRef, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -257,6 +261,10 @@ def check_dataset(dataset: object, what: str) -> Dataset:
     """
     if not isinstance(dataset, Dataset):
         raise UserError(f"{what}: loads {type(dataset).__name__}. Allowed: an augment.Dataset.")
+    if twice := [name for name, count in Counter(dataset.classes).items() if count > 1]:
+        raise UserError(
+            f"data: {amount(len(twice), 'name')} of classes twice: {list_some(twice)}. Rename one of the two."
+        )
     for name, split in (("train", dataset.train), ("val", dataset.val)):
         has = f"{what}: {name} has"
         if len(split.files) != len(split.targets):
@@ -266,6 +274,13 @@ def check_dataset(dataset: object, what: str) -> Dataset:
                 raise UserError(f"{has} the file {file!r}. Allowed: a Path, or an object with a name and a read().")
         if fault := split.kind.fault(split.targets, len(dataset.classes)):
             raise UserError(f"{has} the target {fault}")
+        reported = dataset.faults or dataset.problems  # which are why
+        if split.targets and not reported and all(map(split.kind.is_empty, split.targets)):
+            why = "".join(f" {notice}." for notice in dataset.notices)
+            raise UserError(
+                f"data: no image of {name} has an object, so there is nothing to learn or to compare with.{why} "
+                "Check that the annotations are of these images."
+            )
     return dataset
 
 

@@ -89,7 +89,7 @@ class Loader:
         mixer = None
         if plan.batch_stages and not self._form.raw:
             mixer = Mixer(plan, split.kind, classes=len(classes), **drawn)
-        self._maker = BatchMaker(plan, split.kind, frames=self._form.frames, mixer=mixer, **drawn)
+        self._maker = BatchMaker(plan, split.kind, frames=self._form.frames, mixer=mixer, names=classes, **drawn)
         self._orientations = Orientations(split.files)
         self._pipeline: BuiltPipeline | None = None
         self._primed = False  # whether the next batch has been asked for already

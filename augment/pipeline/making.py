@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from augment.data.dataset import Split
+from augment.data.targets.keypoints import missing_pairs
 from augment.data.targets.kind import Kind
 from augment.data.targets.spatial import Rules, SpatialKind
 from augment.pipeline.batch import Batch
@@ -32,20 +33,23 @@ class BatchMaker:
         frames: whether to tell frames; always so with targets in the image.
         mixer: mixes samples; None: none are mixed.
         ahead: draws the motions of several batches at once.
+        names: the names of the classes or points, for messages.
 
     Raises:
-        UserError: targets in the image cannot follow a step.
+        UserError: targets in the image cannot follow a step, or it is not known how a mirrored image changes them.
     """
 
     def __init__(
         self, plan: Plan, kind: Kind, seed: int, rank: int, *,
-        frames: bool, mixer: Mixer | None, ahead: Callable[..., Ahead[Any]] = Ahead,
+        frames: bool, mixer: Mixer | None, ahead: Callable[..., Ahead[Any]] = Ahead, names: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._follow = kind if isinstance(kind, SpatialKind) else None
         self._rules, self._mixer, self._motions = Rules(*plan.rules), mixer, None
         if frames or self._follow is not None:
             units = self._follow.units if self._follow is not None else ""
             self._motions = Motions(plan, seed, rank, targets=units, ahead=ahead)
+            if getattr(kind, "flip_pairs", ()) is None and self._motions.mirrors:
+                raise missing_pairs(getattr(kind, "point_names", names), plan.path)
 
     def make(
         self,

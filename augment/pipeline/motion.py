@@ -214,12 +214,17 @@ class BatchMotion:
         window, orientations = self._window[rows], self._orientations[rows]
         sides, start, end = window[:, :2], window[:, 2:4], window[:, 4:6]
         scale = self.size / (end - start)
-        given: dict[str, NDArray[Any]] = {
-            "first": start * scale,
-            "resized": sides * scale,
-            "last": self.stored_sizes[rows] - 1,
-        }
-        start = 0 * start if self._beyond else start
+        first, resized = start * scale, sides * scale
+        if self._beyond:
+            start = 0 * start
+        if self._beyond == "reflect_101":
+            # The image was resized to whole pixels, around the same middle, and cut from a whole pixel on.
+            whole = np.floor(resized)
+            from_pixel = first - (resized - whole) / 2
+            whole += np.abs(from_pixel - np.rint(from_pixel)) > 0.25
+            start = (resized - whole) / 2 / scale
+            first, resized = first - (resized - whole) / 2, whole
+        given: dict[str, NDArray[Any]] = {"first": first, "resized": resized, "last": self.stored_sizes[rows] - 1}
         given |= {"factor": 1 / scale, "shift": start + 0.5 / scale - 0.5}
         given = {name: values[:, :, None, None] for name, values in given.items()}
         for number, step in enumerate(self._steps):
@@ -268,6 +273,17 @@ class Motions:
             window, taken = shown.double().numpy(), [step.of(rows) for step in steps]
             motions.append(BatchMotion(own.plan, taken, window, orientations, device))
         return motions
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether some of the first thousand samples are mirrored, so that what was on the left is on the right."""
+        for own in self._samplers:
+            matrix = np.eye(3)
+            for stage, draws in ((stage, own.draw(0, 0, 1000)) for stage in own.plan.stages):
+                matrix = stage.matrix(draws, own.plan.size) @ matrix
+            if (np.linalg.det(matrix) < 0).any():
+                return True
+        return False
 
     def _draw(self, where: Where) -> list[list[_Matrix]]:
         """Return the steps of each view for some samples."""

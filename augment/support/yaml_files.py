@@ -15,8 +15,8 @@ MAX_BYTES, MAX_VALUES = 2**20, 20_000
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_yaml(file: Path, *, folder: Path | None = None) -> object:
-    """Read a YAML file as plain values; interpolations, `${...}`, stay text.
+def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) -> object:
+    """Read a YAML file as plain values; interpolations, `${...}`, stay text, and so does every value with `as_text`.
 
     If it is in the folder of a run or sweep, see `augment.support.reading`, a program wrote it, so that it has no
     aliases, and libyaml can read it, which is ten times as fast.
@@ -30,6 +30,8 @@ def read_yaml(file: Path, *, folder: Path | None = None) -> object:
         loader = get_yaml_loader()
         if folder is not None and not issubclass(loader, _Loader):  # that of OmegaConf 2.4.1 is one already
             loader = type("Loader", (_Loader, loader), {})
+        if as_text:  # 007, no, null and 12:30 are names
+            loader = type("TextLoader", (loader,), {"yaml_implicit_resolvers": {}})
         loaded: object = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         raise UserError(f"{file}: {describe_slip(error)}") from error

@@ -35,7 +35,6 @@ def main(arguments: Sequence[str]) -> int:
         from augment.data.conversion import take_foreign
         from augment.data.sources.files import Folder
         from augment.data.sources.loading import log_notices, select
-        from augment.data.sources.registry import VAL_MISSING
 
         if not any(override.lstrip("+").startswith("data=") for override in overrides):
             raise UserError("data: missing. Allowed: data=folder data.root=DIR, or another source.")
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         # With images that only other programs than DALI decode.
         listed = source.load(with_foreign=True) if isinstance(source, Folder) else source.load()
         if listed.problems or not (len(listed.val) or source.cuts_val):
-            raise UserError(listed.problems[0] if listed.problems else VAL_MISSING)
+            raise UserError(listed.problems[0] if listed.problems else source.val_missing)
         skip_bad = getattr(source, "skip_bad", False)
         checked, foreign = take_foreign(listed, ("convert", source), quality=options.quality, skip_bad=skip_bad)
         if foreign:

@@ -5,13 +5,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO, StringIO
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from augment.data.images import SIDEWAYS, open_image, orientation_of, to_rgb
+from augment.data.dataset import Dataset
+from augment.data.images import SIDEWAYS, open_image, orientation_of, portable_names, to_rgb
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
@@ -135,24 +138,51 @@ class Objects:
     names: tuple[str, ...]  # names of all classes, by label
 
 
-def as_coco(images: Sequence[tuple[Path, Objects]]) -> str:
+# The file in a run's folder with the ids of the annotations that it was trained with, see `ids_of`.
+IDS_FILE = "coco_ids.json"
+
+# The ids of "images", by the ends of their paths, and of "categories", by their names.
+Ids = Mapping[str, Mapping[str, Any]]
+
+
+def ids_of(dataset: Dataset) -> Ids:
+    """Return the ids of a dataset's classes, and of its validation images; none if no file of annotations has them."""
+    if not dataset.class_ids:
+        return {}
+    names = portable_names(dataset.val.files)
+    images = dict(zip(names, (getattr(of, "image_id", 0) for of in dataset.val.targets), strict=True))
+    return {"categories": dataset.class_ids, "images": images}
+
+
+def _ids(names: Sequence[Path | str], known: Mapping[str, Any]) -> list[Any]:
+    """Return the known ids of images by the ends of their paths, or of classes; of others, numbers that none has."""
+    parts = [name.parts if isinstance(name, Path) else (name,) for name in names]
+    ends = [["/".join(some[start:]) for start in range(len(some))] for some in parts]
+    found = [next((known[end] for end in some if end in known), None) for some in ends]
+    free = count(1 + max((of for of in known.values() if isinstance(of, int)), default=0))
+    return [next(free) if of is None else of for of in found]
+
+
+def as_coco(images: Sequence[tuple[Path, Objects]], ids: Ids | None = None) -> str:
     """Write images, categories and annotations as COCO has them; the latter have a score, too, as its results do.
 
-    Boxes are left, top, width and height, in pixels of the upright images.
+    Boxes are left, top, width and height, in pixels of the upright images. Without ids, all are numbered from 1.
     """
-    numbered = list(enumerate(images, 1))
-    found = [(number, of) for number, (_, objects) in numbered for of in objects.found]
+    known, names = ids or {}, images[0][1].names
+    numbered = list(zip(_ids([file for file, _ in images], known.get("images", {})), images, strict=True))
+    of_label = dict(enumerate(_ids(names[1:], known.get("categories", {})), 1))
+    found = [(number, of) for number, (_, objects) in numbered for of in objects.found if of.label]  # 0 is no object
     content = {
         "images": [
             {"id": number, "file_name": str(file), "width": objects.size[0], "height": objects.size[1]}
             for number, (file, objects) in numbered
         ],
-        "categories": [{"id": label, "name": name} for label, name in enumerate(images[0][1].names) if label],
+        "categories": [{"id": key, "name": names[label]} for label, key in of_label.items()],
         "annotations": [
             {
                 "id": key,
                 "image_id": number,
-                "category_id": of.label,
+                "category_id": of_label[of.label],
                 "bbox": [*of.box[:2], of.width, of.height],
                 "area": of.width * of.height,
                 "iscrowd": 0,

@@ -32,6 +32,7 @@ from trainer.run.build import Loaders, make_learner, make_loaders, session
 from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
 from trainer.run.failures import explain, explained
 from trainer.run.folder import RUNNING, Summary, summarize
+from trainer.run.masks import IDS_FILE, ids_of
 from trainer.run.run_folder import ENVIRONMENT_FILE, FACTS_FILE, RunFolder, environment, facts_of
 from trainer.tasks.registry import unused_settings
 
@@ -221,6 +222,8 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
     """Write what the run knows of itself, and print a part of it: stages, decoding, settings without effect, data."""
     dataset, facts = config.dataset, facts_of(config, learner, RunFolder(folder).overrides)
     write_atomically(folder / FACTS_FILE, json_line(asdict(facts)))
+    if ids := ids_of(dataset):
+        write_atomically(folder / IDS_FILE, json_line(ids))
     stages = "; ".join(f"{s.name} {amount(s.epochs, 'epoch')} at {s}" for s in config.fit.full_stages(config.aug.size))
     notes = [*config.notes, *unused_settings(config.fit, learner.task), *doubts(config.aug)]
     notes += border_doubts(config.aug, dataset.kind.unrepeated)

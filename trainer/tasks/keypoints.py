@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from augment.data.dataset import Split
-from augment.data.targets.keypoints import KEYPOINTS, mirrored
+from augment.data.targets.keypoints import KEYPOINTS, mirrored, missing_pairs
 from augment.support.lazy import F, Tensor, nn, torch
 from augment.support.text import amount
 from trainer.tasks.display import Block, Finding, WrongSample
@@ -156,7 +156,11 @@ class KeypointTask(PlacedTask):
     def prepare(self, network: nn.Module, fit: LossSettings, train: Split, names: Sequence[str]) -> str:
         """Remember which points change places in a mirror image."""
         pairs = getattr(train.kind, "flip_pairs", ())
-        network.register_buffer(MIRRORED, torch.tensor(mirrored(len(names), pairs)))
+        if pairs is None and (tta := getattr(fit, "tta", "none")) != "none":
+            raise missing_pairs(names, f"fit.tta={tta}")
+        # Empty: it is not known, see `unmirrored`.
+        network.register_buffer(MIRRORED, torch.tensor([] if pairs is None else mirrored(len(names), pairs)).long())
+        pairs = pairs or ()
         return f"{amount(len(pairs), 'pair')} of points change places in mirror images"
 
     def restore(self, network: nn.Module, state: Mapping[str, Any]) -> None:
@@ -175,6 +179,8 @@ class KeypointTask(PlacedTask):
 
     def unmirrored(self, outputs: Tensor, network: nn.Module) -> Tensor:
         """Return points of mirror images where they are in the images, with left and right exchanged."""
+        if not len(network.get_buffer(MIRRORED)):
+            raise missing_pairs((), "fit.tta=flip")
         x, y = outputs[:, 0::2], outputs[:, 1::2]
         return torch.stack([-x, y], dim=-1).index_select(1, network.get_buffer(MIRRORED)).flatten(1)
 

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -17,14 +18,17 @@ from rich.text import Text
 from augment.cli.parser import Parser, one_of, positive_number, readable_errors, table_console, whole_number, writing
 from augment.data.check import check_files
 from augment.data.dataset import Split
+from augment.data.formats.coco import read_coco
 from augment.data.formats.folder import find_images
 from augment.data.images import name_of, open_image
 from augment.support.errors import UserError, missing_package
 from augment.support.files import near_file, write_atomically
+from augment.support.reading import read_object
 from augment.support.text import amount, printable, table_cell
 from trainer.loop.callback import Callback
 from trainer.loop.settings import TTA
-from trainer.run.masks import MaskWriter, Objects, as_coco, as_rows, mask_files, upright
+from trainer.run.masks import IDS_FILE, Ids, MaskWriter, Objects, as_coco, as_rows, mask_files, upright
+from trainer.run.run_folder import RunFolder
 from trainer.run.trained import KeptOutputs, Trained, load_trained
 from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
@@ -204,14 +208,26 @@ def _predict_masks(
     return found
 
 
-def as_json(predictions: Sequence[Prediction]) -> str:
+def known_ids(trained: Trained, annotations: Path | None) -> Ids:
+    """Return the ids of a COCO file, or those that the run was trained with.
+
+    Raises:
+        UserError: the file is none.
+    """
+    if annotations is not None:
+        return read_coco("--annotations", annotations).ids
+    found: dict[str, Any] = RunFolder(trained.run).attempt(IDS_FILE, partial(read_object, folder=trained.run), {})
+    return {name: of for name, of in found.items() if isinstance(of, dict)}
+
+
+def as_json(predictions: Sequence[Prediction], ids: Ids | None = None) -> str:
     """Write predictions as JSON, `[{"file": ..., "classes": [{"class": ..., "probability": ...}]}]`.
 
     Where numbers are predicted it is `[{"file": ..., "numbers": {name: ...}}]`; where masks are, classes have shares of
     the pixels, and "mask" is their file; of objects, see `as_coco`.
     """
     if objects := [(prediction.file, prediction.objects) for prediction in predictions if prediction.objects]:
-        return as_coco(objects)
+        return as_coco(objects, ids)
     rows: list[dict[str, Any]] = []
     for prediction in predictions:
         key, mask = ("share", {"mask": str(prediction.mask)}) if prediction.mask else ("probability", {})
@@ -274,15 +290,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--explain", type=Path, metavar="DIR", help="write where the model looks in each image")
     parser.add_argument("--csv", metavar="FILE", help="write CSV in place of a table; - writes to the terminal")
     parser.add_argument("--json", metavar="FILE", help="write JSON in place of a table; - writes to the terminal")
+    parser.add_argument("--annotations", type=Path, metavar="FILE",
+                        help="COCO file whose image and category ids --json takes (default: the run's)")  # fmt: skip
     parser.add_trust_flag()
     with readable_errors():
         options, paths, overrides = parser.split_paths(arguments)
         replaced = [token.lstrip("+") for token in overrides]
         trained = load_trained(paths[0], replaced, tta=options.tta, trust=options.trust, data=False)
+        ids = known_ids(trained, options.annotations)
         given = {name: getattr(options, name) for name in ("top", "threshold", "out", "overlay", "explain")}
         predictions = predict(trained, paths[1:], **given)
         bad = [prediction for prediction in predictions if prediction.error]
-        for flag, file, text in (("--csv", options.csv, as_csv), ("--json", options.json, as_json)):
+        for flag, file, text in (
+            ("--csv", options.csv, as_csv),
+            ("--json", options.json, partial(as_json, ids=ids)),
+        ):
             if file == STDOUT:
                 sys.stdout.write(printable(text(predictions)))
             elif file:

@@ -13,11 +13,14 @@ import numpy as np
 
 from augment.data.formats.objects import Annotated, AnnotatedImage, Wanted
 from augment.data.formats.regions import FAR, Shape, read_polygons, read_runs
-from augment.data.formats.texts import read_text
+from augment.data.formats.texts import read_text, whole_number
 from augment.support.errors import UserError, nearest
 from augment.support.text import amount
 
 _LISTS = ("images", "annotations", "categories")
+
+# The id of an image or a category, as both sides of a join have it, see `identity_of`.
+Id = int | str
 
 
 @dataclass(frozen=True)
@@ -26,13 +29,32 @@ class CocoFile:
 
     key: str
     file: Path
-    categories: Mapping[int, str]
+    categories: Mapping[Id, str]
     points: tuple[str, ...]
     content: Mapping[str, Any]
+
+    @property
+    def ids(self) -> dict[str, dict[str, Id]]:
+        """The ids as they are written: of images by the names of their files, and of categories by their names."""
+        names = {"images": "file_name", "categories": "name"}
+        return {part: {str(of[name]): of["id"] for of in self.content[part]} for part, name in names.items()}
 
     def error(self, text: str) -> UserError:
         """Return an error about the file."""
         return UserError(f"{self.key}={self.file}: {text}")
+
+
+def identity_of(value: object) -> Id:
+    """Return an id such that equal ids are equal, whether they are numbers, 3 or 3.0, or text, "3".
+
+    Raises:
+        ValueError: it is not an id.
+    """
+    if isinstance(value, str) and (text := value.strip()):
+        return whole_number(text.removesuffix(".0"), text)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
+        return int(value)
+    raise ValueError(f"the id {value!r:.40}, where a whole number or text is allowed")
 
 
 def read_coco(key: str, file: Path) -> CocoFile:
@@ -49,11 +71,11 @@ def read_coco(key: str, file: Path) -> CocoFile:
     for name in _LISTS:
         if not isinstance(found.content.get(name), list):
             raise found.error(f"has no list '{name}'.{nearest(name, found.content)} Allowed: {', '.join(_LISTS)}.")
-    categories: dict[int, str] = {}
+    categories: dict[Id, str] = {}
     points: dict[tuple[str, ...], str] = {}
     for number, category in enumerate(content["categories"]):
         try:
-            identity, name = int(category["id"]), str(category["name"])
+            identity, name = identity_of(category["id"]), str(category["name"])
             names = tuple(map(str, category.get("keypoints", ())))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise found.error(f"categories[{number}] is {category!r:.80}. Allowed: with an id and a name.") from None
@@ -65,7 +87,10 @@ def read_coco(key: str, file: Path) -> CocoFile:
     if len(points) > 1:
         shown = " and ".join(list(points.values())[:2])
         raise found.error(f"the categories {shown} have other keypoints. Allowed: the same for all that have some.")
-    return CocoFile(key, file, dict(sorted(categories.items())), next(iter(points), ()), content)
+    ordered = sorted(categories, key=lambda identity: (isinstance(identity, str), identity))
+    return CocoFile(
+        key, file, {identity: categories[identity] for identity in ordered}, next(iter(points), ()), content
+    )
 
 
 def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[AnnotatedImage], str]:
@@ -74,28 +99,32 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
     Raises:
         UserError: an image has no file name, or an id is there twice; an object that is wrong is a fault of its image.
     """
-    images: dict[int, AnnotatedImage] = {}
+    images: dict[Id, AnnotatedImage] = {}
     for number, image in enumerate(coco.content["images"]):
         try:
-            identity, name = int(image["id"]), str(image["file_name"])
+            identity, name = identity_of(image["id"]), str(image["file_name"])
             size = (int(image["height"]), int(image["width"])) if {"height", "width"} <= image.keys() else None
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise coco.error(f"images[{number}] is {image!r:.80}. Allowed: with an id and a file_name.") from None
         if identity in images:
             raise coco.error(f"images[{number}], {name}, has the id {identity} of {images[identity].file.name}.")
         where = f"images[{number}] of {coco.file.name}"
-        images[identity] = AnnotatedImage(folder / name, where, size, image_id=identity)
+        images[identity] = AnnotatedImage(folder / name, where, size)
+    # Tensors hold numbers: images whose ids are not such are numbered.
+    numbers = all(isinstance(identity, int) and abs(identity) < 2**63 for identity in images)
+    for number, (identity, image) in enumerate(images.items(), 1):
+        image.image_id = int(identity) if numbers else number
     labels = {identity: label for label, identity in enumerate(coco.categories, 1)}
     strangers = 0
     for number, annotation in enumerate(coco.content["annotations"]):
-        of = annotation.get("image_id") if isinstance(annotation, dict) else None
-        owner = images.get(of) if isinstance(of, int) else None
-        if owner is None:
+        try:
+            owner = images[identity_of(annotation["image_id"])]
+        except (LookupError, TypeError, ValueError, OverflowError):
             strangers += 1
             continue
         where = f"annotations[{number}] of {coco.file.name}"
         with owner.object_at(where):
-            label = labels.get(annotation["category_id"])
+            label = labels.get(identity_of(annotation["category_id"]))
             if label is None:
                 raise ValueError(f"the category {annotation['category_id']}, which is not listed")
             owner.objects.append(_object(annotation, where, label, owner, wanted, len(coco.points)))
@@ -115,8 +144,14 @@ def _object(
         points = points.reshape(-1, 3)
     shape: Shape | None = None
     if wanted.shapes and (given := annotation.get("segmentation")):
-        shape = read_runs(given, *image.size) if image.size and isinstance(given, dict) else read_polygons(given)
-    crowd = bool(annotation.get("iscrowd", 0))
+        if isinstance(given, dict):
+            shape, size = read_runs(given)
+            if (image.size or size) != size:
+                raise ValueError(f"runs of {size} pixels, where the image has {image.size}")
+            image.size = size  # which the image is checked against
+        else:
+            shape = read_polygons(given)
+    crowd = str(annotation.get("iscrowd", 0)).lower() in ("1", "1.0", "true")
     return Annotated(where, (left, top, left + width, top + height), label, crowd, shape=shape, points=points)
 
 

@@ -1,15 +1,18 @@
 """Find the mask of each image in folders, and read what their pixels mean."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+from PIL import Image
 
 from augment.data.cache import remember
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.formats.folder import find_images
 from augment.data.formats.objects import cache_file, read_headers
 from augment.data.formats.texts import read_rows
-from augment.data.targets.masks import MASKS, NO_MASK, MaskFile
+from augment.data.targets.masks import MASKS, NO_MASK, MaskFile, describe_gaps
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import near_file, shown
@@ -52,30 +55,56 @@ def read_palette(file: Path) -> tuple[tuple[str, ...], MaskFile]:
     return tuple(names), MaskFile(Path(), tuple(labels.get((value,), _MOST) for value in range(IGNORE + 1)))
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """What is known of a mask: its size, its labels with their colors, empty without a palette, and its fault."""
+
+    height: int
+    width: int
+    colors: Mapping[int, str]
+    fault: str
+
+    @classmethod
+    def of(cls, line: str) -> "_Facts":
+        """Return what a line of `_judge` says."""
+        height, width, labels, fault = line.split(" ", 3)
+        pairs = (word.partition(":") for word in labels.split(",") if word)
+        return cls(int(height), int(width), {int(label): color for label, _, color in pairs}, fault)
+
+    @property
+    def top(self) -> int:
+        """The highest label that counts; -1: there is none."""
+        return max((label for label in self.colors if label != IGNORE), default=-1)
+
+
 def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) -> Dataset:
     """Return the data set of the images of train, and of val if there is one; masks that do not fit are faults.
 
     Args:
         found: the images of each split.
         names: those of the classes; empty: numbers up to the highest that is found.
-        plain: what the pixels of masks mean, without a file.
+        plain: what the pixels of masks mean, without a file. Unless it says so, all masks must mean the same.
 
     Raises:
-        UserError: no mask has a label.
+        UserError: no mask has a label, or values mean one thing in a mask and another in the next.
     """
     everything = [mask for pairs in found for mask in pairs.values() if isinstance(mask, Path)]
-    cache = cache_file("masks", everything, plain.labels, plain.colors)
+    cache = cache_file("mask labels", everything, plain.labels, plain.colors)
     lines = remember(everything, lambda file: _judge(replace(plain, path=file)), cache)
-    facts = {file: line.split(" ", 3) for file, line in zip(everything, lines, strict=True)}
-    highest = max((int(top) for _, _, top, _ in facts.values()), default=-1)
+    facts = {file: _Facts.of(line) for file, line in zip(everything, lines, strict=True)}
+    highest = max((of.top for of in facts.values()), default=-1)
     if (highest < 1 and not names) or (highest == 0 and len(names) > 1):
-        if bad := next((f"{file} {why}" for file, (*_, why) in facts.items() if why), ""):
+        if bad := next((f"{file} {of.fault}" for file, of in facts.items() if of.fault), ""):
             raise UserError(f"data.root: {bad}")
         only = f"no label but {IGNORE if highest else 0}, which is nothing to learn; {IGNORE} does not count"
         remedy = "other masks; or data.palette=FILE, with lines such as background,0 and object,255"
         raise UserError(
             f"data.root: the masks, such as {next(iter(everything), 'none')}, have {only}. Allowed: {remedy}."
         )
+    notices = () if plain.labels or plain.colors else _compare(facts, highest)
+    if not names:
+        labels = {label for of in facts.values() for label in of.colors}
+        notices = (*notices, describe_gaps(labels, "name them: data.palette=FILE with lines name,value"))
     names = names or tuple(map(str, range(highest + 1)))
     made: list[Split] = []
     faults: dict[ImageRef, str] = {}
@@ -86,18 +115,41 @@ def read_masks(found: Sequence[Pairs], names: tuple[str, ...], plain: MaskFile) 
             target = replace(plain, path=Path(mask), classes=len(names))
             fault = mask if isinstance(mask, str) else ""
             if not fault and file in headers:  # others cannot be read, which the check reports
-                height, width, top, fault = facts[target.path]
-                turn = headers[file].turn_of((int(height), int(width)))
-                if not fault and int(top) >= len(names):
-                    fault = f"has the mask {target.path.name} with the label {top} of {len(names)} classes"
+                of = facts[target.path]
+                turn, fault = headers[file].turn_of((of.height, of.width)), of.fault
+                if not fault and of.top >= len(names):
+                    fault = f"has the mask {target.path.name} with the label {of.top} of {len(names)} classes"
                 elif not fault and turn is None:
                     size = " x ".join(map(str, headers[file].shown))
-                    fault = f"has {size} pixels, but its mask {mask} {height} x {width}"
+                    fault = f"has {size} pixels, but its mask {mask} {of.height} x {of.width}"
                 target = replace(target, orientation=turn or 1)
             targets.append(NO_MASK if fault else target)
             faults |= {file: fault} if fault else {}
         made.append(Split(tuple(pairs), tuple(targets), MASKS))
-    return Dataset(names, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults)
+    return Dataset(names, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults).noting(*notices)
+
+
+def _compare(facts: Mapping[Path, _Facts], highest: int) -> tuple[str, ...]:
+    """Check that values mean the same in all masks; return what is strange about them."""
+    good = {file: of.colors for file, of in facts.items() if not of.fault}
+    remedy = "state what values mean, with data=masks: data.palette=FILE with lines such as"
+    odd = next((file for file, colors in good.items() if set(colors) == {0, IGNORE}), None)
+    if highest == 1 and odd:
+        other = next(file for file, colors in good.items() if 1 in colors)
+        what = f"{odd} has the values 0 and {IGNORE}, but {other} has 1; {IGNORE} does not count"
+        raise UserError(f"data.root: {what}. Make them alike, or {remedy} background,0 object,1 and object,{IGNORE}.")
+    first: dict[int, tuple[str, Path]] = {}
+    for file, colors in good.items():
+        for label, color in colors.items():
+            known, where = first.setdefault(label, (color, file)) if color else ("", file)
+            if color != known and label != IGNORE:
+                what = f"the label {label} is #{known} in the palette of {where}, but #{color} in that of {file}"
+                raise UserError(f"data.root: {what}. Use one palette, or {remedy} name,red,green,blue or name,value.")
+    gray = next((file for file, colors in good.items() if colors and not any(colors.values())), None)
+    if not (first and gray):
+        return ()
+    where = next(iter(first.values()))[1]
+    return (f"data.root: some masks have a palette, such as {where}, others do not, such as {gray}: values are labels",)
 
 
 def find_pairs(images: Path, masks: Path, image_suffix: str = "", mask_suffix: str = "") -> Pairs:
@@ -134,10 +186,13 @@ def _key(file: Path, folder: Path, suffix: str) -> str:
 
 
 def _judge(mask: MaskFile) -> str:
-    """Return height, width, the highest label and the fault of a mask."""
+    """Return height, width, the labels with their colors in the palette, if there is one, and the fault of a mask."""
     try:
         labels = mask.read()
+        with Image.open(mask.path) as image:
+            palette = bytes(image.getpalette() or ()) if image.mode == "P" and not mask.colors else b""
     except UserError as error:
-        return f"0 0 -1 has a bad mask: {str(error).rstrip('.')}"
-    counted = labels[labels != IGNORE]
-    return f"{labels.shape[0]} {labels.shape[1]} {int(counted.max()) if counted.size else -1} "
+        return f"0 0  has a bad mask: {str(error).rstrip('.')}"
+    found = np.flatnonzero(np.bincount(labels.ravel(), minlength=IGNORE + 1)).tolist()
+    shown = ",".join(f"{label}:{palette[3 * label : 3 * label + 3].hex()}" for label in found)
+    return f"{labels.shape[0]} {labels.shape[1]} {shown} "

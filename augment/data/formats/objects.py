@@ -17,8 +17,8 @@ from augment.data.dataset import DATA_DIR, NO_VAL, Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS
 from augment.data.formats.regions import Regions, Shape
 from augment.data.images import SIDEWAYS, orientation_of, points_back
-from augment.data.targets.boxes import BACKGROUND, Boxes, Objects, fault_of_boxes
-from augment.data.targets.keypoints import Keypoints
+from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, Boxes, Objects, fault_of_boxes
+from augment.data.targets.keypoints import FlipPairs, Keypoints
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
@@ -138,7 +138,7 @@ class Wanted:
     task: str = "detect"
     instances: bool = False
     points: tuple[str, ...] = ()
-    flip_pairs: tuple[tuple[int, int], ...] = ()
+    flip_pairs: FlipPairs = ()
 
     @property
     def shapes(self) -> bool:
@@ -160,6 +160,8 @@ def make_objects(
     Raises:
         UserError: a split has no images, an image is listed twice, or there are too many classes for a mask.
     """
+    if wanted.task != "keypoints":
+        names = _without_background(names, splits, wanted)
     if wanted.task == "segment" and len(names) >= _MOST:
         raise UserError(f"data.task=segment: {len(names)} classes. Allowed: {_MOST - 1}.")
     kinds = {"segment": MASKS, "keypoints": Keypoints(wanted.flip_pairs)}
@@ -184,9 +186,38 @@ def make_objects(
         made.append(Split(tuple(image.file for image in images), tuple(targets), kind))
     many = amount(clipped.total(), "box that reaches", "boxes that reach")
     notice = f"data: {many} out of the image: clipped, such as {next(iter(clipped))}" if clipped else ""
+    twice = [found.where for images in splits for image in images for found in _repeated(image.objects)]
+    again = f"data: {amount(len(twice), 'object')} with the class and the box of an earlier one" if twice else ""
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
     dataset = Dataset(classes, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults, problems=problems)
-    return dataset.noting(notice)
+    return dataset.noting(notice, f"{again}, such as {twice[0]}" if twice else "")
+
+
+def _without_background(
+    names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted
+) -> tuple[str, ...]:
+    """Return the names without that of the background, which is label 0 in any case, and set the labels accordingly.
+
+    Raises:
+        UserError: an object is to be detected as background.
+    """
+    kept = [name for name in names if name not in BACKGROUNDS]
+    if len(kept) == len(names):
+        return tuple(names)
+    numbers = {name: number for number, name in enumerate(kept, 1)}
+    for found in (found for images in splits for image in images for found in image.objects):
+        name = names[found.label - 1] if found.label else ""
+        if name in BACKGROUNDS and wanted.task == "detect":
+            what = f"{found.where} has the class '{name}', which is the name of what is no object"
+            raise UserError(f"data: {what}. Rename the class, or remove its objects.")
+        found.label = numbers.get(name, 0)
+    return tuple(kept)
+
+
+def _repeated(objects: Sequence[Annotated]) -> list[Annotated]:
+    """Return the objects that have the class and the box of an earlier one."""
+    first: dict[Any, Annotated] = {}
+    return [found for found in objects if first.setdefault((found.label, *found.box), found) is not found]
 
 
 def label(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ()) -> tuple[str, ...]:
@@ -272,25 +303,3 @@ def _points(objects: Sequence[Annotated], header: Header, turn: int, count: int)
     places = header.stored(points[..., :2].reshape(-1, 2) + 0.5, turn).reshape(len(objects), count, 2) - 0.5
     labeled = points[..., 2:] > 0
     return np.concatenate([np.where(labeled, places, 0), points[..., 2:]], axis=-1).astype(np.float32)
-
-
-def flip_pairs_of(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of points whose names are the same but for left and right."""
-    numbers = {name.lower(): number for number, name in enumerate(names)}
-    swapped = {name: name.replace("left", "right") for name in numbers if "left" in name}
-    return tuple((numbers[left], numbers[right]) for left, right in swapped.items() if right in numbers)
-
-
-def named_pairs(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Return `data.flip_pairs`, pairs of names of points, as indices; None: by `flip_pairs_of`.
-
-    Raises:
-        UserError: one is no pair of two names.
-    """
-    if given is None:
-        return flip_pairs_of(names)
-    for pair in given:
-        if len(set(pair)) != 2 or not set(pair) <= set(names):
-            example = "[[left_eye, right_eye]]"
-            raise UserError(f"data.flip_pairs: {list(pair)}. Allowed: pairs of {', '.join(names)}, as {example}.")
-    return tuple((names.index(left), names.index(right)) for left, right in given)

@@ -244,7 +244,7 @@ def build(file: RecordFile, read: Reader) -> Index:
 
 def _stamp(file: RecordFile, companion: Path | None) -> NDArray[np.int64]:
     """Return sizes and modification times of the file and its companion, to detect changes."""
-    stamp = [5, file.size, file.mtime_ns]  # 5 is the version of indexes; raise it when their content changes
+    stamp = [6, file.size, file.mtime_ns]  # 6 is the version of indexes; raise it when their content changes
     if companion and file.stays and companion.exists():
         stat = companion.stat()
         stamp += [stat.st_size, stat.st_mtime_ns]

@@ -73,8 +73,8 @@ def read_polygons(parts: Sequence[Any]) -> Shape:
     return tuple(polygons)
 
 
-def read_runs(code: Any, height: int, width: int) -> Shape:
-    """Return the runs of COCO's code, {"size": [height, width], "counts": a list of lengths, or their text}.
+def read_runs(code: Any) -> tuple[Shape, tuple[int, int]]:
+    """Return the runs and the size of COCO's code, {"size": [height, width], "counts": lengths, or their text}.
 
     The text is that of pycocotools' maskApi.c: five bits a character, and the difference to the last run but one.
 
@@ -97,10 +97,10 @@ def read_runs(code: Any, height: int, width: int) -> Shape:
     else:
         runs = counts
     lengths = np.asarray(runs, np.int64)
-    size = [height, width]
-    if code["size"] != size or lengths.ndim != 1 or (lengths < 0).any() or lengths.sum() != height * width:
-        raise ValueError(f"runs of {code['size']} and {lengths.sum()} pixels, where the image has {size}")
-    return lengths
+    height, width = map(int, code["size"])
+    if lengths.ndim != 1 or (lengths < 0).any() or lengths.sum() != height * width:
+        raise ValueError(f"runs of {lengths.sum()} pixels, where their size is {[height, width]}")
+    return lengths, (height, width)
 
 
 def _fill(shape: Shape, height: int, width: int) -> tuple[tuple[int, int], NDArray[np.bool_]]:

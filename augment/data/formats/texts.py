@@ -4,10 +4,13 @@ import csv
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from augment.support.errors import UserError
 from augment.support.files import near_file, require_file
 from augment.support.text import amount
+
+Number = TypeVar("Number")
 
 # A row of a table: the number of its line, from 1, and its cells.
 Row = tuple[int, list[str]]
@@ -29,8 +32,15 @@ def read_text(key: str, file: Path, allowed: str) -> str:
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
     except UnicodeDecodeError as error:
-        why = f"is not text in UTF-8 (byte {error.start})"
+        why = f"is not text in UTF-8 (byte {error.start}). Save it as UTF-8"
     raise UserError(f"{key}: {file} {why}. Allowed: {allowed}.")
+
+
+def whole_number(text: str, otherwise: Number) -> int | Number:
+    """Return the whole number that text spells, if a number is written just so, unlike 007; else something else."""
+    digits = text.removeprefix("-")
+    plain = digits.isascii() and digits.isdecimal() and (digits[0] != "0" or text == "0")
+    return int(text) if plain and len(text) <= 40 else otherwise  # Python converts none of more than 4,300 digits
 
 
 def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], str]]]) -> tuple[str, ...]:

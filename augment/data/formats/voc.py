@@ -3,17 +3,20 @@
 Format: host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc. Edges of boxes count pixels from 1, both included.
 """
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 from augment.data.formats.folder import EXTENSIONS
-from augment.data.formats.masks import Pairs
 from augment.data.formats.objects import Annotated, AnnotatedImage
 from augment.data.formats.texts import read_text
 from augment.support.errors import UserError
 from augment.support.files import require_file
+
+# Endings of images; of two images with a name, the first one counts.
+IMAGES = (".jpg", *sorted(EXTENSIONS - {".jpg"}))
 
 # The classes of Pascal VOC, in the order of the labels of its masks, from 1.
 CLASSES = (
@@ -22,37 +25,49 @@ CLASSES = (
 )  # fmt: skip
 
 
-def list_names(file: Path) -> list[str]:
-    """Return the names in a list of ImageSets, or of all annotations in a folder.
+# Some lists have 1, 0 or -1 after each name: whether an object of a class is there.
+_FLAG = re.compile(r"\s+(-1|0|1|\+1)$")
+
+
+def files_by_name(folder: Path, endings: Collection[str]) -> dict[str, Path]:
+    """Return the files of a folder with some endings, in upper or lower case, by their names without these.
+
+    Of several with a name, that of the first ending counts.
+    """
+    order = {ending: rank for rank, ending in enumerate(endings)}
+    files = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
+    files = [file for file in files if file.suffix.lower() in order]
+    files.sort(key=lambda file: order[file.suffix.lower()], reverse=True)
+    named = {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
+    return {name: file for name, file in named.items() if "/." not in f"/{name}"}
+
+
+def list_names(file: Path, *known: Collection[str]) -> list[str]:
+    """Return the names in a list of ImageSets, or all of the first that are known; names may have blanks.
 
     Raises:
         UserError: there is no such file, or it is empty.
     """
     if file.is_dir():
-        names = sorted(found.stem for found in file.glob("*.xml"))
+        names = sorted(known[0])
     else:
-        lines = read_text("data.root", file, "a name of an image per line").splitlines()
-        names = [line.split()[0] for line in lines if line.strip()]  # some lists have 1 or -1 after the name
+        lines = map(str.strip, read_text("data.root", file, "a name of an image per line").splitlines())
+        names = [_name(line, known) for line in lines if line]
     if not names:
         raise UserError(f"data.root: {file} lists no images.")
     return names
 
 
-def find_masks(images: Path, masks: Path, names: Sequence[str]) -> Pairs:
-    """Return the images of some names with their masks."""
-    found = ((_image(images, name), masks / f"{name}.png") for name in names)
-    return {image: mask if mask.exists() else f"has no mask: there is no {mask}" for image, mask in found}
+def _name(line: str, known: Sequence[Collection[str]]) -> str:
+    """Return the name in a line: all of it if a file is called so, else without a flag, or the ending of an image."""
+    plain = _FLAG.sub("", line)
+    forms = [line, plain, *(form[: form.rfind(".")] for form in (line, plain) if Path(form).suffix.lower() in IMAGES)]
+    return next((form for form in forms if any(form in names for names in known)), plain)
 
 
-def _image(folder: Path, name: str) -> Path:
-    found = [folder / f"{name}{ending}" for ending in (".jpg", *sorted(EXTENSIONS))]
-    return next((file for file in found if file.exists()), found[0])
-
-
-def read_image(images: Path, annotations: Path, number: int, name: str) -> AnnotatedImage:
-    """Return the image of a number and a name with its objects, whose labels are 0."""
-    file = annotations / f"{name}.xml"
-    image = AnnotatedImage(_image(images, name), str(file), image_id=number)
+def read_image(image_file: Path, file: Path, number: int) -> AnnotatedImage:
+    """Return an image of a number with its objects in a file of annotations, whose labels are 0."""
+    image = AnnotatedImage(image_file, str(file), image_id=number)
     try:
         content = require_file(file).read_bytes()
         if b"\0" in content or re.search(rb"<!\s*(DOCTYPE|ENTITY)", content, re.IGNORECASE):
@@ -76,4 +91,6 @@ def _object(found: ElementTree.Element, where: str) -> Annotated:
     name, difficult = ((found.findtext(key) or "").strip() for key in ("name", "difficult"))
     if not name:
         raise ValueError("no name")
-    return Annotated(where, (left - 1, top - 1, right, bottom), 0, difficult=difficult == "1", name=name)
+    return Annotated(
+        where, (left - 1, top - 1, right, bottom), 0, difficult=difficult.lower() in ("1", "true"), name=name
+    )

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.records import Record, RecordFile
+from augment.data.formats.texts import whole_number
 from augment.data.targets.names import Label
 from augment.support.errors import UserError, first_line, suggest
 
@@ -111,15 +112,14 @@ def _label_reader(stream: BinaryIO, label: str | None, targets: Sequence[str]) -
 def _parse(content: bytes, where: str, *, is_text: bool) -> Any:
     """Return the number or the name in a text, or the value of JSON."""
     try:
-        text = content.decode().strip()
+        text = content.decode("utf-8-sig").strip()
         if not is_text:
             return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: is not {'text' if is_text else 'JSON'} ({error}).") from None
     if not text:
         raise UserError(f"{where}: is empty. Allowed: the number or the name of a class, as text.")
-    digits = text.removeprefix("-")
-    return int(text[:40]) if digits.isascii() and digits.isdigit() else text
+    return whole_number(text, text)
 
 
 def _field(value: Any, path: str, where: str) -> Any:

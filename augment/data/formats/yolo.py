@@ -31,15 +31,21 @@ def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
     """
     if not file.is_file():
         raise UserError(f"data.root: there is no file {file}.{near_file(file)} Allowed: a data.yaml, or its folder.")
-    found = read_yaml(file)
-    content = found if isinstance(found, dict) else {}
-    given = content.get("names")
-    names = dict(enumerate(given)) if isinstance(given, list) else given
-    if not isinstance(names, dict) or not names or not all(isinstance(number, int) for number in names):
+    typed, texts = read_yaml(file), read_yaml(file, as_text=True)
+    content: dict[str, Any] = {}
+    if isinstance(typed, dict) and isinstance(texts, dict):
+        # Names and paths are text; an empty value and null are none.
+        content = {key: text for key, text in texts.items() if typed.get(key, text) is not None}
+    given: Any = content.get("names")
+    try:
+        found = dict(enumerate(given)) if isinstance(given, list) else {int(key): given[key] for key in given}
+        names = {number: found[number].strip() for number in sorted(found)}
+    except (TypeError, ValueError, AttributeError):
+        names = {}
+    if not all(names.values()) or not names:
         allowed = "a list of names, or a mapping from numbers to names"
         raise UserError(f"data.root={file}: has no 'names'. Allowed: {allowed}.")
-    names = {number: str(names[number]) for number in sorted(names)}
-    if len(set(names.values())) < len(names):
+    if len(names) < len(given) or len(set(names.values())) < len(names):
         raise UserError(f"data.root={file}: has a name of a class twice. Allowed: once.")
     if "kpt_shape" in content:
         raise UserError(f"data.root={file}: has kpt_shape, points. Allowed: boxes or outlines; data=coco has points.")
@@ -106,7 +112,7 @@ def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Ma
     """Add the objects of a file of labels to its image; what is wrong with one is a fault of the image."""
     height, width = header.shown
     try:
-        lines = source.read_text("utf-8").splitlines()
+        lines = source.read_text("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         return image.blame(f"has labels that cannot be read: {error}")
     image.size = header.shown
@@ -114,7 +120,8 @@ def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Ma
         where = f"line {number} of {source}"
         with image.object_at(where):
             if words := line.split():
-                label = labels.get(int(words[0]))
+                given = float(words[0])  # some programs write 1.0
+                label = labels.get(int(given)) if given.is_integer() else None
                 if label is None:
                     raise ValueError(f"the class {words[0]}, which has no name")
                 image.objects.append(_object(np.array(words[1:], np.float64), label, where, (width, height)))

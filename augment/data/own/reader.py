@@ -1,7 +1,7 @@
 """Read the images and targets of a user's own code, for the `own` source."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,20 +15,20 @@ from torch.utils.data import Subset
 
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS
-from augment.data.formats.objects import flip_pairs_of
 from augment.data.images import TURNED, is_turned
 from augment.data.own.drawn import check_drawn
 from augment.data.own.factory import SequenceFactory, describe
 from augment.data.own.items import DecodedItem, ItemImage, Items, as_path
-from augment.data.targets.boxes import BACKGROUND, BOXES, Boxes, joined_masks
+from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, BOXES, Boxes, joined_masks
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.keypoints import KEYPOINTS, Keypoints
+from augment.data.targets.keypoints import KEYPOINTS, Keypoints, pair_points
 from augment.data.targets.kind import Kind
-from augment.data.targets.masks import MASKS, MaskFile
+from augment.data.targets.masks import MASKS, MaskFile, describe_gaps, reject_lossy
 from augment.data.targets.names import Label, LabeledSplit, Labels, TargetOptions, given_names, pack
 from augment.data.targets.numbers import NUMBERS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
+from augment.support.text import amount
 
 ALLOWED = "a class (number or name), a list of labels, a number to predict, or an array (K,) of numbers"
 
@@ -213,31 +213,47 @@ class ItemMask:
             raise self.items.error(self.index, f"has {_ending(error)}.") from None
 
 
-def read_spatial(factories: Sequence[SequenceFactory], options: TargetOptions, *, with_masks: bool) -> Dataset:
+def read_spatial(
+    factories: Sequence[SequenceFactory],
+    options: TargetOptions,
+    *,
+    with_masks: bool,
+    flip_pairs: Sequence[Sequence[str]] | None = None,
+) -> Dataset:
     """Make the sequences of train and val and read the targets of their items, but keep no masks.
 
     Args:
         factories: of train, and of val if there is one.
         options: the kind of targets, and names of classes or points.
         with_masks: whether boxes have masks of instances.
+        flip_pairs: pairs of names of points that change places in a mirrored image; None: by their names.
 
     Raises:
         UserError: the user's code fails, or item 0 has no such target; others are faults of their images.
     """
     kind: Kind = options.kind or MASKS
+    notice = ""
     made = [Items(factory) for factory in factories]
     drawn = [check_drawn(items) for items in made]
     names = given_names([class_names(items.sequence) for items in made], options) or ()
-    names = names[1:] if kind == BOXES and names[:1] in ((BACKGROUND,), ("__background__",)) else names
+    names = names[1:] if kind == BOXES and names and names[0] in BACKGROUNDS else names
     read = [_read_targets(items, kind, len(names), with_masks=with_masks) for items in made]
     if kind == KEYPOINTS:
         count = len(read[0][1][0])
-        names = names or tuple(map(str, range(count)))
-        kind = Keypoints(flip_pairs_of(names))
+        names = options.names or names or tuple(map(str, range(count)))
+        kind = Keypoints(pair_points(flip_pairs, names))
     else:
-        names = names or tuple(str(label) for label in range(kind == BOXES, max(highest for *_, highest in read) + 1))
+        labels = {label for *_, some in read for label in some}
+        notice = "" if names or kind == BOXES else describe_gaps(labels, "give it the next number in your code")
+        names = names or tuple(str(label) for label in range(kind == BOXES, max(labels, default=-1) + 1))
     if kind == BOXES:
-        kind = Boxes(options.names, flip_pairs_of(options.names))
+        points = [found.points for _, targets, *_ in read for found in targets if found is not None and len(found)]
+        count = next((of.shape[1] for of in points if of is not None), 0)
+        if options.names and count not in (0, len(options.names)):
+            raise UserError(
+                f"data.targets: {amount(len(options.names), 'name')}. Allowed: {count}, one for each point."
+            )
+        kind = Boxes(options.names, pair_points(flip_pairs, options.names or tuple(map(str, range(count)))))
     blank = kind.blank(len(names))
     splits = [
         Split(tuple(images), tuple(blank if target is None else target for target in targets), kind)
@@ -249,26 +265,26 @@ def read_spatial(factories: Sequence[SequenceFactory], options: TargetOptions, *
         if fault := kind.fault(split.targets, len(classes)):
             raise UserError(f"{key}: has the target {fault}")
     dataset = Dataset(classes, splits[0], splits[1] if len(splits) > 1 else NO_VAL, faults=faults)
-    return dataset.noting(*drawn)
+    return dataset.noting(*drawn, notice)
 
 
 def _read_targets(
     items: Items, kind: Kind, classes: int, *, with_masks: bool
-) -> tuple[list[ImageRef], list[Any], dict[ImageRef, str], int]:
-    """Return the images, their targets, what is wrong with some, and the highest label."""
+) -> tuple[list[ImageRef], list[Any], dict[ImageRef, str], set[int]]:
+    """Return the images, their targets, what is wrong with some, and the labels, or the highest one."""
     first = items.pair(0)[0]
     form = DecodedItem if isinstance(items.as_image(first, 0), np.ndarray) else ItemImage
     images: list[ImageRef] = [form(items, index) for index in range(len(items))]
     if kind == MASKS and classes and not as_path(first):  # nothing needs to be known of the items
-        return images, [ItemMask(items, index, classes) for index in range(len(items))], {}, classes - 1
+        return images, [ItemMask(items, index, classes) for index in range(len(items))], {}, {classes - 1}
     targets: list[Any] = []
     faults: dict[ImageRef, str] = {}
-    highest = -1
+    labels = set[int]()
     for index, image, given in items.pairs():
         images[index] = as_path(image) or images[index]
         try:
-            found, label = _target(items, index, given, kind, classes, with_masks)
-            highest = max(highest, label)
+            found, some = _target(items, index, given, kind, classes, with_masks)
+            labels.update(some)
             if is_turned(image):
                 faults[images[index]] = f"is {TURNED.rstrip('.')}"
         except UserError as error:
@@ -277,18 +293,20 @@ def _read_targets(
             found = None
             faults[images[index]] = f"has {_ending(error)}"
         targets.append(found)
-    return images, targets, faults, highest
+    return images, targets, faults, labels
 
 
-def _target(items: Items, index: int, given: Any, kind: Kind, classes: int, with_masks: bool) -> tuple[Any, int]:
-    """Return the target of an item, and its highest label."""
+def _target(
+    items: Items, index: int, given: Any, kind: Kind, classes: int, with_masks: bool
+) -> tuple[Any, Collection[int]]:
+    """Return the target of an item, and its labels."""
     if kind == MASKS:
         path = as_path(given)
         mask = MaskFile(path, classes=classes or IGNORE) if path else ItemMask(items, index, classes or IGNORE)
         if classes:
-            return mask, classes - 1
+            return mask, {classes - 1}
         labels = mask.read() if path else _mask(given, IGNORE)
-        return mask, int(labels[labels != IGNORE].astype(np.int64).max(initial=-1))
+        return mask, np.flatnonzero(np.bincount(labels.ravel(), minlength=IGNORE + 1)[:IGNORE]).tolist()
     if kind == BOXES:
         if not isinstance(given, dict):
             raise UserError(f"for a target {describe(given)}.")
@@ -299,10 +317,10 @@ def _target(items: Items, index: int, given: Any, kind: Kind, classes: int, with
         if with_masks and len(given.get("masks", ())) != len(found):
             raise UserError(f"{len(given.get('masks', ()))} masks for {len(found)} boxes.")
         made = replace(found, instances=ItemMask(items, index)) if with_masks else found
-        return made, int(found.labels.max(initial=0))
+        return made, {0, *found.labels.tolist()}
     points: NDArray[np.float32] = KEYPOINTS.given([given], 1)[0]
     points = np.where(np.isfinite(points[:, :2]).all(axis=1, keepdims=True), points, 0)
-    return tuple(map(tuple, points.tolist())), -1
+    return tuple(map(tuple, points.tolist())), ()
 
 
 def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
@@ -313,6 +331,7 @@ def _mask(given: Any, classes: int) -> NDArray[np.uint8]:
         if given.mode not in ("1", "L", "P"):
             raise UserError(f"a mask of mode {given.mode}. Allowed: one label a pixel, mode L or P.")
         try:
+            reject_lossy(given, "a file")
             given = np.asarray(given, np.uint8)
         except DECODER_ERRORS as error:  # Pillow reads a file when its pixels are needed
             raise UserError(f"a mask that cannot be read: {error}.") from error

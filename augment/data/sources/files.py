@@ -1,7 +1,8 @@
 """The sources whose images are files of their own."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from glob import escape
 from pathlib import Path
 
 from augment.data.dataset import Dataset, ImageRef
@@ -48,6 +49,12 @@ class Folder(CheckedSource):
         train, val = (expanded(self.root) / name for name in (self.train_dir or "train", self.val_dir or "val"))
         return str(val) if train.is_dir() and val.is_dir() else ""
 
+    @property
+    def without_val(self) -> str:
+        """The root that has no folder of val."""
+        own = " data.train_dir=null" if self.train_dir else ""
+        return f"data.root={expanded(self.root) / (self.train_dir or 'train')}{own}"
+
     def load_train(self) -> Dataset:
         """Load the folder, and val if there is one; images need no classes, as self-supervised training has none."""
         root = expanded(self.root)
@@ -82,7 +89,8 @@ class FileList(CheckedSource, LabeledSource):
         ]
         files = [_files(lines, self.root) for lines in lists]
         known = [(of.key, found, of.describe) for of, found in zip(lists, files, strict=True)]
-        problems = () if self.skip_bad else tuple(f"{problem}{_PATHS}" for problem in describe_absent(known))
+        hint = "".join(_hint(lines, found, self.root) for lines, found in zip(lists, files, strict=True))
+        problems = () if self.skip_bad else tuple(f"{problem}{hint or _PATHS}" for problem in describe_absent(known))
         try:
             return replace(make_list_dataset(lists, files, options), problems=problems)
         except UserError as error:
@@ -100,6 +108,24 @@ class FileList(CheckedSource, LabeledSource):
             if groups.setdefault(file, line.words) != line.words:
                 raise lines.error(line, f"{line.path} is in another group above. Allowed: one group for each image.")
         return groups
+
+
+def _hint(lines: Lines, files: Sequence[Path], root: str | None) -> str:
+    """Return what helps if the first file that is not there has a name without an ending, such as an id."""
+    folder = lines.file.parent if root is None else expanded(root)
+    bare = next((file for file in files if not file.exists()), None)
+    if bare is None or bare.suffix.lower() in EXTENSIONS or not folder.is_dir():
+        return ""
+    name = escape(bare.relative_to(folder).as_posix()) if bare.is_relative_to(folder) else escape(bare.name)
+    patterns = (f"{name}.*", f"*/{name}.*", f"*/*/{name}.*")
+    found = [file for pattern in patterns for file in folder.glob(pattern) if file.suffix.lower() in EXTENSIONS][:2]
+    rule = " A name without an ending, such as an id, is completed if one image in its folder is called so."
+    if len(found) == 2 and found[0].parent == found[1].parent:
+        return f"{rule} {found[0].name} and {found[1].name} are: write the endings."
+    if not found:
+        return rule
+    above = Path(str(found[0].with_suffix("")).removesuffix(bare.relative_to(folder).as_posix()))
+    return f"{rule} There is {found[0]}: data.root={above}."
 
 
 def _files(lines: Lines, root: str | None) -> tuple[Path, ...]:

@@ -11,8 +11,9 @@ from augment.data.dataset import Dataset, Split, check_dataset, known_of
 from augment.data.faults import CONVERT
 from augment.data.images import name_of, portable_name
 from augment.data.selection import as_left_out, balanced, cut_val, take_fraction
-from augment.data.sources.registry import SOURCES, VAL_MISSING, ListedSource, Source, whole
+from augment.data.sources.registry import SOURCES, ListedSource, Source, whole
 from augment.data.targets.boxes import BACKGROUND
+from augment.data.targets.names import describe_alike
 from augment.support.errors import UserError
 from augment.support.text import amount, list_some, plural
 
@@ -49,7 +50,7 @@ def describe_missing(dataset: Dataset) -> list[str]:
             of = amount(len(dataset.classes) - len(background), dataset.kind.noun)
             have = plural(len(absent), "has", "have")
             notices.append(f"{len(absent)} of {of} {have} no image in {name}: {list_some(absent)}.")
-            if absent == ["0"] and name == "train":
+            if absent == ["0"] and name == "train" and not dataset.kind.follows:
                 notices[-1] += " Do labels begin at 1? Then set data.label_offset=1."
     return notices
 
@@ -136,12 +137,12 @@ def select(source: Source, dataset: Dataset) -> Dataset:
 def _load(source: Source, *, needs_val: bool) -> Dataset:
     listed = needs_val and not source.cuts_val
     if listed and isinstance(source, ListedSource) and source.val is None:
-        raise UserError(VAL_MISSING)
+        raise UserError(source.val_missing)
     name = next((name for name, cls in SOURCES.items() if cls is type(source)), type(source).__name__)
     dataset = check_dataset(source.load() if needs_val else source.load_train(), f"data.source={name}")
     if dataset.problems or (listed and not len(dataset.val)):
-        raise UserError(dataset.problems[0] if dataset.problems else VAL_MISSING)
-    return _checked(source, dataset).noting(describe_foreign(dataset))
+        raise UserError(dataset.problems[0] if dataset.problems else source.val_missing)
+    return _checked(source, dataset).noting(describe_foreign(dataset), describe_alike(dataset.classes))
 
 
 def _checked(source: Source, dataset: Dataset) -> Dataset:

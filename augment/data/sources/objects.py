@@ -1,22 +1,23 @@
 """The sources of masks and objects: mask files, COCO, YOLO and Pascal VOC, and CSV files of boxes or points."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from augment.data.dataset import Dataset
 from augment.data.formats import coco, voc, yolo
 from augment.data.formats.masks import find_pairs, read_masks, read_palette
-from augment.data.formats.objects import AnnotatedImage, Wanted, flip_pairs_of, label, make_objects, named_pairs
+from augment.data.formats.objects import AnnotatedImage, Wanted, label, make_objects
 from augment.data.formats.tables import point_names, read_boxes, read_points
 from augment.data.formats.texts import describe_absent
-from augment.data.sources.registry import CheckedSource, ListedSource, source
+from augment.data.sources.registry import FLIP_PAIRS, CheckedSource, ListedSource, source
 from augment.data.targets.boxes import BACKGROUND
+from augment.data.targets.keypoints import pair_points
 from augment.data.targets.masks import MaskFile
 from augment.data.targets.names import read_names
 from augment.data.targets.spatial import IGNORE
-from augment.params import Choice, Count, Flag, Param, Text, setting
+from augment.params import Choice, Count, Flag, Text, setting
 from augment.support.errors import UserError
 from augment.support.files import expanded, near_file
 
@@ -51,6 +52,7 @@ class Coco(_Annotations):
     task: str = setting(_TASK)
     instances: bool = setting(_INSTANCES)
     keypoints: bool = setting(Flag(default=False, doc="with boxes, the points of each object"))
+    flip_pairs: tuple[tuple[str, str], ...] | None = setting(FLIP_PAIRS)
 
     def load(self) -> Dataset:
         """Read the files."""
@@ -58,9 +60,10 @@ class Coco(_Annotations):
         if self.keypoints and not files[0].points:
             raise files[0].error("no category has keypoints. Allowed: data.keypoints=false.")
         points = files[0].points if self.keypoints else ()
-        wanted = Wanted(self.task, self.instances, points, flip_pairs_of(points))
+        wanted = Wanted(self.task, self.instances, points, pair_points(self.flip_pairs, points))
         splits, notices = zip(*(coco.images_of(file, self._folder(file), wanted) for file in files), strict=True)
-        return self._dataset(coco.same_categories(files), splits, wanted).noting(*notices)
+        dataset = self._dataset(coco.same_categories(files), splits, wanted).noting(*notices)
+        return replace(dataset, class_ids=files[0].ids["categories"])
 
     def _folder(self, file: coco.CocoFile) -> Path:
         folder = (self.val_images if file.key == "data.val" else self.train_images) or self.images
@@ -111,14 +114,30 @@ class Voc(CheckedSource):
     def load(self) -> Dataset:
         """Read the lists, and annotations or masks."""
         root = expanded(self.root)
-        images, annotations = root / self.images, root / self.annotations
+        folder, ending = (self.annotations, ".xml") if self.task == "detect" else ("SegmentationClass", ".png")
+        images = voc.files_by_name(root / self.images, voc.IMAGES)
+        described = voc.files_by_name(root / folder, (ending,))
         splits = [self.train] if self.val is None or self.cuts_val else [self.train, self.val]
-        names = [voc.list_names(self._list(split) if split else annotations) for split in splits]
+        names = [voc.list_names(self._list(split) if split else root / folder, described, images) for split in splits]
+        # Of each image: its file, and that of its mask or annotations.
+        files = [
+            [
+                (
+                    images.get(name, root / self.images / f"{name}.jpg"),
+                    described.get(name, root / folder / f"{name}{ending}"),
+                )
+                for name in some
+            ]
+            for some in names
+        ]
         given = read_names(self.classes) if self.classes else ()
         if self.task == "segment":
-            found = [voc.find_masks(images, root / "SegmentationClass", some) for some in names]
+            found = [
+                {image: mask if mask.exists() else f"has no mask: there is no {mask}" for image, mask in some}
+                for some in files
+            ]
             return read_masks(found, given or (BACKGROUND, *voc.CLASSES), MaskFile(Path()))
-        read = [[voc.read_image(images, annotations, *pair) for pair in enumerate(some, 1)] for some in names]
+        read = [[voc.read_image(*pair, number) for number, pair in enumerate(some, 1)] for some in files]
         return make_objects(label(read, given), read, Wanted())
 
     @property
@@ -129,19 +148,6 @@ class Voc(CheckedSource):
     def _list(self, split: str) -> Path:
         kind = "Segmentation" if self.task == "segment" else "Main"
         return expanded(self.root) / "ImageSets" / kind / f"{split}.txt"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pairs(Param[tuple[tuple[str, str], ...]]):
-    """A list of pairs of names."""
-
-    _phrase = "a list of pairs, such as [[left_eye,right_eye]]"
-
-    def _convert(self, value: object) -> tuple[tuple[str, str], ...] | None:
-        try:
-            return tuple((str(left), str(right)) for left, right in value)  # type: ignore[attr-defined]
-        except (TypeError, ValueError):
-            return None
 
 
 @source("points")
@@ -155,18 +161,14 @@ class PointTable(_Annotations):
         Text(required=True, doc="file of train, .csv; v_NAME may say 0 not labeled, 1 hidden, 2 visible")
     )
     root: str | None = setting(_ROOT)
-    flip_pairs: tuple[tuple[str, str], ...] | None = setting(
-        Pairs(
-            optional=True, doc="points that change places in a mirrored image; null: by left and right in their names"
-        )
-    )
+    flip_pairs: tuple[tuple[str, str], ...] | None = setting(FLIP_PAIRS)
 
     def load(self) -> Dataset:
         """Read the files."""
         files, root = {key: expanded(file) for key, file in self.given().items()}, self.root and expanded(self.root)
         names = point_names(*next(iter(files.items())))
         splits = [read_points(key, file, root or None, names) for key, file in files.items()]
-        wanted = Wanted("keypoints", points=names, flip_pairs=named_pairs(self.flip_pairs, names))
+        wanted = Wanted("keypoints", points=names, flip_pairs=pair_points(self.flip_pairs, names))
         return self._dataset(names, splits, wanted)
 
 
@@ -204,11 +206,16 @@ class MaskPairs(CheckedSource):
         )
     )
     images: str = setting(Text(default="images", doc="name of the folders of images"))
-    masks: str = setting(Text(default="masks", doc="name of the folders of masks, which are named as their images are"))
+    masks: str = setting(
+        Text(
+            default="masks",
+            doc="name of the folders of masks, or its end, as in trainannot; masks are named as their images",
+        )
+    )
     image_suffix: str = setting(Text(optional=True, default=None, doc="end of images' names, such as _leftImg8bit"))
     mask_suffix: str = setting(Text(optional=True, default=None, doc="end of masks' names instead, such as _labelIds"))
     train_dir: str = setting(Text(default="train", doc="folder of train"))
-    val_dir: str = setting(Text(default="val", doc="folder of val"))
+    val_dir: str | None = setting(Text(default="val", optional=True, doc="folder of val; null: none"))
     classes: str | None = setting(
         Text(optional=True, doc="file with one class name per line, of labels 0, 1, ...; null: those found")
     )
@@ -222,14 +229,25 @@ class MaskPairs(CheckedSource):
     def load(self) -> Dataset:
         """List the folders, and read masks that were not read before, for their sizes and labels."""
         splits = ["" if self.cuts_val and not self._has(self.train_dir) else self.train_dir]
-        splits += [self.val_dir] if not self.cuts_val and self._has(self.val_dir) else []
+        splits += [self.val_dir] if self.val_dir and not self.cuts_val and self._has(self.val_dir) else []
         suffixes = (self.image_suffix or "", self.mask_suffix or "")
-        return read_masks([find_pairs(*self._folders(split), *suffixes) for split in splits], *self._pixels())
+        folders = [self._folders(split) for split in splits]
+        for split, (images, _) in zip(splits, folders, strict=True):
+            if split and not images.is_dir() and (hint := self._hint(split)):
+                raise UserError(f"data.root: there is no folder {images}. {hint}")
+        pairs = [find_pairs(*pair, *suffixes) for pair in folders]
+        return read_masks(pairs, *self._pixels())
 
     @property
     def given_val(self) -> str:
         """The folder of val beside that of train."""
-        return str(self._folders(self.val_dir)[0]) if self._has(self.train_dir) and self._has(self.val_dir) else ""
+        found = self.val_dir and self._has(self.train_dir) and self._has(self.val_dir)
+        return str(self._folders(self.val_dir)[0]) if self.val_dir and found else ""
+
+    @property
+    def without_val(self) -> str:
+        """The setting that leaves out the folder of val."""
+        return "data.val_dir=null"
 
     def _pixels(self) -> tuple[tuple[str, ...], MaskFile]:
         """Return the names of the classes, and a mask without a file."""
@@ -244,6 +262,14 @@ class MaskPairs(CheckedSource):
         given = read_names(self.classes) if self.classes else ()
         return given, MaskFile(Path(), () if self.ignore_index == IGNORE else tuple(labels))
 
+    def _hint(self, split: str) -> str:
+        """Return the settings for folders such as train and trainannot, if these are there."""
+        root = expanded(self.root)
+        ends = sorted(folder.name.removeprefix(split) for folder in root.glob(f"{split}?*") if folder.is_dir())
+        if not ends or not (root / split).is_dir():
+            return ""
+        return f"If images are in {split} and masks in {split}{ends[0]}: data.images=. data.masks={ends[0]}"
+
     def _has(self, split: str) -> bool:
         return self._folders(split)[0].is_dir()
 
@@ -255,6 +281,6 @@ class MaskPairs(CheckedSource):
 
 
 def _folder(root: Path, split: str, name: Path) -> Path:
-    """Return the folder of images or masks of a split: root/split/name, or root/name/split if that is there."""
-    other = root / name / split
-    return other if other.is_dir() else root / split / name
+    """Return the folder of images or masks of a split: root/name/split, root/splitname or root/split/name."""
+    others = (root / name / split, root / f"{split}{name}")
+    return next((folder for folder in others if split and folder.is_dir()), root / split / name)

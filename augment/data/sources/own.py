@@ -9,7 +9,7 @@ from typing import Any
 
 from augment.data.dataset import Dataset
 from augment.data.own.factory import ObjectName, SequenceFactory, object_name
-from augment.data.sources.registry import CheckedSource, LabeledSource, source
+from augment.data.sources.registry import FLIP_PAIRS, CheckedSource, LabeledSource, source
 from augment.data.targets.kind import known_kinds
 from augment.params import IMPORTS, Choice, Count, Flag, OptionMap, Text, setting
 from augment.support.errors import UserError
@@ -43,6 +43,7 @@ class Own(CheckedSource, LabeledSource):
         Choice(optional=True, options=tuple(known_kinds()), doc="what the targets are; null: inferred from labels")
     )
     instances: bool = setting(Flag(default=False, doc="with data.task=detect: targets have masks, (K, height, width)"))
+    flip_pairs: tuple[tuple[str, str], ...] | None = setting(FLIP_PAIRS)
     workers: int = setting(
         Count(default=0, within=(0, 1024), doc="processes with a Dataset each that read items of a split; 0: a thread")
     )
@@ -65,7 +66,7 @@ class Own(CheckedSource, LabeledSource):
         same = len(made) == 2 and (repr(self.train), self.train_options) == (repr(self.val), self.val_options)
         options = self.target_options()
         follows = options.kind is not None and options.kind.follows
-        read = partial(read_spatial, with_masks=self.instances) if follows else read_own
+        read = partial(read_spatial, with_masks=self.instances, flip_pairs=self.flip_pairs) if follows else read_own
         return read(made, options).noting(
             f"data.val: is made as data.train is, by {self.train} with the same arguments: the model is validated "
             "on what it learns, unless these are drawn at random"

@@ -12,7 +12,7 @@ from augment.data.images import name_of, portable_names
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.names import Label, LabeledSplit, TargetOptions, pack, read_names
-from augment.params import Choice, Count, Flag, Number, Text, Texts, parse_named, setting, settings
+from augment.params import Choice, Count, Flag, Number, Param, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
 from augment.support.own_code import refuse_second
 
@@ -135,6 +135,18 @@ class Source:
         return ""
 
     @property
+    def without_val(self) -> str:
+        """The setting without which there are no `given_val`."""
+        return "data.val=null"
+
+    @property
+    def val_missing(self) -> str:
+        """Why training would refuse data without validation data."""
+        if hasattr(self, "val"):
+            return f"data.val: missing. Allowed: validation data; or {CUT}."
+        return f"data: there are no validation images. Allowed: such images where the source looks for them; or {CUT}."
+
+    @property
     def cuts_val(self) -> bool:
         """Whether val is cut from train."""
         return self.folds is not None or self.val_fraction is not None
@@ -161,12 +173,28 @@ class CheckedSource(Source):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Param[tuple[tuple[str, str], ...]]):
+    """A list of pairs of names."""
+
+    _phrase = "a list of pairs, such as [[left_eye,right_eye]]"
+
+    def _convert(self, value: object) -> tuple[tuple[str, str], ...] | None:
+        try:
+            return tuple((str(left), str(right)) for left, right in value)  # type: ignore[attr-defined]
+        except (TypeError, ValueError):
+            return None
+
+
+FLIP_PAIRS = Pairs(
+    optional=True,
+    doc="points that change places in a mirrored image; []: none; null: those whose names differ in left and right",
+)
+
 _SOURCES: dict[str, type[Source]] = {}
 
 # Read-only view: name in the configuration -> source.
 SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
-
-VAL_MISSING = f"data.val: missing. Allowed: validation data; or {CUT}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +305,7 @@ def parse_data(given: object) -> Source:
     if source.val_fraction is not None and source.given_val:
         raise UserError(
             f"data.val_fraction={source.val_fraction:g}: but there is {source.given_val}, whose images would not be "
-            "used. Allowed: null, which validates on them; or data.val=null, or data.root=DIR/train, without them."
+            f"used. Allowed: null, which validates on them; or {source.without_val}, without them."
         )
     return source
 

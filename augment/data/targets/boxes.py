@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.keypoints import move_points
+from augment.data.targets.keypoints import FlipPairs, move_points
 from augment.data.targets.kind import Target, register
 from augment.data.targets.labels import LABELS
 from augment.data.targets.masks import MaskRuns, look_up
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # The name of label 0, which no object has: torchvision's detectors count from 1.
 BACKGROUND = "background"
+BACKGROUNDS = (BACKGROUND, "__background__", "_background_")  # as other programs call it, too
 
 _FORM = 'a dict with "boxes" (K, 4) and "labels" (K,), for each image'
 # What such a dict may have of K objects, as torchvision has it, and its shape behind K; areas are those of the boxes.
@@ -66,7 +67,10 @@ class Objects(Digested):
             UserError: a box is reversed, has no area or is not finite, or there are not as many labels as boxes.
         """
         edges = np.asarray(boxes, np.float32).reshape(-1, 4)
-        found = np.asarray(labels, np.int64).reshape(-1)
+        given = np.asarray(labels).reshape(-1)
+        found = given.astype(np.int64)
+        if (given != found).any():
+            raise UserError(f"the label {given[given != found][0]}. Allowed: whole numbers.")
         if len(edges) != len(found):
             raise UserError(f"{len(edges)} boxes and {len(found)} labels. Allowed: as many.")
         if fault := fault_of_boxes(edges):
@@ -90,7 +94,7 @@ class Boxes(SpatialKind):
 
     Attributes:
         point_names: the names of the P points of each object.
-        flip_pairs: pairs of points that are left and right of each other.
+        flip_pairs: pairs of points that are left and right of each other; None: not known.
         learned_only: whether crowds and difficult objects, which losses leave out, are dropped.
     """
 
@@ -98,7 +102,7 @@ class Boxes(SpatialKind):
     pastes, blends, unrepeated = True, True, "boxes"
 
     point_names: tuple[str, ...] = field(default=(), compare=False)
-    flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    flip_pairs: FlipPairs = field(default=(), compare=False)
     learned_only: bool = field(default=False, compare=False)
 
     @property
@@ -138,7 +142,7 @@ class Boxes(SpatialKind):
         if points:
             most = max(of.shape[1] for of in points)
             joined = np.concatenate([of.reshape(len(of), most, 3) for of in points])
-            fields["keypoints"] = move_points(joined, owners, motion, self.flip_pairs)
+            fields["keypoints"] = move_points(joined, owners, motion, self.flip_pairs or ())
         # The number of each object in the mask of its image.
         fields["number"] = np.arange(1, len(owners) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
         shown, masks = None, [mask for _, mask in loaded]
@@ -165,7 +169,7 @@ class Boxes(SpatialKind):
         drawing.masks(found.get("masks", np.empty(0)), labels if "masks" in found else ())
         drawing.boxes(found["boxes"], labels, [names[label] for label in labels])
         for points in found.get("keypoints", ()):
-            drawing.points(points, self.flip_pairs)
+            drawing.points(points, self.flip_pairs or ())
 
     def given(self, targets: Any, count: int) -> list[Any]:
         """Return objects, given as torchvision has them: a list of dicts."""
@@ -186,6 +190,10 @@ class Boxes(SpatialKind):
                 return f"{wrong} as a label. Allowed: 1 to {names - 1}; 0 is the background."
         found = [target for target in targets if isinstance(target, Objects)]
         return _fault_of_parts(found, [target.instances for target in found])
+
+    def is_empty(self, target: Objects) -> bool:
+        """Whether there are no objects."""
+        return not len(target)
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return the classes of the objects with their numbers, see `counted`."""
@@ -219,7 +227,11 @@ def joined_masks(masks: Any, what: str, count: int | None = None) -> NDArray[np.
     Raises:
         UserError: they are not (K, height, width), or too many.
     """
-    parts = check_array(masks, (count, None, None), what, "(K, height, width) of 0 and 1, one an object") != 0
+    allowed = "(K, height, width) of 0 and 1, one an object"
+    given = check_array(masks, (count, None, None), what, allowed)
+    if given.dtype.kind == "f" and not np.isin(given, (0, 1)).all():
+        raise UserError(f"{what}: numbers between 0 and 1, or others. Allowed: {allowed}.")
+    parts = given != 0
     if len(parts) >= IGNORE:
         raise UserError(f"{what}: {len(parts)} masks. Allowed: {IGNORE - 1}.")
     labels = np.zeros(parts.shape[1:] if len(parts) else (1, 1), np.uint8)
@@ -247,7 +259,9 @@ def _given(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
                 target[name], (count, *shape), f"{what}: {name}", f"({count}{letters}), one a box"
             )
     identity = target.get("image_id", 0)
-    number = check_array(identity if np.ndim(identity) else [identity], (1,), f"{what}: image_id", "a number")
+    number = check_array(identity if np.ndim(identity) else [identity], (1,), f"{what}: image_id", "a whole number")
+    if number[0] != int(number[0]):
+        raise UserError(f"{what}: image_id: {number[0]}. Allowed: a whole number.")
     try:
         objects = Objects.of(
             boxes,

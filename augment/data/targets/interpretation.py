@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
-from augment.data.formats.filelist import Lines
+from augment.data.formats.filelist import Line, Lines
+from augment.data.formats.texts import whole_number
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.kind import Kind
 from augment.data.targets.labels import LABELS
@@ -57,6 +58,8 @@ def make_dataset(
     names, targets = kind.read(splits, options)
     if strange := next((name for name in names if "\0" in name), None):
         raise UserError(f"data: the name {strange!r} has a NUL character in it. Allowed: text.")
+    if kind == NUMBERS:
+        notice = notice or _describe_rounding(np.array([row for some in targets for row in some]))
     train, *val = (Split(tuple(split.images), of, kind) for split, of in zip(splits, targets, strict=True))
     return Dataset(names, train, val[0] if val else NO_VAL).noting(notice)
 
@@ -68,6 +71,17 @@ def describe_whole_numbers(values: NDArray[Any]) -> str:
         return ""
     few = f"only {fractions} of {len(values)} {plural(fractions, 'has', 'have')} a fraction"
     return f"the labels are floats, so all are numbers to predict, but {few}; data.task=classify or regress decides it"
+
+
+def _describe_rounding(values: NDArray[np.float64]) -> str:
+    """Describe numbers to predict that float32 rounds by a thousandth of their spread or more, if there are any."""
+    error, spread = np.abs(values - values.astype(np.float32)).max(axis=0), values.std(axis=0)
+    wrong = (error > 1e-3 * spread) & (spread > 0)
+    if not wrong.any():
+        return ""
+    column = int(np.argmax(wrong))
+    what = f"data: float32 rounds numbers to predict, such as {values[0, column]:.17g}, by up to {error[column]:.3g}"
+    return f"{what}, and their standard deviation is {spread[column]:.3g}. Subtract an offset from them"
 
 
 def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: bool) -> bool:
@@ -113,15 +127,18 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     words = {word for lines in lists for line in lines.lines for word in line.words}
     # Where classes or labels are asked for, fractions are names.
     fractions = bool(options.names) or options.kind == NUMBERS or not (options.kind or names)
-    read = {word: _value(word, fractions=fractions) for word in words}
+    read: dict[str, Label] = {word: _value(word, fractions=fractions) for word in words}
+    if options.names or options.kind == NUMBERS or any(isinstance(value, float) for value in read.values()):
+        read |= {word: int(word[:40]) for word, value in read.items() if word == value and word.isdecimal()}
     # Words are names of classes, unless all are whole numbers and some are not names.
     if words <= names or not all(isinstance(value, int) for value in read.values()):
         read |= {word: word for word in names & words}
     splits = []
-    twice: list[str] = []
+    twice, same = list[str](), list[str]()
     for lines, files in zip(lists, images, strict=True):
-        first = {line.path: line.words for line in reversed(lines.lines)}
-        twice += [lines.describe(n) for n, line in enumerate(lines.lines) if first[line.path] != line.words]
+        first = {line.path: line for line in reversed(lines.lines)}
+        twice += [lines.describe(n) for n, line in enumerate(lines.lines) if first[line.path].words != line.words]
+        same += [lines.describe(n) for n, line in enumerate(lines.lines) if _repeats(line, first[line.path])]
         for line in lines.lines if fractions else ():
             if comma := next(filter(_COMMA.fullmatch, line.words), ""):
                 allowed = "numbers with a point, or data.task=classify for names"
@@ -133,16 +150,22 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
         splits.append(LabeledSplit(lines.key, files, labels, lines.describe))
     again = f"data: {amount(len(twice), 'line')} with an image of an earlier line and another target, such as "
     again = f"{again}{twice[0]}; several labels of an image go into one line" if twice else ""
-    dataset = make_dataset(splits, options).noting(again)
+    repeated = f"data: {amount(len(same), 'line')} repeated, so that the images count several times, such as "
+    repeated = f"{repeated}{same[0]}" if same else ""
+    dataset = make_dataset(splits, options).noting(again, repeated)
     if dataset.kind == NUMBERS and len(dataset.classes) == 1 and train.column not in ("", "label"):
         return replace(dataset, classes=(train.column,))
     return dataset
 
 
+def _repeats(line: Line, first: Line) -> bool:
+    return line is not first and line.words == first.words
+
+
 def _value(word: str, *, fractions: bool) -> Label:
     """Return the number that a word spells, whole unless `fractions` are allowed, or the word."""
     if word.removeprefix("-").isdecimal():
-        return int(word[:40])  # longer ones are too large, too; Python would convert none of more than 4,300 digits
+        return whole_number(word, word)
     try:
         number = float(word) if fractions and "_" not in word else math.nan  # Python reads 1_2 as 12
     except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,15 @@ from augment.data.targets.spatial import Rules, SpatialKind, check_array
 from augment.support.device import to_device
 from augment.support.errors import UserError
 from augment.support.lazy import Tensor
+from augment.support.text import list_some
 
 if TYPE_CHECKING:
     from augment.drawing.targets import Drawing
     from augment.pipeline.motion import BatchMotion
+
+
+# Pairs of points, as indices; None: it is not known which are left and right of each other.
+FlipPairs = tuple[tuple[int, int], ...] | None
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,12 @@ class Keypoints(SpatialKind):
     A target is a tuple of (x, y, visibility): pixels with centers at integers; 0 not labeled, 1 hidden, 2 visible.
 
     Attributes:
-        flip_pairs: pairs of points that are left and right of each other, such as the eyes.
+        flip_pairs: pairs of points that are left and right of each other, such as the eyes; None: not known.
     """
 
     noun, units, task, unrepeated = "point", "keypoints", "keypoints", "keypoints"
 
-    flip_pairs: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    flip_pairs: FlipPairs = field(default=(), compare=False)
 
     def load(self, target: Target) -> NDArray[np.float32]:
         """Return the points as an array."""
@@ -41,12 +47,12 @@ class Keypoints(SpatialKind):
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> Tensor:
         """Return (N, P, 3) float32: x, y in pixels of the output, and visibility, 0 outside of it."""
         points = np.stack(loaded)
-        moved = move_points(points, np.arange(len(points)), motion, self.flip_pairs)
+        moved = move_points(points, np.arange(len(points)), motion, self.flip_pairs or ())
         return to_device({"points": moved}, motion.device)["points"]
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
         """Draw the points with their names."""
-        drawing.points(np.asarray(target), self.flip_pairs, names)
+        drawing.points(np.asarray(target), self.flip_pairs or (), names)
 
     def given(self, targets: Any, count: int) -> list[Any]:
         """Return points, (N, P, 2) or (N, P, 3)."""
@@ -95,6 +101,56 @@ def move_points(
     rows = motion.mirrors[owners]
     found[rows] = found[rows][:, mirrored(count, flip_pairs)]
     return found
+
+
+# Words for left and for right in names.
+_SIDES = (
+    "left right", "l r", "lft rgt", "links rechts", "linke rechte", "linker rechter", "linkes rechtes",
+    "gauche droite", "gauche droit", "izquierda derecha", "izquierdo derecho", "izq der", "esquerda direita",
+    "esquerdo direito", "sinistra destra", "sinistro destro", "sx dx", "lewy prawy", "lewa prawa", "lewe prawe",
+    "левый правый", "левая правая", "левое правое", "左 右",
+)  # fmt: skip
+_WORD = re.compile(r"左|右|[^\W\d_]?[^\W\d_A-Z左右]+|[A-Z]+(?![a-z])|.", re.DOTALL)
+_SIDED = {word for pair in _SIDES for word in pair.split() if len(word) > 2 or not word.isascii()}
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """Return the words of a name in lower case; they begin at capitals, digits, signs, left and right."""
+    parts = re.split("(left|right)", name, flags=re.IGNORECASE)
+    return tuple(word.lower() for part in parts for word in ([part] if part.lower() in _SIDED else _WORD.findall(part)))
+
+
+def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> FlipPairs:
+    """Return `data.flip_pairs`, pairs of names of points, as indices; None: those whose names tell left and right.
+
+    Raises:
+        UserError: one is no pair of two names.
+    """
+    for pair in given or ():
+        if len(set(pair)) != 2 or not set(pair) <= set(names):
+            example = "[[left_eye, right_eye]]"
+            raise UserError(f"data.flip_pairs: {list(pair)}. Allowed: pairs of {', '.join(names)}, as {example}.")
+    if given is not None:
+        return tuple((names.index(left), names.index(right)) for left, right in given)
+    numbers = {_words(name): number for number, name in enumerate(names)}
+    pairs: dict[int, int] = {}
+    for words, number in numbers.items():
+        for left, right in map(str.split, _SIDES):
+            other = numbers.get(tuple(right if word == left else word for word in words), number)
+            if other != number and number not in pairs:
+                pairs[number] = other
+    paired = {*pairs, *pairs.values()}
+    alone = any(not _SIDED.isdisjoint(words) and number not in paired for words, number in numbers.items())
+    return tuple(pairs.items()) if (pairs and not alone) or len(names) < 2 else None
+
+
+def missing_pairs(names: Sequence[str], where: str) -> UserError:
+    """Return the error about images that `where` mirrors, if it is not known which points change places in them."""
+    points = f"the names of the points, {list_some(names)}," if names else "what is known of the points"
+    return UserError(
+        f"data.flip_pairs: missing. {where} mirrors images, and {points} does not say which points change places. "
+        "Allowed: pairs of names, such as [[left_eye,right_eye]], or [] if there are none."
+    )
 
 
 def mirrored(count: int, flip_pairs: Sequence[tuple[int, int]]) -> list[int]:

@@ -89,6 +89,10 @@ class Kind(ABC):
         """Return a target for images without one."""
         raise NotImplementedError
 
+    def is_empty(self, target: Target) -> bool:
+        """Whether an image is known to have nothing to learn from."""
+        return False
+
     def present(self, target: Target) -> Sequence[int]:
         """Return the classes or labels that an image has, as indices."""
         return ()

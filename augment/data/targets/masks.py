@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from augment.data.targets.spatial import IGNORE, Rules, SpatialKind, StoredMask,
 from augment.support.device import to_device
 from augment.support.errors import UserError, first_line
 from augment.support.lazy import Tensor, torch
-from augment.support.text import list_some
+from augment.support.text import amount, list_some
 
 if TYPE_CHECKING:
     from augment.drawing.targets import Drawing
@@ -70,16 +70,49 @@ class MaskFile:
         """Return the value of each pixel, or the number of its color."""
         try:
             with Image.open(self.path) as image:
+                reject_lossy(image, self.name)
                 if self.colors:
                     return _of_colors(np.asarray(image.convert("RGB")), self.colors, self.name)
                 if image.mode not in ("1", "L", "P"):  # whose pixels are labels
-                    hint = " Colors need data.palette=FILE." if image.mode in ("RGB", "RGBA") else ""
+                    hint = " Colors need data=masks data.palette=FILE." if image.mode in ("RGB", "RGBA") else ""
                     raise UserError(
                         f"{self.path}: a mask of mode {image.mode}.{hint} Allowed: one label a pixel, 8 bits."
                     )
                 return np.asarray(image, np.uint8)
         except DECODER_ERRORS as error:
             raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error
+
+
+def describe_gaps(labels: Collection[int], remedy: str) -> str:
+    """Describe the labels below the highest one that no mask has; empty if there are none."""
+    found = sorted({*labels} - {IGNORE})
+    absent = sorted({*range(max(found, default=0))}.difference(found))
+    if not absent:
+        return ""
+    values = f"{amount(len(found), 'value')}, {list_some(map(str, found))}"
+    return f"data: masks have {values}, which make {found[-1] + 1} classes. If each value is a class, {remedy}"
+
+
+def reject_lossy(image: Image.Image, name: str) -> None:
+    """Reject a mask whose format does not keep the values of pixels; one that was made in memory has no format.
+
+    Raises:
+        UserError: the image is compressed with losses.
+    """
+    kind, content = image.format or "", getattr(image, "fp", None)
+    lossy = kind in ("JPEG", "MPO", "AVIF") or image.info.get("compression") in ("jpeg", "tiff_jpeg", "webp")
+    if kind in ("WEBP", "JPEG2000") and content is not None and content.seekable():
+        place = content.tell()
+        content.seek(0)
+        head = content.read()
+        content.seek(place)
+        # Of JPEG 2000, the marker COD says in its last byte which of its wavelets was used: 0 is not reversible.
+        start = head.find(b"\xff\x52")
+        lossy = b"VP8 " in head if kind == "WEBP" else head[start + 13 : start + 14] == b"\0"
+    if lossy:
+        values = len(np.unique(np.asarray(image.convert("L" if image.mode in ("1", "L", "P") else "RGB"))))
+        what = f"{name}: a mask with lossy compression ({kind}), which changes labels: it has {values} values"
+        raise UserError(f"{what}. Save masks as PNG, from before the compression.")
 
 
 @dataclass(frozen=True)
@@ -160,6 +193,10 @@ class Masks(SpatialKind):
         """Name one that cannot be read."""
         odd = [target for target in targets if not hasattr(target, "read")]
         return f"{odd[0]!r}. Allowed: an augment.MaskFile, or an object with a name and a read()." if odd else ""
+
+    def is_empty(self, target: StoredMask) -> bool:
+        """Whether it is drawn from outlines, and there are none."""
+        return getattr(target, "shapes", None) == ()
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
         """Return the classes of a mask, (height, width) or stored, with their shares of the pixels."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,8 @@ class Labels:
         """
         if array.ndim not in (1, 2) or array.dtype.kind not in "biuf" or (len(array) and not array.size):
             raise UserError(f"the targets are {array.shape} {array.dtype}. Allowed: (N,) or (N, K) numbers.")
+        if array.dtype.kind == "u" and array.max(initial=0) >= 2**63:
+            raise UserError(f"the targets have the number {array.max()}. Allowed: below 2^63.")
         values = array.ravel().astype(np.float64 if array.dtype.kind == "f" else np.int64)
         return cls(values, np.full(len(array), len(values) // max(len(array), 1), np.int64), rows=True)
 
@@ -158,7 +161,9 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
             large = next(i for i, label in enumerate(flat) if not isinstance(label, str) and abs(label) >= 2**63)
             raise UserError(f"{describe(large)}, which is not the number of a class.") from None
     is_text = [isinstance(label, str) for label in flat]
-    if not all(is_text):
+    if not all(is_text) and float not in kinds and all(label.isdecimal() for label in flat if isinstance(label, str)):
+        flat = list(map(str, flat))  # whole numbers next to 007, as text spelled them
+    elif not all(is_text):
         both = map(describe, sorted((is_text.index(True), is_text.index(False))))
         raise UserError(f"{', and '.join(both)}. Allowed: numbers or names, not both.")
     words = sorted(set(map(str, flat)))
@@ -210,8 +215,9 @@ def find_names(
     Raises:
         UserError: a label has no name, or numbers and names are mixed.
     """
-    train = splits[0]
     names = given_names([split.names for split in splits], options)
+    splits = _as_spelled(splits, names or (), options.offset)
+    train = splits[0]
     first = {bool(split.labels.words): split.describe(0) for split in splits if len(split.labels.values)}
     if len(first) > 1:
         raise UserError(f"data: {', and '.join(first.values())}. Allowed: numbers or names, not both.")
@@ -221,6 +227,36 @@ def find_names(
         names = names or train.labels.words
         return names, [_by_name(split, names) for split in splits]
     return _by_number(splits, names, options.offset, most)
+
+
+def _as_spelled(splits: Sequence[LabeledSplit], names: Sequence[str], offset: int) -> Sequence[LabeledSplit]:
+    """Return splits whose labels are all numbers or all text, if some of them are text such as 007.
+
+    They are numbers only if that loses nothing, and classes have other names or begin at an offset.
+    """
+    words = {word for split in splits for word in split.labels.words}
+    if not words or not all(map(str.isdecimal, words)):
+        return splits
+    whole = [split for split in splits if not split.labels.words and split.labels.values.dtype.kind == "i"]
+    words |= {str(value) for split in whole for value in np.unique(split.labels.values)}
+    numbers = {word: int(word[:40]) for word in words}
+    numbered = (names or offset) and words.isdisjoint(names) and len(set(numbers.values())) == len(words)
+    if not numbered and not whole:
+        return splits
+    read: dict[str, Label] = {word: numbers[word] if numbered else word for word in words}
+    lists = [[[read.get(str(label), label) for label in some] for some in split.labels.lists()] for split in splits]
+    return [replace(split, labels=pack(some, split.name)) for split, some in zip(splits, lists, strict=True)]
+
+
+def describe_alike(names: Sequence[str]) -> str:
+    """Describe names that differ only in case, blanks or the encoding of accents; empty if there are none."""
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault("".join(normalize("NFKC", name).casefold().split()), name)
+        if other != name:
+            why = "which differ only in case, blanks or the encoding of accents, are different classes"
+            return f"data: {other!r} and {name!r}, {why}. If they are one, give them one name"
+    return ""
 
 
 def as_lists(

@@ -33,7 +33,6 @@ def main(arguments: Sequence[str]) -> int:
         source = recipe.source()
         # Slow imports, after the overrides have been validated.
         from augment.data.sources.loading import log_notices
-        from augment.data.sources.registry import VAL_MISSING
         from augment.drawing.text import DPI, save_figure
         from augment.tools.info.figure import draw
         from augment.tools.info.scan import as_trained, find_copies, scan_images
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         facts = scan_images(data.train.files + data.val.files, data.faults)
         data, facts = as_trained(source, data, facts)
         if not len(data.val) and not data.problems:
-            data = replace(data, problems=(VAL_MISSING,))
+            data = replace(data, problems=(source.val_missing,))
         copies = find_copies(data.train.files + data.val.files, facts)
         info = Info(str(recipe.plain["data"]["source"]), recipe.aug.size, data, facts, copies)
         console = text_console()

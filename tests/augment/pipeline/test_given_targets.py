@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from augment import Transform, UserError, load_recipe
+from augment.data.targets.boxes import joined_masks
 from augment.recipe.sampler import Sampler
 
 SIZE = 20
@@ -106,7 +107,7 @@ BOX = {"boxes": [[2, 3, 8, 9]], "labels": [1]}
         ({"mask": 1}, r"targets\[0\].mask: unknown key. Did you mean 'masks'\? Allowed: area, boxes, difficult,"),
         ({"masks": np.zeros((2, SIZE, SIZE))}, r"targets\[0\]: masks: .*Allowed: \(K, height, width\)"),
         ({"keypoints": [[[1, 2]]]}, r"targets\[0\]: keypoints: \(1, 1, 2\) int64. Allowed: \(1, P, 3\), one a box"),
-        ({"image_id": "7.jpg"}, r"targets\[0\]: image_id: .*Allowed: a number"),
+        ({"image_id": "7.jpg"}, r"targets\[0\]: image_id: .*Allowed: a whole number"),
         ({"labels": []}, r"targets\[0\]: labels: \(0,\) float64. Allowed: \(1,\), one a box"),
     ],
 )
@@ -152,3 +153,9 @@ def test_an_object_whose_mask_is_empty_is_dropped_with_all_its_parts() -> None:
     assert kept["boxes"].tolist() == [[0, 0, 6, 6], [2, 10, 6, 14]]
     assert torch.equal(kept["masks"], torch.from_numpy(np.stack([square(0, 0, 6), square(2, 10, 4)])))
     assert kept["keypoints"].tolist() == [[[1, 1, 2]], [[3, 11, 2]]]
+
+
+def test_masks_of_objects_with_values_between_0_and_1_are_refused() -> None:
+    with pytest.raises(UserError, match=r"masks.*0 and 1"):
+        joined_masks(np.full((1, 2, 2), 0.3), "masks")
+    assert joined_masks(np.ones((1, 2, 2)), "masks").max() == 1

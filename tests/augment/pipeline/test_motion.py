@@ -113,7 +113,12 @@ def reference(plan: Plan, frame: Array, row: int, size: tuple[int, ...]) -> tupl
     sides = size[1] * scale[0], size[0] * scale[1]
     if border == "constant":
         inside &= (x >= -0.5) & (x < sides[0] - 0.5) & (y >= -0.5) & (y < sides[1] - 0.5)
-    x, y = fold(x, sides[0], border), fold(y, sides[1], border)
+    # DALI resizes to whole pixels around the same middle, and reflects about their edges.
+    whole = [max(np.floor(side + 0.5), 1) if border == "reflect_101" else side for side in sides]
+    x, y = (
+        fold(place - (side - pixels) / 2, pixels, border) + (side - pixels) / 2
+        for place, side, pixels in zip((x, y), sides, whole, strict=True)
+    )
     x, y = (x + 0.5) / scale[0] - 0.5, (y + 0.5) / scale[1] - 0.5
     parts = (x + 0.5) % 1, (y + 0.5) % 1
     return x, y, inside, np.minimum.reduce([*parts, 1 - parts[0], 1 - parts[1]])
@@ -222,3 +227,16 @@ def test_a_mask_of_another_size_is_named() -> None:
     transform = Transform(load_recipe({"size": SIZE}), device="cpu")
     with pytest.raises(UserError, match=r"targets\[1\]: the mask has 9 x 8 pixels, the image 8 x 8"):
         transform([np.zeros((8, 8, 3), np.uint8)] * 2, [np.zeros((8, 8), np.uint8), np.zeros((9, 8), np.uint8)])
+
+
+@pytest.mark.parametrize("size", [(150, 200), (35, 250), (25, 250), (17, 250), (12, 250), (250, 17)])
+def test_a_mask_is_reflected_as_its_letterboxed_image_is(size: tuple[int, int], device: torch.device) -> None:
+    recipe = {"size": 64, "train": {"letterbox": {"border": "reflect_101"}}, "mean": [0.0] * 3, "std": [1.0] * 3}
+    transform = Transform(load_recipe(recipe), device=device, seed=SEED)
+    thin = int(np.argmin(size))
+    rows = np.moveaxis(
+        np.broadcast_to(np.arange(size[thin], dtype=np.uint8), size[::-1] if thin == 0 else size), -1, thin
+    )
+    batch = transform([np.repeat(rows[..., None], 3, axis=2)], [np.ascontiguousarray(rows)])
+    off = np.abs(batch.targets[0].cpu().numpy() - batch.images[0, 0].cpu().numpy() * 255) * 64 / max(size)
+    assert off.max() < 0.51, "in pixels of the output"

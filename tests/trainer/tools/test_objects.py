@@ -81,7 +81,7 @@ def test_objects_are_predicted_in_pixels_of_their_images(run: Path) -> None:
     found = predict.predict(trained := load_trained(run), images, threshold=0.01)
     assert any(prediction.classes for prediction in found)
     written = json.loads(predict.as_json(found))
-    assert written["categories"] == [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    assert written["categories"] == [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}], "without ids"
     for image, file in zip(written["images"], images, strict=True):
         with Image.open(file) as opened:
             assert (image["file_name"], image["width"], image["height"]) == (str(file), *opened.size)
@@ -98,6 +98,27 @@ def test_objects_are_predicted_in_pixels_of_their_images(run: Path) -> None:
     lines = predict.as_csv(found).splitlines()
     assert lines[0] == "file,error,class,score,left,top,right,bottom"
     assert len(lines) == 1 + sum(max(1, len(prediction.classes)) for prediction in found)
+
+
+def test_predictions_have_the_ids_of_the_annotations(run: Path, tmp_path: Path) -> None:
+    images = sorted((run.parent / "val").glob("*.jpg"))
+    Image.open(images[0]).save(tmp_path / "new.jpg")
+    words = [str(run), *map(str, images[1:]), str(tmp_path / "new.jpg"), "--threshold", "0.01", "--json"]
+    assert predict.main([*words, str(tmp_path / "a.json")]) == 0
+    written = json.loads((tmp_path / "a.json").read_text())
+    assert written["categories"] == [{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}]
+    assert [image["id"] for image in written["images"]] == [11, 12, 13, 14, 15, 16]
+    assert {annotation["category_id"] for annotation in written["annotations"]} <= {3, 7}
+    other = {
+        "images": [{"id": "n", "file_name": "new.jpg"}],
+        "annotations": [],
+        "categories": [{"id": 90, "name": "dog"}],
+    }
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    assert predict.main([*words, str(tmp_path / "b.json"), "--annotations", str(tmp_path / "other.json")]) == 0
+    written = json.loads((tmp_path / "b.json").read_text())
+    assert [image["id"] for image in written["images"]] == [1, 2, 3, 4, 5, "n"]
+    assert written["categories"][1] == {"id": 90, "name": "dog"}
 
 
 @pytest.mark.parametrize(

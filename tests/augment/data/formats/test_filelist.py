@@ -46,8 +46,10 @@ def test_several_labels(lists: Path) -> None:
 
 def test_an_image_with_a_line_for_each_label_is_noticed(lists: Path) -> None:
     found = load(lists, "a.png dog\nb.png cat\na.png dog\na.png cat\n", "c.png dog\nd.png cat\n")
-    (notice,) = found.notices
+    notice, repeated = found.notices
     assert notice.startswith("data: 1 line with an image of an earlier line and another target, such as line 4 of")
+    assert "1 line repeated" in repeated
+    assert "such as line 3 of" in repeated
 
 
 def test_given_classes_determine_the_indices(lists: Path) -> None:
@@ -177,3 +179,53 @@ def test_the_multilabel_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("augment.data.drawn.sample.SCENES", {"train": 8, "val": 4})
     found = load_dataset(parse_data({"source": "sample_multilabel", "dir": str(tmp_path)}))
     assert (found.task, len(found.train), len(found.val), len(found.classes)) == ("multilabel", 8, 4, 10)
+
+
+ZEROS = ["007", "07", "7", "010"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"task": "classify"}, {"multilabel": True}])
+@pytest.mark.parametrize("ending", ["txt", "csv"])
+def test_labels_with_zeros_in_front_are_names(settings: dict[str, object], ending: str, lists: Path) -> None:
+    form, head = ("{}.png {}\n", "") if ending == "txt" else ("{}.png,{}\n", "path,label\n")
+    train = "".join(form.format(image, label) for image, label in zip("abcd", ZEROS, strict=True))
+    found = load(
+        lists, head + train, head + form.format("e f" if ending == "csv" else "a", "7"), ending=ending, **settings
+    )
+    assert found.classes == ("007", "010", "07", "7")
+    assert found.val.targets[0] in (3, (0.0, 0.0, 0.0, 1.0)), "7 alone is text as well"
+
+
+def test_labels_with_zeros_in_front_are_numbers_where_these_are_meant(lists: Path) -> None:
+    (lists / "names.txt").write_text("cat\ndog\nemu\n")
+    found = load(lists, "a.png 00\nb.png 02\n", "c.png 00\n", classes=str(lists / "names.txt"))
+    assert (found.classes, found.train.targets) == (("cat", "dog", "emu"), (0, 2))
+    assert load(lists, "a.png 01\nb.png 10\n", "c.png 01\n", label_offset=1).train.targets == (0, 9)
+    assert load(lists, "a.png 007\nb.png 10\n", "c.png 1\n", task="regress").train.targets == ((7.0,), (10.0,))
+    assert load(lists, "a.png 007\nb.png 1.5\n", "c.png 1\n").train.targets == ((7.0,), (1.5,))
+
+
+def test_names_that_look_alike_are_noticed(lists: Path) -> None:
+    for other in ("ants", "An ts", "\uff21nts"):
+        found = load(lists, f"a.png Ants\nb.png '{other}'\n", "c.png Ants\n")
+        assert len(found.classes) == 2
+        assert any("'Ants'" in notice and repr(other) in notice for notice in found.notices)
+
+
+def test_numbers_that_float32_rounds_are_noticed(lists: Path) -> None:
+    found = load(lists, "a.png 1700000001\nb.png 1700000033\n", "c.png 1700000060\n", task="regress")
+    assert any("Subtract an offset" in notice for notice in found.notices)
+    assert not load(lists, "a.png 0.1\nb.png 0.3\n", "c.png 7\n", task="regress").notices
+
+
+def test_ids_without_an_ending_get_a_hint_that_works(lists: Path) -> None:
+    (lists / "images" / "sub").mkdir(parents=True)
+    for name in "ab":
+        (lists / f"{name}.png").rename(lists / "images" / "sub" / f"{name}.png")
+    text = "id,label\nsub/a,cat\nsub/b,dog\n"
+    with pytest.raises(UserError, match=rf"without an ending.* data\.root={re.escape(str(lists / 'images'))}\."):
+        load(lists, text, text, ending="csv")
+    assert load(lists, text, text, ending="csv", root=str(lists / "images")).classes == ("cat", "dog")
+    (lists / "c.jpg").symlink_to(lists / "c.png")
+    with pytest.raises(UserError, match=r"write the endings"):
+        load(lists, "id,label\nc,cat\n", "id,label\nc,cat\n", ending="csv")

@@ -55,6 +55,8 @@ def test_folders_may_be_in_another_order_and_names_have_endings() -> None:
     assert (len(dataset.train), len(dataset.val)) == (4, 1)
     with pytest.raises(UserError, match=r"val_fraction=0\.5: but there is set/left/val, whose images"):
         load("masks", root="set", val_fraction=0.5, **names)
+    dataset = load("masks", root="set", val_fraction=0.5, val_dir=None, **names)
+    assert (len(dataset.train), len(dataset.val)) == (2, 2), "the remedy"
 
 
 def test_colors_and_values_of_a_palette_are_classes_in_its_order() -> None:
@@ -72,7 +74,7 @@ def test_colors_and_values_of_a_palette_are_classes_in_its_order() -> None:
     dataset = load("masks", root="set", val_fraction=0.5, palette="colors.csv")
     target = min(dataset.train.targets + dataset.val.targets, key=str)
     assert (dataset.classes, target.read()[0, :4].tolist()) == (("sky", "road", "car"), [255, 1, 0, 2])
-    with pytest.raises(UserError, match=r"a mask of mode RGB. Colors need data.palette=FILE"):
+    with pytest.raises(UserError, match=r"a mask of mode RGB. Colors need data=masks data.palette=FILE"):
         load("masks", root="set", val_fraction=0.5)
     Path("colors.csv").write_text("sky,0,0,1\nroad,200,0,0\ncar,0,200,0\n")
     with pytest.raises(UserError, match=r"0.jpg has a bad mask: .*0.png: the mask has the color \(9, 9, 9\)"):
@@ -157,3 +159,77 @@ def test_a_mask_of_more_pixels_than_pillow_opens_is_named(monkeypatch: pytest.Mo
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)
     with pytest.raises(UserError, match=r"0.png: the mask cannot be read: .*exceeds limit"):
         MaskFile(file).read()
+
+
+@pytest.mark.parametrize(
+    ("ending", "options"),
+    [("jpg", {}), ("webp", {}), ("tif", {"compression": "jpeg"}), ("jp2", {"irreversible": True})],
+)
+def test_masks_with_lossy_compression_are_rejected(ending: str, options: dict[str, Any]) -> None:
+    put(labels=[0, 1, 1, 2])
+    Path("colors.csv").write_text("a,0,0,0\nb,1,1,1\nc,2,2,2\n")
+    settings = {"palette": "colors.csv"} if ending == "webp" else {}
+    for file in Path("set/train/masks").iterdir():
+        Image.open(file).save(file.with_suffix(f".{ending}"), **options)
+        file.unlink()
+    with pytest.raises(UserError, match=r"lossy compression \(\w+\).* \d+ values\. Save masks as PNG"):
+        load("masks", root="set", val_fraction=0.5, **settings)
+
+
+@pytest.mark.parametrize(("ending", "options"), [("webp", {"lossless": True}), ("tif", {}), ("jp2", {})])
+def test_masks_with_lossless_compression_are_read(ending: str, options: dict[str, Any]) -> None:
+    put(labels=[0, 1, 1, 2])
+    Path("colors.csv").write_text("a,0,0,0\nb,1,1,1\nc,2,2,2\n")
+    for file in Path("set/train/masks").iterdir():
+        Image.open(file).convert("RGB").save(file.with_suffix(f".{ending}"), **options)
+        file.unlink()
+    dataset = load("masks", root="set", val_fraction=0.5, palette="colors.csv")
+    assert np.unique(dataset.train.targets[0].read()).tolist() == [0, 1, 2]
+
+
+def test_values_that_mean_something_else_in_another_mask_are_rejected() -> None:
+    put(labels=[0, 1])
+    put("val", labels=[0, 255])
+    with pytest.raises(UserError, match=r"has the values 0 and 255, but .* has 1.*data.palette=FILE"):
+        load("masks", root="set")
+    Path("p.csv").write_text("background,0\nobject,1\nobject,255\n")
+    assert load("masks", root="set", palette="p.csv").classes == ("background", "object"), "the remedy"
+
+
+def test_palettes_that_differ_are_rejected_and_gray_masks_next_to_others_noticed() -> None:
+    files = put(labels=[0, 1])
+    for file, palette in zip(files, ([0, 0, 0, 200, 0, 0], [0, 0, 0, 0, 200, 0]), strict=True):
+        image = Image.open(file)
+        image.putpalette(palette)
+        image.save(file)
+    with pytest.raises(UserError, match=r"the label 1 is #c80000 .* but #00c800"):
+        load("masks", root="set", val_fraction=0.5)
+    Path("p.csv").write_text("background,0,0,0\nobject,200,0,0\nobject,0,200,0\n")
+    assert load("masks", root="set", val_fraction=0.5, palette="p.csv").classes == ("background", "object"), (
+        "the remedy"
+    )
+    mask(files[0], np.resize([0, 1], (8, 12)))
+    assert any("palette" in notice for notice in load("masks", root="set", val_fraction=0.5).notices)
+
+
+def test_values_with_gaps_are_noticed() -> None:
+    put(labels=range(0, 240, 20))
+    dataset = load("masks", root="set", val_fraction=0.5)
+    assert len(dataset.classes) == 221
+    assert any("12 values" in notice and "data.palette=FILE" in notice for notice in dataset.notices)
+    Path("p.csv").write_text("".join(f"c{value},{value}\n" for value in range(0, 240, 20)))
+    dataset = load("masks", root="set", val_fraction=0.5, palette="p.csv")
+    assert (len(dataset.classes), dataset.notices) == (12, ()), "the remedy"
+
+
+def test_the_layout_of_camvid_is_suggested_and_read() -> None:
+    for split in ("train", "val"):
+        put(split)
+        Path(f"set/{split}/masks").rename(f"set/{split}annot")
+        for file in Path(f"set/{split}/images").iterdir():
+            file.rename(f"set/{split}/{file.name}")
+        Path(f"set/{split}/images").rmdir()
+    with pytest.raises(UserError, match=r"data\.images=\. data\.masks=annot"):
+        load("masks", root="set")
+    dataset = load("masks", root="set", images=".", masks="annot")
+    assert (len(dataset.train), len(dataset.val), dataset.classes) == (2, 2, ("0", "1", "2"))

@@ -15,10 +15,10 @@ def test_runs_are_those_of_pycocotools() -> None:
     expected[5:30, 7:45] = 1
     expected[10:12, :20] = 0
     counts = "m852==CC==CC==CC==CC==CC==CC==CC==CC==CC==CC==CC==CC==7000000000000000000000000000000000000000000000000S6"
-    np.testing.assert_array_equal(drawn(read_runs({"size": [40, 50], "counts": counts}, 40, 50), 40, 50), expected)
+    np.testing.assert_array_equal(drawn(read_runs({"size": [40, 50], "counts": counts})[0], 40, 50), expected)
     edges = np.flatnonzero(np.diff(expected.T.ravel(), prepend=0)).tolist()
     plain = np.diff([0, *edges, expected.size]).tolist()
-    np.testing.assert_array_equal(drawn(read_runs({"size": [40, 50], "counts": plain}, 40, 50), 40, 50), expected)
+    np.testing.assert_array_equal(drawn(read_runs({"size": [40, 50], "counts": plain})[0], 40, 50), expected)
 
 
 def test_a_pixel_is_in_a_polygon_if_its_center_is() -> None:

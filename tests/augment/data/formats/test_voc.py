@@ -17,10 +17,10 @@ OBJECT = (
 
 
 def put(*objects: str, head: str = "", size: tuple[int, int] = (40, 20)) -> None:
-    """Write an image with these objects, and another one without objects; val has the second one."""
+    """Write an image with these objects, and another one with a dog; val has the second one."""
     for folder in ("Annotations", "JPEGImages", "ImageSets/Main", "ImageSets/Segmentation"):
         Path(f"voc/{folder}").mkdir(parents=True, exist_ok=True)
-    for name, found in (("a", objects), ("b", ())):
+    for name, found in (("a", objects), ("b", (OBJECT.format("dog", 0, 1, 1, 9, 9),))):
         photo(Path(f"voc/JPEGImages/{name}.jpg"), 40, 20)
         measures = f"<size><width>{size[0]}</width><height>{size[1]}</height></size>"
         content = f"{head}<annotation>{measures if name == 'a' else ''}{''.join(found)}</annotation>"
@@ -37,7 +37,7 @@ def test_edges_count_from_one_and_include_the_last_pixel() -> None:
     assert dataset.classes == ("background", "cat", "dog")
     assert first.boxes.tolist() == [[0, 0, 40, 20], [4, 1, 5, 3]]
     assert (first.labels.tolist(), first.difficult.tolist()) == ([2, 1], [False, True])
-    assert (len(second), len(dataset.val)) == (0, 1)
+    assert (len(second), len(dataset.val)) == (1, 1)
     Path("names.txt").write_text("dog\nemu\n")
     with pytest.raises(
         UserError, match=r"a.jpg has a bad object, object 2 of .*a.xml: the class cat, which data.classes"
@@ -116,3 +116,16 @@ def test_masks_of_classes_have_the_names_of_voc() -> None:
     Path("voc/SegmentationClass/a.png").unlink()
     with pytest.raises(UserError, match=r"a.jpg has no mask: there is no voc/SegmentationClass/a.png"):
         load("voc", root="voc", task="segment")
+
+
+def test_names_in_lists_may_have_blanks_flags_and_endings_of_any_case() -> None:
+    put(OBJECT.format("dog", 0, 1, 1, 40, 20))
+    for name, ending in (("a 1", ".jpg"), ("IMG_2", ".JPG"), ("c", ".PNG")):
+        photo(Path(f"voc/JPEGImages/{name}{ending}"), 40, 20)
+        annotation = f"<annotation>{OBJECT.format('cat', 0, 1, 1, 9, 9)}</annotation>"
+        Path(f"voc/Annotations/{name}.xml").write_text(annotation)
+    Path("voc/ImageSets/Main/train.txt").write_text("a 1\na  -1\nIMG_2 1\nc.PNG\n", encoding="utf-8-sig")
+    Path("voc/ImageSets/Main/val.txt").write_text("IMG_2\n")
+    dataset = load("voc", root="voc")
+    assert [file.name for file in dataset.train.files] == ["a 1.jpg", "a.jpg", "IMG_2.JPG", "c.PNG"]
+    assert [target.labels.tolist() for target in dataset.train.targets] == [[1], [2], [1], [1]]

@@ -63,6 +63,8 @@ def test_every_format_of_tar_and_long_names(format: int, jpeg: bytes, tmp_path: 
 
 LABELS: dict[str, tuple[dict[str, bytes], str | None, Any]] = {
     "number": ({"cls": b"3"}, None, 3),
+    "zeros": ({"cls": b"003"}, None, "003"),
+    "byte order mark": ({"cls": "\ufeffcat".encode()}, None, "cat"),
     "name": ({"cls": b" sea lion\n"}, None, "sea lion"),
     "json": ({"json": b'{"label": 4}'}, None, 4),
     "cls before json": ({"json": b'{"label": 4}', "cls": b"1"}, None, 1),
@@ -105,6 +107,13 @@ def test_invalid_samples_are_refused(case: str, jpeg: bytes, tmp_path: Path) -> 
 def test_text_may_be_numbers(jpeg: bytes, tmp_path: Path) -> None:
     file = str(write_tar(tmp_path / "it.tar", {"a.jpg": jpeg, "a.age": b"2", "b.jpg": jpeg, "b.age": b"1.5\n"}))
     assert load(file, label="age", task="regress").train.targets == ((2.0,), (1.5,))
+
+
+def test_labels_with_zeros_in_front_are_names(jpeg: bytes, tmp_path: Path) -> None:
+    members = {
+        f"{i}.{end}": part for i, label in enumerate((b"007", b"7")) for end, part in (("jpg", jpeg), ("cls", label))
+    }
+    assert load(str(write_tar(tmp_path / "it.tar", members))).classes == ("007", "7")
 
 
 def test_lists_become_several_labels(jpeg: bytes, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_shares_are_of_the_image_as_it_is_shown(orientation: int) -> None:
     ("line", "why"),
     [
         ("2 .5 .5 1 1", "the class 2, which has no name"),
-        ("a .5 .5 1 1", "invalid literal"),
+        ("a .5 .5 1 1", "could not convert"),
         ("0 .5 .5 1", "3 numbers where 4 are allowed, or 6 or more, an even number"),
         ("0 .5 .5 1 x", "could not convert"),
         ("0 20 10 5 5", r"\[20.0, 10.0, 5.0, 5.0\], where shares of the image, 0 to 1, are allowed"),
@@ -109,3 +109,45 @@ def test_val_can_be_cut_and_a_given_one_is_not_forgotten() -> None:
     Path("set/data.yaml").write_text(YAML.replace("val: images/val\n", ""))
     dataset: Any = load("yolo", root="set", val_fraction=0.5)
     assert (len(dataset.train), len(dataset.val)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("[no, yes]", ("no", "yes")),
+        ("{0: off, 1: on}", ("off", "on")),
+        ("{0: 01, 1: 010}", ("01", "010")),
+        ("[007, 1e3]", ("007", "1e3")),
+        ("[12:30, null]", ("12:30", "null")),
+        ("[1.10, 2020-01-01]", ("1.10", "2020-01-01")),
+    ],
+)
+def test_names_are_text(names: str, expected: tuple[str, ...]) -> None:
+    put("0 .5 .5 1 1", "1 .5 .5 .5 .5", yaml=YAML.replace("[cat, dog]", names))
+    assert load("yolo", root="set").classes[1:] == expected
+
+
+def test_a_byte_order_mark_and_a_class_written_as_a_fraction_are_read() -> None:
+    put("\ufeff1.0 .5 .5 1 1", yaml=f"\ufeff{YAML}")
+    assert load("yolo", root="set").train.targets[0].labels.tolist() == [2]
+
+
+def test_a_category_of_the_background_is_label_zero() -> None:
+    put("2 .5 .5 1 1", "1 .5 .5 .5 .5", yaml=YAML.replace("[cat, dog]", "[background, cat, dog]"))
+    dataset = load("yolo", root="set")
+    assert dataset.classes == ("background", "cat", "dog")
+    assert dataset.train.targets[0].labels.tolist() == [2, 1]
+    put("0 .5 .5 1 1", "1 .5 .5 .5 .5", yaml=YAML.replace("[cat, dog]", "[__background__, cat]"))
+    with pytest.raises(UserError, match=r"'__background__'.*Rename the class"):
+        load("yolo", root="set")
+
+
+def test_repeated_objects_and_splits_without_objects_are_reported() -> None:
+    put("0 .5 .5 1 1", "0 .5 .5 1 1")
+    assert any(
+        "2 objects with the class and the box of an earlier one" in notice
+        for notice in load("yolo", root="set").notices
+    )
+    put("")
+    with pytest.raises(UserError, match="no image of train has an object"):
+        load("yolo", root="set")

@@ -249,3 +249,34 @@ def test_the_mask_of_a_pillow_image_that_exif_turns_is_refused_when_it_is_read()
     assert first.read().shape == (10, 12)
     with pytest.raises(UserError, match=r"item 1 of Turned is a Pillow image that its EXIF block turns\. Allowed with"):
         second.read()
+
+
+OBJECT = "{'boxes': [[0, 0, 9, 9]], 'labels': [1], 'keypoints': [[[1, 2, 2], [3, 4, 1]]]}"
+FACE = {"keypoints": "return np.array([[1, 2, 2], [3, 4, 2]])", "detect": f"return {OBJECT}"}
+
+
+@pytest.mark.parametrize("task", FACE)
+def test_names_or_settings_pair_points(task: str) -> None:
+    code = f"{CODE}        {FACE[task]}\n"
+    assert written(code, task=task).kind.flip_pairs is None, "unnamed points"
+    assert written(code, task=task, flip_pairs=[[0, 1]]).kind.flip_pairs == ((0, 1),)
+    assert written(code, task=task, flip_pairs=[]).kind.flip_pairs == ()
+    found = written(code, task=task, targets=["left_eye", "right_eye"])
+    assert found.kind.flip_pairs == ((0, 1),)
+    assert "left_eye" in (*found.classes, *getattr(found.kind, "point_names", ()))
+    with pytest.raises(UserError, match="data"):
+        written(code, task=task, targets=["a", "b", "c"])
+
+
+def test_labels_and_masks_that_a_conversion_changes_are_rejected() -> None:
+    for target, why in (
+        ('{"boxes": [[0, 0, 9, 9]], "labels": [1.5]}', r"label 1\.5"),
+        ('{"boxes": [[0, 0, 9, 9]], "labels": [1], "image_id": 1.5}', r"image_id: 1\.5"),
+    ):
+        with pytest.raises(UserError, match=why):
+            written(f"{CODE}        return {target}\n", task="detect")
+    opened = "from PIL import Image\n        mask = Image.open('mask.jpg')\n        mask.load()\n        return mask"
+    lossy = f"{CODE}        {opened}\n"
+    Image.fromarray(np.zeros((6, 5), np.uint8)).save("mask.jpg")
+    with pytest.raises(UserError, match=r"lossy compression \(JPEG\).*PNG"):
+        written(lossy, task="segment")

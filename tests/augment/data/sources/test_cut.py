@@ -1,5 +1,6 @@
 """Val that is cut from train, in every source, and the folders that people have."""
 
+import re
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,9 @@ def test_a_val_is_missed_before_anything_is_read(samples: list[Sample]) -> None:
 )
 def test_a_val_that_a_cut_would_drop_is_refused(source: str, aside: dict[str, Any], samples: list[Sample]) -> None:
     given = {**put(source, "train", samples), **put(source, "val", samples)}
-    with pytest.raises(UserError, match=r"^data\.val_fraction=0\.2: but there is .*val.*data\.root=DIR/train"):
+    (key, value), *_ = aside.items()
+    remedy = re.escape(f"data.{key}={'null' if value is None else value}")
+    with pytest.raises(UserError, match=rf"^data\.val_fraction=0\.2: but there is .*val.*{remedy}"):
         parse_data({"source": source, **given, "val_fraction": 0.2})
     aside = given | aside
     dataset = load_dataset(parse_data({"source": source, **aside, "val_fraction": 0.2}))
