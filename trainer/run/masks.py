@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from augment.data.images import SIDEWAYS, open_image, orientation_of, to_rgb
+from augment.data.images import open_image, orientation_of, to_rgb, upright_size
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
@@ -72,9 +72,8 @@ def upright(image: Image.Image) -> tuple[Tensor, tuple[int, int]]:
     """Return the matrix from pixels of an image, turned upright, to stored ones, (3, 3), and its width and height."""
     from augment.pipeline.frames import turns  # imports PyTorch
 
-    orientation = orientation_of(image)
-    size = image.size[::-1] if orientation >= SIDEWAYS else image.size
-    turn = turns(np.array([orientation]), np.array([size[::-1]]))[0]
+    size = upright_size(image)
+    turn = turns(np.array([orientation_of(image)]), np.array([size[::-1]]))[0]
     return torch.from_numpy(np.linalg.inv(turn)), size
 
 
