@@ -225,7 +225,7 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
     faults, digests = examine_files(images, cache=Path(DATA_DIR) / f"checked-{digest(about)}.txt")
     opened: dict[ImageRef, AsJpeg] = {}
     for file, fault in faults.items():
-        if fault.startswith(DIFFERS):  # who is right?
+        if DIFFERS in fault:  # who is right?
             continue
         image = AsJpeg(file, quality)
         with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():

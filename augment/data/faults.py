@@ -25,7 +25,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
 NOT_DECODED = "is not an image that DALI decodes"
 
 # The fault of images whose pixels depend on the program; and the largest difference of a level that is none.
-DIFFERS = "is decoded differently by other programs; save it as PNG of 8 bits a channel"
+DIFFERS = "that programs decode differently; save it as PNG of 8 bits a channel"
 TOLERANCE = 2
 
 # What to do with such images.
@@ -59,7 +59,7 @@ def find_fault_of_header(content: bytes | memoryview) -> tuple[str | None, int]:
     The rarer formats are decoded by Pillow, too: DALI reads damaged TIFF without an error, and damaged JPEG 2000 can
     crash it.
     """
-    pixels, blocks = _read_jpeg(content)
+    pixels, _, blocks = _read_jpeg(content)
     if 0 < pixels <= MAX_PIXELS:
         return _refuse_exif(blocks), pixels
     return _examine(BytesIO(content), _load_rare)
@@ -67,7 +67,9 @@ def find_fault_of_header(content: bytes | memoryview) -> tuple[str | None, int]:
 
 def is_rare(content: bytes | memoryview) -> bool:
     """Return whether an encoded image is of a format with many layouts, which programs may decode differently."""
-    return content[:2] != b"\xff\xd8" and content[:4] not in (b"\x89PNG", b"RIFF")
+    if content[:2] == b"\xff\xd8":
+        return _read_jpeg(content)[1] > 3  # inks, which some programs store inverted
+    return content[:4] not in (b"\x89PNG", b"RIFF")
 
 
 def find_difference(content: bytes | memoryview, decoded: NDArray[np.uint8] | None) -> str | None:
@@ -75,15 +77,15 @@ def find_difference(content: bytes | memoryview, decoded: NDArray[np.uint8] | No
     if decoded is None:
         return describe_damage(BytesIO(content))
     with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=FORMATS) as image:
-        fault, expected = f"{DIFFERS} (a {image.format} of mode {image.mode})", np.asarray(to_rgb(image), np.int16)
+        fault, expected = f"is a {image.format} of mode {image.mode} {DIFFERS}", np.asarray(to_rgb(image), np.int16)
         close = expected.shape == decoded.shape and np.abs(expected - decoded).max(initial=0) <= TOLERANCE
         return None if close else fault
-    return DIFFERS
+    return f"is an image {DIFFERS}"
 
 
-def _read_jpeg(content: bytes | memoryview) -> tuple[int, list[bytes]]:
-    """Return width times height of an ordinary JPEG, else 0, and its EXIF blocks; ten times as fast as by Pillow."""
-    pixels, blocks = 0, list[bytes]()
+def _read_jpeg(content: bytes | memoryview) -> tuple[int, int, list[bytes]]:
+    """Return width times height of an ordinary JPEG, else 0, its channels and EXIF blocks; ten times as fast as Pillow."""
+    pixels, channels, blocks = 0, 0, list[bytes]()
     start, end = 2 if content[:2] == b"\xff\xd8" else len(content), len(content) - 9
     while start < end and content[start] == 0xFF and (marker := content[start + 1]) != 0xDA:  # the pixels begin
         if marker == 0xFF:  # a fill byte
@@ -91,18 +93,28 @@ def _read_jpeg(content: bytes | memoryview) -> tuple[int, list[bytes]]:
             continue
         after = start + 2 + int.from_bytes(content[start + 2 : start + 4])
         if marker in (0xC0, 0xC1, 0xC2):  # a frame: baseline, extended, progressive
-            bits, height, width = struct.unpack_from(">BHH", content, start + 4)
+            bits, height, width, channels = struct.unpack_from(">BHHB", content, start + 4)
             pixels = height * width if bits == 8 and max(height, width) <= _JPEG_MAX_SIDE else 0
         elif marker == 0xE1 and content[start + 4 : start + 10] == b"Exif\0\0":
             blocks.append(bytes(content[start + 10 : after]))
         start = after
-    return pixels, blocks
+    return pixels, channels, blocks
+
+
+def _exif_of_png(content: bytes) -> list[bytes]:
+    start, blocks = 8, list[bytes]()
+    while start < len(content):
+        size = int.from_bytes(content[start : start + 4])
+        if content[start + 4 : start + 8] == b"eXIf":
+            blocks.append(content[start + 8 : start + 8 + size])
+        start += 12 + size
+    return blocks
 
 
 def _refuse_exif(blocks: Sequence[bytes]) -> str | None:
     """Return the fault of an image with such EXIF blocks, which can crash DALI."""
     if len(blocks) > 1 or not all(map(read_exif, blocks)):
-        return "has several EXIF blocks, or a damaged one, so that programs turn it differently; save it again"
+        return "has several EXIF blocks, or a damaged one, by which programs turn it differently; save it again without EXIF"
     return None
 
 
@@ -113,11 +125,8 @@ def _examine(
         return "is empty (0 bytes)", 0
     try:
         image = Image.open(stream, formats=FORMATS)
-        fault = _refuse(image)
-        if not fault and image.format == "PNG" and "exif" not in image.info and b"eXIf" in stream.getvalue():
-            image.load()  # the block is after the pixels
-        blocks = [data[6:] for name, data in getattr(image, "applist", ()) if (name, data[:6]) == ("APP1", b"Exif\0\0")]
-        fault = fault or _refuse_exif(blocks or [image.info.get("exif", b"").removeprefix(b"Exif\0\0")])
+        blocks = _exif_of_png(stream.getvalue()) if image.format == "PNG" else _read_jpeg(stream.getvalue())[2]
+        fault = _refuse(image) or _refuse_exif(blocks or [image.info.get("exif", b"")])
         return fault or find_damage(image, stream), image.width * image.height
     except UnidentifiedImageError:
         return f"{NOT_DECODED}; allowed: {', '.join(FORMATS)}", 0
@@ -157,7 +166,7 @@ def _refuse(image: ImageFile.ImageFile) -> str | None:
         args = image.tile[0][3]
         levels = args[-1] if isinstance(args, tuple) and isinstance(args[-1], int) else 255
         # DALI knows only these numbers of levels: it takes 1,023 levels for the first of 65,535, almost black.
-        if levels not in (1, 255, 65535):
+        if levels > 0 and levels not in (1, 255, 65535):
             return f"is a PPM of a kind that DALI does not decode (levels from 0 to {levels})"
     if image.format == "TIFF" and image.mode in ("I", "LA", "PA"):  # with alpha, DALI mixes it with the levels
         return f"is a TIFF of a kind that DALI does not decode (mode {image.mode})"
