@@ -127,6 +127,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """Return an image in RGB, 8 bits per channel, upright; transparency is dropped."""
     white = 65535
     if image.format == "TIFF":  # which Pillow turns by itself
+        image.filename = ""  # Pillow would map the file and then turn some wrongly
         turn, white = 1, 2 ** min(16, image.tag_v2.get(258, (16,))[0]) - 1  # type: ignore[attr-defined]
     else:
         turn = orientation_of(image)
