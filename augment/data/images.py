@@ -86,10 +86,10 @@ def read_exif(block: bytes) -> int:
     DALI takes the first orientation and the first two bytes of its value, whatever the type. Of the other tags it reads
     texts and fractions, and the block is damaged if one of these is not in it.
     """
-    order = "little" if block[:2] == b"II" else "big"
+    step = -1 if block[:2] == b"II" else 1  # through the bytes of a number
 
     def number(start: int, size: int) -> int:
-        return int.from_bytes(block[start : start + size], order)
+        return int.from_bytes(block[start : start + size][::step])
 
     texts = (0x10E, 0x10F, 0x110, 0x131, 0x132, 0x8298)
     fractions = {0x11A: 8, 0x11B: 8, 0x13E: 16, 0x13F: 48, 0x211: 24, 0x214: 48}  # their bytes
@@ -127,7 +127,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """Return an image in RGB, 8 bits per channel, upright; transparency is dropped."""
     white = 65535
     if image.format == "TIFF":  # which Pillow turns by itself
-        image.filename = ""  # Pillow would map the file and then turn some wrongly
+        vars(image)["filename"] = ""  # Pillow would map the file and then turn some wrongly
         turn, white = 1, 2 ** min(16, image.tag_v2.get(258, (16,))[0]) - 1  # type: ignore[attr-defined]
     else:
         turn = orientation_of(image)
