@@ -15,7 +15,7 @@ from augment.support.console import progress_bar
 from augment.support.files import write_atomically
 from augment.support.process import cores
 
-_VERSION = b"7\n"  # the first line; increase it when a verdict changes
+_VERSION = b"8\n"  # the first line; increase it when a verdict changes
 
 
 def remember(

@@ -5,9 +5,10 @@ the GPU decoder silently turns a truncated JPEG or a header that claims gigapixe
 twice: by its header, which is cheap, gives the better reasons and keeps memory bombs away from DALI; then by DALI's CPU
 decoder, the strictest one, on every machine. The verdicts are cached.
 
-Images are decoded by nvImageCodec, the library behind `fn.decoders.image`, one by one: a pipeline can crash if several
-JPEGs of a batch are damaged. Outside `augment.pipeline`, only this module imports a part of DALI, and only when an
-image has to be judged.
+JPEG, PNG and WebP are decoded by nvImageCodec, the library behind `fn.decoders.image`, one by one: a pipeline can crash
+if several JPEGs of a batch are damaged. The rarer formats have layouts that it decodes and the operator does not, or
+that the operator decodes otherwise than Pillow: they are decoded by the operator and by Pillow, and compared. Outside
+`augment.pipeline`, only this module imports a part of DALI, and only when an image has to be judged.
 """
 
 import os
@@ -26,7 +27,15 @@ import numpy as np
 
 from augment.data.cache import remember
 from augment.data.dataset import DATA_DIR, BadImage, ImageRef, Split, known_of
-from augment.data.faults import CONVERT, NOT_DECODED, describe_damage, describe_failure, find_fault_of_header
+from augment.data.faults import (
+    CONVERT,
+    NOT_DECODED,
+    describe_damage,
+    describe_failure,
+    find_difference,
+    find_fault_of_header,
+    is_rare,
+)
 from augment.data.images import is_decoded, name_of
 from augment.data.selection import take
 from augment.support.errors import UserError
@@ -41,13 +50,36 @@ class Decoder:
         self._own = local()
         self._large = Lock()
 
-    def find_fault(self, image: bytes | memoryview, pixels: int) -> str | None:
-        """Return why an image cannot be decoded, None if it can be.
+    def find_fault(self, image: bytes | memoryview) -> str | None:
+        """Return why an encoded image cannot be decoded, None if it can be.
 
-        Args:
-            image: an encoded image with a good header.
-            pixels: number of its pixels; if there are many, the call waits for another one that has many.
+        A large image waits for another one to be decoded.
         """
+        fault, pixels = find_fault_of_header(image)
+        if fault:
+            return fault
+        with self._large if pixels > 2**25 else nullcontext():  # 0.1 GB as RGB
+            return self.find_difference(image) if is_rare(image) else self._find_damage(image)
+
+    def find_difference(self, image: bytes | memoryview) -> str | None:
+        """Return why an image of a rare format cannot be used, decoded as in training and compared with Pillow."""
+        from nvidia.dali import fn, types
+        from nvidia.dali.pipeline import Pipeline
+
+        if not hasattr(self._own, "pipeline"):
+            self._own.pipeline = Pipeline(1, 1, None, prefetch_queue_depth=1, exec_dynamic=True)
+            with self._own.pipeline as pipeline:
+                encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
+                pipeline.set_outputs(fn.decoders.image(encoded))
+        decoded = None
+        try:
+            self._own.pipeline.feed_input("encoded", [np.frombuffer(image, np.uint8)])
+            decoded = np.array(self._own.pipeline.run()[0].at(0))
+        except RuntimeError:
+            del self._own.pipeline  # which has failed for good
+        return find_difference(image, decoded)
+
+    def _find_damage(self, image: bytes | memoryview) -> str | None:
         os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "1")  # no warning for each bad image
         from nvidia import nvimgcodec as codec
 
@@ -56,8 +88,7 @@ class Decoder:
             self._own.decoder = codec.Decoder(codec.NVIMGCODEC_DEVICE_CPU_ONLY, 1, backends)
             # The parameters that `fn.decoders.image` uses.
             self._own.params = codec.DecodeParams(color_spec=codec.ColorSpec.SRGB, apply_exif_orientation=True)
-        large = pixels > 2**25  # 0.1 GB as RGB
-        with self._large if large else nullcontext(), suppress(RuntimeError):  # its header cannot be read
+        with suppress(RuntimeError):  # its header cannot be read
             (decoded,) = self._own.decoder.decode([codec.CodeStream(image)], params=self._own.params)
             if decoded is not None:
                 return None
@@ -142,8 +173,7 @@ def _judge(image: ImageRef, decoder: Decoder) -> str:
         if is_decoded(image):
             return f"{_digest(np.ascontiguousarray(image.read_pixels()).data)} "
         content = _read(image) if isinstance(image, Path) else image.read()
-        fault, pixels = find_fault_of_header(content)
-        return f"{_digest(content)} {fault or decoder.find_fault(content, pixels) or ''}"
+        return f"{_digest(content)} {decoder.find_fault(content) or ''}"
     except (OSError, ValueError, UserError, MemoryError) as error:  # a ValueError: the path has a NUL
         return f" {describe_failure(error)}"
 

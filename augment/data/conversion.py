@@ -24,7 +24,7 @@ from PIL import Image
 
 from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split
-from augment.data.faults import DECODER_ERRORS, MAX_PIXELS, strict_pillow
+from augment.data.faults import DECODER_ERRORS, DIFFERS, MAX_PIXELS, strict_pillow
 from augment.data.images import as_jpeg, has_range, name_of, open_image, read_encoded, to_rgb
 from augment.data.selection import take
 from augment.data.sources import parse_data
@@ -224,7 +224,9 @@ def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: boo
     images = dataset.train.files + dataset.val.files
     faults, digests = examine_files(images, cache=Path(DATA_DIR) / f"checked-{digest(about)}.txt")
     opened: dict[ImageRef, AsJpeg] = {}
-    for file in faults:
+    for file, fault in faults.items():
+        if DIFFERS in fault:  # who is right?
+            continue
         image = AsJpeg(file, quality)
         with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():
             image.read()

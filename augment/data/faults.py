@@ -4,14 +4,15 @@ import os
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import BytesIO
-from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 
+from augment.data.images import read_exif, to_rgb
 from augment.support.errors import UserError
 
 # Width times height. The size at which Pillow, too, refuses an image as a decompression bomb: 537 MB as RGB.
@@ -22,6 +23,10 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
 
 # The fault of images in other formats, before the allowed formats.
 NOT_DECODED = "is not an image that DALI decodes"
+
+# The fault of images whose pixels depend on the program; and the largest difference of a level that is none.
+DIFFERS = "that programs decode differently; save it as PNG of 8 bits a channel"
+TOLERANCE = 2
 
 # What to do with such images.
 CONVERT = "python -m augment convert turns those that Pillow can open into JPEG (HEIC after pip install pillow-heif)"
@@ -36,7 +41,7 @@ DECODER_ERRORS = (
 )  # fmt: skip
 
 
-def find_fault(stream: BinaryIO) -> str | None:
+def find_fault(stream: BytesIO) -> str | None:
     """Return the fault of an encoded image as far as Pillow sees it, None if it sees none.
 
     JPEG is judged by its header and its end marker, and decoded where that is missing; PNG by its checksums; WebP by
@@ -54,33 +59,75 @@ def find_fault_of_header(content: bytes | memoryview) -> tuple[str | None, int]:
     The rarer formats are decoded by Pillow, too: DALI reads damaged TIFF without an error, and damaged JPEG 2000 can
     crash it.
     """
-    pixels = _pixels_of_jpeg(content)
+    pixels, _, blocks = _read_jpeg(content)
     if 0 < pixels <= MAX_PIXELS:
-        return None, pixels
+        return _refuse_exif(blocks), pixels
     return _examine(BytesIO(content), _load_rare)
 
 
-def _pixels_of_jpeg(content: bytes | memoryview) -> int:
-    """Return width times height of an ordinary JPEG, else 0; ten times as fast as opening it with Pillow."""
-    if content[:2] != b"\xff\xd8":
-        return 0
-    start, end = 2, len(content) - 9
-    while start < end and content[start] == 0xFF:
-        if content[start + 1] in (0xC0, 0xC1, 0xC2):  # a frame: baseline, extended, progressive
-            bits, height, width = struct.unpack_from(">BHH", content, start + 4)
-            return height * width if bits == 8 and max(height, width) <= _JPEG_MAX_SIDE else 0
-        start += 2 + int.from_bytes(content[start + 2 : start + 4])
-    return 0
+def is_rare(content: bytes | memoryview) -> bool:
+    """Return whether an encoded image is of a format with many layouts, which programs may decode differently."""
+    if content[:2] == b"\xff\xd8":
+        return _read_jpeg(content)[1] > 3  # inks, which some programs store inverted
+    return content[:4] not in (b"\x89PNG", b"RIFF")
+
+
+def find_difference(content: bytes | memoryview, decoded: NDArray[np.uint8] | None) -> str | None:
+    """Return the fault of an image of a rare format that DALI does not decode as Pillow does, or not at all (None)."""
+    if decoded is None:
+        return describe_damage(BytesIO(content))
+    with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=FORMATS) as image:
+        fault, expected = f"is a {image.format} of mode {image.mode} {DIFFERS}", np.asarray(to_rgb(image), np.int16)
+        close = expected.shape == decoded.shape and np.abs(expected - decoded).max(initial=0) <= TOLERANCE
+        return None if close else fault
+    return f"is an image {DIFFERS}"
+
+
+def _read_jpeg(content: bytes | memoryview) -> tuple[int, int, list[bytes]]:
+    """Return width times height of an ordinary JPEG, else 0, its channels and EXIF blocks, faster than Pillow does."""
+    pixels, channels, blocks = 0, 0, list[bytes]()
+    start, end = 2 if content[:2] == b"\xff\xd8" else len(content), len(content) - 9
+    while start < end and content[start] == 0xFF and (marker := content[start + 1]) != 0xDA:  # the pixels begin
+        if marker == 0xFF:  # a fill byte
+            start += 1
+            continue
+        after = start + 2 + int.from_bytes(content[start + 2 : start + 4])
+        if marker in (0xC0, 0xC1, 0xC2):  # a frame: baseline, extended, progressive
+            bits, height, width, channels = struct.unpack_from(">BHHB", content, start + 4)
+            pixels = height * width if bits == 8 and max(height, width) <= _JPEG_MAX_SIDE else 0
+        elif marker == 0xE1 and content[start + 4 : start + 10] == b"Exif\0\0":
+            blocks.append(bytes(content[start + 10 : after]))
+        start = after
+    return pixels, channels, blocks
+
+
+def _exif_of_png(content: bytes) -> list[bytes]:
+    start, blocks = 8, list[bytes]()
+    while start < len(content):
+        size = int.from_bytes(content[start : start + 4])
+        if content[start + 4 : start + 8] == b"eXIf":
+            blocks.append(content[start + 8 : start + 8 + size])
+        start += 12 + size
+    return blocks
+
+
+def _refuse_exif(blocks: Sequence[bytes]) -> str | None:
+    """Return the fault of an image with such EXIF blocks, which can crash DALI."""
+    if len(blocks) > 1 or not all(map(read_exif, blocks)):
+        return "has several EXIF blocks, or a damaged one: programs turn it differently; save it again without EXIF"
+    return None
 
 
 def _examine(
-    stream: BinaryIO, find_damage: Callable[[ImageFile.ImageFile, BinaryIO], str | None]
+    stream: BytesIO, find_damage: Callable[[ImageFile.ImageFile, BytesIO], str | None]
 ) -> tuple[str | None, int]:
     if not stream.read(1):
         return "is empty (0 bytes)", 0
     try:
         image = Image.open(stream, formats=FORMATS)
-        return _refuse(image) or find_damage(image, stream), image.width * image.height
+        blocks = _exif_of_png(stream.getvalue()) if image.format == "PNG" else _read_jpeg(stream.getvalue())[2]
+        fault = _refuse(image) or _refuse_exif(blocks or [image.info.get("exif", b"")])
+        return fault or find_damage(image, stream), image.width * image.height
     except UnidentifiedImageError:
         return f"{NOT_DECODED}; allowed: {', '.join(FORMATS)}", 0
     except DECODER_ERRORS as error:
@@ -100,10 +147,10 @@ def describe_failure(error: BaseException) -> str:
     return f"is broken: {error or type(error).__name__}"
 
 
-def describe_damage(stream: BinaryIO) -> str:
+def describe_damage(stream: BytesIO) -> str:
     """Return the fault of an image that DALI refuses to decode, in Pillow's words if Pillow refuses it, too."""
 
-    def load(image: ImageFile.ImageFile, _: BinaryIO) -> str:
+    def load(image: ImageFile.ImageFile, _: BytesIO) -> str:
         image.load()
         return f"is broken, or a {image.format} of a kind that DALI does not decode"
 
@@ -118,8 +165,8 @@ def _refuse(image: ImageFile.ImageFile) -> str | None:
     if image.format == "PPM" and image.tile:
         args = image.tile[0][3]
         levels = args[-1] if isinstance(args, tuple) and isinstance(args[-1], int) else 255
-        # DALI knows only two numbers of levels: it takes 1,023 levels for the first of 65,535, which are almost black.
-        if 0 < levels < (128 if levels < 256 else 2**15):
+        # DALI knows only these numbers of levels: it takes 1,023 levels for the first of 65,535, almost black.
+        if levels > 0 and levels not in (1, 255, 65535):
             return f"is a PPM of a kind that DALI does not decode (levels from 0 to {levels})"
     if image.format == "TIFF" and image.mode in ("I", "LA", "PA"):  # with alpha, DALI mixes it with the levels
         return f"is a TIFF of a kind that DALI does not decode (mode {image.mode})"
@@ -131,7 +178,7 @@ def _refuse(image: ImageFile.ImageFile) -> str | None:
     return None
 
 
-def _find_damage(image: ImageFile.ImageFile, stream: BinaryIO) -> str | None:
+def _find_damage(image: ImageFile.ImageFile, stream: BytesIO) -> str | None:
     """Return the fault of an image with a good header, or raise Pillow's error, by the cheapest test."""
     if image.format == "PNG":
         image.verify()  # the checksums; it stops before the one of the end chunk
@@ -147,7 +194,7 @@ def _find_damage(image: ImageFile.ImageFile, stream: BinaryIO) -> str | None:
     return None
 
 
-def _load_rare(image: ImageFile.ImageFile, _: BinaryIO) -> None:
+def _load_rare(image: ImageFile.ImageFile, _: BytesIO) -> None:
     """Decode an image of a rare format, or raise Pillow's error.
 
     DALI's CPU decoder finds the damage of the others by itself: it refused everything that Pillow refused, and more.

@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from augment.data.check import Decoder
-from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header
-from augment.data.images import SIDEWAYS, TURNED, has_range, is_turned, orientation_of, to_rgb
+from augment.data.faults import DECODER_ERRORS, describe_damage, find_fault_of_header, is_rare
+from augment.data.images import TURNED, has_range, is_turned, orientation_of, to_rgb, upright_size
 from augment.data.targets.boxes import Boxes
 from augment.data.targets.classes import CLASSES
 from augment.data.targets.keypoints import Keypoints
@@ -76,9 +76,10 @@ def read_images(given: Any, device: torch.device) -> Images:
     if not given:
         raise UserError(f"images: none are given. Allowed: {_ALLOWED}, with at least one image.")
     if all(isinstance(image, bytes | bytearray | memoryview) for image in given):
+        decoder = Decoder()
         for number, image in enumerate(given):
-            # DALI decodes some of these wrongly, without an error.
-            if (image[:2] in (b"II", b"MM") or image[:1] == b"P") and (fault := find_fault_of_header(image)[0]):
+            # DALI decodes some of these wrongly, without an error, and crashes at others.
+            if fault := decoder.find_fault(image) if is_rare(image) else find_fault_of_header(image)[0]:
                 raise UserError(f"images[{number}] {fault}.")
         return Images("encoded", [np.frombuffer(image, np.uint8) for image in given])
     images = [_pixels(image, number) if isinstance(image, Image.Image) else image for number, image in enumerate(given)]
@@ -149,7 +150,7 @@ def check_encoded(images: Images) -> None:
     if images.kind == "encoded":
         decoder = Decoder()
         for number, data in enumerate(images.data):
-            if fault := decoder.find_fault(data.tobytes(), pixels=0):
+            if fault := decoder.find_fault(data.tobytes()):
                 raise UserError(f"images[{number}] {fault}.")
 
 
@@ -213,7 +214,7 @@ def _header(data: NDArray[np.uint8], number: int) -> tuple[tuple[int, int], int]
     """Return height and width of an encoded image, upright as its EXIF block says, and its orientation there."""
     try:
         with Image.open(BytesIO(data.tobytes())) as image:
-            (width, height), orientation = image.size, orientation_of(image)
+            (width, height), orientation = upright_size(image), orientation_of(image)
     except (*DECODER_ERRORS, Image.DecompressionBombError) as error:
         raise UserError(f"images[{number}] {describe_damage(BytesIO(data.tobytes()))}.") from error
-    return ((width, height) if orientation >= SIDEWAYS else (height, width)), orientation
+    return (height, width), orientation

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 
 from augment.data.dataset import ImageRef
-from augment.data.images import open_image, orientation_of
+from augment.data.images import open_image, orientation_of, to_rgb, upright_size
 from augment.support.background import in_threads
 from augment.support.reading import UnreadableError, regular
 from trainer.tasks.display import WrongSample
@@ -43,13 +43,12 @@ def worst_images(
         file = files[index[sample.position]]
         try:
             with open_image(file) as image:
-                stored, orientation = image.size, orientation_of(image)
+                upright, orientation = np.array(upright_size(image)), orientation_of(image)
                 image.draft("RGB", (2 * SIDE, 2 * SIDE))
-                small = ImageOps.exif_transpose(image).convert("RGB")
+                small = to_rgb(image)
         except (OSError, UnidentifiedImageError, Image.DecompressionBombError):
             return sample, file, None
         small.thumbnail((SIDE, SIDE))
-        upright = np.array(stored[::-1] if orientation >= 5 else stored)
         scale = small.size / upright
         place = np.diag([*scale, 1.0])
         place[:2, 2] = (scale - 1) / 2  # as pixel centers are at integers

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.dataset import Dataset
-from augment.data.images import SIDEWAYS, open_image, orientation_of, portable_names, to_rgb
+from augment.data.images import open_image, orientation_of, portable_names, to_rgb, upright_size
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
@@ -75,9 +75,8 @@ def upright(image: Image.Image) -> tuple[Tensor, tuple[int, int]]:
     """Return the matrix from pixels of an image, turned upright, to stored ones, (3, 3), and its width and height."""
     from augment.pipeline.frames import turns  # imports PyTorch
 
-    orientation = orientation_of(image)
-    size = image.size[::-1] if orientation >= SIDEWAYS else image.size
-    turn = turns(np.array([orientation]), np.array([size[::-1]]))[0]
+    size = upright_size(image)
+    turn = turns(np.array([orientation_of(image)]), np.array([size[::-1]]))[0]
     return torch.from_numpy(np.linalg.inv(turn)), size
 
 

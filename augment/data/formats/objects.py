@@ -16,7 +16,7 @@ from augment.data.cache import remember
 from augment.data.dataset import DATA_DIR, NO_VAL, Dataset, ImageRef, Split
 from augment.data.faults import DECODER_ERRORS
 from augment.data.formats.regions import Regions, Shape
-from augment.data.images import SIDEWAYS, orientation_of, points_back
+from augment.data.images import SIDEWAYS, orientation_of, points_back, stored_size
 from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, Boxes, Objects, fault_of_boxes
 from augment.data.targets.keypoints import FlipPairs, Keypoints
 from augment.data.targets.masks import MASKS
@@ -69,7 +69,8 @@ def cache_file(what: str, files: Sequence[Path], *options: object) -> Path:
 
 def _read(file: Path) -> str:
     with suppress(*DECODER_ERRORS), Image.open(file) as image:
-        return f"{image.height} {image.width} {orientation_of(image)}"
+        width, height = stored_size(image)
+        return f"{height} {width} {orientation_of(image)}"
     return ""
 
 

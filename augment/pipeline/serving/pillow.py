@@ -2,7 +2,7 @@
 
 Functions here therefore use only Pillow, NumPy, `math` and each other, and address readers of that file. Each crop op
 has a function of its name: `(image, size, **parameters) -> image`, with the size as (height, width); `resize`
-implements side both only, as its other sides equal other crops. `to_rgb` of `augment.data.images` is copied, too.
+implements side both only, as its other sides equal other crops. The reader of `augment.data.images` is copied, too.
 """
 
 import math

@@ -6,7 +6,7 @@ from typing import Any
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
-from augment.data.images import to_rgb
+from augment.data.images import reader_source
 from augment.pipeline.graph import Device, GraphImage, Placement
 from augment.pipeline.operators import normalize
 from augment.pipeline.serving import pillow
@@ -26,7 +26,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 SIZE = {size}  # height, width
 MEAN = {mean}
@@ -45,7 +45,7 @@ def python_source(plan: Plan) -> str:
     """Return a plan as Python source that defines `transform(image)` in Pillow and NumPy."""
     require_fixed(plan)
     name, values = crop_call(plan.crop)
-    parts = (to_rgb, pillow.CROPS[name], pillow.resample, pillow.normalize)
+    parts = (pillow.CROPS[name], pillow.resample, pillow.normalize)
     return _PYTHON.format(
         plan="\n".join(f"#     {line}" for line in str(plan).splitlines()),
         size=tuple(plan.size),
@@ -53,7 +53,7 @@ def python_source(plan: Plan) -> str:
         std=plan.std,
         crop=name,
         arguments="".join(f", {key}={value!r}" for key, value in values.items()),
-        functions="\n\n".join(inspect.getsource(part) for part in parts),
+        functions="\n\n".join([*(inspect.getsource(part) for part in parts), reader_source()]),
     )
 
 

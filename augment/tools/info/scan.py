@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from augment.data.check import group_copies
+from augment.data.check import Decoder, group_copies
 from augment.data.dataset import Dataset, ImageRef, keys_of, known_of
-from augment.data.faults import DECODER_ERRORS, FORMATS, describe_failure, find_fault, strict_pillow
-from augment.data.images import SIDEWAYS, is_decoded, orientation_of, read_encoded, to_rgb
+from augment.data.faults import DECODER_ERRORS, FORMATS, describe_failure, find_fault, is_rare, strict_pillow
+from augment.data.images import is_decoded, orientation_of, read_encoded, to_rgb, upright_size
 from augment.data.selection import cut_val
 from augment.data.sources.registry import Source
 from augment.support.background import in_threads
@@ -61,6 +61,7 @@ _MODES = {
     "PA": "palette with alpha", "I": "16 bit gray", "I;16": "16 bit gray", "I;16B": "16 bit gray",
 }  # fmt: skip
 
+_DECODER = Decoder()
 _CHUNK = 32  # images that a thread examines in a row
 _SIDE, _LOW = 32, 8
 _DRAFT = 64  # px, least size of a JPEG decoded at reduced size; the decoder's averages over blocks are good enough
@@ -103,7 +104,7 @@ def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
             pixels = np.ascontiguousarray(ref.read_pixels())
             return _facts(Image.fromarray(pixels), pixels.data.cast("B"), "decoded")
         data = read_encoded(ref)
-        fault = find_fault(BytesIO(data))
+        fault = find_fault(BytesIO(data)) or (_DECODER.find_difference(data) if is_rare(data) else None)
         if not fault:
             with Image.open(BytesIO(data), formats=FORMATS) as image:
                 return _facts(image, data, image.format or "")
@@ -113,9 +114,7 @@ def examine(ref: ImageRef) -> tuple[tuple[Any, ...], Luma | None]:
 
 
 def _facts(image: Image.Image, data: bytes | memoryview, form: str) -> tuple[tuple[Any, ...], Luma]:
-    (width, height), mode, orientation = image.size, image.mode, orientation_of(image)
-    if orientation >= SIDEWAYS:
-        width, height = height, width
+    (width, height), mode, orientation = upright_size(image), image.mode, orientation_of(image)
     luma = read_luma(image)
     digest = int.from_bytes(blake2b(data, digest_size=8).digest())
     frequencies = (_COSINES @ luma @ _COSINES.T).ravel()

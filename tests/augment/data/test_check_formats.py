@@ -61,7 +61,6 @@ GOOD: dict[str, Callable[[], bytes]] = {
     "rgb.ppm": lambda: encoded("PPM"),
     "gray.ppm": lambda: encoded("PPM", "L"),
     "16_bit.ppm": lambda: b"P5 60 40 65535\n" + bytes(4800),
-    "almost_all_levels.ppm": lambda: b"P5 60 40 240\n" + bytes(2400),
     "bits.ppm": lambda: encoded("PPM", "1"),
     "rgb.jp2": lambda: encoded("JPEG2000"),
 }
@@ -88,6 +87,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut_before_the_end.png": (lambda: encoded("PNG")[:-12], "is broken"),
     "flipped_bit.png": (lambda: encoded("PNG")[:500] + b"\x55" + encoded("PNG")[501:], "is broken"),
     "cut.webp": (lambda: encoded("WEBP")[:-4], "is broken"),
+    "almost_all_levels.ppm": (lambda: b"P5 60 40 240\n" + bytes(2400), "(levels from 0 to 240)"),
     "10_bit.ppm": (lambda: b"P5 60 40 1023\n" + bytes(4800), "DALI does not decode (levels from 0 to 1023)"),
     "cut.bmp": (lambda: encoded("BMP")[:-50], "truncated"),
     "cut.tiff": (lambda: encoded("TIFF")[:-50], "is "),

@@ -1,6 +1,5 @@
 """Write a run's best model as one graph, with or without its preprocessing, as ONNX, and compare it with PyTorch."""
 
-import inspect
 import json
 import logging
 import runpy
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from augment.cli.parser import table_console, writing
 from augment.data.dataset import ImageRef, Split
-from augment.data.images import name_of, open_image, to_rgb
+from augment.data.images import name_of, open_image, reader_source, to_rgb
 from augment.pipeline.serving.torch_crops import Crop
 from augment.pipeline.serving.transform_source import python_source, require_fixed
 from augment.recipe.plan import Plan, build_plan
@@ -222,9 +221,9 @@ def predict_source(*, inside: bool, masks: bool = False, points: bool = False) -
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    source = inspect.getsource(to_rgb) if inside else ""
     template = environment.get_template("predict.jinja")
-    return template.render(file=_FILE, to_rgb=source, masks=masks, points=points).rstrip() + "\n"
+    reader = reader_source() if inside else ""
+    return template.render(file=_FILE, reader=reader, masks=masks, points=points).rstrip() + "\n"
 
 
 def _runner(model: bytes, prepare: Callable[[Image.Image], NDArray[Any]]) -> RunExport:
