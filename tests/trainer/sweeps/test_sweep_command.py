@@ -239,5 +239,5 @@ def test_a_folder_holds_a_run_a_sweep_or_a_search(call: Call) -> None:
     code, text = call("-m", "hydra/sweeper=optuna", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")
     assert (code, text) == (2, "error: hydra.sweep.dir=S: a plain sweep is in this folder. Allowed: another one.\n")
     assert Path("S/sweep.yaml").read_text() == before
-    Path("S/sweep.yaml").write_text("command: [hydra/sweeper=optuna, '++fit.lr=1,2']")
+    Path("S/study.journal").touch()
     assert "hydra.sweep.dir=S: a search is in this folder" in call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[1]
