@@ -1,5 +1,6 @@
 """What a search is about: its settings and its space, checked, and compared with what its study began with."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, product
@@ -301,8 +302,15 @@ def _plain(one: Dimension) -> dict[str, Any]:
     return about | {"low": values.low, "high": values.high, "log": values.log}
 
 
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
 def _dimension(found: Mapping[str, Any]) -> Dimension:
     about = (str(found["plus"]), dict(found.get("values", {})), found["group"] is True)
+    bounds = [found["low"], found["high"]] if "choices" not in found else found["choices"]
+    if not all(one is None or (isinstance(one, str | int | float) and math.isfinite(_number(one))) for one in bounds):
+        raise TypeError(f"no values of {found['key']}")
     if "choices" in found:
         return Dimension(str(found["key"]), CategoricalDistribution(found["choices"]), *about)
     low, high, log = found["low"], found["high"], found["log"] is True

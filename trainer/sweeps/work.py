@@ -157,8 +157,7 @@ class Worker:
 
     def _config(self, job: Job, resumed: bool) -> Config:
         """Return the checked configuration of a job; if it has a checkpoint, that of continuing in its folder."""
-        assert job.config is not None
-        plain = dict(job.config)
+        plain = dict(job.config or {})
         if resumed:
             plain["fit"] = {**section_of(plain, "fit"), "resume": str(job.folder)}
         try:

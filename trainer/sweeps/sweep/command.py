@@ -245,7 +245,6 @@ def main(arguments: Sequence[str]) -> int:
         (folder,) = folders
         if options.with_parent:
             end_with_parent()
-        if action == "work" and options.with_parent:
             return _work_for_parent(folder, signals)
         if action == "show":
             require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
@@ -256,7 +255,7 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(
                 f"{other}: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
             )
-        launcher = _sections(about, normalize(overrides), trust=options.trust)
+        launcher, about["sweeper"] = _sections(about, normalize(overrides), trust=options.trust)
         searches, planned = is_search(about["sweeper"]), None
         retried = action == "retry"
         if searches and retried:
@@ -309,24 +308,24 @@ def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:
     return [known[name] for name in ids or known]
 
 
-def _sections(about: dict[str, Any], tokens: Sequence[str], *, trust: bool) -> Launcher:
-    """Put settings of the command line on those of a sweep, of launcher and sweeper, and return its launcher.
+def _sections(about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool) -> tuple[Launcher, Mapping[str, Any]]:
+    """Return the launcher of a sweep and the settings of its sweeper, with those of the command line on top.
 
     A launcher other than the local one can run commands of its own, so that a stranger's sweep does not choose it.
     """
-    own, named = Request.of(tokens).section(), {key_of(parse(token)) for token in tokens}
+    own, named, kept = Request.of(tokens).section(), {key_of(parse(token)) for token in tokens}, dict(about)
     for name in _SECTIONS:
         for key, value in leaves({"hydra": {name: about[name]}}):
             if not trust and key not in named and f"hydra/{name}" not in named and "${" in f"{key} {value}":
                 raise UntrustedError(f"{key}: {value} was asked of the sweep. Allowed: {key}=VALUE {ALLOWED}.")
         asked = {one.removeprefix(f"hydra.{name}.").split(".")[0] for one in named}
         given = {key: value for key, value in own[name].items() if key in asked}
-        about[name] = own[name] if f"hydra/{name}" in named else merged(about[name], given)
-    launcher, theirs = parse_launcher(about["launcher"]), ""
+        kept[name] = own[name] if f"hydra/{name}" in named else merged(about[name], given)
+    launcher, theirs = parse_launcher(kept["launcher"]), ""
     if launcher.name != "local":
         theirs = f"hydra/launcher={launcher.name}"
     elif launcher.at_a_time > (os.cpu_count() or 1):
         theirs = f"hydra.launcher.n_jobs={launcher.at_a_time}"
     if theirs and not trust and not {"hydra/launcher", theirs.partition("=")[0]} & named:
         raise UntrustedError(f"{theirs}: was asked of the sweep. Allowed: {theirs} here as well, or {TRUST_FLAG}.")
-    return launcher
+    return launcher, kept["sweeper"]
