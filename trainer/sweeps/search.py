@@ -8,6 +8,7 @@ from functools import partial
 from optuna.trial import TrialState
 
 from augment.cli.parser import table_console
+from augment.cli.trust import UntrustedError
 from augment.support.errors import UserError, describe_error
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
@@ -97,6 +98,8 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
             overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
             try:
                 check_configs([config := plan.config(chosen)])
+            except UntrustedError:  # as of all other trials
+                raise
             except UserError as error:
                 worker.say(f"trial {trial.number} is not possible: {describe_error(error)}", "red")
                 trial.set_user_attr(JOB, "none")  # it counts
