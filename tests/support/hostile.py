@@ -275,6 +275,7 @@ REFUSED: dict[str, dict[Any, Any]] = {
     "arguments of a model": {"model": TIMM | {"options": {"depths": [10**9]}}},
     "a model elsewhere": {"model": TIMM | {"name": "hf-hub:evil/model"}},
     "a model in a folder": {"model": TIMM | {"name": "local-dir:OUTSIDE"}},
+    "an encoder elsewhere": {"model": {"kind": "smp", "name": "tu-hf-hub:evil/model"}},
     "a tracker": {"callbacks__wandb": {}},
     "a tracker with a server": {"callbacks__mlflow": {"tracking_uri": "http://127.0.0.1:9"}},
     "unknown keys": {"evil": 1, "data__evil": 1},

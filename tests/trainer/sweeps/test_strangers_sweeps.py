@@ -114,11 +114,15 @@ def test_overrides_of_a_stranger_s_sweep_are_for_people(
     assert (network, "evil" in sys.modules) == ([], False)
 
 
-def test_a_sweep_of_an_older_version_names_the_remedy(made: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("sweep/sweep.yaml").write_text("command: [seed=0,1]\nconfig_name: config\n")
-    assert code_of(main, "sweep", "resume", "sweep") == 2
-    assert "the command of the sweep once more, with its hydra.sweep.dir" in capsys.readouterr().err
-    assert code_of(main, "-m", *KINDS["sweep"], "hydra.sweep.dir=sweep") == 0
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sweep_of_an_older_version_names_the_remedy(
+    kind: str, made: FakeRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (left(kind) / "planned.yaml").unlink()
+    Path(kind, "sweep.yaml").write_text("command: [seed=0,1]\nconfig_name: config\n")
+    assert code_of(main, "sweep", "resume", kind) == 2
+    assert "with its hydra.sweep.dir" in capsys.readouterr().err
+    assert code_of(main, "-m", *KINDS[kind], f"hydra.sweep.dir={kind}") == 0
 
 
 def test_a_sweep_resumes_what_was_planned_with_trust(made: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> None:

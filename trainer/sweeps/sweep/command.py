@@ -44,6 +44,8 @@ _OF_GRIDS = ("_target_", "max_batch_size", "params")
 # What a sweep's file holds of Hydra's section.
 _SECTIONS = ("launcher", "sweeper")
 
+_LOCAL_GRID = {"launcher": {"kind": "local"}, "sweeper": {"_target_": "basic_sweeper"}}
+
 _PLUGINS = re.compile(r"hydra\.(launcher|sweeper)\.")
 
 
@@ -196,6 +198,8 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     """Return what `write_sweep` recorded."""
     require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
     found = read_yaml(file := folder / SWEEP_FILE, folder=folder)
+    if isinstance(found, dict) and not (folder / JOURNAL_FILE).is_file():  # up to 0.18, it held overrides alone
+        found = {**_LOCAL_GRID, **found}
     if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in _SECTIONS):
         raise UserError(
             f"{file}: damaged, or a version before 0.19 wrote it. Allowed: the command of the sweep once more, "
