@@ -113,12 +113,13 @@ def edits_of(tokens: Sequence[str], config_name: str = "config") -> list[Edit]:
     """
     refuse_sweeps(tokens)
     groups, files, keys = group_names(), list[Edit](), list[Edit]()
-    overrides = [(token, parse(token)) for token in tokens if not key_of(parse(token)).startswith("hydra")]
+    hydra = [token for token in tokens if key_of(parse(token)).startswith("hydra")]  # such as its search path
+    overrides = [(token, parse(token)) for token in tokens if token not in hydra]
     kept = [token for token, override in overrides if not override.is_delete()]
     chosen = [t for t, o in overrides if key_of(o) in groups and not isinstance(o.value(), dict) and t in kept]
-    given = compose_run(kept, config_name=config_name).raw if kept else {}
-    named = compose_run(chosen, config_name=config_name).raw if chosen else {}
-    before = compose_run([], config_name=config_name).raw if chosen else {}
+    given = compose_run([*hydra, *kept], config_name=config_name).raw if kept else {}
+    named = compose_run([*hydra, *chosen], config_name=config_name).raw if chosen else {}
+    before = compose_run(hydra, config_name=config_name).raw if chosen else {}
     own = {key_of(parse(token)) for token in chosen}
     for key in sorted(own, key=lambda key: key in named):  # experiments first
         sections = [key] if key in named or key in _ALTERNATIVES else named.keys() - own

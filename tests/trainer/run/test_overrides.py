@@ -91,6 +91,12 @@ def test_an_experiment_changes_what_it_sets(run: Path, tmp_path: Path, monkeypat
     assert plain(run, "+experiment=mine") == SAVED | {"fit": {**SAVED["fit"], "lr": 0.25, "resume": str(run)}}
 
 
+def test_files_of_a_search_path_are_found(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "more/aug").mkdir(parents=True)
+    (tmp_path / "more/aug/mine.yaml").write_text("# Mine.\nsize: 48\n")
+    assert plain(run, f"hydra.searchpath=[{tmp_path}/more]", "aug=mine")["aug"] == {"size": 48}
+
+
 def test_people_see_what_the_run_was_started_with(run: Path) -> None:
     assert start_of([f"fit.resume={run}", "aug=none"])[2] == ["fit.lr=0.5"]
 

@@ -156,6 +156,18 @@ def test_a_continued_search_may_leave_jobs_that_it_no_longer_needs(call: Call, r
     assert {"finished", "planned"} <= {job.status() for job in ledger()}
 
 
+def test_a_sweep_starts_from_a_run(call: Call, runs: FakeRuns, finished_run: Path) -> None:
+    """Each of its jobs resumes the run; to resume the sweep, that run has to be trusted."""
+    rates: list[tuple[float, str]] = []
+    runs.score = lambda config: rates.append((config["fit"]["lr"], config["fit"]["resume"])) or 0.5
+    runs.fail = lambda config: KeyboardInterrupt("stopped") if len(runs.runs) == 2 else None
+    assert call("-m", f"fit.resume={finished_run}", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[0] == 130
+    assert rates == [(0.1, str(finished_run))]
+    assert "fit.resume" in call("sweep", "resume", "S")[1]
+    assert call("sweep", "resume", "S", "--trust")[0] == 0
+    assert [rate for rate, _ in rates] == [0.1, 0.2]
+
+
 def test_the_tables_are_shown(call: Call) -> None:
     call("-m", "seed=0,1", "hydra.sweep.dir=S")
     code, text = call("sweep", "show", "S")
