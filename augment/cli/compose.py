@@ -122,7 +122,7 @@ def edits_of(tokens: Sequence[str], config_name: str = "config") -> list[Edit]:
     before = compose_run(hydra, config_name=config_name).raw if chosen else {}
     own = {key_of(parse(token)) for token in chosen}
     for key in sorted(own, key=lambda key: key in named):  # experiments first
-        sections = [key] if key in named or key in _ALTERNATIVES else named.keys() - own
+        sections = [key] if key in named or key in _ALTERNATIVES else [name for name in named if name not in own]
         for section in sections:
             value = named.get(section)
             if section not in _ALTERNATIVES:

@@ -276,6 +276,7 @@ REFUSED: dict[str, dict[Any, Any]] = {
     "a model elsewhere": {"model": TIMM | {"name": "hf-hub:evil/model"}},
     "a model in a folder": {"model": TIMM | {"name": "local-dir:OUTSIDE"}},
     "an encoder elsewhere": {"model": {"kind": "smp", "name": "tu-hf-hub:evil/model"}},
+    "many processes": {"fit__gpus": 1000, "fit__batch_size": 1000},
     "a tracker": {"callbacks__wandb": {}},
     "a tracker with a server": {"callbacks__mlflow": {"tracking_uri": "http://127.0.0.1:9"}},
     "unknown keys": {"evil": 1, "data__evil": 1},

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -11,7 +12,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from augment.cli.overrides import key_of, normalize, parse
-from augment.cli.trust import Saved, Start
+from augment.cli.trust import ALLOWED, Saved, Start, UntrustedError
+from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import require_in, write_atomically
 from augment.support.nested import section_of
@@ -22,6 +24,7 @@ from trainer.loop.checkpoint import LAST
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import folder_error
+from trainer.run.fit import Fit
 from trainer.run.folder import OVERRIDES_FILE, Summary, owned, reserve
 from trainer.run.identity import without_removed
 from trainer.run.run_folder import RunFolder
@@ -154,6 +157,13 @@ def start_of(
     keys = {text: text.lstrip("~").partition("=")[0] for text in RunFolder(folder).overrides}
     before = [text for text, key in keys.items() if not given_keys & {key, key.split(".")[0]}]
     saved = saved_run(folder, trust=trust, fit=("resume", "gpus") if launched() > 1 else ("resume",))
+    own = trust or "fit.gpus" in given_keys
+    gpus = None if own else settings(Fit)["gpus"].parse(section_of(saved.values, "fit").get("gpus"), "fit.gpus")
+    if gpus is not None and gpus > (os.cpu_count() or 1):
+        raise UntrustedError(
+            f"fit.gpus: {gpus} in {saved.where} is not used, as a run folder does not decide to start more processes "
+            f"than this machine has cores. Allowed: fit.gpus={gpus} {ALLOWED}."
+        )
     return given, Start(config_name, saved), before
 
 
