@@ -54,7 +54,7 @@ def test_commands_are_valid(command: tuple[str, ...], tmp_path: Path, monkeypatc
         assert "-m" not in arguments or parse_launcher(section["launcher"]).at_a_time >= 1
         if is_search(section["sweeper"]):
             swept = [*request.params(section["sweeper"]), *request.swept]
-            plan = Plan.of(section["sweeper"], request.fixed, swept, Path("outputs/search"), "config", check=False)
+            plan = Plan.of(section["sweeper"], request.fixed, swept, Path("outputs/search"), check=False)
             assert plan.sampler(0)
             return
         tokens = [*request.fixed, *request.swept]

@@ -17,7 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-from augment.cli.conf import CONF, EXPERIMENT, config_files, default_groups, register_folders
+from augment.cli.conf import CONF, EXPERIMENT, config_files, default_groups, group_names, register_folders
 from augment.cli.overrides import explained, key_of, normalize, parse, refuse_sweeps, refuse_words
 from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_params, settings
 from augment.recipe.op import OPS
@@ -25,6 +25,7 @@ from augment.recipe.plan import build_plan
 from augment.recipe.steps import SPLITS, Aug, parse_aug
 from augment.support.errors import UserError, suggest
 from augment.support.hydra import VERSION_BASE, register_resolver
+from augment.support.nested import leaves, merged, section_of, value_at
 from augment.support.own_code import load_plugins
 from augment.support.secrets import resolved
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 # Hydra's name for a recipe that is not in a file of conf/aug.
 _GIVEN = "given"
+
+# How an edit changes a configuration, and the sections that a chosen file replaces.
+MERGE, REPLACE, REMOVE = "merge", "replace", "remove"
+_ALTERNATIVES = ("aug", "data", "model")
 
 # Hydra's state is global: threads that compose take turns.
 _COMPOSING = RLock()
@@ -63,9 +68,10 @@ class Composed:
         return plain_values(self._own())
 
     @property
-    def text(self) -> str:
-        """The same as YAML, interpolations unresolved."""
-        return OmegaConf.to_yaml(self._own())
+    def raw(self) -> dict[str, Any]:
+        """The same, interpolations unresolved."""
+        raw: Any = OmegaConf.to_container(self._own())
+        return {str(key): value for key, value in raw.items()}
 
     def _own(self) -> DictConfig:
         return OmegaConf.masked_copy(self._tree, [str(key) for key in self._tree if key != "hydra"])
@@ -88,6 +94,67 @@ def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Compos
             if isinstance(there, DictConfig) and there:
                 why = f"there is no such key.{suggest(name, map(str, there))}"
             raise UserError(f"~{missing[1]}: {why}") from error
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of a configuration that an override asks for."""
+
+    key: str  # key path
+    value: Any = None  # interpolations unresolved
+    how: str = MERGE
+
+
+def edits_of(tokens: Sequence[str], config_name: str = "config") -> list[Edit]:
+    """Return what normalized overrides, each with one value, change in a configuration that is already composed.
+
+    Hydra composes these overrides alone. A chosen file replaces the section `aug`, `data` or `model`. Files of other
+    groups replace only what they set beyond the defaults. Hydra's own keys change nothing.
+    """
+    refuse_sweeps(tokens)
+    groups, files, keys = group_names(), list[Edit](), list[Edit]()
+    hydra = [token for token in tokens if key_of(parse(token)).startswith("hydra")]  # such as its search path
+    overrides = [(token, parse(token)) for token in tokens if token not in hydra]
+    kept = [token for token, override in overrides if not override.is_delete()]
+    chosen = [t for t, o in overrides if key_of(o) in groups and not isinstance(o.value(), dict) and t in kept]
+    given = compose_run([*hydra, *kept], config_name=config_name).raw if kept else {}
+    named = compose_run([*hydra, *chosen], config_name=config_name).raw if chosen else {}
+    before = compose_run(hydra, config_name=config_name).raw if chosen else {}
+    own = {key_of(parse(token)) for token in chosen}
+    for key in sorted(own, key=lambda key: key in named):  # experiments first
+        sections = [key] if key in named or key in _ALTERNATIVES else [name for name in named if name not in own]
+        for section in sections:
+            value = named.get(section)
+            if section not in _ALTERNATIVES:
+                set_by = leaves({section: value})
+                files += [Edit(path, inner) for path, inner in set_by if inner != value_at(before, path)]
+            elif section == key or value != before.get(section):
+                files.append(Edit(section, value, REPLACE))
+    for token, override in overrides:
+        key = key_of(override)
+        if override.is_delete():
+            keys.append(Edit(key, how=REMOVE))
+        elif token not in chosen:
+            keys.append(Edit(key, value_at(given, key)))
+    return [*files, *keys]
+
+
+def edited(values: Mapping[str, Any], edits: Iterable[Edit]) -> dict[str, Any]:
+    """Return a configuration with changes; a UserError names a key to remove that is not there."""
+    result = dict(values)
+    for edit in edits:
+        *above, name = edit.key.split(".")
+        inside = result
+        for part in above:
+            inside[part] = dict(section_of(inside, part))
+            inside = inside[part]
+        if edit.how == REMOVE and name not in inside:
+            raise UserError(f"~{edit.key}: there is no such key.{suggest(name, map(str, inside))}")
+        if edit.how == REMOVE:
+            del inside[name]
+        else:
+            inside[name] = merged(inside.get(name), edit.value) if edit.how == MERGE else edit.value
+    return result
 
 
 def _check_choices(tokens: Sequence[str]) -> None:

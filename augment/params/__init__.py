@@ -18,7 +18,7 @@ from augment.params.kinds import (
     Texts,
     Values,
 )
-from augment.params.param import DOWNLOADS, IMPORTS, SENDS, WRITES, Interval, Param
+from augment.params.param import DOWNLOADS, IMPORTS, MATCHES, PASSES, READS, SENDS, WRITES, Interval, Param
 from augment.params.settings import (
     check_known,
     parse_named,
@@ -32,6 +32,9 @@ from augment.params.settings import (
 __all__ = [
     "DOWNLOADS",
     "IMPORTS",
+    "MATCHES",
+    "PASSES",
+    "READS",
     "SENDS",
     "WRITES",
     "CacheSize",

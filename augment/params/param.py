@@ -15,11 +15,14 @@ Interval = tuple[float, float]
 _SHOWN = 200  # characters of a value that is not allowed, in the message
 
 # What the values of some parameters decide; see `Param.reach`.
-IMPORTS, DOWNLOADS, WRITES, SENDS = (
+IMPORTS, DOWNLOADS, WRITES, SENDS, READS, PASSES, MATCHES = (
     "what is imported",
     "what is downloaded",
     "where files are written",
     "where data are sent",
+    "which other files are read",
+    "what other code is given",
+    "which patterns are matched",  # counts for a value that is a pattern or a URL
 )
 
 

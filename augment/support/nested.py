@@ -22,6 +22,20 @@ def section_of(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else {}
 
 
+def merged(base: object, values: object) -> Any:
+    """Return a value with another on top: mappings are merged, everything else is replaced."""
+    if not isinstance(base, Mapping) or not isinstance(values, Mapping):
+        return values
+    return {**base, **{key: merged(base[key], value) if key in base else value for key, value in values.items()}}
+
+
+def value_at(values: object, path: str) -> Any:
+    """Return what nested mappings hold at a key path; None if there is nothing."""
+    for part in path.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Return the values of each key, in the order in which they come."""
     groups: dict[K, list[V]] = {}

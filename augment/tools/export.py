@@ -26,8 +26,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from augment.cli.compose import Recipe, compose_recipe
+from augment.cli.overrides import normalize
 from augment.cli.parser import Parser, output, readable_errors, writing
-from augment.cli.trust import with_overrides
+from augment.cli.trust import Saved
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.console import text_console
@@ -68,8 +69,8 @@ def _recipe(options: Namespace, overrides: Sequence[str]) -> Recipe:
     config = read_yaml(file, folder=run)
     if not isinstance(config, dict):
         raise UserError(f"{file}: not the configuration of a run.")
-    plus = [token.lstrip("+") for token in overrides]
-    plain = with_overrides(config, plus, file, trust=options.trust, data=False)
+    saved = Saved(config, file, trust=options.trust, data=False, starts=False)
+    plain = saved.with_overrides(normalize(overrides))
     load_plugins(tuple(plain.get("plugins") or ()), "plugins")  # which may declare ops
     return Recipe(parse_aug(plain.get("aug")), 0, tuple(plain.get("plugins") or ()), plain)
 

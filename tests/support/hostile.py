@@ -50,18 +50,55 @@ def text(name: str, content: str) -> Tamper:
 
 
 def configure(**values: Any) -> Tamper:
-    """Change config.yaml, overrides.yaml and job.json; `a__b` is a.b."""
+    """Change the configurations of a run, or of a job and its search, and its overrides; `a__b` is a.b."""
 
     def tamper(run: Path, outside: Path) -> None:
         given = {key.replace("__", "."): value for key, value in values.items()}
-        if (run / "config.yaml").exists():
-            config = OmegaConf.create(yaml.safe_load((run / "config.yaml").read_text()))
-            for key, value in given.items():
-                OmegaConf.update(config, key, value, merge=False, force_add=True)
-            (run / "config.yaml").write_text(OmegaConf.to_yaml(config))
+        put({key.replace(".", "__"): value for key, value in given.items()})(run, outside)
         override(*(f"++{key}={json.dumps(value).replace(': ', ':')}" for key, value in given.items()))(run, outside)
 
     return tamper
+
+
+def put(values: dict[Any, Any]) -> Tamper:
+    """Change the configurations alone, as data: `a__b` is a.b and OUTSIDE is a folder outside."""
+
+    def change(config: dict[Any, Any], outside: Path) -> None:
+        for path, value in values.items():
+            *above, name = path.split("__") if isinstance(path, str) and path[0] != "_" else [path]
+            inside = config
+            for part in above:
+                inside[part] = inside[part] if isinstance(inside.get(part), dict) else {}
+                inside = inside[part]
+            inside[name] = yaml.safe_load(yaml.safe_dump(value).replace("OUTSIDE", str(outside)))
+
+    def tamper(run: Path, outside: Path) -> None:
+        for file in (run / "config.yaml", run / "planned.yaml"):
+            if file.exists():
+                config = yaml.safe_load(file.read_text())
+                change(config, outside)
+                file.write_text(yaml.safe_dump(config, sort_keys=False))
+        if (file := run / TOP).exists() and "bases" in (sweep := yaml.safe_load(file.read_text())):
+            for base in sweep["bases"].values():
+                change(base, outside)
+            file.write_text(yaml.safe_dump(sweep, sort_keys=False))
+
+    return tamper
+
+
+def about(**values: Any) -> Tamper:
+    """Change what the file of a sweep says."""
+
+    def tamper(run: Path, outside: Path) -> None:
+        sweep = yaml.safe_load((run / TOP).read_text()) | values
+        (run / TOP).write_text(yaml.safe_dump(sweep, sort_keys=False).replace("OUTSIDE", str(outside)))
+
+    return tamper
+
+
+def dimension(**values: Any) -> Tamper:
+    """Change what a search varies."""
+    return about(space=[{"key": "fit.lr", "plus": "++", "group": False, "choices": [0.1], "values": {}} | values])
 
 
 def override(*tokens: str) -> Tamper:
@@ -100,8 +137,7 @@ def ask(*tokens: str) -> Tamper:
 
 def elsewhere(run: Path, outside: Path) -> None:
     """Let jobs start from a file of the stranger's."""
-    name = os.path.relpath(outside / "evil", CONF)
-    (run / TOP).write_text(yaml.safe_dump({"command": ["seed=0"], "config_name": name}))
+    about(config_name=os.path.relpath(outside / "evil", CONF))(run, outside)
     (run / "job.json").write_text(json.dumps({"order": 0, "overrides": ["++seed=0"]}))
 
 
@@ -196,6 +232,113 @@ SWEPT: dict[str, Tamper] = {
         run.symlink_to(outside / "folder" / "job"),
     ),
 }
+
+
+TOUCH = {"_target_": "pathlib.Path.touch", "self": "OUTSIDE/canary"}
+TIMM = {"kind": "timm", "name": "resnet18"}
+SHARDS = {"source": "webdataset", "train": "a.tar", "val": "b.tar"}
+
+# Values in configurations that reach beyond them: none counts without being named on the command line.
+REFUSED: dict[str, dict[Any, Any]] = {
+    "a search path": {"hydra": {"searchpath": ["pkg://evil"]}},
+    "a folder of Hydra": {"hydra": {"run": {"dir": "OUTSIDE/canary"}, "sweep": {"dir": "OUTSIDE/canary"}}},
+    "a launcher of Hydra": {"hydra": {"launcher": TOUCH, "sweeper": TOUCH}},
+    "variables of a job": {"hydra": {"job": {"env_set": {"PYTHONPATH": "OUTSIDE"}}, "output_subdir": "../x"}},
+    "a log": {"hydra": {"hydra_logging": {"handlers": {"x": {"class": "evil.Log"}}}}},
+    "a resolver": {"run__name": "${canary:}"},
+    "an interpolation in a key": {"run": {"${canary:}": "x"}},
+    "an interpolation in a list": {"run__tags": ["a", "${oc.env:HOME}"]},
+    "an interpolation in a deep key": {"fit__loss_options": {"a": {"${oc.env:HOME}": 1}}},
+    "an interpolation of another key": {"run__name": "${data.root}"},
+    "defaults": {"defaults": [{"/experiment": "../../../outside/evil"}, "_self_"]},
+    "an experiment": {"experiment": "../../../outside/evil"},
+    "a file to start from": {"config_name": "OUTSIDE/evil"},
+    "a target of the data": {"data": TOUCH},
+    "a target in a callback": {"callbacks__x": TOUCH},
+    "a target in a built-in callback": {"callbacks__checkpoint": TOUCH},
+    "a target in the model": {"model": {**TOUCH, "_recursive_": True}},
+    "a target in a step": {"aug__train": {"flip": TOUCH}},
+    "a plugin as text": {"plugins": "evil"},
+    "plugins in a mapping": {"plugins": {"evil": 1}},
+    "nested plugins": {"plugins": [["evil"]]},
+    "a plugin of ops": {"aug__plugins": ["evil"]},
+    "a plugin by a path": {"plugins": ["OUTSIDE/../evil"]},
+    "own data": {"data": {"source": "own", "train": "evil.train", "val": "evil.val"}},
+    "own validation data": {"data": {"source": "own", "train": "evil.train", "val": "os.system"}},
+    "a URL": {"data": SHARDS | {"train": "http://127.0.0.1:9/a.tar"}},
+    "a URL of val": {"data": SHARDS | {"val": "s3://bucket/b.tar"}},
+    "a glob": {"data": SHARDS | {"train": "/**/*.tar"}},
+    "braces of val": {"data": SHARDS | {"val": "b-{0..9999999999}.tar"}},
+    "a regular expression": {"data__group": "((a+)+)+$"},
+    "a folder to write to": {"data": {"source": "sample", "dir": "OUTSIDE/canary"}},
+    "a mirror": {"data": {"source": "imagenette", "url": "http://127.0.0.1:9/imagenette2-160.tgz"}},
+    "arguments of a model": {"model": TIMM | {"options": {"depths": [10**9]}}},
+    "a model elsewhere": {"model": TIMM | {"name": "hf-hub:evil/model"}},
+    "a model in a folder": {"model": TIMM | {"name": "local-dir:OUTSIDE"}},
+    "an encoder elsewhere": {"model": {"kind": "smp", "name": "tu-hf-hub:evil/model"}},
+    "many processes": {"fit__gpus": 1000, "fit__batch_size": 1000},
+    "a tracker": {"callbacks__wandb": {}},
+    "a tracker with a server": {"callbacks__mlflow": {"tracking_uri": "http://127.0.0.1:9"}},
+    "unknown keys": {"evil": 1, "data__evil": 1},
+    "keys of other types": {1: 2, None: 3},
+    "a value that is missing": {"data__root": "???"},
+    **{f"{section} of type {type(value).__name__}": {section: value}
+       for section in ("data", "model", "aug", "fit", "callbacks", "run", "seed") for value in ([1], "x", 1.5)},
+    "a name with a zero": {"data__root": "a\0b"},
+    "a name with a line break": {"data__root": "a\nb"},
+}  # fmt: skip
+
+# What only jobs and searches read, as a run that is resumed or evaluated starts from its own checkpoint.
+STARTED: dict[str, dict[Any, Any]] = {
+    "weights elsewhere": {"model__weights": "OUTSIDE/bashrc"},
+    "a run to resume": {"fit__resume": "OUTSIDE/folder"},
+    "pretrained weights": {"model": TIMM | {"pretrained": True}},
+}
+
+# Overrides, which nothing reads but people.
+LABELS = (
+    "hydra.searchpath=[pkg://evil]", "+experiment=../../../outside/evil", "+experiment=%2e%2e/outside/evil",
+    "hydra.run.dir=OUTSIDE/canary", "hydra.sweep.dir=OUTSIDE/canary", "hydra/launcher=slurm", "hydra/sweeper=evil",
+    "hydra.launcher._target_=evil.X", "hydra.job.env_set={A: b}", "hydra/hydra_logging=evil",
+    "+hydra.callbacks.x={_target_: pathlib.Path.touch}", "hydra.output_subdir=OUTSIDE", "++plugins=[evil]",
+    "++run.name=${canary:}", "${canary:}=1", "aug@hydra=evil", "--config-dir=OUTSIDE", "a\0=b\n", "~data",
+)  # fmt: skip
+
+# What the file of a sweep or a search must not decide.
+ABOUT: dict[str, Tamper] = {
+    "a launcher that is code": about(launcher={"_target_": "evil.Launcher"}),
+    "Slurm": about(launcher={"kind": "slurm", "cluster": "local", "options": {"slurm_setup": ["touch canary"]}}),
+    "Ray": about(launcher={"kind": "ray", "address": "127.0.0.1:9"}),
+    "many workers": about(launcher={"kind": "local", "n_jobs": 1000}),
+    "many GPUs": about(launcher={"kind": "local", "gpus": ",".join("0" * 999)}),
+    "an interpolation of the launcher": about(launcher={"kind": "local", "gpus": "${canary:}"}),
+    "a launcher of another type": about(launcher=["local"]),
+    "a sweeper that is code": about(sweeper={"_target_": "evil.Sweeper"}),
+    "storage of a search": about(sweeper={"kind": "optuna", "storage": "sqlite:////OUTSIDE/canary"}),
+    "a sweeper of another type": about(sweeper="optuna"),
+    "a sweeper without values": about(sweeper={"kind": ["optuna"], "params": 7}),
+}
+SEARCHES: dict[str, Tamper] = {
+    "a plugin that is searched": dimension(key="plugins", choices=["a"], values={"a": ["evil"]}),
+    "a URL that is searched": dimension(key="data.train", choices=["http://127.0.0.1:9/a.tar"]),
+    "a URL behind a choice": dimension(key="data", choices=["a"], values={"a": SHARDS | {"val": "http://127.0.0.1:9"}}),
+    "a resolver that is searched": dimension(key="run.name", choices=["${canary:}"]),
+    "Hydra that is searched": dimension(key="hydra.searchpath", choices=["a"], values={"a": ["pkg://evil"]}),
+    "a file that is searched": dimension(key="experiment", group=True, choices=["../../../outside/evil"]),
+    "a section that is searched": dimension(key="callbacks", choices=["a"], values={"a": {"wandb": {}}}),
+    "an empty key": dimension(key="", choices=[1]),
+    "values of another type": dimension(values=[1, 2]),
+    "choices that are mappings": dimension(choices=[{"a": 1}]),
+    "no choices": dimension(choices=[]),
+    "a space of another type": about(space={"fit.lr": [1, 2]}),
+    "a space of numbers": about(space=[1, 2]),
+    "an interval without an end": about(space=[{"key": "fit.lr", "plus": "", "group": False, "log": False,
+                                                "low": 0.0, "high": float("inf")}]),
+    "no configuration": about(bases={}),
+    "configurations of another type": about(bases={"base": [1]}),
+    "fixed overrides of another type": about(fixed=7),
+    "no space": about(space=None),
+}  # fmt: skip
 
 
 def set_up(top: Path) -> tuple[Path, Path]:

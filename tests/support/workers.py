@@ -2,12 +2,12 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer.sweeps.ledger import Job
-from trainer.sweeps.work import Command
+from trainer.sweeps.work import Command, first_line_of, job_line
 
 # A worker that claims jobs as ours do, and writes down where it ran each.
 WORKER = """
@@ -39,15 +39,15 @@ def run(config, overrides, folder, **_):
 work.run_job = run
 worker = work.Worker(Console(), StopSignals())
 worker._config = lambda job, resumed: None
-folder, *names = Path(sys.argv[1]), *sys.argv[2:]
-worker.follow(folder, sys.stdin if names == ["-"] else names)
+work.work_as_told(Path(sys.argv[1]), worker, iter(sys.stdin))
 """
 
 
-def command(folder: Path, worker: object, names: Iterable[str], environment: Mapping[str, str]) -> Command:
+def command(folder: Path, worker: object, jobs: Sequence[Job], environment: Mapping[str, str]) -> Command:
     """Return the command of such a worker; it takes the place of `Command.of`."""
     environment = {"PYTHONPATH": str(Path(__file__).parents[2]), **environment}
-    return Command((sys.executable, "-c", WORKER, str(folder), *names), environment, str(folder))
+    text = "".join([first_line_of(None, len(jobs)), *map(job_line, jobs)])
+    return Command((sys.executable, "-c", WORKER, str(folder)), environment, str(folder), text)
 
 
 def where(jobs: list[Job]) -> list[list[Any]]:

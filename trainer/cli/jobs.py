@@ -11,7 +11,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from augment.cli.overrides import key_of, parse, refuse_keywords, refuse_sweeps, refuse_words
-from augment.cli.trust import Gate, compose_job
+from augment.cli.trust import Start
 from augment.data.sources import LOADED
 from augment.support.errors import UserError
 from augment.support.files import shown
@@ -22,8 +22,10 @@ from trainer.loop.checkpoint import LAST
 from trainer.run.config import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
 from trainer.run.folder import FINISHED, Summary, named_folder, reserve, user_of
 from trainer.run.identity import identity, identity_text
-from trainer.run.jobs import AUTO, check_configs, resumed_in, run_job, with_resumed
+from trainer.run.jobs import AUTO, check_configs, resumed_in, run_job, start_of
 from trainer.run.run_folder import RunFolder
+
+_DEFAULT = Start()
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,11 @@ class Prepared:
 
 
 def prepare(
-    tokens: Sequence[str], config_name: str = "config", gate: Gate | None = None, folder: Path | None = None
+    tokens: Sequence[str], start: Start = _DEFAULT, before: Sequence[str] = (), folder: Path | None = None
 ) -> Prepared:
     """Compose a run from its normalized overrides, once, and find the run that `fit.resume=auto` stands for.
+
+    What else it was started with, `before`, is kept for people.
 
     Runs of the same configuration are those of the same `trainer.run.identity.identity`. The newest decides: one
     that finished is not repeated, one that left a checkpoint is resumed, one without any is ignored. If the command
@@ -49,12 +53,11 @@ def prepare(
         UserError: a mistake in the configuration; or with `auto`, the run is in progress, or the folder holds a run of
             another configuration.
     """
-    composed = compose_job(tokens, config_name, gate)
-    own, template = [token for token in tokens if not key_of(parse(token)).startswith("hydra")], composed.hydra.run
+    plain, template = start.plain(tokens), start.hydra(tokens).run
+    own = [*before, *(token for token in tokens if not key_of(parse(token)).startswith("hydra"))]
     if resumed_in(tokens) != AUTO:
-        return Prepared(parse_config(composed.plain), own, template)
+        return Prepared(parse_config(plain), own, template)
     own = [token for token in own if key_of(parse(token)) != "fit.resume"]
-    plain = dict(composed.plain)
     plain["fit"] = {**section_of(plain, "fit"), "resume": None}
     run, done = _find(config := parse_config(plain), template, folder)
     if run is not None:
@@ -144,9 +147,9 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         return cast(Summary, ending)
     try:
         refuse_words(overrides)
-        tokens, gate = with_resumed(overrides, trust=trust)
+        tokens, start, before = start_of(overrides, trust=trust)
         refuse_sweeps(tokens)
-        run = prepare(tokens, gate=gate, folder=place)
+        run = prepare(tokens, start, before, folder=place)
         if run.done is not None:
             ranks.share(None)
             return ranks.share(run.done)

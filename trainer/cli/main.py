@@ -3,16 +3,14 @@
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from fnmatch import fnmatch
 
-from augment.cli.compose import TOP, compose_run
+from augment.cli.compose import TOP
 from augment.cli.conf import default_groups, group_names
 from augment.cli.overrides import key_of, parse, refuse_sweeps, refuse_words
 from augment.cli.parser import INTERRUPTED, TRUST_FLAG, Parser, readable_errors
 from augment.cli.reference import print_help
 from augment.cli.tools import find_tools, print_version, refuse_tool
-from augment.cli.trust import gated
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
 from augment.support.own_code import load_plugins
@@ -26,7 +24,7 @@ from trainer.loop.ranks import leave
 from trainer.run import NOTHING_TO_RESUME
 from trainer.run.config import inner_keys
 from trainer.run.folder import named_folder, release, reserve
-from trainer.run.jobs import AUTO, RanksError, check_configs, resumed_in, run_job, with_resumed
+from trainer.run.jobs import AUTO, RanksError, check_configs, resumed_in, run_job, start_of
 
 # Keys of Hydra's own that have an effect, for a single run and for a sweep.
 _OF_RUNS = ("hydra.run.dir", "hydra.searchpath")
@@ -103,17 +101,17 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
     resumed = resumed_in(given)
     if options.trust and resumed in (None, AUTO):
         raise UserError(f"{TRUST_FLAG}: there is nothing to trust. Allowed: with fit.resume=RUN.")
-    tokens, gate = with_resumed(given, trust=options.trust, config_name=options.config_name)
+    tokens, start, before = start_of(given, trust=options.trust, config_name=options.config_name)
     if ranks.follows():
         return ranks.follow()
     if options.cfg:
         ranks.share(None)
-        sys.stdout.write(compose_run(tokens, config_name=options.config_name).text)
+        sys.stdout.write(start.text(tokens))
         return 0
     _check_hydra(tokens, sweeps=options.multirun)
     if not options.multirun:
         refuse_sweeps(tokens)
-        return _run(prepare(tokens, options.config_name, gate), arguments, signals)
+        return _run(prepare(tokens, start, before), arguments, signals)
     if resumed == AUTO:
         raise UserError(
             "fit.resume=auto: resumes only single runs. Allowed: --multirun without it; sweeps continue by "
@@ -123,8 +121,7 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         raise UserError("--multirun: each job trains on one GPU. Allowed: to start it without torchrun.")
     from trainer.sweeps.sweep.command import Request, sweep
 
-    with nullcontext() if gate is None else gated(gate):
-        return sweep(Request.of(tokens, options.config_name), signals)
+    return sweep(Request.of(tokens, start), signals)
 
 
 def _help(given: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Self, TypeVar
 
-from augment.params import Size, Text, setting
+from augment.params import READS, Size, Text, setting
 from augment.support.errors import UserError, first_line
 from augment.support.lazy import Tensor, nn
 from augment.support.own_code import refuse_second
@@ -30,6 +30,7 @@ class Model:
             optional=True,
             doc="start from the weights of this file (.safetensors or a PyTorch checkpoint) or run folder; the head is "
             "new unless the classes are the same",
+            reach=READS,
         )
     )
 

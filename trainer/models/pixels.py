@@ -1,5 +1,6 @@
 """Models with an output for each pixel and class, (N, classes, height, width), for segmentation."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -76,6 +77,8 @@ class Smp(Pretrained):
         known = [name.lower() for name, of in vars(smp).items() if isinstance(of, type) and issubclass(of, base)]
         if self.architecture.lower() not in known:
             raise UserError(f"model.architecture: unknown '{self.architecture}'.{suggest(self.architecture, known)}")
+        if not re.fullmatch(r"[\w.-]+", self.name):  # timm would download a model of the hub
+            raise UserError(f"model.name: '{self.name}' is not allowed. Allowed: the name of an encoder.")
         weights = "imagenet" if self.loads else None
         try:
             network: nn.Module = smp.create_model(self.architecture, self.name, weights, 3, classes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
-from augment.params import Flag, OptionMap, Size, Text, check_known, setting
+from augment.params import PASSES, Flag, OptionMap, Size, Text, check_known, setting
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.lazy import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
@@ -35,7 +35,11 @@ class Timm(Pretrained):
         Flag(default=False, doc="start from timm's weights, which are downloaded once; model.weights takes precedence")
     )
     options: Mapping[str, Any] | None = setting(
-        OptionMap(optional=True, doc="arguments of timm.create_model, such as {drop_path_rate: 0.1, global_pool: max}")
+        OptionMap(
+            optional=True,
+            doc="arguments of timm.create_model, such as {drop_path_rate: 0.1, global_pool: max}",
+            reach=PASSES,
+        )
     )
     checkpointing: bool = setting(
         Flag(

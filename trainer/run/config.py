@@ -15,7 +15,7 @@ from uuid import uuid4
 from omegaconf import OmegaConf
 
 from augment.cli.compose import TOP, check_keys, keys_of
-from augment.cli.trust import KINDS
+from augment.cli.trust import KINDS, SETTINGS
 from augment.data.dataset import Dataset
 from augment.data.images import portable_name
 from augment.data.selection import take_some
@@ -46,6 +46,7 @@ LEFT_OUT_FILE = "left_out.json"
 
 # For what a folder may decide.
 KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
+SETTINGS["fit"] = Fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,13 +216,13 @@ def config_text(config: Config) -> str:
     return OmegaConf.to_yaml(as_written(config.resolved))
 
 
-def load_config(folder: Path) -> dict[str, Any]:
-    """Read the configuration of a run from its folder, or raise a UserError.
+def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
+    """Read the configuration of a run from a file in its folder, or raise a UserError.
 
     Interpolations stay text; `augment.cli.trust` describes when they are resolved.
     """
-    require_in(folder, CONFIG_FILE, allowed="the folder of a run")
-    loaded = read_yaml(file := folder / CONFIG_FILE, folder=folder)
+    require_in(folder, name, allowed="the folder of a run")
+    loaded = read_yaml(file := folder / name, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run.")
     return with_one_loss({str(key): value for key, value in loaded.items()})

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from augment.params import Count, Flag, Size, Text, check_known, parse_settings, setting, settings
+from augment.params import READS, Count, Flag, Size, Text, check_known, parse_settings, setting, settings
 from augment.support.errors import UserError
 from augment.support.process import launched, local_rank
 from augment.support.text import amount
@@ -54,6 +54,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             optional=True,
             doc="folder of a run to resume; auto: the newest run of the same configuration unless it has finished, "
             "or a new run if there is none",
+            reach=READS,
         )
     )
     stages: tuple[StageSettings, ...] = field(default=())

@@ -2,31 +2,34 @@
 
 import gc
 import logging
-import re
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from augment.cli.compose import compose_run
-from augment.cli.overrides import is_override, key_of, normalize, parse
-from augment.cli.trust import Gate, compose_job
+from augment.cli.overrides import key_of, normalize, parse
+from augment.cli.trust import ALLOWED, Saved, Start, UntrustedError
+from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import require_in, write_atomically
+from augment.support.nested import section_of
 from augment.support.process import launched
 from augment.support.signals import StopSignals
 from augment.support.text import as_bytes
-from augment.support.yaml_files import read_list
 from trainer.loop.checkpoint import LAST
 from trainer.run import NOTHING_TO_RESUME
-from trainer.run.config import Config, parse_config
+from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import folder_error
+from trainer.run.fit import Fit
 from trainer.run.folder import OVERRIDES_FILE, Summary, owned, reserve
-from trainer.run.identity import renamed
+from trainer.run.identity import without_removed
+from trainer.run.run_folder import RunFolder
+
+_DEFAULT = Start()
 
 
 class RanksError(UserError):
@@ -47,15 +50,15 @@ def require_ranks(config: Config) -> None:
 
 
 def check_jobs(
-    jobs: Iterable[Sequence[str]], *, config_name: str = "config", signals: StopSignals | None = None
+    jobs: Iterable[Sequence[str]], *, start: Start = _DEFAULT, signals: StopSignals | None = None
 ) -> list[Config]:
     """Compose and check jobs, each from its normalized overrides.
 
     Raises:
-        UntrustedError: see `augment.cli.trust.compose_job`.
+        UntrustedError: see `augment.cli.trust.Saved`.
         UserError: the first mistake; see `check_configs`.
     """
-    configs = [parse_config(compose_job(overrides, config_name).plain) for overrides in jobs]
+    configs = [parse_config(start.plain(overrides)) for overrides in jobs]
     check_configs(configs, signals)
     return configs
 
@@ -128,16 +131,15 @@ def resumed_in(tokens: Sequence[str]) -> str | None:
     return None if not values or values[-1] is None else str(values[-1])
 
 
-def with_resumed(
+def start_of(
     tokens: Sequence[str], *, trust: bool = False, config_name: str = "config"
-) -> tuple[list[str], Gate | None]:
-    """Put the overrides of the run that `fit.resume` names before those of the command line, which win.
+) -> tuple[list[str], Start, list[str]]:
+    """Return normalized overrides, what they are put on, and for people what else the run was started with.
 
-    Returns:
-        All overrides, normalized, and a gate for the jobs that they make if they are not trusted.
+    They are put on the configuration of the run that `fit.resume` names, if it names one.
 
     Raises:
-        UserError: an override is not UTF-8, the folder is not that of a run, or its overrides need `trust`.
+        UserError: an override is not UTF-8, or the folder is not that of a run.
     """
     for token in tokens:
         if as_bytes(token) != token.encode(errors="replace"):
@@ -145,34 +147,28 @@ def with_resumed(
                 f"{token}: is not UTF-8, so config.yaml could not hold it. Allowed: names in UTF-8, also for a "
                 "symbolic link; only images and class folders may have other names."
             )
-    resume, gate = resumed_in(tokens), None
-    saved: list[str] = []
-    if resume not in (None, AUTO):
-        folder = Path(str(resume))
-        allowed = "the folder of a run that saved a checkpoint"
-        require_in(folder, LAST, str(OVERRIDES_FILE), key="fit.resume=", allowed=allowed)
-        file = folder / OVERRIDES_FILE
-        given = {key_of(parse(token)) for token in tokens}
-        saved = [token for token in _saved(file) if key_of(parse(token)) not in given]
-        if not trust:
-            gate = Gate(file, partial(_named, tokens, config_name), ("data", "callbacks"), every=False)  # has weights
-            gate.check_overrides(saved)
-    return normalize([*saved, *tokens]), gate
+    resume, given = resumed_in(tokens), normalize(tokens)
+    if resume in (None, AUTO):
+        return given, Start(config_name), []
+    folder = Path(str(resume))
+    allowed = "the folder of a run that saved a checkpoint"
+    require_in(folder, LAST, CONFIG_FILE, key="fit.resume=", allowed=allowed)
+    given_keys = {key_of(parse(token)) for token in tokens} | {"fit.resume", "hydra"}
+    keys = {text: text.lstrip("~").partition("=")[0] for text in RunFolder(folder).overrides}
+    before = [text for text, key in keys.items() if not given_keys & {key, key.split(".")[0]}]
+    saved = saved_run(folder, trust=trust, fit=("resume", "gpus") if launched() > 1 else ("resume",))
+    own = trust or "fit.gpus" in given_keys
+    gpus = None if own else settings(Fit)["gpus"].parse(section_of(saved.values, "fit").get("gpus"), "fit.gpus")
+    if gpus is not None and gpus > (os.cpu_count() or 1):
+        raise UntrustedError(
+            f"fit.gpus: {gpus} in {saved.where} is not used, as a run folder does not decide to start more processes "
+            f"than this machine has cores. Allowed: fit.gpus={gpus} {ALLOWED}."
+        )
+    return given, Start(config_name, saved), before
 
 
-def _named(tokens: Sequence[str], config_name: str) -> dict[str, Any]:
-    """Return what the command line alone makes, with what it deletes and without what it varies."""
-    kept = [token for token in tokens if token[0] != "~" and not parse(token).is_sweep_override()]
-    return compose_run(normalize(kept), config_name=config_name).plain
-
-
-def _saved(file: Path) -> list[str]:
-    """Return the overrides of a run, without Hydra's own: where and how a resumed run runs is decided again."""
-    saved = []
-    for token in renamed(map(str, read_list(file, file.parents[1]))):
-        if not is_override(token):
-            raise UserError(f"{file}: {token!r} is not an override. Allowed: key=value, ~key.")
-        parsed = parse(token)
-        if not any(re.match(r"hydra\b", name or "") for name in (key_of(parsed), parsed.package)):
-            saved.append(token)
-    return saved
+def saved_run(folder: Path, *, trust: bool, fit: Collection[str] = ("resume",)) -> Saved:
+    """Return the configuration of a run that has a checkpoint, without some settings of the section `fit`."""
+    values = without_removed(load_config(folder))
+    kept = {name: value for name, value in section_of(values, "fit").items() if name not in fit}
+    return Saved({**values, "fit": kept}, folder / CONFIG_FILE, trust=trust, starts=False)

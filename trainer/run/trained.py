@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from augment.cli.trust import with_overrides
+from augment.cli.overrides import normalize
+from augment.cli.trust import Saved
 from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
@@ -95,11 +96,14 @@ def load_trained(
     Raises:
         UserError: no run, no checkpoint, an override that is not allowed, or another model than the checkpoint's.
     """
-    given = [*overrides, *([] if tta is None else [f"fit.tta={tta}"])]
+    given = normalize([*overrides, *([] if tta is None else [f"fit.tta={tta}"])])
     loaded = without_removed(load_config(run))
     # What training started from is not read again, and its callbacks may come from a plugin.
-    loaded |= {"model": {**section_of(loaded, "model"), "weights": None}, "callbacks": {}}
-    config = parse_config(with_overrides(loaded, given, run / CONFIG_FILE, trust=trust, data=data))
+    for section, name in (("model", "weights"), ("fit", "resume")):
+        loaded[section] = {**section_of(loaded, section), name: None}
+    loaded["callbacks"] = {}
+    saved = Saved(loaded, run / CONFIG_FILE, trust=trust, data=data, starts=False)
+    config = parse_config(saved.with_overrides(given))
 
     best = load(run / BEST, BestModel)
     task = task_named(best.task)

@@ -20,7 +20,7 @@ from trainer.run.config import Config
 from trainer.run.folder import FAILED, RUNNING, Summary
 from trainer.run.sweeping import LocalSettings, RaySettings, SlurmSettings
 from trainer.sweeps.ledger import ENDED, Job, unfinished
-from trainer.sweeps.work import NAMED_LATER, Command, Worker, watch
+from trainer.sweeps.work import Command, Worker, job_line, watch
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -81,7 +81,7 @@ class Local(LocalSettings, Launcher):
         if own := [name.strip() for name in os.environ.get(_VISIBLE, "").split(",") if name.strip()]:
             gpus = [own[int(number)] for number in gpus if int(number) < len(own)]
         visible = [{_VISIBLE: gpus[index % len(gpus)]} if gpus else {} for index in range(self.at_a_time)]
-        commands = [Command.of(folder, worker, [NAMED_LATER], environment) for environment in visible]
+        commands = [Command.of(folder, worker, (), environment) for environment in visible]
         return WorkerPool([_Slot(one, folder / f"worker-{n}.log") for n, one in enumerate(commands)], worker)
 
     def check(self, configs: Iterable[Config]) -> None:
@@ -118,7 +118,7 @@ class _Slot:
         self.job, self.progress = job, job.progress
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it has died, which `is_free` will notice
-            self.process.stdin.write(f"{job.id}\n".encode())
+            self.process.stdin.write(job_line(job).encode())
             self.process.stdin.flush()
 
     def is_free(self) -> bool:
@@ -189,7 +189,7 @@ class Cluster(Launcher):
         if not (jobs := unfinished(jobs)):
             return
         folder = jobs[0].folder.parent
-        command = Command.of(folder, worker, (job.id for job in jobs), {})
+        command = Command.of(folder, worker, jobs, {})
         with self.started(command, min(self.at_a_time, len(jobs)), folder, worker) as ended:
             for _ in watch(jobs, worker, self.at_a_time):
                 if ended() and unfinished(jobs):

@@ -1,17 +1,21 @@
 """The ledger of a sweep: which jobs it has, what became of each, and who works on it."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+from augment.cli.trust import Saved
 from augment.support.errors import UserError
-from augment.support.files import shown, write_json
-from augment.support.reading import UnreadableError
+from augment.support.files import shown, write_atomically, write_json
+from augment.support.nested import section_of
+from augment.support.reading import UnreadableError, read_text
 from trainer.loop.checkpoint import LAST
-from trainer.run.config import Config
+from trainer.run.config import CONFIG_FILE, Config, config_text, load_config
 from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, user_of
-from trainer.run.identity import identity, identity_text
+from trainer.run.identity import identity, identity_text, without_removed
 from trainer.run.run_folder import JOB_FILE, RunFolder, load_job
 
 DELETED = "deleted"  # that of a job whose folder somebody has deleted
@@ -20,16 +24,22 @@ DELETED = "deleted"  # that of a job whose folder somebody has deleted
 ENDED = (FINISHED, PRUNED, FAILED, DELETED)
 
 
+# In the folder of a job: its configuration as planned.
+PLANNED_FILE = "planned.yaml"
+
+
 @dataclass(frozen=True)
 class Job:
     """A job of a sweep."""
 
     folder: Path  # its run folder, named by its id
     order: int  # its position among the jobs of the sweep
-    overrides: tuple[str, ...]  # of its configuration, normalized
+    overrides: tuple[str, ...]  # what was asked of it, for people
     varied: tuple[str, ...] = ()  # those of them that the sweep varies
     trial: int | None = None  # the number of the trial of a search that it is
     finalist: bool = False  # whether it helps a search to choose among its finalists
+    # Its configuration, checked for what a folder may not decide; None: it has not been read
+    config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -81,13 +91,41 @@ def plan_jobs(
         if (name := job_id(config)) in jobs:
             continue
         before, varied = known.get(name), tuple(override for override in overrides if override not in fixed)
-        job = Job(folder / name, before.order if before else order, tuple(overrides), varied, trial, finalist)
+        at = before.order if before else order
+        job = Job(folder / name, at, tuple(overrides), varied, trial, finalist, config.resolved)
         if job != before:
-            plain = {key: value for key, value in vars(job).items() if key != "folder"}
+            plain = {key: value for key, value in vars(job).items() if key not in ("folder", "config")}
             write_json(job.folder / JOB_FILE, {"id": job.id, **plain})
+        if (text := config_text(config)) != _planned(job.folder):
+            write_atomically(job.folder / PLANNED_FILE, text)
         order += before is None
         jobs[name] = job
     return list(jobs.values())
+
+
+def _planned(folder: Path) -> str:
+    with suppress(OSError, UserError):
+        return read_text(folder / PLANNED_FILE, folder)
+    return ""
+
+
+def with_config(job: Job, *, trust: bool) -> Job:
+    """Return a job with the configuration that its folder holds.
+
+    Raises:
+        UntrustedError: it sets what only the command line may set.
+    """
+    name = PLANNED_FILE if (job.folder / PLANNED_FILE).exists() else CONFIG_FILE
+    if not (job.folder / name).exists():
+        raise UserError(
+            f"{shown(job.folder)}: holds no configuration, as a version before 0.19 planned it. Allowed: the command "
+            "of the sweep once more, with its hydra.sweep.dir."
+        )
+    values = without_removed(load_config(job.folder, name))
+    fit = dict(section_of(values, "fit"))
+    if Path(str(fit.get("resume"))).name == job.id:  # it was resumed in its own folder
+        fit["resume"] = None
+    return replace(job, config=Saved({**values, "fit": fit}, job.folder / name, trust).with_overrides())
 
 
 def read_ledger(folder: Path) -> list[Job]:

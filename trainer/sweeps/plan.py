@@ -1,7 +1,9 @@
 """What a search is about: its settings and its space, checked, and compared with what its study began with."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,20 @@ from optuna.distributions import (
 )  # fmt: skip
 from optuna.trial import BaseTrial
 
+from augment.cli.compose import Edit, edited
+from augment.cli.conf import group_names
 from augment.cli.overrides import key_of, parse
+from augment.cli.trust import Saved, Start
 from augment.params import parse_settings
 from augment.support.errors import UserError, suggest
 from augment.support.files import shown
+from augment.support.reading import contents
+from augment.support.secrets import as_written
 from augment.support.text import list_some
-from trainer.run.config import Config
-from trainer.run.identity import identity, refuse_removed
-from trainer.run.jobs import check_jobs
+from trainer.run.config import Config, parse_config
+from trainer.run.folder import SWEEP_FILE
+from trainer.run.identity import identity, refuse_removed, without_removed
+from trainer.run.jobs import check_configs
 from trainer.run.sweeping import SearchSettings
 from trainer.sweeps.groups import REPEATED, flat, of_loss
 from trainer.sweeps.study import Search
@@ -34,6 +42,11 @@ _BASE = "base"
 
 _METRICS = "hydra.sweeper.metrics"
 
+_DEFAULT = Start()
+
+# The configuration that a search starts from, among those of its choices of files; and the most of these.
+BASE, _MOST = "base", 50
+
 Value = str | int | float | bool | None
 
 
@@ -44,16 +57,35 @@ class Dimension:
     key: str
     distribution: BaseDistribution
     plus: str  # the plus signs of its overrides
+    values: Mapping[str, Any] = field(default_factory=dict)  # of choices that are texts in the study
+    group: bool = False  # whether its choices are files
 
     def override(self, value: Value) -> str:
         """Return the override that sets a value."""
+        return f"{self.plus}{self.key}={self.text(value)}"
+
+    def text(self, value: Value) -> str:
+        """Return a value as an override has it."""
         if isinstance(value, bool):
-            text = str(value).lower()
-        elif isinstance(value, float):  # a choice as it was written, but for the rounding errors of a range
-            text = f"{value:.{6 if isinstance(self.distribution, FloatDistribution) else 12}g}"
+            return str(value).lower()
+        if isinstance(value, float):  # a choice as it was written, but for the rounding errors of a range
+            return f"{value:.{6 if isinstance(self.distribution, FloatDistribution) else 12}g}"
+        return "null" if value is None else str(value)
+
+    def value(self, chosen: Value) -> Any:
+        """Return the value that a choice of the study stands for, with interpolations unresolved."""
+        values = self.distribution
+        if isinstance(values, CategoricalDistribution):
+            allowed = any(type(one) is type(chosen) and one == chosen for one in values.choices)
         else:
-            text = "null" if value is None else str(value)
-        return f"{self.plus}{self.key}={text}"
+            assert isinstance(values, FloatDistribution | IntDistribution)
+            allowed = type(chosen) in (int, float) and values.low <= float(chosen or 0) <= values.high
+        if not allowed:
+            raise UserError(f"{self.key}: {chosen!r} is not among the values of the search.")
+        if isinstance(chosen, float):
+            text = self.text(chosen)
+            return int(text) if text.lstrip("-").isdecimal() else float(text)
+        return self.values.get(chosen, chosen) if isinstance(chosen, str) else chosen
 
     @property
     def samples(self) -> Sequence[Any]:
@@ -92,7 +124,7 @@ class Dimension:
 
 def parse_space(tokens: Sequence[str]) -> list[Dimension]:
     """Return the dimensions of normalized overrides with several values, those that decide about others first."""
-    dimensions = []
+    dimensions, groups = [], group_names()
     for token in tokens:
         override = parse(token)
         key = key_of(override)
@@ -102,7 +134,11 @@ def parse_space(tokens: Sequence[str]) -> list[Dimension]:
                 "best configurations with several seeds itself."
             )
         plus = token[: len(token) - len(token.lstrip("+"))]
-        dimensions.append(Dimension(key, _distribution(override, token), plus))
+        distribution, bare = _distribution(override, token), f"{plus}{key}="
+        texts = distribution.choices if isinstance(distribution, CategoricalDistribution) else ()
+        parsed = {text: parse(f"{bare}{text}").value() for text in texts if isinstance(text, str)}
+        group = key in groups and not any(isinstance(value, dict) for value in parsed.values())
+        dimensions.append(Dimension(key, distribution, plus, parsed, group))
     # A step's p decides whether its other parameters count, and a shorter key about the longer ones below it.
     return sorted(dimensions, key=lambda one: (one.key.count("."), not one.key.endswith(".p")))
 
@@ -151,9 +187,11 @@ class Plan(Search):
     """What a search is about: its study, what it varies, and the configuration that it starts from."""
 
     space: tuple[Dimension, ...]
-    fixed: tuple[str, ...]  # the normalized overrides that it does not vary
+    fixed: tuple[str, ...]  # the normalized overrides that it does not vary, for people
     base: Config  # which they make
-    config_name: str  # file of conf/ to start from
+    # By the files that a trial chooses, as `_choice` names them: the configuration to put its other values on
+    bases: Mapping[str, Mapping[str, Any]]
+    trust: bool = True  # whether those are the user's own, not a folder's
 
     @classmethod
     def of(
@@ -162,22 +200,62 @@ class Plan(Search):
         fixed: Sequence[str],
         swept: Sequence[str],
         folder: Path,
-        config_name: str,
+        start: Start = _DEFAULT,
         *,
         check: bool = True,
     ) -> "Plan":
-        """Check a search: its settings (Hydra's section `sweeper`), its space, and the configuration itself."""
-        given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
-        refuse_removed("hydra.sweeper", given)
-        settings, space = parse_settings(SearchSettings, given, "hydra.sweeper"), parse_space(swept)
+        """Compose a search and check it: its settings (Hydra's section `sweeper`), its space, and the configuration."""
+        space = parse_space(swept)
         if not space:
             raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
+        groups = [one for one in space if one.group]
+        chosen = [dict(zip((one.key for one in groups), values, strict=True))
+                  for values in islice(product(*(one.samples for one in groups)), _MOST + 1)]  # fmt: skip
+        if len(chosen) > _MOST:
+            raise UserError(f"{groups[0].key}: more than {_MOST} combinations of files. Allowed: fewer choices.")
+        bases = {_choice(values): start.raw([*fixed, *overrides_of(values, space)]) for values in chosen}
+        return cls.made(sweeper, space, fixed, {BASE: start.raw(fixed), **bases}, folder, check=check)
+
+    @classmethod
+    def read(cls, sweeper: Mapping[str, Any], found: Mapping[str, Any], folder: Path, *, trust: bool) -> "Plan":
+        """Return the search that the file of a sweep holds; see `plain`."""
+        with contents(file := folder / SWEEP_FILE):
+            space = [_dimension(one) for one in found["space"]]
+            fixed = tuple(map(str, found["fixed"]))
+            bases = {str(key): without_removed(value) for key, value in found["bases"].items()}
+            if BASE not in bases:
+                raise ValueError(f"no {BASE}")
+        for values in bases.values():  # all of them before the first trial
+            Saved(values, file, trust).with_overrides()
+        return cls.made(sweeper, space, fixed, bases, folder, check=False, trust=trust)
+
+    def plain(self) -> dict[str, Any]:
+        """Return what the file of a sweep holds, so that the search can be continued without Hydra."""
+        return {"fixed": list(self.fixed), "space": list(map(_plain, self.space)), "bases": as_written(self.bases)}
+
+    @classmethod
+    def made(
+        cls,
+        sweeper: Mapping[str, Any],
+        space: Sequence[Dimension],
+        fixed: Sequence[str],
+        bases: Mapping[str, Mapping[str, Any]],
+        folder: Path,
+        *,
+        check: bool,
+        trust: bool = True,
+    ) -> "Plan":
+        """Check a search, and with `check` also that each of its choices is possible."""
+        given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
+        refuse_removed("hydra.sweeper", given)
+        settings = parse_settings(SearchSettings, given, "hydra.sweeper")
         if len(settings.metrics) > 1:
             raise UserError(
                 f"{_METRICS}: {list(settings.metrics)} is not allowed. Allowed: one; compare --metric shows "
                 "what others are."
             )
-        (base,) = check_jobs([fixed], config_name=config_name)
+        base = parse_config(Saved(bases[BASE], folder / SWEEP_FILE, trust).with_overrides())
+        check_configs([base])
         task = task_named(base.dataset.task)
         (metric,) = settings.metrics or (task.monitor,)
         asked = (*base.fit.metrics, *(values.get("monitor") for values in base.resolved["callbacks"].values()))
@@ -190,9 +268,54 @@ class Plan(Search):
         if (losses := of_loss(metric, task)) and (key := next((d.key for d in space if d.key.startswith(losses)), "")):
             allowed = f"{_METRICS}=[val_{task.score}] or the like"
             raise UserError(f"{key}: not searched by {metric}, which is another loss for each. Allowed: {allowed}.")
+        plan = cls(settings, folder, metric, base.fit.epochs, tuple(space), tuple(fixed), base, bases, trust)
         for one in space if check else ():
-            check_jobs([[*fixed, one.override(value)] for value in one.samples], config_name=config_name)
-        return cls(settings, folder, metric, base.fit.epochs, tuple(space), tuple(fixed), base, config_name)
+            check_configs([plan.config({one.key: value}) for value in one.samples])
+        return plan
+
+    def config(self, chosen: Mapping[str, Value], seed: int | None = None) -> Config:
+        """Return the configuration of a trial, perhaps with another seed.
+
+        Raises:
+            UserError: a value, which may be from the study of a stranger, is not allowed.
+        """
+        files = {one.key: chosen[one.key] for one in self.space if one.group and one.key in chosen}
+        if (base := self.bases.get(_choice(files))) is None:
+            raise UserError(f"{_choice(files)}: not among the choices of the search.")
+        own = [one for one in self.space if one.key in chosen and not one.group]
+        edits = [Edit(one.key, one.value(chosen[one.key])) for one in own]
+        edits += [] if seed is None else [Edit("seed", seed)]
+        return parse_config(Saved(edited(base, edits), self.folder / SWEEP_FILE, self.trust).with_overrides())
+
+
+def _choice(files: Mapping[str, Value]) -> str:
+    """Return the name of a choice of files, by group."""
+    return " ".join(f"{group}={name}" for group, name in files.items()) or BASE
+
+
+def _plain(one: Dimension) -> dict[str, Any]:
+    values = one.distribution
+    about: dict[str, Any] = {"key": one.key, "plus": one.plus, "group": one.group}
+    if isinstance(values, CategoricalDistribution):
+        return about | {"choices": list(values.choices), "values": dict(one.values)}
+    assert isinstance(values, FloatDistribution | IntDistribution)
+    return about | {"low": values.low, "high": values.high, "log": values.log}
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _dimension(found: Mapping[str, Any]) -> Dimension:
+    about = (str(found["plus"]), dict(found.get("values", {})), found["group"] is True)
+    bounds = [found["low"], found["high"]] if "choices" not in found else found["choices"]
+    if not all(one is None or (isinstance(one, str | int | float) and math.isfinite(_number(one))) for one in bounds):
+        raise TypeError(f"no values of {found['key']}")
+    if "choices" in found:
+        return Dimension(str(found["key"]), CategoricalDistribution(found["choices"]), *about)
+    low, high, log = found["low"], found["high"], found["log"] is True
+    kind = IntDistribution if isinstance(low, int) else FloatDistribution
+    return Dimension(str(found["key"]), kind(low, high, log=log), *about)
 
 
 def begin(plan: Plan) -> None:

@@ -1,24 +1,25 @@
 """Search for a good configuration, and find out with fresh seeds whether it is better than the one it began with."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from optuna.trial import TrialState
 
 from augment.cli.parser import table_console
+from augment.cli.trust import UntrustedError
 from augment.support.errors import UserError, describe_error
 from augment.support.files import write_atomically, write_json
 from augment.support.text import amount
 from trainer.run.folder import FINISHED, PRUNED, RUNNING
-from trainer.run.jobs import check_jobs
+from trainer.run.jobs import check_configs
 from trainer.run.run_folder import RunFolder
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.groups import group_runs
 from trainer.sweeps.launchers import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.plan import Plan, overrides_of, suggest_from
+from trainer.sweeps.plan import Plan, Value, overrides_of, suggest_from
 from trainer.sweeps.study import JOB, best_trials, counted
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import Part, markdown_page, present, score
@@ -36,7 +37,7 @@ _FINALISTS = "finalists"
 
 def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     """Run trials until there are enough, then their finalists, then confirm the winner; return the exit code."""
-    worker = replace(worker, watch=plan.watch, left=partial(_time_left, plan))
+    worker = replace(worker, search=plan, left=partial(_time_left, plan))
     _run_trials(plan, launcher, worker)
     study, settings = plan.study(), plan.settings
     states = [trial.state for trial in counted(study)]
@@ -52,9 +53,9 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
             "That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below."
         )
         if settings.finalists:
-            candidates = [known[trial.user_attrs.get(JOB) or ""].overrides for trial in best]
+            candidates = [trial.params for trial in best]
             winner, compared = _finals(plan, candidates, launcher, worker)
-            varied = _joined(override for override in winner if override not in plan.fixed)
+            varied = _joined(overrides_of(winner, plan.space))
             lines.append(f"Winner of {amount(len(candidates), 'finalist')}: {varied}")
             if compared is None:
                 lines.append("No verdict: no run of the starting configuration with a fresh seed has finished.")
@@ -96,7 +97,9 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
             chosen = suggest_from(trial, plan.space)
             overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
             try:
-                (config,) = check_jobs([overrides], config_name=plan.config_name)
+                check_configs([config := plan.config(chosen)])
+            except UntrustedError:  # as of all other trials
+                raise
             except UserError as error:
                 worker.say(f"trial {trial.number} is not possible: {describe_error(error)}", "red")
                 trial.set_user_attr(JOB, "none")  # it counts
@@ -115,8 +118,8 @@ def _tell(plan: Plan) -> list[Job]:
         if (name := trial.user_attrs.get(JOB)) is None:  # another process is about to plan it
             continue
         status = known[name].status() if name in known else DELETED
-        if status not in ENDED:
-            running.append(known[name])
+        if status not in ENDED:  # its folder, which may be a stranger's, does not say what it is
+            running.append(replace(known[name], config=plan.config(trial.params).resolved))
             continue
         last = RunFolder(plan.folder / name).last if status == FINISHED else {}
         value = last.get(plan.metric, math.nan)
@@ -136,8 +139,8 @@ def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
 
 
 def _finals(
-    plan: Plan, finalists: Sequence[Sequence[str]], launcher: Launcher, worker: Worker
-) -> tuple[Sequence[str], Comparison | None]:
+    plan: Plan, finalists: Sequence[Mapping[str, Value]], launcher: Launcher, worker: Worker
+) -> tuple[Mapping[str, Value], Comparison | None]:
     """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
     settings, metric = plan.settings, plan.metric
     first = plan.base.seed + 1
@@ -153,7 +156,7 @@ def _finals(
         best = chosen.rows[0].runs[0].folder.name
         winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
     fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
-    pair = _run_seeds("confirmation", plan, [plan.fixed, winner], fresh, launcher, worker)
+    pair = _run_seeds("confirmation", plan, [{}, winner], fresh, launcher, worker)
     base, others = ([RunFolder(job.folder) for job in group] for group in pair)
     kept, _ = group_runs([run.scored_by(metric) for run in base])
     if not kept:
@@ -162,13 +165,19 @@ def _finals(
 
 
 def _run_seeds(
-    part: str, plan: Plan, configurations: Sequence[Sequence[str]], seeds: range, launcher: Launcher, worker: Worker
+    part: str,
+    plan: Plan,
+    configurations: Sequence[Mapping[str, Value]],
+    seeds: range,
+    launcher: Launcher,
+    worker: Worker,
 ) -> list[list[Job]]:
     """Announce a part of the search, and run configurations with several seeds; return the jobs of each."""
     jobs = []
-    for overrides in configurations:
-        given = [[*overrides, f"++seed={seed}"] for seed in seeds]
-        configs = check_jobs(given, config_name=plan.config_name)
+    for chosen in configurations:
+        given = [[*plan.fixed, *overrides_of(chosen, plan.space), f"++seed={seed}"] for seed in seeds]
+        configs = [plan.config(chosen, seed) for seed in seeds]
+        check_configs(configs)
         pairs = zip(configs, given, strict=True)
         jobs.append(plan_jobs(plan.folder, pairs, plan.fixed, finalist=part == _FINALISTS))
     distinct = list({job.id: job for group in jobs for job in group}.values())

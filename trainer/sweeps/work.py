@@ -1,5 +1,6 @@
 """Work on the jobs of a sweep, here or in processes that others start: claim one, run it, until none is left."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,35 +8,41 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from augment.cli.conf import CONFIG_DIR_FLAG, config_folders
-from augment.cli.parser import TRUST_FLAG
+from augment.cli.compose import plain_values
+from augment.params import parse_settings, plain_value
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown
+from augment.support.nested import section_of
+from augment.support.secrets import as_written
 from augment.support.signals import StopSignals
 from augment.support.text import amount, duration
-from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST, DamagedError
-from trainer.run.config import Config
+from trainer.run.config import Config, parse_config
 from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary, claimed, user_of
-from trainer.run.jobs import check_jobs, run_job
+from trainer.run.jobs import check_configs, run_job
 from trainer.run.run_folder import RunFolder
-from trainer.sweeps.ledger import ENDED, Job, job_id, read_ledger, unfinished
+from trainer.run.sweeping import SearchSettings
+from trainer.sweeps.ledger import ENDED, Job, job_id, unfinished
+
+if TYPE_CHECKING:
+    from trainer.sweeps.study import Search
 
 NO_FURTHER_JOB = "stopped; no further job was started"
 
 # Least seconds between two looks at jobs that other processes work on; see `pause`.
 POLL = 0.1
 
-# Flags of workers: one ends with the process that started it; `--job=-` reads the ids of jobs from standard input.
-WITH_PARENT, NAMED_LATER = "--with-parent", "-"
+# Flag of workers: one ends with the process that started it, and reads what to do from standard input.
+WITH_PARENT = "--with-parent"
 
 # Root of the package, for processes that start elsewhere.
 _ROOT = Path(__file__).parents[2]
@@ -58,8 +65,7 @@ class Worker:
 
     console: Console
     signals: StopSignals  # which end the work between two jobs
-    config_name: str = "config"  # file of conf/ that the jobs start from
-    watch: Callable[[Job], Sequence[Callback]] = lambda job: ()  # makes callbacks, in addition to the configured ones
+    search: "Search | None" = None  # whose trials may be pruned
     left: Callable[[Sequence[Job], int], str] = time_left
     planned: bool = False  # whether the plan of a job was printed; those of further jobs would bury the scores
 
@@ -103,15 +109,14 @@ class Worker:
             self.signals.check(NO_FURTHER_JOB)
             pause(begun)
 
-    def follow(self, folder: Path, names: Iterable[str]) -> None:
-        """Work on the jobs of a sweep that are named one after another, until one of them has failed.
+    def follow(self, jobs: Iterable[Job]) -> None:
+        """Work on jobs that are given one after another, until one of them has failed.
 
         After an error of CUDA, for example, every further job of the same process would fail, too.
         """
-        for name in names:
-            jobs = [job for job in read_ledger(folder) if job.id == name.strip()]
-            self.work(jobs)
-            if any(job.status() == FAILED for job in jobs):
+        for job in jobs:
+            self.work([job])
+            if job.status() == FAILED:
                 return
 
     def _try(self, job: Job, jobs: Sequence[Job]) -> bool:
@@ -138,7 +143,7 @@ class Worker:
                 console=self.console,
                 group=job.folder.parent.resolve().name,
                 varied=job.varied,
-                callbacks=self.watch(job),
+                callbacks=self.search.watch(job) if self.search else (),
                 plan=not planned,
             )
         except Exception as error:
@@ -152,10 +157,11 @@ class Worker:
 
     def _config(self, job: Job, resumed: bool) -> Config:
         """Return the checked configuration of a job; if it has a checkpoint, that of continuing in its folder."""
-        quoted = str(job.folder).replace('"', r"\"")
-        again = [f'++fit.resume="{quoted}"'] if resumed else []
+        plain = dict(job.config or {})
+        if resumed:
+            plain["fit"] = {**section_of(plain, "fit"), "resume": str(job.folder)}
         try:
-            (config,) = check_jobs([[*job.overrides, *again]], config_name=self.config_name)
+            check_configs([config := parse_config(plain)])
         except DamagedError as error:
             raise DamagedError(f"{error} Allowed: delete it, and the job begins again.") from error
         if job_id(config) != job.id:
@@ -164,6 +170,41 @@ class Worker:
                 f"{job_id(config)}): a file of conf/, a default or the version is different. Allowed: a new sweep."
             )
         return config
+
+
+def first_line_of(search: "Search | None", count: int) -> str:
+    """Return the first line that a worker process reads: about the search, and how many jobs it chooses from."""
+    plain: dict[str, Any] = {"jobs": count}
+    if search is not None:
+        settings = {name: plain_value(value) for name, value in vars(search.settings).items()}
+        plain |= {"settings": settings, "metric": search.metric, "epochs": search.epochs}
+    return f"{json.dumps(plain)}\n"
+
+
+def work_as_told(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
+    """Work on jobs in a worker process: lines give it a number to choose from, or one job after another."""
+    plain = json.loads(next(lines))
+    if "settings" in plain:
+        from trainer.sweeps.study import Search  # Optuna takes a while to import
+
+        settings = parse_settings(SearchSettings, plain["settings"], "hydra.sweeper")
+        worker.search = Search(settings, folder, plain["metric"], plain["epochs"])
+    worker.work([read_job(next(lines), folder) for _ in range(plain["jobs"])])
+    worker.follow(read_job(line, folder) for line in lines)
+
+
+def job_line(job: Job) -> str:
+    """Return the line that gives a job to a worker process; see `read_job`."""
+    assert job.config is not None
+    return json.dumps(vars(job) | {"folder": job.id, "config": OmegaConf.to_yaml(as_written(job.config))}) + "\n"
+
+
+def read_job(line: str, folder: Path) -> Job:
+    """Return a job of the sweep in a folder, whose configuration has been checked by who gives it."""
+    found = json.loads(line)
+    plain = plain_values(DictConfig(OmegaConf.create(found["config"])))
+    texts = {name: tuple(found[name]) for name in ("overrides", "varied")}
+    return Job(**{**found, **texts, "folder": folder / found["folder"], "config": plain})
 
 
 def label(job: Job, jobs: Sequence[Job]) -> str:
@@ -185,36 +226,41 @@ class Command:
     arguments: tuple[str, ...]
     environment: dict[str, str]  # in addition to that of the process that starts it
     folder: str  # to start it in
+    text: str = ""  # that it reads first: what its jobs are, so that it reads no configuration from their folder
 
     @classmethod
-    def of(cls, folder: Path, worker: Worker, names: Iterable[str], environment: Mapping[str, str]) -> "Command":
-        """Return the command for some jobs of the sweep in a folder, by their ids; or for `NAMED_LATER`."""
-        search = [str(folder) for folder in config_folders()[1:]][-1:]
-        flags = [TRUST_FLAG, WITH_PARENT, "--config-name", worker.config_name]  # the jobs are checked before
-        flags += [CONFIG_DIR_FLAG, *search] if search else []
+    def of(cls, folder: Path, worker: Worker, jobs: Sequence[Job], environment: Mapping[str, str]) -> "Command":
+        """Return the command for some jobs of the sweep in a folder; without any, they are given later."""
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-        jobs = [f"--job={name}" for name in names]
         return cls(
-            (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), *flags, *jobs),
+            (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), WITH_PARENT),
             {"PYTHONPATH": path, **environment},
             str(Path.cwd()),
+            "".join([first_line_of(worker.search, len(jobs)), *map(job_line, jobs)]),
         )
 
     def start(self, log: Path | None = None) -> subprocess.Popen[bytes]:
         """Start it, in a session of its own, so that Ctrl-C reaches it only through this process.
 
-        With a file for its output, its jobs are named later; without one, it prints where this process does.
+        With a file for its output, further jobs are given later; without one, it prints where this process does.
         """
         with log.open("ab") if log is not None else nullcontext() as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.arguments,
                 cwd=self.folder,
                 env=os.environ | self.environment,
-                stdin=subprocess.DEVNULL if log is None else subprocess.PIPE,
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died, which others notice
+            process.stdin.write(self.text.encode())
+            process.stdin.flush()
+            if log is None:
+                process.stdin.close()
+        return process
 
     def __call__(self) -> int:
         """Run it, where submitit or Ray wants it; return its exit code."""

@@ -11,7 +11,7 @@ from augment.data.dataset import Dataset
 from augment.data.own.factory import ObjectName, SequenceFactory, object_name
 from augment.data.sources.registry import FLIP_PAIRS, CheckedSource, LabeledSource, source
 from augment.data.targets.kind import known_kinds
-from augment.params import IMPORTS, Choice, Count, Flag, OptionMap, Text, setting
+from augment.params import IMPORTS, PASSES, Choice, Count, Flag, OptionMap, Text, setting
 from augment.support.errors import UserError
 
 
@@ -35,10 +35,14 @@ class Own(CheckedSource, LabeledSource):
         Code(optional=True, doc="validation data, likewise; null: with val_fraction or folds", reach=IMPORTS)
     )
     options: Mapping[str, Any] | None = setting(
-        OptionMap(optional=True, doc="arguments of both data.train and data.val")
+        OptionMap(optional=True, doc="arguments of both data.train and data.val", reach=PASSES)
     )
-    train_options: Mapping[str, Any] | None = setting(OptionMap(optional=True, doc="further arguments of data.train"))
-    val_options: Mapping[str, Any] | None = setting(OptionMap(optional=True, doc="further arguments of data.val"))
+    train_options: Mapping[str, Any] | None = setting(
+        OptionMap(optional=True, doc="further arguments of data.train", reach=PASSES)
+    )
+    val_options: Mapping[str, Any] | None = setting(
+        OptionMap(optional=True, doc="further arguments of data.val", reach=PASSES)
+    )
     task: str | None = setting(
         Choice(optional=True, options=tuple(known_kinds()), doc="what the targets are; null: inferred from labels")
     )

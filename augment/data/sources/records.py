@@ -13,13 +13,13 @@ from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.records import Index, Opened, Reader, RecordFile, Span, find_shards, is_pattern, load_indexes
 from augment.data.formats.webdataset import read_shard
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
-from augment.data.sources.remote import KEPT, WINDOW, fetch_shards, is_new, is_url
+from augment.data.sources.remote import KEPT, WINDOW, fetch_shards, is_url
 from augment.data.sources.windows import RemoteFile, UnpackedFile, list_files
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.labels import LABELS
 from augment.data.targets.names import Label, LabeledSplit, pack
 from augment.data.targets.numbers import NUMBERS
-from augment.params import WRITES, Count, Number, Text, Texts, setting
+from augment.params import MATCHES, WRITES, Count, Number, Text, Texts, setting
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded, near_file
 from augment.support.text import list_some
@@ -33,7 +33,9 @@ class Records(CheckedSource, LabeledSource):
 
     typed: ClassVar[bool] = True  # whether the files distinguish floats from whole numbers
 
-    train: str = setting(Text(required=True, doc="the training files: DIR/train-*, s3://bucket/train-{000..009}.tar"))
+    train: str = setting(
+        Text(required=True, doc="the training files: DIR/train-*, s3://bucket/train-{000..009}.tar", reach=MATCHES)
+    )
     dir: str = setting(Text(default=DATA_DIR, doc="folder for indexes, fetched shards, unpacked images", reach=WRITES))
     cache_gb: float | None = setting(
         Number(optional=True, above=0, unit="GB", doc="most that fetched shards take in dir; null: what its disk holds")
@@ -60,11 +62,6 @@ class Records(CheckedSource, LabeledSource):
             files[key] = _states(paths)
         dataset = make_dataset([self._split(key, files[key]) for key in given], options, typed=self.typed)
         return replace(dataset, train=replace(dataset.train, window=self.window or 0))
-
-    def downloads(self) -> str:
-        """Return the setting of shards that are elsewhere and were never fetched."""
-        given = (("train", self.train, WINDOW if self.window else KEPT), ("val", self.val or "", KEPT))
-        return next((key for key, pattern, folder in given if is_new(pattern, Path(self.dir, folder))), "")
 
     def _split(self, key: str, files: Mapping[str, RecordFile]) -> LabeledSplit:
         images: list[StoredImage] = []

@@ -12,7 +12,7 @@ from augment.data.images import name_of, portable_names
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.names import Label, LabeledSplit, TargetOptions, pack, read_names
-from augment.params import Choice, Count, Flag, Number, Param, Text, Texts, parse_named, setting, settings
+from augment.params import MATCHES, Choice, Count, Flag, Number, Param, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
 from augment.support.own_code import refuse_second
 
@@ -64,6 +64,7 @@ class Source:
             doc="val_fraction, folds: images to keep on one side, as of a patient: those with the same value in this "
             "column (CSV of filelist), or the same text in the ( ) of this regular expression, searched in "
             "folder/file",
+            reach=MATCHES,
         )
     )
     split_seed: int = setting(
@@ -201,8 +202,10 @@ SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
 class ListedSource(Source):
     """Base of the sources that have a setting for the data of either split."""
 
-    train: str = setting(Text(required=True, doc="training data"))
-    val: str | None = setting(Text(optional=True, doc="validation data; null: with val_fraction or folds"))
+    train: str = setting(Text(required=True, doc="training data", reach=MATCHES))
+    val: str | None = setting(
+        Text(optional=True, doc="validation data; null: with val_fraction or folds", reach=MATCHES)
+    )
 
     @property
     def given_val(self) -> str:

@@ -73,11 +73,6 @@ def is_url(pattern: str) -> bool:
     return bool(re.match(r"\w[\w+.-]*://", pattern))
 
 
-def is_new(pattern: str, folder: Path) -> bool:
-    """Whether a setting is a URL of shards that the folder never had in any version, as far as is known of *."""
-    return is_url(pattern) and not all(_file_of(url, folder).parent.exists() for url in expand_braces(pattern))
-
-
 def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) -> dict[str, list[Path]]:
     """Return the files of the shards that URLs name, by key, after fetching those that are missing or have changed.
 

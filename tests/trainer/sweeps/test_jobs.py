@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ def test_a_signal_ends_the_work_after_the_current_job(runs: FakeRuns, jobs: list
 
 
 def test_a_configuration_that_changed_since_is_not_run(runs: FakeRuns, jobs: list[Job]) -> None:
-    other = Job(jobs[0].folder, 0, ("++seed=7",))
+    other = replace(jobs[0], config=jobs[1].config)
     runs.worker().work([other])
     assert "its configuration has changed since the sweep was planned" in RunFolder(other.folder).summary.error
     assert runs.runs == []

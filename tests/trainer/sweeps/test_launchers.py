@@ -39,7 +39,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
         folder.mkdir()
         (folder / JOB_FILE).write_text(json.dumps({"order": order, "overrides": [f"seed={order}"]}))
     monkeypatch.setattr(Command, "of", staticmethod(command))
-    return read_ledger(tmp_path)
+    return [replace(job, config={}) for job in read_ledger(tmp_path)]
 
 
 # --- the local one ---
@@ -140,7 +140,7 @@ def test_workers_end_with_the_process_that_leads_them(jobs: list[Job], tmp_path:
 import signal
 from pathlib import Path
 from workers import command
-print(command({str(tmp_path)!r}, None, "-", {{}}).start(Path("log")).pid, flush=True)
+print(command({str(tmp_path)!r}, None, (), {{}}).start(Path("log")).pid, flush=True)
 signal.pause()
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -126,8 +126,8 @@ def test_a_search_of_an_experiment_is_run_and_resumed_as_one(call: Call, runs: F
     assert "4 trials, 4 finished, 0 pruned, 0 failed." in text
     assert len({name for name, _ in runs.runs}) == 4
     # A search that is stopped while it runs its new trials is resumed with as many.
-    assert [line for line in Path("S/sweep.yaml").read_text().splitlines() if "n_trials" in line] == [
-        "- ++hydra.sweeper.n_trials=4"
+    assert [line for line in Path("S/sweep.yaml").read_text().splitlines() if "n_trials" in line][1:] == [
+        "  n_trials: 4"
     ]
 
 
@@ -156,44 +156,16 @@ def test_a_continued_search_may_leave_jobs_that_it_no_longer_needs(call: Call, r
     assert {"finished", "planned"} <= {job.status() for job in ledger()}
 
 
-def test_a_stranger_s_sweep_names_no_code(call: Call, runs: FakeRuns, tmp_path: Path) -> None:
-    call("-m", "seed=0,1", "hydra.sweep.dir=S")
-    runs.runs.clear()
-    Path("S/sweep.yaml").write_text(OmegaConf.to_yaml({"command": ["hydra/launcher=slurm"], "config_name": "config"}))
-    code, text = call("sweep", "resume", "S")
-    assert code == 2
-    assert "error: hydra/launcher=slurm: was asked of the sweep. Allowed: hydra/launcher=slurm here as well" in text
-    assert call("sweep", "resume", "S", "hydra/launcher=local")[0] == 0
-    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('canary').touch()")
-    file = ledger()[0].folder / "job.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"overrides": ["++plugins=[evil]"]}))
-    for action in ("resume", "retry", "work"):
-        code, text = call("sweep", action, "S", "hydra/launcher=local")
-        assert code == 2
-        assert "plugins" in text
-    assert not Path("canary").exists()
-    assert runs.runs == []
-
-
-@pytest.mark.parametrize(
-    ("request_", "message"),
-    [
-        ({"config_name": "../theirs/evil"}, "config_name: ../theirs/evil in S/sweep.yaml is not used"),
-        ({"command": ["++plugins=[evil],[evil,json]", "hydra/sweeper=optuna"]}, "plugins: [evil] in S/sweep.yaml"),
-        ({"command": ["++callbacks.wandb={}"]}, "does not decide where data are sent. Allowed: callbacks.wandb={}"),
-        ({"command": ["data=imagenette"]}, "does not decide what is downloaded. Allowed: data.source=imagenette"),
-        ({"command": ["++run.name=${oc.env:HOME}"]}, "run.name: ${oc.env:HOME} in S/sweep.yaml is not resolved"),
-    ],
-)
-def test_a_stranger_s_sweep_decides_on_values_only(
-    call: Call, runs: FakeRuns, tmp_path: Path, request_: dict[str, object], message: str
-) -> None:
-    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('canary').touch()")
-    Path("S").mkdir()
-    OmegaConf.save({"command": ["seed=0,1"]} | request_, "S/sweep.yaml")
-    code, text = call("sweep", "resume", "S")
-    assert (code, message in text, runs.runs) == (2, True, []), text
-    assert not Path("canary").exists()
+def test_a_sweep_starts_from_a_run(call: Call, runs: FakeRuns, finished_run: Path) -> None:
+    """Each of its jobs resumes the run; to resume the sweep, that run has to be trusted."""
+    rates: list[tuple[float, str]] = []
+    runs.score = lambda config: rates.append((config["fit"]["lr"], config["fit"]["resume"])) or 0.5
+    runs.fail = lambda config: KeyboardInterrupt("stopped") if len(runs.runs) == 2 else None
+    assert call("-m", f"fit.resume={finished_run}", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[0] == 130
+    assert rates == [(0.1, str(finished_run))]
+    assert "fit.resume" in call("sweep", "resume", "S")[1]
+    assert call("sweep", "resume", "S", "--trust")[0] == 0
+    assert [rate for rate, _ in rates] == [0.1, 0.2]
 
 
 def test_the_tables_are_shown(call: Call) -> None:
@@ -239,5 +211,5 @@ def test_a_folder_holds_a_run_a_sweep_or_a_search(call: Call) -> None:
     code, text = call("-m", "hydra/sweeper=optuna", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")
     assert (code, text) == (2, "error: hydra.sweep.dir=S: a plain sweep is in this folder. Allowed: another one.\n")
     assert Path("S/sweep.yaml").read_text() == before
-    Path("S/sweep.yaml").write_text("command: [hydra/sweeper=optuna, '++fit.lr=1,2']")
+    Path("S/study.journal").touch()
     assert "hydra.sweep.dir=S: a search is in this folder" in call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[1]

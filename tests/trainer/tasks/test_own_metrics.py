@@ -152,7 +152,7 @@ def test_unknown_metrics(override: str, message: str, given: list[str]) -> None:
 def test_a_search_measures_what_its_jobs_do(given: list[str]) -> None:
     def plan(*more: str) -> Plan:
         fixed, sweeper = normalize([*given, *more]), {"kind": "optuna", "metrics": ["val_f1"], "n_trials": 1}
-        return Plan.of(sweeper, fixed, ["fit.lr=interval(0.1,1)"], Path("search"), "config", check=False)
+        return Plan.of(sweeper, fixed, ["fit.lr=interval(0.1,1)"], Path("search"), check=False)
 
     with pytest.raises(UserError, match=r"val_f1 is not measured\. Allowed: with fit\.metrics=\[f1\]"):
         plan()

@@ -1,11 +1,29 @@
 """The run folder of a stranger: whatever it holds, no tool runs its code, and none writes elsewhere."""
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostile import CODE, REACH, SECRET, SIZES, Tamper, code_of, configure, link, network, outside_of, set_up
+from hostile import (
+    CODE,
+    LABELS,
+    REACH,
+    REFUSED,
+    SECRET,
+    SIZES,
+    STARTED,
+    Tamper,
+    code_of,
+    configure,
+    link,
+    network,
+    outside_of,
+    override,
+    put,
+    set_up,
+)  # fmt: skip
 from omegaconf import OmegaConf
 
 from augment.support.hydra import register_resolver
@@ -110,3 +128,26 @@ def test_an_environment_variable_is_read_with_trust_only(
     for given in ("--trust", "data.root=${oc.env:SECRET_PLACE}"):
         assert code_of(evaluate, run, given) == 2
         assert "/nowhere/at/all" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", [*REFUSED, *STARTED])
+@pytest.mark.usefixtures("clean_registry")
+def test_a_configuration_is_data(
+    way: str, run: Path, tmp_path: Path, network: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    put((REFUSED | STARTED)[way])(run, tmp_path / "outside")
+    before = outside_of(tmp_path, run, tmp_path / "outputs")
+    codes = [code_of(train, f"fit.resume={run}"), code_of(evaluate, run), code_of(evaluate, run, tmp_path / "mine")]
+    assert outside_of(tmp_path, run, tmp_path / "outputs") == before, "also that of a canary"
+    assert (network, "evil" in sys.modules) == ([], False)
+    assert codes[:2] == [2, 2]  # the images of the run are gone, too
+    assert codes[2] in (0, 2)
+    assert "Traceback" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_overrides_of_a_run_are_for_people(run: Path, tmp_path: Path, network: list[object]) -> None:
+    override(*LABELS)(run, tmp_path / "outside")
+    assert code_of(train, f"fit.resume={run}", f"data.root={tmp_path / 'gone'}") == 2
+    assert (network, "evil" in sys.modules) == ([], False)
+    assert not (tmp_path / "outside/canary").exists()

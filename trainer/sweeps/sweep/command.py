@@ -1,37 +1,37 @@
 """Start a sweep; and `python -m trainer sweep`: resume it, retry its failed jobs, show its tables, or work on it."""
 
+import os
 import re
 import sys
 from argparse import SUPPRESS
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from augment.cli.compose import compose_run
 from augment.cli.overrides import key_of, normalize, parse, split_sweep
 from augment.cli.parser import INTERRUPTED, TRUST_FLAG, Parser, readable_errors, table_console, writing
-from augment.cli.trust import Gate, compose_job, gated, sweep_gate
+from augment.cli.trust import ALLOWED, Start, UntrustedError
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, suggest
 from augment.support.files import require_in, shown, write_atomically
+from augment.support.nested import leaves, merged
 from augment.support.process import end_with_parent
-from augment.support.reading import check_folder, contents
+from augment.support.reading import check_folder
 from augment.support.signals import StopSignals
 from augment.support.text import amount
 from augment.support.yaml_files import read_yaml
 from trainer.run.config import CONFIG_FILE
 from trainer.run.folder import FAILED, SWEEP_FILE, named_folder
-from trainer.run.identity import renamed
 from trainer.run.jobs import check_jobs
-from trainer.run.run_folder import JOB_FILE
+from trainer.run.sweeping import JOURNAL_FILE
 from trainer.sweeps.comparison import report_sweep
 from trainer.sweeps.launchers import Launcher, parse_launcher
-from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.work import NAMED_LATER, NO_FURTHER_JOB, WITH_PARENT, Worker
+from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished, with_config
+from trainer.sweeps.work import NO_FURTHER_JOB, WITH_PARENT, Worker, work_as_told
 
 if TYPE_CHECKING:
     from trainer.sweeps.plan import Plan
@@ -41,20 +41,25 @@ _HYDRA = re.compile(r"hydra\b")
 # Keys of Hydra's own sweeper, which plain sweeps have.
 _OF_GRIDS = ("_target_", "max_batch_size", "params")
 
+# What a sweep's file holds of Hydra's section.
+_SECTIONS = ("launcher", "sweeper")
+
+_LOCAL_GRID = {"launcher": {"kind": "local"}, "sweeper": {"_target_": "basic_sweeper"}}
+
 _PLUGINS = re.compile(r"hydra\.(launcher|sweeper)\.")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a command asks of a sweep: normalized overrides, and the file of conf/ to start from."""
+    """What a command asks of a sweep: normalized overrides, and what they are put on."""
 
     fixed: tuple[str, ...]  # those with one value, without Hydra's own
     swept: tuple[str, ...]  # those with several values
     hydra: tuple[str, ...]  # Hydra's own, such as `hydra.sweep.dir`
-    config_name: str = "config"
+    start: Start = field(default_factory=Start)
 
     @classmethod
-    def of(cls, tokens: Sequence[str], config_name: str = "config") -> "Request":
+    def of(cls, tokens: Sequence[str], start: Start | None = None) -> "Request":
         """Return the request of normalized overrides."""
         overrides = [parse(token) for token in tokens]
         keys = [key_of(override) for override in overrides]
@@ -68,13 +73,13 @@ class Request:
             tuple(token for token, key, sweeps in given if not sweeps and not _HYDRA.match(key)),
             tuple(token for token, key, sweeps in given if sweeps and not _HYDRA.match(key)),
             tuple(_of_hydra(token, sweeps=sweeps) for token, key, sweeps in given if _HYDRA.match(key)),
-            config_name,
+            start or Start(),
         )
 
     def section(self) -> dict[str, Any]:
         """Return Hydra's own section of the configuration as plain values, those of the folder resolved."""
-        composed = compose_run([*self.fixed, *self.hydra], config_name=self.config_name).hydra
-        parts = {name: OmegaConf.to_container(composed[name], resolve=False) for name in ("launcher", "sweeper")}
+        composed = self.start.hydra([*self.fixed, *self.hydra])
+        parts = {name: OmegaConf.to_container(composed[name], resolve=False) for name in _SECTIONS}
         return {"folder": named_folder(composed.sweep.dir, "hydra.sweep.dir"), **parts}
 
     def params(self, sweeper: Mapping[str, Any]) -> list[str]:
@@ -91,23 +96,31 @@ def sweep(request: Request, signals: StopSignals) -> int:
     check_folder(folder)
     searches = is_search(section["sweeper"])
     holds = "a run" if (folder / CONFIG_FILE).is_file() else ""
-    if (folder / SWEEP_FILE).is_file() and is_search(read_request(folder).section()["sweeper"]) != searches:
+    if (folder / SWEEP_FILE).is_file() and (folder / JOURNAL_FILE).is_file() != searches:
         holds = "a plain sweep" if searches else "a search"
     if holds:
         raise UserError(f"hydra.sweep.dir={shown(folder)}: {holds} is in this folder. Allowed: another one.")
-    worker = Worker(PlainConsole(), signals, request.config_name)
+    worker = Worker(PlainConsole(), signals)
+    about = {
+        "command": [*request.fixed, *request.swept, *request.hydra],
+        "config_name": request.start.config_name,
+        **{name: section[name] for name in _SECTIONS},
+    }
     if searches:
-        _check_found(folder, request, section["sweeper"])
-        return search(request, section["sweeper"], folder, launcher, worker)
+        from trainer.sweeps.plan import Plan
+
+        swept = [*request.params(section["sweeper"]), *request.swept]
+        planned = Plan.of(section["sweeper"], request.fixed, swept, folder, request.start)
+        return search(planned, about, launcher, worker)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     (fixed,) = split_sweep(request.fixed)  # as those of jobs are written: 0.001 for 1e-3
-    configs = check_jobs(overrides, config_name=request.config_name, signals=signals)
+    configs = check_jobs(overrides, start=request.start, signals=signals)
     launcher.check(configs)
     signals.check()
     signals.hold()  # from here on there are folders, whose runs handle them
     with writing(f"hydra.sweep.dir={shown(folder)}"):
         jobs = plan_jobs(folder, zip(configs, overrides, strict=True), fixed)
-        write_request(folder, request)
+        write_sweep(folder, about)
     return run(folder, jobs, launcher, worker)
 
 
@@ -124,37 +137,23 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
     return _ended(jobs, worker, f"python -m trainer sweep retry {shown(folder)} runs what failed again")
 
 
-def search(
-    request: Request,
-    sweeper: Mapping[str, Any],
-    folder: Path,
-    launcher: Launcher,
-    worker: Worker,
-) -> int:
-    """Search as asked, and as Hydra's section `sweeper` says, and print what was found; return the exit code."""
+def search(planned: "Plan", about: Mapping[str, Any], launcher: Launcher, worker: Worker) -> int:
+    """Search as planned, and print what was found; `about` is what the sweep's file says. Return the exit code."""
     from trainer.sweeps import search as searching  # Optuna takes a while to import
     from trainer.sweeps.plan import begin
 
-    planned = _plan(request, sweeper, folder)
+    folder = planned.folder
     launcher.check([planned.base])
     worker.signals.check()
     worker.signals.hold()
     with writing(f"hydra.sweep.dir={shown(folder)}"):
         begin(planned)
-        write_request(folder, request)
+        write_sweep(folder, {**about, **planned.plain()})
+    worker.search = planned
     with continued(folder), launcher.pool(folder, worker) as pool:
         code = searching.search(planned, pool, worker)
     again = f"python -m trainer sweep resume {shown(folder)} hydra.sweeper.n_trials=N adds others"
     return _ended(read_ledger(folder), worker, again) or code
-
-
-def _check_found(folder: Path, request: Request, sweeper: Mapping[str, Any]) -> None:
-    """Check the jobs that a search goes on with, but did not make: their folder may be a stranger's."""
-    varied = {key_of(parse(token)) for token in (*request.params(sweeper), *request.swept)} | {"seed"}
-    named = compose_run(request.fixed, config_name=request.config_name)
-    for job in read_ledger(folder):
-        if any(o not in request.fixed and key_of(parse(o)) not in varied for o in job.overrides):
-            compose_job(job.overrides, request.config_name, Gate(job.folder / JOB_FILE, lambda: named.plain))
 
 
 def is_search(sweeper: Mapping[str, Any]) -> bool:
@@ -190,19 +189,23 @@ def _ended(jobs: Sequence[Job], worker: Worker, again: str) -> int:
     return 1 if failed else 0
 
 
-def write_request(folder: Path, request: Request) -> None:
-    """Record what was asked of a sweep, for `sweep resume`."""
-    plain = {"command": [*request.fixed, *request.swept, *request.hydra], "config_name": request.config_name}
-    write_atomically(folder / SWEEP_FILE, OmegaConf.to_yaml(plain))
+def write_sweep(folder: Path, about: Mapping[str, Any]) -> None:
+    """Record what a sweep is, for `sweep resume`: its launcher and its sweeper, and what a search is about."""
+    write_atomically(folder / SWEEP_FILE, OmegaConf.to_yaml(about))
 
 
-def read_request(folder: Path) -> Request:
-    """Return what was asked of a sweep."""
-    file = folder / SWEEP_FILE
+def read_sweep(folder: Path) -> dict[str, Any]:
+    """Return what `write_sweep` recorded."""
     require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
-    found: Any = read_yaml(file, folder=folder)
-    with contents(file):
-        return Request.of(renamed(map(str, found["command"])), str(found.get("config_name", "config")))
+    found = read_yaml(file := folder / SWEEP_FILE, folder=folder)
+    if isinstance(found, dict) and not (folder / JOURNAL_FILE).is_file():  # up to 0.18, it held overrides alone
+        found = {**_LOCAL_GRID, **found}
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in _SECTIONS):
+        raise UserError(
+            f"{file}: damaged, or a version before 0.19 wrote it. Allowed: the command of the sweep once more, "
+            "with its hydra.sweep.dir."
+        )
+    return found
 
 
 def _of_hydra(token: str, *, sweeps: bool) -> str:
@@ -233,9 +236,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("trainer sweep", "Resume, retry and show sweeps.", _EXAMPLES, arguments=usage)
     parser.add_trust_flag()
     parser.add_argument("--job", action="append", metavar="ID", help="only this job; can be repeated")
-    parser.add_argument("--config-name", metavar="NAME", help="file of conf/ that the jobs start from")
     parser.add_argument(WITH_PARENT, action="store_true", help=SUPPRESS)  # of the workers that launchers start
-    with readable_errors(), StopSignals() as signals, ExitStack() as gate:
+    with readable_errors(), StopSignals() as signals:
         options, paths, overrides = parser.split_paths(arguments)
         action, folders = str(paths[0]), paths[1:]
         if action not in _ACTIONS:
@@ -247,58 +249,60 @@ def main(arguments: Sequence[str]) -> int:
         (folder,) = folders
         if options.with_parent:
             end_with_parent()
-        request = read_request(folder)
+            return _work_for_parent(folder, signals)
         if action == "show":
+            require_in(folder, SWEEP_FILE, allowed="the folder of a sweep")
             return 0 if report_sweep(folder, table_console(), write=False) else 1
+        about = read_sweep(folder)
         check_folder(folder)
-        later = options.job == [NAMED_LATER]
-        jobs = _chosen(folder, () if later else options.job)
         if other := next((token for token in overrides if not key_of(parse(token)).startswith(_OWN)), None):
             raise UserError(
                 f"{other}: not allowed here. Allowed: hydra/launcher=..., hydra.launcher.*, hydra.sweeper.*."
             )
-        request = replace(request, config_name=options.config_name or request.config_name)
-        tokens = normalize(overrides)
-        if not options.trust:
-            named = bool(options.config_name)
-            gate.enter_context(gated(sweep_gate(folder / SWEEP_FILE, request.config_name, named=named)))
-            # All of them before the first one runs; what a search composes later is checked then.
-            for given in (request.fixed, *(job.overrides for job in jobs)):
-                compose_job(given, request.config_name)
-        launcher, sweeper = _sections(request, tokens, trust=options.trust)
-        # What is asked of the search now, such as more trials, is asked of it from now on.
-        kept = [token for token in tokens if key_of(parse(token)).startswith("hydra.sweeper.")]
-        searches = is_search(sweeper)
-        request = Request.of([*request.fixed, *request.swept, *request.hydra, *kept], request.config_name)
-        worker = Worker(PlainConsole(), signals, request.config_name)
+        launcher, about["sweeper"] = _sections(about, normalize(overrides), trust=options.trust)
+        searches, planned = is_search(about["sweeper"]), None
+        retried = action == "retry"
+        if searches and retried:
+            raise UserError(
+                f"retry: {shown(folder)} is a search, in which failed trials count. Allowed: resume with a "
+                "larger hydra.sweeper.n_trials; it also begins jobs again whose folders were deleted."
+            )
+        jobs = _chosen(folder, options.job)
+        if not searches or action == "work":  # a search determines the configurations of its jobs again
+            jobs = [with_config(job, trust=options.trust) for job in jobs]
+        if searches:
+            from trainer.sweeps.plan import Plan
+
+            planned = Plan.read(about["sweeper"], about, folder, trust=options.trust)
+        worker = Worker(PlainConsole(), signals, planned)
         signals.check()
         signals.hold()
         try:
+            if planned is not None and action == "resume":
+                return search(planned, about, launcher, worker)
+            worker.check([*unfinished(jobs), *(job for job in jobs if retried and job.status() == FAILED)])
             if action == "work":
-                if searches:
-                    worker.watch = _plan(request, sweeper, folder, check=False).watch
                 with continued(folder):
-                    if later:
-                        worker.follow(folder, sys.stdin)
-                    else:
-                        worker.check(unfinished(jobs))
-                        worker.work(jobs)
+                    worker.work(jobs)
                 return 0
-            retried = jobs if action == "retry" else []
-            if searches:
-                if retried:
-                    raise UserError(
-                        f"retry: {shown(folder)} is a search, in which failed trials count. Allowed: resume with a "
-                        "larger hydra.sweeper.n_trials; it also begins jobs again whose folders were deleted."
-                    )
-                return search(request, sweeper, folder, launcher, worker)
-            worker.check([*unfinished(jobs), *(job for job in retried if job.status() == FAILED)])
-            for job in retried:
+            for job in jobs if retried else ():
                 job.retry()
             return run(folder, jobs, launcher, worker)
         except KeyboardInterrupt as error:
             sys.stdout.write(f"{error}\n")
             return INTERRUPTED
+
+
+def _work_for_parent(folder: Path, signals: StopSignals) -> int:
+    """Work on the jobs that the process which started this one names and has checked; return the exit code."""
+    signals.hold()
+    try:
+        with continued(folder):
+            work_as_told(folder, Worker(PlainConsole(), signals), iter(sys.stdin))
+    except KeyboardInterrupt as error:
+        sys.stdout.write(f"{error}\n")
+        return INTERRUPTED
+    return 0
 
 
 def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:
@@ -308,28 +312,24 @@ def _chosen(folder: Path, ids: Sequence[str] | None) -> list[Job]:
     return [known[name] for name in ids or known]
 
 
-def _sections(request: Request, tokens: Sequence[str], *, trust: bool) -> tuple[Launcher, Mapping[str, Any]]:
-    """Return the launcher and Hydra's section `sweeper`: as asked of the sweep, then as the command line says.
+def _sections(about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool) -> tuple[Launcher, Mapping[str, Any]]:
+    """Return the launcher of a sweep and the settings of its sweeper, with those of the command line on top.
 
     A launcher other than the local one can run commands of its own, so that a stranger's sweep does not choose it.
     """
-    named = {key_of(parse(token)) for token in tokens}
-    changed = [token for token in request.hydra if "launcher" in token and "hydra/launcher" in named]
-    saved = [token for token in request.hydra if token.lstrip("+").startswith(_OWN) and token not in changed]
-    own = Request.of(tokens, request.config_name)
-    if not trust and (token := next((token for token in saved if "${" in token), None)):
-        raise UserError(f"{token}: was asked of the sweep. Allowed: {token} here as well, or {TRUST_FLAG}.")
-    # An experiment may choose them, too.
-    section = replace(request, swept=(), hydra=(*saved, *own.hydra)).section()
-    kind = section["launcher"].get("kind")
-    if not trust and kind not in ("local", own.section()["launcher"].get("kind")):
-        key = f"hydra/launcher={kind}"
-        raise UserError(f"{key}: was asked of the sweep. Allowed: {key} here as well, or {TRUST_FLAG}.")
-    return parse_launcher(section["launcher"]), section["sweeper"]
-
-
-def _plan(request: Request, sweeper: Mapping[str, Any], folder: Path, *, check: bool = True) -> "Plan":
-    from trainer.sweeps.plan import Plan
-
-    swept = [*request.params(sweeper), *request.swept]
-    return Plan.of(sweeper, request.fixed, swept, folder, request.config_name, check=check)
+    own, named, kept = Request.of(tokens).section(), {key_of(parse(token)) for token in tokens}, dict(about)
+    for name in _SECTIONS:
+        for key, value in leaves({"hydra": {name: about[name]}}):
+            if not trust and key not in named and f"hydra/{name}" not in named and "${" in f"{key} {value}":
+                raise UntrustedError(f"{key}: {value} was asked of the sweep. Allowed: {key}=VALUE {ALLOWED}.")
+        asked = {one.removeprefix(f"hydra.{name}.").split(".")[0] for one in named}
+        given = {key: value for key, value in own[name].items() if key in asked}
+        kept[name] = own[name] if f"hydra/{name}" in named else merged(about[name], given)
+    launcher, theirs = parse_launcher(kept["launcher"]), ""
+    if launcher.name != "local":
+        theirs = f"hydra/launcher={launcher.name}"
+    elif launcher.at_a_time > (os.cpu_count() or 1):
+        theirs = f"hydra.launcher.n_jobs={launcher.at_a_time}"
+    if theirs and not trust and not {"hydra/launcher", theirs.partition("=")[0]} & named:
+        raise UntrustedError(f"{theirs}: was asked of the sweep. Allowed: {theirs} here as well, or {TRUST_FLAG}.")
+    return launcher, kept["sweeper"]

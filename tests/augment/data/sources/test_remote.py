@@ -13,7 +13,7 @@ import pytest
 from files_of_sources import Sample, load, said, write
 from shard_server import Server, left, passes, settings, shards
 
-from augment.data.sources import LOADED, parse_data, remote
+from augment.data.sources import LOADED, remote
 from augment.pipeline.reading import Shard
 
 pytest.importorskip("aiohttp")
@@ -125,14 +125,6 @@ def test_shards_that_do_not_fit_are_refused_at_once(url: str, server: Server, sa
 def test_what_cannot_be_asked(url: str, reason: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     assert said("webdataset", settings(url)) == f"data.train={url}: {reason}"
-
-
-def test_a_folder_does_not_decide_what_is_fetched_first(url: str) -> None:
-    given = {"source": "webdataset", **settings(url)}
-    assert parse_data(given).downloads() == "train"
-    load("webdataset", settings(url))
-    assert parse_data(given).downloads() == ""
-    assert parse_data(given | {"val": "s3://b/val-*.tar", "val_fraction": None}).downloads() == "val"
 
 
 @pytest.fixture(scope="module")
