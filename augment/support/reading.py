@@ -23,8 +23,8 @@ from augment.support.files import shown, special_kind
 
 T = TypeVar("T")
 
-# Far above what any run writes: bytes of a file, and levels of a value.
-MAX_BYTES, MAX_DEPTH = 2**26, 40
+# Far above what any run writes: bytes of a file; levels, and values, of a JSON text; binary digits of an integer.
+MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_BITS = 2**26, 40, 2_000_000, 64
 
 # What damaged contents raise; a RuntimeError is PyTorch's, an OverflowError about a number that no float can hold.
 _DAMAGE = (
@@ -121,20 +121,33 @@ def _typed(kind: Any, value: Any, **known: Any) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text; a ValueError says that it is none, or nested too deeply."""
+    """Return the value of a JSON text; a ValueError says that it is none, or too large."""
+    if len(text) > MAX_VALUES:  # each value but the first follows one of these
+        signs = (",", "[", "{", ":") if isinstance(text, str) else (b",", b"[", b"{", b":")
+        if sum(text.count(sign) for sign in signs) > MAX_VALUES:  # type: ignore[arg-type]
+            raise ValueError(f"more than {MAX_VALUES:,} values")
     try:
         value = json.loads(text)
-        deep = _depth(value) > MAX_DEPTH
+        check_numbers(value)
     except RecursionError:
-        deep = True
-    if deep:
-        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from None
     return value
 
 
-def _depth(value: Any) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, inner), default=-1)
+def check_numbers(value: Any, depth: int = 0) -> None:
+    """Raise a ValueError if plain values are nested too deeply, or hold an integer of too many digits."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise ValueError(f"an integer of more than {MAX_BITS} bits; put long numbers into quotes")
+    if isinstance(value, dict | list):
+        for inner in (*value, *value.values()) if isinstance(value, dict) else value:
+            check_numbers(inner, depth + 1)
+
+
+def damage(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return the classes of errors that damaged contents raise, and others."""
+    return (*_DAMAGE, *others)
 
 
 @contextmanager
