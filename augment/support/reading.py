@@ -1,8 +1,8 @@
 """Read the files of run and sweep folders, which may come from strangers, and write into such folders.
 
 Only regular files are opened, and none through a link: a link could show a file from elsewhere, and a pipe never ends.
-Sizes and depths are limited, and damaged contents raise one class of errors, which names the file. A run writes many
-files, some of them through Hydra, Matplotlib and trackers, so a folder is checked as a whole before the first of them.
+Sizes and depths are limited, and damaged contents raise one class of errors, which names the file. What is written
+replaces a link, see `augment.support.files.write_atomically`, or is appended to a regular file.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import shown, special_kind
+from augment.support.files import shown
 
 T = TypeVar("T")
 
@@ -162,28 +162,18 @@ def contents(file: Path) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a run or a sweep may write into a folder, whether or not it exists.
-
-    Links that lead to somewhere inside are allowed, as trackers make them.
-    """
+    """Check that no folder in the folder of a sweep, which may not exist, is a link that leads elsewhere."""
     top = folder.resolve()
-    for path, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            check_path(Path(path, name), top)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_symlink() and path.is_dir() and not path.resolve().is_relative_to(top):
+            raise UnreadableError(f"{path}: a link, which is not followed. Remove it.")
 
 
-def check_path(file: Path, folder: Path | None = None) -> Path:
-    """Return a path in a folder, by default its own, that may be written; see `check_folder`."""
-    try:
-        mode = file.lstat().st_mode
-    except FileNotFoundError:
-        return file
-    kind = special_kind(mode)
-    if stat.S_ISLNK(mode) and not file.resolve().is_relative_to(folder or file.parent.resolve()):
-        kind = "link that leads elsewhere"
-    if kind:
-        raise UserError(f"{file}: cannot be written: it is a {kind}. Allowed: to remove it.")
-    return file
+def own_folder(path: Path) -> Path:
+    """Return a folder in the folder of a run that others will write into, unless it is a link."""
+    if path.is_symlink():
+        raise UnreadableError(f"{path}: a link, which is not followed. Remove it.")
+    return path
 
 
 def append(file: Path, text: str) -> None:

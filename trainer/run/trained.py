@@ -135,5 +135,5 @@ def load_trained(
 
 def _not_numbers(run: Path, why: str) -> UserError:
     return UserError(
-        f"{run / BEST}: the model cannot be used: {why}. Train it again with a lower fit.lr, or with fit.precision=fp32."
+        f"{run / BEST}: the model cannot be used: {why}. Train it again with a lower fit.lr or fit.precision=fp32."
     )

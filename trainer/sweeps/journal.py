@@ -167,5 +167,3 @@ class Journal(BaseJournalBackend):
         first = self._first.get(param_name, self._trials)
         self._lookups += first
         self._first[param_name] = min(first, trial_id)
-
-

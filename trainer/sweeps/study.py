@@ -64,9 +64,7 @@ class Search:
             try:
                 return optuna.load_study(storage=storage, study_name=STUDY)
             except KeyError:
-                return optuna.create_study(
-                    storage=storage, study_name=STUDY, direction=direction, load_if_exists=True
-                )
+                return optuna.create_study(storage=storage, study_name=STUDY, direction=direction, load_if_exists=True)
         except (OSError, UserError):
             raise
         except Exception as error:
