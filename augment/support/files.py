@@ -13,6 +13,7 @@ from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
+from typing import BinaryIO
 from uuid import uuid4
 
 from augment.support.errors import UserError
@@ -127,15 +128,26 @@ def special_kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "")
 
 
-def require_file(path: Path) -> Path:
-    """Return a path, whether or not there is a file, unless reading it might never end.
+def open_file(path: Path) -> BinaryIO:
+    """Open a file to read it, unless reading might never end.
 
     Raises:
-        OSError: it is a named pipe, a socket or a device.
+        OSError: there is none, or it is a named pipe, a socket or a device.
     """
-    if path.exists() and (kind := special_kind(path.stat().st_mode)):
-        raise OSError(errno.EINVAL, f"it is a {kind}", str(path))
-    return path
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if kind := special_kind(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, f"it is a {kind}", str(path))
+        return open(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file; see `open_file`."""
+    with open_file(path) as stream:
+        return stream.read()
 
 
 def digest(*parts: object) -> str:
@@ -194,7 +206,10 @@ def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
 
 def shown(path: Path) -> Path:
     """Return a path as a user would type it: relative to the current folder if it lies below it."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was deleted
+        return path
     return path.relative_to(here) if path != here and path.is_relative_to(here) else path
 
 

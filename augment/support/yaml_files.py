@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import require_file
+from augment.support.files import read_file
 from augment.support.hydra import get_yaml_loader
 from augment.support.reading import MAX_DEPTH, check_numbers, damage, read_bytes
 
@@ -26,7 +26,7 @@ def read_yaml(file: Path, *, folder: Path | None = None) -> object:
         UserError: it cannot be read, is not YAML, has tags for Python objects, or is too large.
     """
     try:
-        content = require_file(file).read_bytes() if folder is None else read_bytes(file, folder, MAX_BYTES)
+        content = read_file(file) if folder is None else read_bytes(file, folder, MAX_BYTES)
         _check(text := content.decode(), file)
         loader = get_yaml_loader()
         if folder is not None and not issubclass(loader, _Loader):  # that of OmegaConf 2.4.1 is one already

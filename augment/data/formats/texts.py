@@ -3,10 +3,11 @@
 import csv
 import os
 from collections.abc import Callable, Iterable, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 from augment.support.errors import UserError
-from augment.support.files import near_file, require_file
+from augment.support.files import near_file, open_file
 from augment.support.text import amount
 
 # A row of a table: the number of its line, from 1, and its cells.
@@ -20,7 +21,8 @@ def read_text(key: str, file: Path, allowed: str) -> str:
         UserError: there is no such file, or it is not text in UTF-8.
     """
     try:
-        text = require_file(file).read_text(encoding="utf-8-sig")
+        with open_file(file) as stream:
+            text = TextIOWrapper(stream, encoding="utf-8-sig").read()
         if "\0" not in text:
             return text
         why = f"has a NUL character in line {text.count(chr(10), 0, text.index(chr(0))) + 1}"

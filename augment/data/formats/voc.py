@@ -13,7 +13,7 @@ from augment.data.formats.masks import Pairs
 from augment.data.formats.objects import Annotated, AnnotatedImage
 from augment.data.formats.texts import read_text
 from augment.support.errors import UserError
-from augment.support.files import require_file
+from augment.support.files import read_file
 
 # The classes of Pascal VOC, in the order of the labels of its masks, from 1.
 CLASSES = (
@@ -54,7 +54,7 @@ def read_image(images: Path, annotations: Path, number: int, name: str) -> Annot
     file = annotations / f"{name}.xml"
     image = AnnotatedImage(_image(images, name), str(file), image_id=number)
     try:
-        content = require_file(file).read_bytes()
+        content = read_file(file)
         if b"\0" in content or re.search(rb"<!\s*(DOCTYPE|ENTITY)", content, re.IGNORECASE):
             raise ValueError("declarations of entities, or UTF-16, which are not allowed")
         tree = ElementTree.fromstring(content)
