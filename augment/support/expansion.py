@@ -9,7 +9,7 @@ from augment.support.errors import UserError
 
 T = TypeVar("T")
 
-MAX_EXPANDED = 100_000
+MAX_EXPANDED = 50_000
 
 
 def expanded_values(values: Iterable[T], what: str) -> list[T]:

@@ -22,7 +22,7 @@ from augment.support.reading import MAX_BYTES, locked, open_regular, parse_json
 from trainer.run.sweeping import MAX_TRIALS
 
 # Optuna looks for a parameter in all earlier trials, and copies what it knows of a trial for each record about it.
-_MAX_LOOKUPS = 5 * 10**7
+_MAX_LOOKUPS = 10**7
 _MAX_NAME = 4096
 
 JOB = "job"
