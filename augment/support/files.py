@@ -135,13 +135,13 @@ def open_file(path: Path) -> BinaryIO:
         OSError: there is none, or it is a named pipe, a socket or a device.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if kind := special_kind(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, f"it is a {kind}", str(path))
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
         return open(descriptor, "rb")
-    except OSError:
-        os.close(descriptor)
-        raise
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, f"it is a {special_kind(mode)}", str(path))
 
 
 def read_file(path: Path) -> bytes:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,7 @@ def check_configs(configs: Sequence[Config], signals: StopSignals | None = None)
 class _Log(logging.FileHandler):
     """A log that follows no link."""
 
-    def _open(self) -> TextIOWrapper:
+    def _open(self) -> Any:
         descriptor = open_regular(Path(self.baseFilename), flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         return open(descriptor, self.mode, encoding=self.encoding, errors=self.errors)
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, json_to_distribution
 from optuna.storages.journal import BaseJournalBackend
@@ -81,7 +81,7 @@ def _distribution(text: str) -> BaseDistribution:
     plain = found.choices if isinstance(found, CategoricalDistribution) else (found.low, found.high)
     if not all(value is None or isinstance(value, str | int | float) for value in plain):
         raise ValueError("a choice is no plain value")
-    return found
+    return cast(BaseDistribution, found)
 
 
 class Journal(BaseJournalBackend):
@@ -94,7 +94,7 @@ class Journal(BaseJournalBackend):
     def _start(self) -> None:
         self._count = self._offset = self._trials = self._lookups = 0
         self._first: dict[str, int] = {}  # the first trial with a parameter
-        self._about = Counter[tuple[int, object]]()  # records about a trial, or about the study
+        self._about = Counter[tuple[object, object]]()  # records about a trial, or about the study
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         """Yield the records from a number on.
