@@ -21,8 +21,8 @@ def read_text(key: str, file: Path, allowed: str) -> str:
         UserError: there is no such file, or it is not text in UTF-8.
     """
     try:
-        with open_file(file) as stream:
-            text = TextIOWrapper(stream, encoding="utf-8-sig").read()
+        with TextIOWrapper(open_file(file), encoding="utf-8-sig") as stream:
+            text = stream.read()
         if "\0" not in text:
             return text
         why = f"has a NUL character in line {text.count(chr(10), 0, text.index(chr(0))) + 1}"
