@@ -185,7 +185,7 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
         if keep and path.is_file():
             with atomic_path(_older(path, 1)) as second:
                 try:
-                    os.link(regular(path), second, follow_symlinks=False)
+                    os.link(regular(path), second)
                 except OSError:  # a file system without hard links
                     second.write_bytes(regular(path).read_bytes())
 
