@@ -5,23 +5,24 @@ so whether a key is in the composed YAML does not matter, and our own checks fin
 the plus signs: `aug.val.center_crop.scale=.9` works whether or not the YAML mentions the scale.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, ValueType
+from hydra.core.override_parser.types import Override, RangeSweep, ValueType
 from hydra.errors import HydraException
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError
 
 from augment.cli.conf import EXPERIMENT, config_files, default_groups, group_names
 from augment.support.errors import UserError, first_line, nearest, suggest
+from augment.support.expansion import MAX_EXPANDED, combinations, expanded_values, too_many
 from augment.support.nested import leaves
 from augment.support.secrets import masked, refuse_secrets
 from augment.support.yaml_files import describe_slip
@@ -191,7 +192,7 @@ def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
                 f"{token.removeprefix('++')}: no values. Allowed: range(STOP) or range(START, STOP, STEP), which ends "
                 "before STOP."
             )
-    return [list(job) for job in product(*values.values())]
+    return [list(job) for job in combinations(values.values(), "-m")]
 
 
 def _values(override: Override) -> list[str]:
@@ -207,8 +208,17 @@ def _values(override: Override) -> list[str]:
             raise UserError(f"{key}: glob({', '.join(glob.include)}) matches no file. Allowed: {allowed}.")
         return list(found)
     if override.is_sweep_override():
-        return list(override.sweep_string_iterator())
+        check_range(key, value)
+        return expanded_values(override.sweep_string_iterator(), key)
     return [override.get_value_element_as_str()]
+
+
+def check_range(key: str, value: object) -> None:
+    """Check that a range has few values; Hydra lists all of them to shuffle or cast them."""
+    if isinstance(value, RangeSweep) and value.start is not None and value.stop is not None:
+        count = (value.stop - value.start) / value.step if value.step else math.inf
+        if not count <= MAX_EXPANDED:
+            raise too_many(key)
 
 
 def refuse_words(tokens: Iterable[str]) -> None:

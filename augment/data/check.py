@@ -39,7 +39,7 @@ from augment.data.faults import (
 from augment.data.images import is_decoded, name_of
 from augment.data.selection import take
 from augment.support.errors import UserError
-from augment.support.files import digest, expanded, require_file
+from augment.support.files import digest, expanded, open_file
 from augment.support.text import amount, list_some, plural
 
 
@@ -185,6 +185,7 @@ def _digest(content: bytes | memoryview) -> str:
 
 def _read(file: Path) -> bytes:
     """Return a file's content, unless it has no end, such as a named pipe or a device, or is too large."""
-    if (size := require_file(file).stat().st_size) > _MAX_BYTES:
-        raise OSError(EFBIG, f"it has {size:,} bytes; allowed are {_MAX_BYTES:,}")
-    return file.read_bytes()
+    with open_file(file) as stream:
+        if (size := os.fstat(stream.fileno()).st_size) > _MAX_BYTES:
+            raise OSError(EFBIG, f"it has {size:,} bytes; allowed are {_MAX_BYTES:,}")
+        return stream.read()

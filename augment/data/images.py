@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.dataset import DecodedImage, ImageRef, Paths, as_paths, kinds_of
+from augment.support.files import open_file, read_file
 
 
 def name_of(image: ImageRef) -> str:
@@ -40,7 +41,7 @@ def read_encoded(image: ImageRef) -> bytes | memoryview:
     Raises:
         OSError: they cannot be read.
     """
-    return image.read_bytes() if isinstance(image, Path) else image.read()
+    return read_file(image) if isinstance(image, Path) else image.read()
 
 
 def as_ppm(pixels: NDArray[np.uint8]) -> bytes:
@@ -64,7 +65,7 @@ def open_image(ref: ImageRef) -> Iterator[Image.Image]:
         OSError: it cannot be read, or is of no format that Pillow knows.
     """
     if isinstance(ref, Path):
-        with Image.open(ref) as image:
+        with open_file(ref) as stream, Image.open(stream) as image:
             yield image
     elif is_decoded(ref):
         yield Image.fromarray(ref.read_pixels())

@@ -1,8 +1,14 @@
 """Images that could be read when a run began, but no longer can: find them, and let others stand in for them."""
 
 import logging
+import os
 import re
-from collections.abc import Mapping, Sequence
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from time import monotonic, sleep
 
 import numpy as np
 
@@ -109,3 +115,34 @@ def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> dict[ImageRef, 
     if not re.search(r"fn\.(readers\.file|decoders\.)", text) or re.search(r"out of memory|bad_alloc|\bCUDA\b", text):
         return {}
     return check_files(images)
+
+
+_PATIENCE_S = 5.0
+
+# The images of the loaders that wait for a batch, and since when, by the number of the wait.
+_waiting: dict[object, tuple[float, Sequence[ImageRef]]] = {}
+_watching: set[int] = set()  # processes with a thread that watches them
+
+
+@contextmanager
+def no_pipes(images: Sequence[ImageRef]) -> Iterator[None]:
+    """Do not wait for a named pipe that has taken the place of an image: DALI then reads an empty file, and fails."""
+    if os.getpid() not in _watching:
+        _watching.add(os.getpid())
+        Thread(target=_watch, daemon=True).start()
+    wait = object()
+    _waiting[wait] = monotonic(), images
+    try:
+        yield
+    finally:
+        del _waiting[wait]
+
+
+def _watch() -> None:
+    while True:
+        sleep(_PATIENCE_S)
+        for since, images in list(_waiting.values()):
+            for image in images if monotonic() - since > _PATIENCE_S else ():
+                with suppress(OSError):
+                    if isinstance(image, Path) and stat.S_ISFIFO(image.stat().st_mode):
+                        os.open(image, os.O_RDWR | os.O_NONBLOCK)  # stays open, so that nobody waits for it again

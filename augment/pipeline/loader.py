@@ -12,7 +12,7 @@ from augment.data.dataset import Split
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import Batch
 from augment.pipeline.build import BuiltPipeline, Outputs, build_pipeline
-from augment.pipeline.failures import BadImages, UnreadableError
+from augment.pipeline.failures import BadImages, UnreadableError, no_pipes
 from augment.pipeline.frames import Orientations
 from augment.pipeline.graph import Form, Placement
 from augment.pipeline.making import BatchMaker, TargetReader
@@ -336,7 +336,8 @@ class Loader:
             self._primed = False
         else:
             pipeline.schedule_run()
-        outputs = pipeline.hand_out(stream)
+        with no_pipes(self.split.files):
+            outputs = pipeline.hand_out(stream)
         if self._reader is None:
             return outputs
         return replace(outputs, loaded=self._reader.take(outputs.cpu_index.flatten().tolist()))

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
+from typing import BinaryIO
 from uuid import uuid4
 
 from augment.support.errors import UserError
@@ -24,17 +25,51 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def write_atomically(path: Path, content: bytes | str, *, durable: bool = True) -> None:
+def write_atomically(
+    path: Path, content: bytes | str, *, durable: bool = True, folder: Path | None = None, follow: bool = False
+) -> None:
     """Write a file completely or not at all, see `atomic_path`; until it is complete, readers see the old one.
 
-    A symbolic link is kept, and its target is written. A device or a pipe is written to, not replaced.
+    Args:
+        path: the file. A link in its place is replaced, not followed, as a stranger may have put it there.
+        content: bytes, or a text.
+        durable: see `atomic_path`.
+        folder: a folder above it, below which no link is followed; None: the file's own.
+        follow: whether the user named the file, so that the target of a link is written, and a device or a pipe.
     """
     data = as_bytes(content) if isinstance(content, str) else content
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if follow and path.exists() and not path.is_file() and not path.is_dir():
         path.write_bytes(data)
         return
-    with atomic_path(path.resolve(), durable=durable) as part:
+    with (
+        _parent(path, folder) as parent,
+        atomic_path(path.resolve() if follow else parent / path.name, durable=durable) as part,
+    ):
         part.write_bytes(data)
+
+
+@contextmanager
+def _parent(path: Path, folder: Path | None) -> Iterator[Path]:
+    """Yield the parent of a file; below the folder it is made if it is missing, and no link is followed."""
+    if folder is None or path.parent == folder:
+        yield path.parent
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = os.open(folder, flags)
+    try:
+        for name in path.parent.relative_to(folder).parts:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=descriptor)
+            try:
+                inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            except NotADirectoryError:
+                raise UserError(f"{path.parent}: a link or a file is in its place. Remove it.") from None
+            os.close(descriptor)
+            descriptor = inner
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -93,15 +128,26 @@ def special_kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "")
 
 
-def require_file(path: Path) -> Path:
-    """Return a path, whether or not there is a file, unless reading it might never end.
+def open_file(path: Path) -> BinaryIO:
+    """Open a file to read it, unless reading might never end.
 
     Raises:
-        OSError: it is a named pipe, a socket or a device.
+        OSError: there is none, or it is a named pipe, a socket or a device.
     """
-    if path.exists() and (kind := special_kind(path.stat().st_mode)):
-        raise OSError(errno.EINVAL, f"it is a {kind}", str(path))
-    return path
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, f"it is a {special_kind(mode)}", str(path))
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file; see `open_file`."""
+    with open_file(path) as stream:
+        return stream.read()
 
 
 def digest(*parts: object) -> str:
@@ -109,9 +155,9 @@ def digest(*parts: object) -> str:
     return blake2b("\0".join(map(str, parts)).encode(errors="surrogateescape"), digest_size=12).hexdigest()
 
 
-def write_json(path: Path, values: object) -> None:
-    """Write plain values as JSON, atomically; numbers that are not finite, which JSON lacks, become null."""
-    write_atomically(path, json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
+def write_json(path: Path, values: object, *, follow: bool = False) -> None:
+    """Write plain values as JSON, see `write_atomically`; numbers that are not finite become null."""
+    write_atomically(path, json.dumps(_finite(values), indent=2, allow_nan=False) + "\n", follow=follow)
 
 
 def json_line(values: Mapping[str, object]) -> str:
@@ -160,7 +206,10 @@ def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
 
 def shown(path: Path) -> Path:
     """Return a path as a user would type it: relative to the current folder if it lies below it."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was deleted
+        return path
     return path.relative_to(here) if path != here and path.is_relative_to(here) else path
 
 

@@ -1,8 +1,8 @@
 """Read the files of run and sweep folders, which may come from strangers, and write into such folders.
 
 Only regular files are opened, and none through a link: a link could show a file from elsewhere, and a pipe never ends.
-Sizes and depths are limited, and damaged contents raise one class of errors, which names the file. A run writes many
-files, some of them through Hydra, Matplotlib and trackers, so a folder is checked as a whole before the first of them.
+Sizes and depths are limited, and damaged contents raise one class of errors, which names the file. What is written
+replaces a link, see `augment.support.files.write_atomically`, or is appended to a regular file.
 """
 
 import fcntl
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import shown, special_kind
+from augment.support.files import shown
 
 T = TypeVar("T")
 
-# Far above what any run writes: bytes of a file, and levels of a value.
-MAX_BYTES, MAX_DEPTH = 2**26, 40
+# Far above what any run writes: bytes of a file; levels, and values, of a JSON text; binary digits of an integer.
+MAX_BYTES, MAX_DEPTH, MAX_VALUES, MAX_BITS = 2**26, 40, 2_000_000, 64
 
 # What damaged contents raise; a RuntimeError is PyTorch's, an OverflowError about a number that no float can hold.
 _DAMAGE = (
@@ -121,20 +121,33 @@ def _typed(kind: Any, value: Any, **known: Any) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text; a ValueError says that it is none, or nested too deeply."""
+    """Return the value of a JSON text; a ValueError says that it is none, or too large."""
+    if len(text) > MAX_VALUES:  # each value but the first follows one of these
+        content = text.encode() if isinstance(text, str) else text
+        if sum(map(content.count, (b",", b"[", b"{", b":"))) > MAX_VALUES:
+            raise ValueError(f"more than {MAX_VALUES:,} values")
     try:
         value = json.loads(text)
-        deep = _depth(value) > MAX_DEPTH
+        check_numbers(value)
     except RecursionError:
-        deep = True
-    if deep:
-        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from None
     return value
 
 
-def _depth(value: Any) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, inner), default=-1)
+def check_numbers(value: Any, depth: int = 0) -> None:
+    """Raise a ValueError if plain values are nested too deeply, or hold an integer of too many digits."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise ValueError(f"an integer of more than {MAX_BITS} bits; put long numbers into quotes")
+    if isinstance(value, dict | list):
+        for inner in (*value, *value.values()) if isinstance(value, dict) else value:
+            check_numbers(inner, depth + 1)
+
+
+def damage(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return the classes of errors that damaged contents raise, and others."""
+    return (*_DAMAGE, *others)
 
 
 @contextmanager
@@ -149,28 +162,18 @@ def contents(file: Path) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a run or a sweep may write into a folder, whether or not it exists.
-
-    Links that lead to somewhere inside are allowed, as trackers make them.
-    """
+    """Check that no folder in the folder of a sweep, which may not exist, is a link that leads elsewhere."""
     top = folder.resolve()
-    for path, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            check_path(Path(path, name), top)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_symlink() and path.is_dir() and not path.resolve().is_relative_to(top):
+            raise UnreadableError(f"{path}: a link, which is not followed. Remove it.")
 
 
-def check_path(file: Path, folder: Path | None = None) -> Path:
-    """Return a path in a folder, by default its own, that may be written; see `check_folder`."""
-    try:
-        mode = file.lstat().st_mode
-    except FileNotFoundError:
-        return file
-    kind = special_kind(mode)
-    if stat.S_ISLNK(mode) and not file.resolve().is_relative_to(folder or file.parent.resolve()):
-        kind = "link that leads elsewhere"
-    if kind:
-        raise UserError(f"{file}: cannot be written: it is a {kind}. Allowed: to remove it.")
-    return file
+def own_folder(path: Path) -> Path:
+    """Return a folder in the folder of a run that others will write into, unless it is a link."""
+    if path.is_symlink():
+        raise UnreadableError(f"{path}: a link, which is not followed. Remove it.")
+    return path
 
 
 def append(file: Path, text: str) -> None:

@@ -5,9 +5,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from html import escape
 from io import TextIOWrapper
+from unicodedata import category
 
-# The beginnings of cells that a spreadsheet takes for formulas.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# Where a spreadsheet may see a formula: at the start of a cell, or after a sign at which it may split cells. An
+# apostrophe there makes it a text. Some of the signs are those of East Asian keyboards.
+_FORMULA = r"(?:^|(?<=[;,|\t\r\n])){0}(?=[\s\"']{{0,9}}[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])"
+_CELL, _KEPT = re.compile(_FORMULA.format("")), re.compile(_FORMULA.format("'"))
+
+# Categories of characters that could move a terminal's cursor, turn the direction of a text, or are not seen.
+_UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 
 
 def amount(count: int, one: str, several: str = "") -> str:
@@ -42,14 +48,13 @@ def short_number(value: float) -> str:
 
 
 def table_cell(text: object) -> str:
-    """Return a name as a cell of a CSV file, with an apostrophe if a spreadsheet would run it as a formula."""
-    cell = str(text)
-    return f"'{cell}" if cell.startswith(_FORMULA) else cell
+    """Return a name as a cell of a CSV file, with an apostrophe where a spreadsheet would run it as a formula."""
+    return _CELL.sub("'", str(text))
 
 
 def from_table_cell(cell: str) -> str:
     """Return the name in a cell that `table_cell` wrote."""
-    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
+    return _KEPT.sub("", cell)
 
 
 def as_bytes(text: str) -> bytes:
@@ -67,8 +72,10 @@ def keep_names() -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text for a terminal: question marks for control characters, which could move its cursor."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "?", text)
+    """Return a text for a terminal: question marks for characters that control it or are not seen."""
+    if text.isprintable():
+        return text
+    return "".join("?" if category(char) in _UNSEEN and char not in "\n\t" else char for char in text)
 
 
 def clip(text: str, most: int) -> str:

@@ -5,37 +5,39 @@ from pathlib import Path
 import yaml
 
 from augment.support.errors import UserError, first_line
-from augment.support.files import require_file
+from augment.support.files import read_file
 from augment.support.hydra import get_yaml_loader
-from augment.support.reading import MAX_DEPTH, read_bytes
+from augment.support.reading import MAX_DEPTH, check_numbers, damage, read_bytes
 
 # Far above any real configuration. OmegaConf takes seconds for this many values, and recurses into nested ones.
-MAX_BYTES, MAX_VALUES = 2**20, 20_000
+MAX_BYTES, MAX_VALUES, MAX_TEXT = 2**20, 20_000, 2**16
 
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
 
 
 def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) -> object:
     """Read a YAML file as plain values; interpolations, `${...}`, stay text, and so does every value with `as_text`.
 
-    If it is in the folder of a run or sweep, see `augment.support.reading`, a program wrote it, so that it has no
-    aliases, and libyaml can read it, which is ten times as fast.
+    If it is in the folder of a run or sweep, see `augment.support.reading`, a program wrote it, and libyaml can read
+    it, which is ten times as fast.
 
     Raises:
         UserError: it cannot be read, is not YAML, has tags for Python objects, or is too large.
     """
     try:
-        text = (require_file(file).read_bytes() if folder is None else read_bytes(file, folder, MAX_BYTES)).decode()
-        _check(text, file, aliases=folder is None)
+        content = read_file(file) if folder is None else read_bytes(file, folder, MAX_BYTES)
+        _check(text := content.decode(), file)
         loader = get_yaml_loader()
         if folder is not None and not issubclass(loader, _Loader):  # that of OmegaConf 2.4.1 is one already
             loader = type("Loader", (_Loader, loader), {})
         if as_text:  # 007, no, null and 12:30 are names
             loader = type("TextLoader", (loader,), {"yaml_implicit_resolvers": {}})
         loaded: object = yaml.load(text, Loader=loader)
+        check_numbers(loaded)
     except yaml.YAMLError as error:
         raise UserError(f"{file}: {describe_slip(error)}") from error
-    except (OSError, ValueError) as error:
+    except damage(OSError) as error:
         why = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"{file}: cannot be read: {why}. Allowed: a YAML file, in UTF-8.") from error
     return {} if loaded is None else loaded
@@ -49,23 +51,38 @@ def read_list(file: Path, folder: Path) -> list[object]:
     return loaded if isinstance(loaded, list) else []
 
 
-def _check(text: str, file: Path, *, aliases: bool) -> None:
-    """Check that the values of a YAML file can be built safely, before they are: few, not nested deeply, without tags.
+def _check(text: str, file: Path) -> None:
+    """Check that the values of a YAML file can be built safely, before they are built.
 
-    Aliases, of which some that repeat one another are values without end, are for files of the user's own.
+    An alias counts as all values that it repeats, because some that repeat one another are values without end.
     """
-    values = depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    values = 0
+    opened: list[tuple[str | None, int]] = []  # the anchors of collections, and the number of values before them
+    sizes: dict[str | None, int] = {}
+    for event in yaml.parse(text, Loader=_Loader) if len(text) <= MAX_BYTES else ():
+        tag = getattr(event, "tag", None)
+        if tag not in (None, "!", *_TAGS):
+            raise UserError(f"{file}: the tag {tag} is not allowed. Allowed: plain values.")
+        if isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in opened):
+                raise UserError(f"{file}: the alias *{event.anchor} repeats itself. Allowed: plain values.")
+            values += sizes.get(event.anchor, 1)
         values += isinstance(event, yaml.NodeEvent)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent) and not aliases:
-            raise UserError(f"{file}: the alias *{event.anchor} is not allowed. Allowed: plain values.")
-        if "python" in (getattr(event, "tag", None) or ""):
-            raise UserError(f"{file}: the tag {event.tag} is not allowed. Allowed: plain values.")
-        if max(values / MAX_VALUES, depth / MAX_DEPTH, len(text) / MAX_BYTES) > 1:
-            raise UserError(
-                f"{file}: too large. Allowed: {MAX_BYTES:,} bytes, {MAX_VALUES:,} values, {MAX_DEPTH} levels."
-            )
+        if isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, values - 1))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = opened.pop()
+            sizes[anchor] = values - before
+        long = len(getattr(event, "value", "")) > MAX_TEXT
+        if long or values > MAX_VALUES or len(opened) > MAX_DEPTH:
+            break
+    else:
+        if len(text) <= MAX_BYTES:
+            return
+    raise UserError(
+        f"{file}: too large. Allowed: {MAX_BYTES:,} bytes, {MAX_VALUES:,} values, {MAX_DEPTH} levels, and "
+        f"{MAX_TEXT:,} characters in a text."
+    )
 
 
 def describe_slip(error: yaml.YAMLError) -> str:

@@ -25,7 +25,7 @@ nth, half, left = int(sys.argv.pop(1)), sys.argv.pop(1) == "half", []
 
 
 def die(event, arguments):
-    if event != "open" or not str(arguments[0]).endswith("study.journal") or arguments[1] != "a":
+    if event != "open" or not str(arguments[0]).endswith("study.journal") or not arguments[2] & os.O_RDWR:
         return
     left.append(arguments)
     if len(left) == nth:

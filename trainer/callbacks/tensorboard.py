@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from augment.support.nested import leaves
+from augment.support.reading import own_folder
 from trainer.callbacks.tracker import Cell, TrackedRun, Tracker
 from trainer.loop.callback import configurable
 
@@ -33,9 +34,10 @@ class Tensorboard(Tracker):
 
         if run.folder is None:
             raise ValueError("the learner has no folder")
-        for file in (run.folder / FOLDER).glob("events.out.tfevents.*"):
+        folder = own_folder(run.folder / FOLDER)
+        for file in folder.glob("events.out.tfevents.*"):
             file.unlink()
-        self._writer = SummaryWriter(str(run.folder / FOLDER))
+        self._writer = SummaryWriter(str(folder))
         labels = {"name": run.name, "group": run.group or "", "tags": ", ".join(run.tags)}
         self._text("run", "".join(f"{name}: {_plain(text)}\n\n" for name, text in labels.items() if text))
         found = {k: v for k, v in leaves(run.config) if not k.startswith(("callbacks.", "run.")) and v is not None}

@@ -14,6 +14,7 @@ from PIL import Image
 from augment.params import SENDS, Choice, Flag, Text, setting
 from augment.support.errors import UserError
 from augment.support.lazy import nn
+from augment.support.reading import own_folder
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
 from trainer.loop.callback import configurable
 from trainer.loop.ranks import current
@@ -70,6 +71,8 @@ class Wandb(Tracker):
         own_id = not given.get("WANDB_RUN_ID") or run.group is not None
         # A resumed run keeps its name, as that of the new folder says nothing.
         named = run.named or not (given.get("WANDB_NAME") or run.resumed)
+        if run.folder is not None:
+            own_folder(run.folder / "wandb")
         self._run = wandb.init(
             project=self.project or (None if given.get("WANDB_PROJECT") else _PROJECT),
             entity=self.entity,

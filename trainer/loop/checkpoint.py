@@ -6,25 +6,32 @@ import logging
 import os
 import pickle
 import re
-import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy, deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from itertools import count, takewhile
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
 from augment.support.lazy import Tensor, nn, torch
-from augment.support.reading import contents, regular
+from augment.support.reading import MAX_DEPTH, MAX_VALUES, contents, damage, regular
 
-_BROKEN = (
-    *(OSError, EOFError, LookupError, RuntimeError, ValueError, OverflowError, TypeError, AttributeError),
-    *(zipfile.BadZipFile, struct.error, zlib.error),
-)
+_BROKEN = damage(OSError, zipfile.BadZipFile, zlib.error)
+
+# Above what PyTorch writes for any model: bytes of the values that are no tensors, which are slow to read.
+_MAX_PICKLE = 2**23
+_MAX_GROUPS = 10_000  # of parameters in an optimizer
+
+# Begins a file of PyTorch before version 1.6.
+_OLD = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
+
+# What makes values of any size out of nothing, or tensors of another kind than a model has.
+_MAKERS = re.compile(rb"c[\w.]+\n(bytearray|\w*Tensor|_rebuild_(?!tensor|parameter|from_type)\w+)\n")
 
 
 class DamagedError(UserError):
@@ -35,32 +42,65 @@ def is_whole(path: Path) -> bool:
     """Return whether every part of a file matches its checksum, which PyTorch does not verify."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
+            return not _oddity(archive, path) and archive.testzip() is None
     except _BROKEN:
         return False
 
 
-def read_plain(path: Path, device: torch.device | None = None) -> Any:
+def read_plain(path: Path, device: torch.device | None = None, *, old: bool = False) -> Any:
     """Read what `torch.save` wrote, with its tensors on the device (default: the CPU).
 
+    Args:
+        path: the file.
+        device: where to put the tensors.
+        old: whether a file of PyTorch before version 1.6, which has no checksums, is read as well.
+
     Raises:
-        DamagedError: the file is cut short, or something else, such as one of PyTorch before version 1.6.
-        UserError: it is compressed, or holds objects of other types.
+        DamagedError: the file is cut short, or something else.
+        UserError: it is compressed, too large, or holds objects of other types.
     """
-    # torch.load would mistake anything else for one of its own old formats, and fail in unpredictable ways.
-    if not is_whole(path):
-        raise DamagedError(f"{path}: not a checkpoint, or cut short.")
     try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
-                raise UserError(f"{path}: not a checkpoint: it is compressed, and those of PyTorch never are.")
+        with open(path, "rb") as stream:
+            is_old = old and stream.read(len(_OLD)) == _OLD
+            if is_old:
+                with mmap(stream.fileno(), 0, access=ACCESS_READ) as content:
+                    _check_makers(content, path)  # type: ignore[arg-type]
+        if not is_old:
+            with zipfile.ZipFile(path) as archive:
+                if odd := _oddity(archive, path):
+                    raise UserError(f"{path}: not a checkpoint: {odd}.")
+                (name,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+                if not is_whole(path):
+                    raise DamagedError(f"{path}: not a checkpoint, or cut short.")
+                _check_makers(archive.read(name), path)
+    except _BROKEN as error:
+        raise DamagedError(f"{path}: not a checkpoint, or cut short.") from error
+    try:
         return torch.load(path, map_location=device or "cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its message would advise loading it anyway
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = f" ({found[1]})" if found else ""
-        raise UserError(f"{path}: not a checkpoint: it holds more than plain values and tensors{what}.") from error
+        raise _other_types(path, f" ({found[1]})" if found else "") from error
     except _BROKEN as error:
         raise UserError(f"{path}: not a checkpoint, or cut short ({first_line(error)}).") from error
+
+
+def _oddity(archive: zipfile.ZipFile, path: Path) -> str:
+    """Return why an archive is none of PyTorch's, by its directory alone; empty if it may be one."""
+    entries = archive.infolist()
+    if sum(entry.file_size for entry in entries) > path.stat().st_size:
+        return "it is compressed, and those of PyTorch never are"
+    if any(entry.file_size > _MAX_PICKLE for entry in entries if entry.filename.endswith("/data.pkl")):
+        return f"it holds more than {_MAX_PICKLE:,} bytes of values that are not in tensors"
+    return ""
+
+
+def _check_makers(content: bytes, path: Path) -> None:
+    if found := _MAKERS.search(content):
+        raise _other_types(path, f" ({found[1].decode()})")
+
+
+def _other_types(path: Path, what: str) -> UserError:
+    return UserError(f"{path}: not a checkpoint: it holds more than plain values and tensors{what}.")
 
 
 def check_tensors(tensors: Iterable[object], path: Path) -> None:
@@ -70,7 +110,7 @@ def check_tensors(tensors: Iterable[object], path: Path) -> None:
         UserError: one is something else, or repeats its numbers.
     """
     for value in tensors:
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or value.is_meta or value.is_quantized:
             raise UserError(f"{path}: holds other types than a checkpoint does.")
         if value.layout is not torch.strided or value.nbytes > value.untyped_storage().nbytes():
             raise UserError(f"{path}: holds a tensor that is larger than its file.")
@@ -145,9 +185,9 @@ def save(state: FitState | BestModel, path: Path, *, keep: int = 0) -> None:
         if keep and path.is_file():
             with atomic_path(_older(path, 1)) as second:
                 try:
-                    os.link(path, second)
+                    os.link(regular(path), second)
                 except OSError:  # a file system without hard links
-                    second.write_bytes(path.read_bytes())
+                    second.write_bytes(regular(path).read_bytes())
 
 
 def load(path: Path, kind: type[S], device: torch.device | None = None) -> S:
@@ -195,11 +235,16 @@ def _load(path: Path, kind: type[S], device: torch.device | None) -> S:
 
 def _check_types(state: Mapping[str, Any], path: Path) -> None:
     """Check the types of everything that the writer of a file could choose, so that no tool fails on them."""
+    with contents(path):
+        check_tensors(_tensors_in(state), path)
     names, position = state.get("classes", ()), state.get("position", (0, 0))
     tensors = [state["model"], state.get("samples") or {}, state.get("gradients") or {}]
     others = [state.get(name, {}) for name in ("row", "optimizer", "loader", "callbacks", "random")]
+    optimizer = state.get("optimizer")
+    groups = optimizer.get("param_groups") if isinstance(optimizer, dict) else None
     plain = (
         all(isinstance(kept, dict) for kept in (*tensors, *others, *state.get("others", ())))
+        and (not groups or (isinstance(groups, list) and len(groups) <= _MAX_GROUPS))
         and isinstance(position, tuple)
         and len(position) == 2
         and all(isinstance(count, int) and 0 <= count < 2**31 for count in position)
@@ -210,16 +255,20 @@ def _check_types(state: Mapping[str, Any], path: Path) -> None:
     if not plain:
         raise UserError(f"{path}: holds other types than a checkpoint does.")
     check_tensors((value for kept in tensors for value in kept.values()), path)
-    with contents(path):
-        check_tensors(_tensors_in(state), path)
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield all tensors in plain values."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
-        yield from _tensors_in(inner)
+    """Yield all tensors in plain values; values that are shared count as often as they are reached."""
+    waiting, found = [(value, 0)], 0
+    while waiting:
+        one, depth = waiting.pop()
+        found += 1
+        if found > MAX_VALUES or depth > MAX_DEPTH:
+            raise ValueError(f"more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, dict | list | tuple | set):
+            waiting += [(inner, depth + 1) for inner in (one.values() if isinstance(one, dict) else one)]
 
 
 def differing(saved: Mapping[str, Tensor], network: nn.Module) -> str:

@@ -8,7 +8,6 @@ from jinja2 import TemplateError
 from augment.cli.parser import Parser, readable_errors, writing
 from augment.support.errors import UserError, describe_error
 from augment.support.files import require_in
-from augment.support.reading import check_folder
 from trainer.report.page import write_record
 from trainer.report.record import REPORT_FILE, read_record
 from trainer.run.config import CONFIG_FILE
@@ -26,7 +25,6 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"{overrides[0]}: not allowed here. Allowed: folders of runs.")
         for folder in folders:
             require_in(folder, CONFIG_FILE, allowed="the folder of a run")
-            check_folder(folder)
         for folder in folders:
             with writing(f"{folder / REPORT_FILE}"):
                 try:

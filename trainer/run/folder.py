@@ -13,7 +13,7 @@ from typing import Any
 
 from augment.support.errors import UserError, describe_error
 from augment.support.files import shown, write_json
-from augment.support.reading import check_folder, open_regular, read_text
+from augment.support.reading import open_regular, own_folder, read_text
 from augment.support.text import html_table, plural
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import METRICS_FILE, Recorder
@@ -169,12 +169,11 @@ def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", ag
         again: whether the folder may already hold a run, which then starts from the beginning.
 
     Raises:
-        UserError: the folder holds another run or a way out of it, or cannot be written to.
+        UserError: the folder holds another run, or cannot be written to.
     """
     path = folder.resolve()
     if path in _reserved:
         return
-    check_folder(folder)
     if path in _claimed:
         return
     in_place = again or (resumed is not None and Path(resumed).resolve() == path)
@@ -191,7 +190,7 @@ def claimed(folder: Path) -> Iterator[bool]:
         UserError: the file system has no locks, and the last process to hold this one has not released it.
         OSError: the folder cannot be written to.
     """
-    path = folder.resolve()
+    path = own_folder(folder).resolve()
     lock = None if user_of(path) else open_regular(path / LOCK_FILE, flags=os.O_RDWR | os.O_CREAT)
     if lock is None or not _take(lock, folder, alone=True):
         yield False

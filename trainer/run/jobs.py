@@ -18,6 +18,7 @@ from augment.support.errors import UserError
 from augment.support.files import require_in, write_atomically
 from augment.support.nested import section_of
 from augment.support.process import launched
+from augment.support.reading import open_regular
 from augment.support.signals import StopSignals
 from augment.support.text import as_bytes
 from trainer.loop.checkpoint import LAST
@@ -89,6 +90,14 @@ def check_configs(configs: Sequence[Config], signals: StopSignals | None = None)
         check_resume(config)
 
 
+class _Log(logging.FileHandler):
+    """A log that follows no link."""
+
+    def _open(self) -> Any:
+        descriptor = open_regular(Path(self.baseFilename), flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        return open(descriptor, self.mode, encoding=self.encoding, errors=self.errors)
+
+
 def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bool = False, **options: Any) -> Summary:
     """Train in a folder of its own, with a log and the overrides; `again`: in place of a run that the folder holds."""
     from trainer.run.train import train
@@ -96,8 +105,8 @@ def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bo
     reserve(folder, config.fit.resume, again=again)
     with owned(folder, config.fit.resume):
         try:
-            write_atomically(folder / OVERRIDES_FILE, OmegaConf.to_yaml(list(overrides)))
-            log = logging.FileHandler(folder / "trainer.log", encoding="utf-8", errors="surrogateescape")
+            write_atomically(folder / OVERRIDES_FILE, OmegaConf.to_yaml(list(overrides)), folder=folder)
+            log = _Log(folder / "trainer.log", encoding="utf-8", errors="surrogateescape")
         except OSError as error:
             raise folder_error(error, folder) or error from error
         with _logged(log):

@@ -38,8 +38,10 @@ class MaskWriter(Callback):
         unseen: for each image the share of pixels without one.
     """
 
-    def __init__(self, files: Sequence[Path], masks: Sequence[Path], names: Sequence[str], *, overlay: bool) -> None:
-        self._files, self._masks, self._names, self._overlay = files, masks, names, overlay
+    def __init__(
+        self, files: Sequence[Path], masks: Sequence[Path], names: Sequence[str], folder: Path, *, overlay: bool
+    ) -> None:
+        self._files, self._masks, self._names, self._folder, self._overlay = files, masks, names, folder, overlay
         self.shares: dict[int, NDArray[np.float64]] = {}
         self.unseen: dict[int, float] = {}
 
@@ -61,14 +63,15 @@ class MaskWriter(Callback):
         mask, content = Image.fromarray(labels), BytesIO()
         mask.putpalette(palette(self._names))
         mask.save(content, "PNG", optimize=True)
-        write_atomically(file, content.getvalue())
+        write_atomically(file, content.getvalue(), folder=self._folder)
         if self._overlay:
             from augment.drawing.targets import Drawing  # with Matplotlib
 
             content = BytesIO()
             drawn = Drawing(np.asarray(to_rgb(image))).mask(labels, self._names, ignore=IGNORE).pixels
             Image.fromarray(drawn).save(content, "JPEG", quality=90)
-            write_atomically(file.with_name(f"{file.stem}_overlay.jpg"), content.getvalue())
+            overlay = file.with_name(f"{file.stem}_overlay.jpg")
+            write_atomically(overlay, content.getvalue(), folder=self._folder)
 
 
 def upright(image: Image.Image) -> tuple[Tensor, tuple[int, int]]:

@@ -8,6 +8,7 @@ from augment.params import Choice, Count, Flag, Number, OptionMap, Text, Texts, 
 
 # In the folder of a sweep.
 JOURNAL_FILE = "study.journal"
+MAX_TRIALS = 20_000  # of a search, which its journal can hold
 
 SAMPLERS = ("tpe", "random")
 
@@ -16,7 +17,9 @@ SAMPLERS = ("tpe", "random")
 class SearchSettings:
     """Settings of `hydra/sweeper=optuna`, below `hydra.sweeper`."""
 
-    n_trials: int = setting(Count(default=20, within=(1, 10**6), doc="trials of the search, earlier ones included"))
+    n_trials: int = setting(
+        Count(default=20, within=(1, MAX_TRIALS), doc="trials of the search, earlier ones included")
+    )
     sampler: str = setting(Choice(default="tpe", options=SAMPLERS, doc="how configurations are chosen"))
     seed: int = setting(Count(default=0, within=(0, 2**31 - 1), doc="seed of the sampler"))
     metrics: tuple[str, ...] = setting(

@@ -46,6 +46,18 @@ class KeptOutputs(Callback):
         return [part[order] for part in parts]
 
 
+class _Finite(Callback):
+    """Checks that the outputs of a pass are numbers; it waits for the device once, at the end."""
+
+    def __init__(self) -> None:
+        self.wrong: Tensor | None = None
+
+    def after_batch(self, learner: Learner) -> None:
+        """Check the outputs of the batch."""
+        wrong = learner.output.isnan().any()
+        self.wrong = wrong if self.wrong is None else self.wrong | wrong
+
+
 @dataclass(frozen=True)
 class Trained:
     """The best model of a run."""
@@ -63,7 +75,7 @@ class Trained:
         from trainer.optim.optimizers import make_optimizer
         from trainer.run.build import make_loader, session
 
-        fit = self.config.fit
+        fit, finite = self.config.fit, _Finite()
         _, loss = self.task.make_losses(fit, self.network, fit.torch_device())
         loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=self.classes)
         with session(self.config), explained(self.config, training=False), PassBar(description, len(loader)) as bar:
@@ -73,12 +85,14 @@ class Trained:
                 loader,
                 LoopSettings(epochs=1, device=fit.device, precision=fit.precision, graph=False, tta=fit.tta),
                 optimizer=partial(make_optimizer, fit),
-                callbacks=[*callbacks, bar],
+                callbacks=[*callbacks, finite, bar],
                 classes=self.classes,
                 task=self.task,
                 loss_function=loss,
             )
             learner.validate()
+        if finite.wrong is not None and finite.wrong:
+            raise _not_numbers(self.run, "the model predicts nan")
 
 
 def load_trained(
@@ -117,4 +131,13 @@ def load_trained(
         if name := differing(best.model, network):
             raise UserError(f"{run / BEST}: not the weights of the configured model ({name}).")
     network.load_state_dict(best.model)
+    for name, tensor in network.state_dict().items():
+        if tensor.isnan().any():
+            raise _not_numbers(run, f"{name} holds nan")
     return Trained(config, best.classes, network, task, run)
+
+
+def _not_numbers(run: Path, why: str) -> UserError:
+    return UserError(
+        f"{run / BEST}: the model cannot be used: {why}. Train it again with a lower fit.lr or fit.precision=fp32."
+    )

@@ -82,7 +82,7 @@ def read_weights(given: str) -> Weights:
             saved: Any = load_file(file)
         except (SafetensorError, OSError, ValueError) as error:
             raise UserError(f"{file}: not a safetensors file, or cut short ({first_line(error)}).") from error
-    elif not isinstance(saved := read_plain(file), dict):
+    elif not isinstance(saved := read_plain(file, old=True), dict):
         raise UserError(f"{file}: holds {type(saved).__name__}. Allowed: a mapping of names to tensors.")
     tensors = _tensors_in(saved, file)
     names = saved.get("classes") if "format" in saved else None

@@ -19,7 +19,7 @@ from optuna.trial import BaseTrial
 
 from augment.cli.compose import Edit, edited
 from augment.cli.conf import group_names
-from augment.cli.overrides import key_of, parse
+from augment.cli.overrides import check_range, key_of, parse
 from augment.cli.trust import Saved, Start
 from augment.params import parse_settings
 from augment.support.errors import UserError, suggest
@@ -169,6 +169,7 @@ def _distribution(override: Override, token: str) -> BaseDistribution:
             return IntDistribution(low, high, log=log)
         return FloatDistribution(float(low), float(high), log=log)
     if isinstance(value, RangeSweep):
+        check_range(key_of(override), value)
         choices = [*value.range()]
     elif isinstance(value, ChoiceSweep) and not any(isinstance(one, Sweep) for one in value.list):
         # As Optuna can store them: values that are no scalars as the text of an override.

@@ -17,10 +17,11 @@ from trainer.run.jobs import check_configs
 from trainer.run.run_folder import RunFolder
 from trainer.sweeps.comparison import Comparison, compare_runs
 from trainer.sweeps.groups import group_runs
+from trainer.sweeps.journal import JOB
 from trainer.sweeps.launchers import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
 from trainer.sweeps.plan import Plan, Value, overrides_of, suggest_from
-from trainer.sweeps.study import JOB, best_trials, counted
+from trainer.sweeps.study import best_trials, counted
 from trainer.sweeps.verdict import Metric
 from trainer.sweeps.words import Part, markdown_page, present, score
 from trainer.sweeps.work import Worker, time_left

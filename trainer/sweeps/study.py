@@ -1,16 +1,15 @@
 """The study of a search: Optuna's record of trials, which several processes share; and what reports to it."""
 
 import math
+import os
 import warnings
 from collections.abc import Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna import pruners, samplers, storages
-from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -23,30 +22,17 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, Learner, Phase
 from trainer.run.folder import PRUNED
 from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
+from trainer.sweeps.journal import JOB, Journal
 from trainer.sweeps.ledger import Job
 from trainer.tasks.registry import smaller_is_better
 
 STUDY = "search"
 
 _LOCK_FILE = ".study.lock"
-JOB = "job"
 
 
-class _JournalLock:
-    """Lets one process at a time append to a journal; Optuna's own locks stay behind when a process is killed."""
-
-    def __init__(self, file: Path) -> None:
-        self._file, self._held = file, ExitStack()
-
-    def acquire(self) -> bool:
-        """Wait for the lock, and drop half a line of a killed process, which later ones would be appended to."""
-        journal = self._held.enter_context(locked(self._file))
-        journal.truncate(journal.read().rfind(b"\n") + 1)
-        return True
-
-    def release(self) -> None:
-        """Release the lock."""
-        self._held.close()
+# The storages that this process has read, by folder; each reads only what was appended since.
+_read: dict[tuple[Path, int, int], storages.BaseStorage] = {}
 
 
 @dataclass(frozen=True)
@@ -74,24 +60,28 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         direction = StudyDirection.MINIMIZE if smaller_is_better(self.metric) else StudyDirection.MAXIMIZE
         try:
-            return optuna.create_study(
-                storage=self.storage(), study_name=STUDY, direction=direction, load_if_exists=True
-            )
+            storage = self.storage()
+            try:
+                return optuna.load_study(storage=storage, study_name=STUDY)
+            except KeyError:
+                return optuna.create_study(storage=storage, study_name=STUDY, direction=direction, load_if_exists=True)
         except (OSError, UserError):
             raise
         except Exception as error:
+            _read.clear()
             raise UserError(
-                f"{shown(self.folder / JOURNAL_FILE)}: damaged ({first_line(error)}). Allowed: delete it, and the "
-                "search begins again; jobs that have finished are not run twice."
+                f"{shown(self.folder / JOURNAL_FILE)}: damaged, or too large ({first_line(error)}). Allowed: delete "
+                "it, and the search begins again; jobs that have finished are not run twice."
             ) from error
 
     def storage(self) -> storages.BaseStorage:
         """Return the storage of the study."""
         file = self.folder / JOURNAL_FILE
-        with locked(file):  # before Optuna opens what may be a link
-            pass
-        lock: Any = _JournalLock(file)
-        return storages.JournalStorage(JournalFileBackend(str(file), lock))
+        with locked(file) as opened:
+            key = file.resolve(), os.fstat(opened.fileno()).st_ino, os.getpid()
+        if key not in _read:
+            _read[key] = storages.JournalStorage(Journal(file))
+        return _read[key]
 
     def sampler(self, number: int) -> samplers.BaseSampler:
         """Return the sampler of a trial; each has a seed of its own, whichever process asks."""

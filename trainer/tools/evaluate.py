@@ -21,7 +21,7 @@ from augment.data.targets.classes import CLASSES
 from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_json
-from augment.support.reading import append, check_folder
+from augment.support.reading import append
 from augment.support.secrets import masked
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.settings import TTA
@@ -152,7 +152,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_trust_flag()
     with readable_errors():
         options, run, folder, overrides = run_and_images(parser, arguments)
-        check_folder(run)
         scores = evaluate(run, folder, overrides, tta=options.tta, trust=options.trust)
         _report(scores, run, folder, overrides)
     return 0

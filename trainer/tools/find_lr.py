@@ -157,7 +157,7 @@ def _report(curve: Curve, config: Config, out: Path) -> None:
     console = text_console()
     values = {"suggestion": curve.suggestion, "lrs": curve.lrs, "losses": curve.losses}
     with writing(f"--out {out}"):
-        write_json(out.with_suffix(".json"), values | {"config": as_written(config.resolved)})
+        write_json(out.with_suffix(".json"), values | {"config": as_written(config.resolved)}, follow=True)
         plot_rates(curve.lrs, curve.losses, curve.smoothed, curve.suggestion, out)
     console.print(f"{amount(len(curve.lrs), 'step')}, learning rate {curve.lrs[0]:.2g} to {curve.lrs[-1]:.2g}")
     if curve.suggestion is not None:

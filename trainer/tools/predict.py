@@ -122,7 +122,7 @@ def predict(
         writers = [MapWriter([maps[file] for file in good])] if maps else []
         predicted = iter(_predict(trained, good, split, top, threshold, *writers))
     else:
-        predicted = iter(_predict_masks(trained, good, split, masks, top, overlay=overlay))
+        predicted = iter(_predict_masks(trained, good, split, masks, out or trained.run, top, overlay=overlay))
     return [Prediction(image, error=problems[image]) if image in problems else next(predicted) for image in images]
 
 
@@ -192,10 +192,17 @@ def _predict(
 
 
 def _predict_masks(
-    trained: Trained, files: Sequence[Path], split: Split, masks: Mapping[Path, Path], top: int | None, *, overlay: bool
+    trained: Trained,
+    files: Sequence[Path],
+    split: Split,
+    masks: Mapping[Path, Path],
+    folder: Path,
+    top: int | None,
+    *,
+    overlay: bool,
 ) -> list[Prediction]:
     names, task, found = trained.classes, trained.task, []
-    writer = MaskWriter(files, [masks[file] for file in files], names, overlay=overlay)
+    writer = MaskWriter(files, [masks[file] for file in files], names, folder, overlay=overlay)
     with writing("--out"):
         trained.run_over(split, writer, description="predicting")
     for number, file in enumerate(files):
@@ -309,7 +316,7 @@ def main(arguments: Sequence[str]) -> int:
                 sys.stdout.write(printable(text(predictions)))
             elif file:
                 with writing(f"{flag} {file}"):
-                    write_atomically(Path(file), text(predictions))
+                    write_atomically(Path(file), text(predictions), follow=True)
         if not options.csv and not options.json:
             _print(predictions, table_console())
         elif STDOUT not in (options.csv, options.json):

@@ -22,7 +22,7 @@ from augment.data.targets.keypoints import FlipPairs, Keypoints
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
-from augment.support.files import digest
+from augment.support.files import digest, open_file
 from augment.support.text import amount
 
 
@@ -68,7 +68,7 @@ def cache_file(what: str, files: Sequence[Path], *options: object) -> Path:
 
 
 def _read(file: Path) -> str:
-    with suppress(*DECODER_ERRORS), Image.open(file) as image:
+    with suppress(*DECODER_ERRORS), open_file(file) as stream, Image.open(stream) as image:
         width, height = stored_size(image)
         return f"{height} {width} {orientation_of(image)}"
     return ""

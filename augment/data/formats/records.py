@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from glob import glob
+from glob import iglob
 from pathlib import Path
 from threading import Event
 from typing import ClassVar, NamedTuple
@@ -27,6 +27,7 @@ from augment.data.targets.names import Label, Labels, pack
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
+from augment.support.expansion import combinations, expanded_values
 from augment.support.files import atomic_path, digest, expanded, near_file
 
 OPEN_FILES = 256  # a quarter of what Linux allows a process by default
@@ -288,7 +289,8 @@ def find_shards(pattern: str, key: str) -> list[Path]:
     found: list[Path] = []
     for name in expand_braces(str(expanded(pattern)), f"{key}={pattern}"):
         if MATCHES.search(name) and not Path(name).exists():
-            matches = [Path(match) for match in sorted(glob(name, recursive=True)) if Path(match).is_file()]
+            every = expanded_values(iglob(name, recursive=True), f"{key}={pattern}")
+            matches = [Path(match) for match in sorted(every) if Path(match).is_file()]
             if not matches:
                 raise UserError(f"{key}={pattern}: no file matches.{near_file(Path(name))}")
             # train-* also matches the indexes of the files.
@@ -315,18 +317,18 @@ def expand_braces(pattern: str, key: str = "") -> list[str]:
     Raises:
         UserError: a brace is alone, or braces neither count up nor list.
     """
-    found = re.search(r"\{(.*?)\}", pattern)
-    if not found and not {"{", "}"} & set(pattern):
-        return [pattern]
-    inner = found[1] if found else ""
-    counted = re.fullmatch(r"(\d+)\.\.(\d+)", inner)
-    if counted and int(counted[1]) <= int(counted[2]):
-        first, last = counted.groups()
-        width = max(map(len, counted.groups())) if re.search(r"\b0\d", inner) else 0
-        middle = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
-    elif "," in inner and "{" not in inner:
-        middle = inner.split(",")
-    else:
-        raise UserError(f"{key}: braces that neither count up nor list. Allowed: {{000..009}} or {{a,b}}.")
-    before, _, after = pattern.partition(f"{{{inner}}}")
-    return [f"{before}{part}{tail}" for part in middle for tail in expand_braces(after, key)]
+    what = key or pattern
+    choices: list[list[str]] = []
+    for number, part in enumerate(re.split(r"\{([^{}]*)\}", pattern)):
+        counted = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", part)
+        if number % 2 and counted and int(counted[1]) <= int(counted[2]):
+            first, last = counted.groups()
+            width = max(map(len, counted.groups())) if re.search(r"\b0\d", part) else 0
+            choices.append([f"{n:0{width}}" for n in expanded_values(range(int(first), int(last) + 1), what)])
+        elif number % 2 and "," in part:
+            choices.append(part.split(","))
+        elif number % 2 or {"{", "}"} & set(part):
+            raise UserError(f"{key}: braces that neither count up nor list. Allowed: {{000..009}} or {{a,b}}.")
+        else:
+            choices.append([part])
+    return ["".join(parts) for parts in combinations(choices, what)]

@@ -3,11 +3,12 @@
 import csv
 import os
 from collections.abc import Callable, Iterable, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TypeVar
 
 from augment.support.errors import UserError
-from augment.support.files import near_file, require_file
+from augment.support.files import near_file, open_file
 from augment.support.text import amount
 
 Number = TypeVar("Number")
@@ -23,7 +24,8 @@ def read_text(key: str, file: Path, allowed: str) -> str:
         UserError: there is no such file, or it is not text in UTF-8.
     """
     try:
-        text = require_file(file).read_text(encoding="utf-8-sig")
+        with TextIOWrapper(open_file(file), encoding="utf-8-sig") as stream:
+            text = stream.read()
         if "\0" not in text:
             return text
         why = f"has a NUL character in line {text.count(chr(10), 0, text.index(chr(0))) + 1}"

@@ -13,7 +13,7 @@ from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.objects import Annotated, AnnotatedImage
 from augment.data.formats.texts import read_text
 from augment.support.errors import UserError
-from augment.support.files import require_file
+from augment.support.files import read_file
 
 # Endings of images; of two images with a name, the first one counts.
 IMAGES = (".jpg", *sorted(EXTENSIONS - {".jpg"}))
@@ -69,7 +69,7 @@ def read_image(image_file: Path, file: Path, number: int) -> AnnotatedImage:
     """Return an image of a number with its objects in a file of annotations, whose labels are 0."""
     image = AnnotatedImage(image_file, str(file), image_id=number)
     try:
-        content = require_file(file).read_bytes()
+        content = read_file(file)
         if b"\0" in content or re.search(rb"<!\s*(DOCTYPE|ENTITY)", content, re.IGNORECASE):
             raise ValueError("declarations of entities, or UTF-16, which are not allowed")
         tree = ElementTree.fromstring(content)

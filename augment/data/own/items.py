@@ -32,7 +32,7 @@ from augment.data.images import as_ppm, to_rgb
 from augment.data.own.factory import SequenceFactory, describe, errors_of
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
-from augment.support.files import expanded
+from augment.support.files import expanded, read_file
 from augment.support.signals import ignore_in_worker, shield_children
 
 T = TypeVar("T")
@@ -163,7 +163,7 @@ class Items:
         if isinstance(found, np.ndarray):
             return found
         try:
-            encoded = found.read_bytes() if isinstance(found, Path) else found
+            encoded = read_file(found) if isinstance(found, Path) else found
         except OSError as error:
             raise self.error(index, f"cannot be read: {error.strerror or error}: {error.filename}.") from None
         if fault := find_fault(BytesIO(encoded)):
@@ -229,7 +229,7 @@ class ItemImage:
             OSError: its file cannot be read.
         """
         found = self.items.given(self.index, decoded=False)
-        return found.read_bytes() if isinstance(found, Path) else bytes(found)
+        return read_file(found) if isinstance(found, Path) else bytes(found)
 
     @classmethod
     def begin(cls, images: "Mapping[int, ItemImage]") -> "list[Future[dict[int, Loaded]]]":

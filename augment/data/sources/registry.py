@@ -23,6 +23,12 @@ def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
     Raises:
         UserError: it is no such expression, or not found in a name.
     """
+    counts = len(re.findall(r"[*+{]", pattern)), len(re.findall(r"[?|]", pattern))
+    if len(pattern) > 200 or counts[0] > 3 or counts[1] > 10 or re.search(r"\)[*+{]|\\\d|\(\?[^:Pi]|\(\?P=", pattern):
+        raise UserError(
+            f"data.group={pattern[:200]}: could take forever. Allowed: at most three of * + {{}}, none of them after "
+            "a group, ten of ? |, and no references to groups. A column or a shorter expression works, too."
+        )
     try:
         compiled = re.compile(pattern)
     except re.error as error:

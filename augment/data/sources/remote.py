@@ -4,15 +4,17 @@ A shard's modification time there stands for its ETag, so that one rename says t
 is, and what is cached of local files, such as indexes, is renewed with it.
 """
 
+import asyncio
 import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from time import sleep, time_ns
+from time import monotonic, sleep, time_ns
 from typing import Any
 
 from augment.data.formats.records import MATCHES, RecordFile, expand_braces
@@ -29,7 +31,9 @@ _VERSIONS = ("ETag", "etag", "blob_id", "Last-Modified", "LastModified", "update
 
 _TOGETHER = 8  # shards that are asked for or fetched at once
 _WAITS = (0.5, 2.0, 8.0)  # seconds between attempts
-_SILENCE_S = 30  # without a byte
+_SILENCE_S = 30  # without a byte, or below the least rate
+_LEAST = 1000  # bytes per second
+_LISTING_S = 600  # for the names of a bucket
 _MARGIN = 2**30  # bytes that stay free on the disk
 
 # The folders, below data.dir, of shards that stay and of those that are removed when there is no room for others.
@@ -108,8 +112,8 @@ def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
 
     def find(url: str) -> list[Shard]:
         if url.startswith("http") or not MATCHES.search(url):
-            return [_shard(store, what, url, _patiently(lambda: store.info(url), what, url), folder)]
-        found = _patiently(lambda: store.glob(url, detail=True), what, url)
+            return [_shard(store, what, url, _patiently(lambda: _ask(store, "info", url), what, url), folder)]
+        found = _patiently(lambda: _ask(store, "glob", url, limit_s=_LISTING_S, detail=True), what, url)
         infos = {store.unstrip_protocol(name): info for name, info in sorted(found.items()) if info["type"] == "file"}
         if not infos:
             raise UserError(f"{what}: no object matches {url}.")
@@ -167,11 +171,19 @@ def get_shard(shard: Shard, show: Callable[[int], None] | None = None) -> None:
     """Fetch a shard into its file; `show` is told how many bytes came, and may stop it by an error."""
     from fsspec import Callback
 
-    hooks = {"": lambda _, value: show(value)} if show else {}
+    came = 0
+
+    def count(_: object, value: int) -> None:
+        nonlocal came
+        came = value
+        if show:
+            show(value)
 
     def get() -> None:
-        shard.store.get_file(shard.url, str(part), callback=Callback(hooks=hooks))
-        if _shard(shard.store, shard.what, shard.url, shard.store.info(shard.url), shard.file.parent.parent) != shard:
+        callback = Callback(hooks={"": count})
+        _ask(shard.store, "get_file", shard.url, str(part), came=lambda: came, callback=callback)
+        found = _ask(shard.store, "info", shard.url)
+        if _shard(shard.store, shard.what, shard.url, found, shard.file.parent.parent) != shard:
             raise UserError(f"{shard.what}: {shard.url} changed while it was fetched. Allowed: run it again.")
         if (size := part.stat().st_size) != shard.size:
             raise ValueError(f"{size:,} of {shard.size:,} bytes came")
@@ -210,10 +222,38 @@ def _size(file: Path) -> int:
     return 0
 
 
+def _ask(
+    store: Any, method: str, *given: str, came: Callable[[], int] = int, limit_s: float = 0, **options: Any
+) -> Any:
+    """Return what a method of a store returns; a TimeoutError says that it is slower than the least rate.
+
+    Args:
+        store: the store.
+        method: the name of its method.
+        given: the arguments.
+        came: returns how many bytes have come so far.
+        limit_s: seconds in which an answer without bytes must come; 0: as few as between two bytes.
+        options: further arguments.
+    """
+    if not getattr(store, "async_impl", False):  # Hugging Face has limits of its own
+        return getattr(store, method)(*given, **options)
+    future = asyncio.run_coroutine_threadsafe(getattr(store, f"_{method}")(*given, **options), store.loop)
+    since, before, limit_s = monotonic(), came(), limit_s or _SILENCE_S
+    try:
+        while not wait([future], timeout=min(1, limit_s)).done:
+            if (passed := monotonic() - since) > limit_s:
+                if (now := came()) - before < _LEAST * passed:
+                    raise TimeoutError(f"it sends less than {_LEAST:,} bytes per second")
+                since, before = monotonic(), now
+        return future.result()
+    finally:
+        future.cancel()
+
+
 def _patiently(ask: Callable[[], Any], what: str, url: str) -> Any:
     """Return what a store answers, after several attempts if that may help; a `UserError` says why it does not."""
-    for wait in (0, *_WAITS):
-        sleep(wait)
+    for pause in (0, *_WAITS):
+        sleep(pause)
         try:
             return ask()
         except UserError:

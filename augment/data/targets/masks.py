@@ -18,6 +18,7 @@ from augment.data.targets.kind import Target, register
 from augment.data.targets.spatial import IGNORE, Rules, SpatialKind, StoredMask, check_array
 from augment.support.device import to_device
 from augment.support.errors import UserError, first_line
+from augment.support.files import open_file
 from augment.support.lazy import Tensor, torch
 from augment.support.text import amount, list_some
 
@@ -69,7 +70,7 @@ class MaskFile:
     def _values(self) -> NDArray[np.uint8]:
         """Return the value of each pixel, or the number of its color."""
         try:
-            with Image.open(self.path) as image:
+            with open_file(self.path) as stream, Image.open(stream) as image:
                 reject_lossy(image, self.name)
                 if self.colors:
                     return _of_colors(np.asarray(image.convert("RGB")), self.colors, self.name)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from augment.support.errors import UserError
 from augment.support.files import atomic_path, remove_parts, shown, write_atomically, write_json
 
 
@@ -16,7 +17,7 @@ def test_a_pipe_is_written_to_but_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        write_atomically(pipe, "text")
+        write_atomically(pipe, "text", follow=True)
         assert stat.S_ISFIFO(pipe.stat().st_mode)
         assert os.read(reader, 100) == b"text"
     finally:
@@ -28,9 +29,27 @@ def test_a_symbolic_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "there" / "file")
-    write_atomically(tmp_path / "link", "new")
+    write_atomically(tmp_path / "link", "new", follow=True)
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "there" / "file").read_text() == "new"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_no_link_in_the_folder_of_a_run_is_followed(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (run := tmp_path / "run").mkdir()
+    if kind == "folder":
+        (run / "inner").symlink_to(tmp_path / "outside")
+        with pytest.raises(UserError, match=r"inner: a link .* Remove it"):
+            write_atomically(run / "inner" / "file", "new", folder=run)
+    else:
+        os.mkfifo(run / "file") if kind == "pipe" else (run / "file").symlink_to(tmp_path / "outside" / "file")
+        write_atomically(run / "file", "new")
+        write_atomically(run / "inner" / "deep" / "file", "new", folder=run)
+        assert (run / "file").is_file()
+        assert not (run / "file").is_symlink()
+        assert (run / "inner" / "deep" / "file").read_text() == "new"
+    assert os.listdir(tmp_path / "outside") == []
 
 
 def test_a_failure_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import math
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,8 @@ from augment.support.reading import (
     UnreadableError,
     append,
     check_folder,
-    check_path,
     contents,
+    own_folder,
     parse_json,
     read_as,
     read_bytes,
@@ -107,29 +106,25 @@ def test_other_contents_are_named(text: str, tmp_path: Path) -> None:
         int(float("inf"))
 
 
-def test_a_folder_with_a_way_out_is_not_written_to(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    (run / "wandb").mkdir(parents=True)
-    (run / "wandb" / "latest").symlink_to("run-1")  # as trackers make them
-    (tmp_path / "mine").symlink_to(run)
-    for folder in (run, tmp_path / "mine", tmp_path / "none"):
+def test_a_folder_that_is_a_link_is_not_written_into(tmp_path: Path) -> None:
+    (sweep := tmp_path / "sweep").mkdir()
+    (sweep / "job").mkdir()
+    (tmp_path / "mine").symlink_to(sweep)
+    (sweep / "latest").symlink_to("job")
+    (sweep / "notes").symlink_to(__file__)
+    (sweep / "job" / "deep").symlink_to(tmp_path)  # as trackers make them
+    for folder in (sweep, tmp_path / "mine", tmp_path / "none"):
         check_folder(folder)
-    (run / "wandb" / "log").symlink_to("../../log")
-    with pytest.raises(UserError, match="wandb/log: cannot be written: it is a link that leads elsewhere"):
-        check_folder(tmp_path / "mine")
-    (run / "wandb" / "log").unlink()
-    with socket.socket(socket.AF_UNIX) as listening:
-        here = Path.cwd()
-        os.chdir(run)  # the address is short
-        listening.bind("socket")
-        os.chdir(here)
-        with pytest.raises(UserError, match="it is a socket"):
-            check_folder(run)
+    assert own_folder(sweep / "job") == sweep / "job"
+    (sweep / "other").symlink_to(tmp_path)
+    for check, folder in ((check_folder, sweep), (own_folder, sweep / "other")):
+        with pytest.raises(UserError, match=r"other: a link, .* Remove it"):
+            check(folder)
 
 
 def test_lines_are_appended_to_regular_files(tmp_path: Path) -> None:
     append(tmp_path / "rows", "1\n")
-    append(check_path(tmp_path / "rows"), "2\n")
+    append(tmp_path / "rows", "2\n")
     assert (tmp_path / "rows").read_text() == "1\n2\n"
     (tmp_path / "link").symlink_to("rows")
     with pytest.raises(UserError, match="a link"):

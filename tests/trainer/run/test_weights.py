@@ -209,6 +209,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     torch.save({"model": {}}, tmp_path / "empty.pth")
     (tmp_path / "cut.pth").write_bytes((tmp_path / "mixed.pth").read_bytes()[:-40])
     torch.save({"a": torch.zeros(1000)}, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    (tmp_path / "old.pth").write_bytes((tmp_path / "old.pth").read_bytes()[:-40])
     (tmp_path / "text.pth").write_text("version https://git-lfs.github.com/spec/v1")
     os.mkfifo(tmp_path / "pipe.pth")
     for name, message in {

@@ -7,13 +7,16 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+import torch
 from reports import counted
 
 from augment.data.sources import parse_data
 from augment.support.errors import UserError
+from trainer.report.command import main as report
 from trainer.run.trained import load_trained
 from trainer.tasks.registry import task_named
 from trainer.tools.evaluate import evaluate, evaluated_split, main
+from trainer.tools.predict import main as predict_main
 from trainer.tools.predict import predict
 
 
@@ -94,6 +97,35 @@ def test_a_single_number_may_have_had_another_name(classes, fits, photos, tmp_pa
     trained = SimpleNamespace(config=SimpleNamespace(data=data), classes=classes, task=SimpleNamespace(name="regress"))
     with nullcontext() if fits else pytest.raises(UserError, match="no longer those of the model"):
         assert evaluated_split(trained, None).targets == ((0.5,),)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_model_of_nan_is_rejected(value, finished_run, images_by_class, tmp_path, capsys):
+    run = shutil.copytree(finished_run, tmp_path / "copy")
+    state = torch.load(run / "best.pt", weights_only=True)
+    for name, tensor in state["model"].items():
+        if tensor.is_floating_point() and name.endswith("weight"):
+            tensor.fill_(value)
+    torch.save(state, run / "best.pt")
+    for tool in (main, predict_main):
+        with pytest.raises(SystemExit) as ended:
+            tool([str(run), str(images_by_class)])
+        assert ended.value.code == 2
+        assert "best.pt: the model cannot be used" in capsys.readouterr().err
+
+
+def test_links_that_are_not_read_or_written_do_not_matter(finished_run, images_by_class, tmp_path, capsys):
+    run = shutil.copytree(finished_run, tmp_path / "outputs" / "run")
+    (run / "wandb" / "logs").mkdir(parents=True)
+    (run / "wandb" / "logs" / "core.log").symlink_to("/dev/null")  # as wandb makes them
+    (tmp_path / "outputs" / "latest").symlink_to(tmp_path)
+    assert main([str(run), str(images_by_class)]) == 0
+    assert report([str(run)]) == 0
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path / "outputs"), str(images_by_class)])
+    assert ended.value.code == 2
+    assert "no config.yaml in it" in capsys.readouterr().err
 
 
 def test_another_source_has_settings_of_its_own(finished_run):

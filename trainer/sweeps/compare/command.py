@@ -76,8 +76,8 @@ def main(arguments: Sequence[str]) -> int:
         for file in options.out:
             with writing(f"--out {file}"):
                 if file.suffix == ".json":
-                    write_json(file, compared.plain())
+                    write_json(file, compared.plain(), follow=True)
                 else:
-                    write_atomically(file, markdown_page(*parts))
+                    write_atomically(file, markdown_page(*parts), follow=True)
             present(console, [str(file)])
     return 0

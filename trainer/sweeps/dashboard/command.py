@@ -23,7 +23,6 @@ from markupsafe import Markup
 from augment.cli.parser import Parser, output, readable_errors, whole_number, writing
 from augment.support.errors import UserError, first_line
 from augment.support.files import digest, shown, write_atomically
-from augment.support.reading import check_path
 from augment.support.text import amount, as_bytes, printable
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.run.run_folder import find_runs
@@ -186,13 +185,15 @@ def main(arguments: Sequence[str]) -> int:
         if options.port is not None and not options.watch:
             raise UserError("--port: has no effect without --watch. Allowed: --watch --port N.")
         folder = folders[0] if folders else Path("outputs")
-        file = check_path(options.out or folder / DASHBOARD_FILE)
+        file = options.out or folder / DASHBOARD_FILE
         if options.watch and not folders:
             with writing(str(folder)):
                 folder.mkdir(exist_ok=True)  # the first run may be about to begin
         runs = find_runs([folder])
         with writing(str(file)):
-            write_atomically(file, render(collect(runs, folder, file.absolute().parent)))
+            write_atomically(
+                file, render(collect(runs, folder, file.absolute().parent)), follow=options.out is not None
+            )
         sys.stdout.write(printable(f"{shown(file)}: {amount(len(runs), 'run')}\n"))
         if options.watch:
             with make_server(Watched(folder), PORT if options.port is None else options.port) as server:

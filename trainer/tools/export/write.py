@@ -29,7 +29,7 @@ from augment.pipeline.serving.transform_source import python_source, require_fix
 from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError, first_line, missing_package
 from augment.support.files import write_atomically, write_json
-from augment.support.reading import check_folder
+from augment.support.reading import own_folder
 from augment.support.text import amount, list_some, plural
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback
@@ -260,12 +260,11 @@ def _report(check: Check, trained: Trained, folder: Path) -> None:
 
 def export_run(options: Namespace, run: Path, images: Path | None, overrides: Sequence[str]) -> None:
     """Export as the command line asks, and print how the export compares."""
-    check_folder(options.out or run)
     own = images is None and not options.unchecked
     # bfloat16 would differ by more than an export may.
     trained = load_trained(run, ["fit.precision=fp32", *overrides], trust=options.trust, data=own)
     split = None if options.unchecked else evaluated_split(trained, images)
-    folder = options.out or run / "export-onnx"
+    folder = options.out or own_folder(run / "export-onnx")
     inside = options.preprocessing == "inside"
     runner = export(trained, folder, inside=inside)
     if split is not None:

@@ -1,6 +1,7 @@
 """Shards on web servers and in S3: fetched once, whole, and read as local files are."""
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -182,3 +183,15 @@ def test_s3_without_credentials(s3: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "none")
     assert "set/train-0.tar: no credentials, or no" in said("webdataset", settings("s3://bucket/set/train-0.tar"))
+
+
+def test_a_server_that_drips_is_given_up(url: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten bytes a second keep a connection alive; the next attempt gets the whole, or the error follows."""
+    monkeypatch.setattr(remote, "_SILENCE_S", 0.3)
+    server.faults["train-1.tar"] = ["drip", ""]
+    assert len(load("webdataset", settings(url)).train)
+    assert server.gets["train-1.tar"] == 2
+    shutil.rmtree("outputs")
+    LOADED.clear()
+    server.faults["train-1.tar"] = ["drip"]
+    assert "less than 1,000 bytes per second" in said("webdataset", settings(url))

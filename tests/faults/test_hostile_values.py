@@ -1,0 +1,369 @@
+"""Values of strangers that cost time or memory without end, or have other types: each ends in one clear error."""
+
+import io
+import json
+import os
+import signal
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import draw_classes
+
+import augment
+from augment.cli.overrides import split_sweep
+from augment.cli.parser import readable_errors
+from augment.data.formats.records import expand_braces, find_shards
+from augment.data.images import read_encoded
+from augment.data.sources import parse_data
+from augment.data.sources.loading import load_dataset
+from augment.data.sources.registry import groups_by_name
+from augment.pipeline import failures
+from augment.support import expansion
+from augment.support.errors import UserError
+from augment.support.files import write_atomically
+from augment.support.reading import read_object
+from augment.support.text import from_table_cell, printable, table_cell
+from augment.support.yaml_files import read_yaml
+from trainer.loop.checkpoint import FORMAT, FitState, load
+from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
+from trainer.run.weights import read_weights
+from trainer.sweeps.study import Search, best_trials, counted
+
+LIMIT = 20  # seconds of each case
+
+
+@pytest.fixture(autouse=True)
+def alarm() -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise TimeoutError("it hangs")
+
+    handler = signal.signal(signal.SIGALRM, late)
+    signal.alarm(LIMIT)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, handler)
+
+
+def said(work: Callable[[], object]) -> str:
+    """Return the error of some work, on one line."""
+    with pytest.raises(UserError) as caught:
+        work()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- YAML and JSON ---
+
+YAML = {
+    "aliases": "a: &a [x, x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}]\n" for a, b in pairwise("abcdefghijk")),
+    "merged aliases": "a: &a {x: 1}\nb: {<<: [" + "*a," * 19000 + "]}",
+    "an alias of itself": "a: &a [*a]",
+    "5,000 digits": "a: " + "9" * 5000,
+    "100 digits": "a: " + "9" * 100,
+    "hexadecimal digits": "a: 0x" + "f" * 60_000,
+    "digits in base 60": "a: 1" + ":10" * 20_000,
+    "a long text": f"a: {'x' * 70_000}",
+    "a long list": f"a: [{'1,' * 30_000}]",
+    "deep lists": "[" * 100_000,
+    "deep mappings": "a: " + "{a: " * 1000,
+    "a mebibyte": "#" * 2**21,
+    "a date of no calendar": "a: !!timestamp foo",
+    "no integer": "a: !!int foo",
+    "a tag of Python": "a: !!python/object/apply:os.system [ls]",
+    "a list as a key": "? [a]\n: b",
+    "half a surrogate": 'a: "\\ud800"',
+}
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["own", "saved"])
+@pytest.mark.parametrize("name", YAML)
+def test_yaml(name: str, saved: bool, tmp_path: Path) -> None:
+    (file := tmp_path / "config.yaml").write_text(YAML[name])
+    assert said(lambda: read_yaml(file, folder=tmp_path if saved else None)).startswith(f"{file}: ")
+
+
+JSON = {
+    "deep": '{"a":' * 100_000,
+    "digits": '{"a": ' + "9" * 5000 + "}",
+    "an integer": '{"a": 1' + "0" * 30 + "}",
+    "values": '{"a": [' + "0," * 3_000_000 + "0]}",
+    "a mapping that ends": '{"a": {',
+    "bytes": "\xff" * 99,
+}
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_json(name: str, tmp_path: Path) -> None:
+    (file := tmp_path / "summary.json").write_text(JSON[name])
+    assert said(lambda: read_object(file)).startswith(f"{file}: ")
+
+
+# --- patterns ---
+
+
+@pytest.mark.parametrize(
+    "pattern", ["{0..999999999}", "{a,b}" * 40, "{0..9" + "9" * 5000 + "}", "{" * 5000, "{a,b" * 1000, "{1..9}{a}"]
+)
+def test_braces(pattern: str) -> None:
+    assert said(lambda: expand_braces(pattern, "data.train")).startswith("data.train: ")
+
+
+def test_globs_that_go_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expansion, "MAX_EXPANDED", 500)
+    for name in "ab":
+        (tmp_path / name).symlink_to(tmp_path)
+    (tmp_path / "x.tar").touch()
+    assert "more than 500" in said(lambda: find_shards(f"{tmp_path}/**/*.tar", "data.train"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["range(1000000000)", "shuffle(range(1000000000))", "sort(range(1000000000))", "range(0,1,1e-9)", "range(0,1,0)",
+     "range(-1e308,1e308,1e-308)", "range(inf)"],
+)  # fmt: skip
+def test_ranges(value: str) -> None:
+    assert said(lambda: split_sweep([f"seed={value}"])).startswith("seed: ")
+
+
+def test_jobs_of_a_sweep() -> None:
+    assert "more than 50,000" in said(lambda: split_sweep([f"{key}=range(1000)" for key in ("a", "b", "c", "d")]))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "(a|aa)+$", "(a*)*b", r"(.*)\1", "(a?" + "a?" * 30 + ")", "((a|a)|b)" * 30, "(a{1,9}){1,9}",
+                "(" + "a" * 1000 + ")", "(.*.*.*.*)x", "(?=(a+))"],
+)  # fmt: skip
+def test_expressions_that_backtrack(pattern: str) -> None:
+    assert said(lambda: groups_by_name([Path("d") / ("a" * 200)], pattern)).startswith("data.group=")
+
+
+@pytest.mark.parametrize("pattern", ["(video[0-9]+)_", r"^(.*?)_\d+\.jpg", r"(?P<group>[^_]+)_", r"(?:a|video)(\d+)"])
+def test_expressions_that_are_useful(pattern: str) -> None:
+    assert len(groups_by_name([Path("d/video7_1.jpg")], pattern)) == 1
+
+
+# --- the journal of a search ---
+
+FLOAT = json.dumps({"name": "FloatDistribution", "attributes": {"step": None, "low": 0.0, "high": 1.0, "log": False}})
+CHOICES = json.dumps({"name": "CategoricalDistribution", "attributes": {"choices": [[1], {"a": 1}]}})
+NOW = "2026-01-01T00:00:00"
+STUDY = {"op_code": 0, "study_name": "search", "directions": [2]}
+TRIAL = {"op_code": 4, "study_id": 0, "datetime_start": NOW}
+PARAM = {"op_code": 5, "trial_id": 0, "param_name": "x", "param_value_internal": 0.5, "distribution": FLOAT}
+JOB = {"op_code": 8, "trial_id": 0, "user_attr": {"job": "0001"}}
+DONE = {"op_code": 6, "trial_id": 0, "state": 1, "values": [0.5], "datetime_complete": NOW}
+
+RECORDS: dict[str, list[Any]] = {
+    "a list": [[1]],
+    "another operation": [{"op_code": 99}],
+    "a text as operation": [{"op_code": "4"}],
+    "a job that is a list": [TRIAL, JOB | {"user_attr": {"job": [1]}}],
+    "a job that is a mapping": [TRIAL, JOB | {"user_attr": {"job": {}}}],
+    "another attribute": [TRIAL, JOB | {"user_attr": {"x": 1, "job": "1"}}],
+    "a score that is a text": [TRIAL, JOB, DONE | {"values": ["0.5"]}],
+    "a score that is a number": [TRIAL, JOB, DONE | {"values": 0.5}],
+    "no score": [TRIAL, JOB, DONE | {"values": None}],
+    "two scores": [TRIAL, JOB, DONE | {"values": [1, 2]}],
+    "another state": [TRIAL, DONE | {"state": 9}],
+    "a time": [TRIAL | {"datetime_start": 3}],
+    "a time before all": [TRIAL | {"datetime_start": "0001-01-01T00:00:00"}],
+    "a trial to come": [TRIAL | {"state": 4, "system_attrs": {"fixed_params": {"x": []}}}],
+    "another study": [TRIAL | {"study_id": [0]}],
+    "a trial without a number": [TRIAL, JOB | {"trial_id": "0"}],
+    "a distant trial": [TRIAL, JOB | {"trial_id": 10**9}],
+    "a distribution": [TRIAL, PARAM | {"distribution": 3}],
+    "an unknown distribution": [TRIAL, PARAM | {"distribution": '{"name": "X", "attributes": {}}'}],
+    "choices that are lists": [TRIAL, PARAM | {"distribution": CHOICES, "param_value_internal": 0}],
+    "a value out of range": [TRIAL, PARAM | {"param_value_internal": 7}],
+    "a value that is a text": [TRIAL, PARAM | {"param_value_internal": "x"}],
+    "a base that is a text": [{"op_code": 2, "study_id": 0, "user_attr": {"base": "x"}}],
+    "metrics that are numbers": [{"op_code": 2, "study_id": 0, "user_attr": {"metrics": [1]}}],
+    "deep": [{"op_code": 9, "trial_id": 0, "system_attr": {"a": eval("[" * 60 + "]" * 60)}}],
+    "too many trials": [TRIAL] * 20_001,
+    "parameters that are looked for": [
+        *[TRIAL] * 20_000, *(PARAM | {"trial_id": 19_999, "param_name": str(n)} for n in range(3000))
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_journals(name: str, tmp_path: Path) -> None:
+    lines = [json.dumps({"worker_id": "w", **one} if isinstance(one, dict) else one) for one in [STUDY, *RECORDS[name]]]
+    (tmp_path / JOURNAL_FILE).write_text("\n".join(lines) + "\n")
+    search = Search(SearchSettings(), tmp_path, "val_accuracy", 3)
+    text = said(search.study)
+    assert JOURNAL_FILE in text
+    assert "delete it" in text
+
+
+def test_a_long_journal_is_read_once(tmp_path: Path) -> None:
+    records = [STUDY]
+    for number in range(3000):
+        records += [TRIAL, *(record | {"trial_id": number} for record in (PARAM, JOB, DONE))]
+    lines = (json.dumps({"worker_id": "w", **record}) + "\n" for record in records)
+    (tmp_path / JOURNAL_FILE).write_text("".join(lines))
+    search = Search(SearchSettings(), tmp_path, "val_accuracy", 3)
+    for _ in range(100):
+        study = search.study()
+        assert len(counted(study)) == 3000
+    assert len(best_trials(study, {"0001"})) == 1
+
+
+# --- checkpoints ---
+
+
+def shared() -> list[Any]:
+    found: list[Any] = [1]
+    for _ in range(60):
+        found = [found, found]
+    return found
+
+
+def quantized() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        return torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.qint8)
+
+
+def endless() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+def saved(**changes: Any) -> bytes:
+    """Return the file of a last.pt."""
+    state: dict[str, Any] = {
+        "position": (1, 0), "model": {"weight": torch.zeros(3)}, "optimizer": {}, "gradients": {}, "loader": {},
+        "callbacks": {}, "random": {},
+    }  # fmt: skip
+    stream = io.BytesIO()
+    torch.save({"format": FORMAT, **state, **changes}, stream)
+    return stream.getvalue()
+
+
+def archive(pickled: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as written:
+        written.writestr("x/data.pkl", pickled)
+        written.writestr("x/version", "3\n")
+    return stream.getvalue()
+
+
+def call(name: bytes, number: int) -> bytes:
+    """Return a pickle that calls a function with a number."""
+    return b"\x80\x02c" + name + b"\n\x8a\x06" + number.to_bytes(6, "little") + b"\x85R."
+
+
+CHECKPOINTS: dict[str, Callable[[], bytes]] = {
+    "an archive that unpacks to a gigabyte": lambda: archive(bytes(2**27), zipfile.ZIP_DEFLATED),
+    "shared lists": lambda: saved(callbacks={"a": shared()}),
+    "lists in themselves": lambda: saved(callbacks={"a": endless()}),
+    "100,000 parameter groups": lambda: saved(optimizer={"param_groups": [{"lr": 0.1}] * 100_000}),
+    "groups that are a number": lambda: saved(optimizer={"param_groups": 3}),
+    "a quantized tensor": lambda: saved(model={"weight": quantized()}),
+    "a tensor without data": lambda: saved(model={"weight": torch.zeros(3, device="meta")}),
+    "a sparse tensor": lambda: saved(gradients={"weight": torch.zeros(3).to_sparse()}),
+    "an expanded tensor": lambda: saved(gradients={"weight": torch.zeros(1).expand(2**40)}),
+    "bytes out of nothing": lambda: archive(call(b"builtins\nbytearray", 10**12)),
+    "a tensor out of nothing": lambda: archive(call(b"torch\nFloatTensor", 10**12)),
+    "many values": lambda: archive(b"\x80\x02]" + b"]" * 2**24 + b"."),
+    "a pickle that ends": lambda: archive(b"\x80\x02(((("),
+    "no values": lambda: archive(b""),
+    "nothing": lambda: b"",
+}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_checkpoints(name: str, tmp_path: Path) -> None:
+    (file := tmp_path / "last.pt").write_bytes(CHECKPOINTS[name]())
+    assert said(lambda: load(file, FitState)).startswith(f"{file}: ")
+
+
+@pytest.mark.parametrize("part", ["whole", "cut", "grown", "bytes"])
+def test_weights_of_an_old_format(part: str, tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    torch.save({"weight": torch.arange(6.0)}, stream, _use_new_zipfile_serialization=False)
+    content = stream.getvalue()
+    changed = {
+        "whole": content,
+        "cut": content[:-10],
+        "grown": content.replace(b"K\x06", b"J\xff\xff\xff\x7f"),
+        "bytes": content[:15] + b"cbuiltins\nbytearray\n" + content[15:],
+    }
+    (file := tmp_path / "weights.pth").write_bytes(changed[part])
+    if part == "whole":
+        assert read_weights(str(file)).tensors["weight"].tolist() == list(range(6))
+    else:
+        assert said(lambda: read_weights(str(file))).startswith(f"{file}: ")
+
+
+# --- what reaches a spreadsheet, a terminal or a file ---
+
+
+@pytest.mark.parametrize("name", ["x;=1+1;y", "x,=1", "x\t@SUM(1)", "x|-1", "a\n+1", 'x;"=1+1"', "x; =1", "\uff1d1"])
+def test_cells_that_a_spreadsheet_splits(name: str) -> None:
+    cell = table_cell(name)
+    for separator in ";,\t|\n":
+        assert not any(part.lstrip(" \"'").startswith(tuple("=+-@\uff1d")) and part[:1] != "'"
+                       for part in cell.split(separator))  # fmt: skip
+    assert from_table_cell(cell) == name
+
+
+def test_no_character_controls_the_terminal() -> None:
+    unseen = "\x00\x1b\x7f\x9b\u200e\u200f\u202a\u202e\u2066\u2069\ufeff\u00ad\u2028\U000e0041"
+    assert printable(f"a{unseen}ü") == f"a{'?' * len(unseen)}ü"
+
+
+def test_a_pipe_in_place_of_an_image_of_a_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "_PATIENCE_S", 0.2)
+    loader = augment.make_loader(
+        augment.load_recipe({"size": 16}), data="folder", root=draw_classes(tmp_path), split="train", batch_size=2,
+        device="cpu", seed=0,
+    )  # fmt: skip
+    list(loader)
+    file = next((tmp_path / "train").rglob("*.png"))
+    file.unlink()
+    os.mkfifo(file)
+    assert "it is a named pipe" in said(lambda: [list(loader) for _ in range(2)])
+
+
+def test_a_current_folder_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    with pytest.raises(SystemExit) as ended, readable_errors():
+        load_dataset(parse_data({"source": "sample"}))
+    assert ended.value.code == 2
+    assert "the current folder was deleted. Start" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_in_place_of_an_image(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "image.png"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    else:
+        file.symlink_to("/dev/zero")
+    with pytest.raises(OSError, match=kind if kind != "folder" else "directory"):
+        read_encoded(file)
+
+
+def test_what_is_written_follows_no_link(tmp_path: Path) -> None:
+    (outside := tmp_path / "outside").write_text("mine")
+    (run := tmp_path / "run").mkdir()
+    (run / "summary.json").symlink_to(outside)
+    write_atomically(run / "summary.json", "theirs")
+    (run / ".hydra").symlink_to(tmp_path)
+    assert ".hydra: " in said(lambda: write_atomically(run / ".hydra" / "outside", "theirs", folder=run))
+    assert outside.read_text() == "mine"
