@@ -331,7 +331,7 @@ def test_a_pipe_in_place_of_an_image_of_a_loader(tmp_path: Path, monkeypatch: py
     file = next((tmp_path / "train").rglob("*.png"))
     file.unlink()
     os.mkfifo(file)
-    assert "it is a named pipe" in said(lambda: [list(loader) for _ in range(2)])
+    assert "it is a named pipe" in said(lambda: [list(loader) for _ in range(12)])
 
 
 def test_a_current_folder_that_was_deleted(

@@ -64,7 +64,8 @@ class Prepared(MemoryLoader):
 
 
 def with_targets(task: Task[Any]) -> Task[Any]:
-    """Take targets as they are, instead of in pixels."""
+    """Return a copy of a task that takes targets as they are, instead of in pixels."""
+    task = copy(task)
     task.targets_of = lambda batch: batch.targets  # type: ignore[method-assign]
     task.frames_of = lambda batch: torch.eye(3).expand(len(batch.targets), 3, 3)  # type: ignore[method-assign]
     return task
