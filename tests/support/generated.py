@@ -3,6 +3,7 @@
 They are derived from the declarations, as the text of --help is.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from augment.params import Choice, Param, settings
 from augment.recipe.equivalents import Equivalent, equivalents
 from augment.recipe.op import OPS
 from augment.support.yaml_files import read_yaml
+from trainer.cli.help import sections
 from trainer.loop.callback import in_order, known_callbacks, loop_text, parse_callbacks
 from trainer.run.sweeping import SearchSettings
 from trainer.run.train import loop_callbacks
@@ -26,7 +28,7 @@ def op_table() -> str:
     lines = ["| op | kind | what it does | parameters with their defaults |", "|---|---|---|---|"]
     for op in OPS.values():
         params = [f"`{name}` {_markdown(param)}" for name, param in op.own_params.items()]
-        lines.append(f"| `{op.name}` | {op.kind} | {summary_of(op.doc)} | {'<br>'.join(params) or 'none'} |")
+        lines.append(f"| `{op.name}` | {op.kind} | {_cell(summary_of(op.doc))} | {'<br>'.join(params) or 'none'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -38,7 +40,7 @@ def source_table() -> str:
         own = {key: param for key, param in settings(cls).items() if shared.get(key) is not param}
         needed = ", ".join(f"`{key}`" for key, param in own.items() if param.required)
         optional = ", ".join(f"`{key}`" for key, param in own.items() if not param.required)
-        doc = summary_of(cls.__doc__).replace("<", "&lt;")
+        doc = _cell(summary_of(cls.__doc__))
         lines.append(f"| `{name}` | {doc} | {needed} | {optional} |")
     lines.append(f"| all of them | | | {', '.join(f'`{key}`' for key in shared)} |")
     return "\n".join(lines) + "\n"
@@ -61,8 +63,25 @@ def equivalent_table() -> str:
 
 def settings_table(params: Mapping[str, Param[Any]], prefix: str) -> str:
     """Return a table of settings in Markdown."""
-    rows = [f"| `{prefix}.{name}` | {show_default(param)} | {param.doc} |" for name, param in params.items()]
-    return "\n".join(["| | default | |", "|---|---|---|", *rows]) + "\n"
+    lines = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+    for name, param in params.items():
+        default = "required" if param.required else f"`{show_default(param)}`"
+        key = f"{prefix}.{name}" if prefix else name
+        lines.append(f"| `{key}` | {default} | {_cell(param.allowed())} | {_cell(param.doc)} |")
+    return "\n".join(lines) + "\n"
+
+
+def configuration() -> str:
+    """Return the reference of all configuration keys: a heading and a table for each section with settings."""
+    parts, last = [], ""
+    for section in sections():
+        title, _, doc = section.head.partition("  ") if "  " in section.head else section.head.partition(": ")
+        title = f"`{title}`" if section.prefix else "Outside the sections"
+        if section.params:
+            head = [] if title == last else [f"## {title}", "", *([f"{_cell(doc)}", ""] if doc else [])]
+            parts.append("\n".join([*head, settings_table(section.params, section.prefix)]))
+            last = title
+    return "\n".join(parts)
 
 
 def default_loop() -> str:
@@ -86,6 +105,7 @@ def derived_parts() -> dict[str, str]:
         "ops": op_table(),
         "equivalents": equivalent_table(),
         "search": settings_table(settings(SearchSettings), "hydra.sweeper"),
+        "configuration": configuration(),
         "loop": f"```\n{default_loop()}\n```\n",
     }
 
@@ -100,10 +120,16 @@ def with_derived_parts(text: str) -> str:
     return text
 
 
+def _cell(text: str) -> str:
+    """Return a text for a cell, with marks of Markdown escaped outside code."""
+    parts = [re.sub(r"([|*<[])", r"\\\1", part) if i % 2 == 0 else part for i, part in enumerate(text.split("`"))]
+    return "`".join(parts)
+
+
 def _markdown(param: Param[Any]) -> str:
     """Return default and doc of a parameter, and its allowed values where these are a few names."""
     names = f"; {param.allowed()}" if isinstance(param, Choice) else ""
-    return f"({show_default(param)}) {param.doc}{names}"
+    return f"({show_default(param)}) {_cell(param.doc + names)}"
 
 
 if __name__ == "__main__":
