@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from augment.cli.compose import compose_recipe
 from augment.cli.conf import CONF
 from augment.cli.reference import show_default, summary_of
 from augment.data.sources import SOURCES, Source
 from augment.params import Choice, Param, settings
 from augment.recipe.equivalents import Equivalent, equivalents
 from augment.recipe.op import OPS
+from augment.recipe.plan import build_plan
 from augment.support.yaml_files import read_yaml
 from trainer.cli.help import sections
 from trainer.loop.callback import in_order, known_callbacks, loop_text, parse_callbacks
@@ -91,6 +93,11 @@ def default_loop() -> str:
     return loop_text(in_order([*loop_callbacks({}), *callbacks]))
 
 
+def imagenette_plan() -> str:
+    """Return the plan of the training recipe above."""
+    return str(build_plan(compose_recipe(["aug=imagenette"]).aug, "train"))
+
+
 def pages() -> list[Path]:
     """Return the README and the pages of docs/."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -101,6 +108,7 @@ def derived_parts() -> dict[str, str]:
     recipe = (CONF / "aug" / "imagenette.yaml").read_text()
     return {
         "recipe": f"```yaml\n# conf/aug/imagenette.yaml\n{recipe}```\n",
+        "plan": f"```\n{imagenette_plan()}\n```\n",
         "sources": source_table(),
         "ops": op_table(),
         "equivalents": equivalent_table(),
