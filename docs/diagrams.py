@@ -56,7 +56,14 @@ def draw_concepts():
         "run": (86, 23, 20, 12, ORANGE, "run folder", "best.pt, metrics,\nreport.html"),
         "use": (86, 3, 20, 12, ORANGE, "use it", "evaluate, predict,\nexport, compare"),
     }
-    arrows = [("yaml", "plan"), ("source", "loader"), ("plan", "loader"), ("loader", "learner"), ("learner", "run"), ("run", "use")]
+    arrows = [
+        ("yaml", "plan"),
+        ("source", "loader"),
+        ("plan", "loader"),
+        ("loader", "learner"),
+        ("learner", "run"),
+        ("run", "use"),
+    ]
     draw_boxes(
         "concepts",
         (108, 41),
@@ -86,7 +93,12 @@ def draw_layers():
     augment = ["tools", "cli, pipeline (DALI)", "recipe, data", "params, drawing", "support"]
     boxes = {f"trainer {name}": (4, 8 + 6 * i, 34, 5, GREEN, name, "") for i, name in enumerate(trainer)}
     boxes |= {f"augment {name}": (54, 8 + 6 * i, 34, 5, BLUE, name, "") for i, name in enumerate(augment)}
-    labels = [(21, 4.5, "trainer"), (71, 4.5, "augment"), (46, 24, "trainer\nimports\naugment"), (71, 42, "Imports only go down.")]
+    labels = [
+        (21, 4.5, "trainer"),
+        (71, 4.5, "augment"),
+        (46, 24, "trainer\nimports\naugment"),
+        (71, 42, "Imports only go down."),
+    ]
     draw_boxes("layers", (92, 47), boxes, [], labels)
 
 
