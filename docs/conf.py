@@ -18,6 +18,7 @@ version = release = version_of(project)
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 exclude_patterns = ["build"]
 myst_heading_anchors = 3
+highlight_language = "none"
 default_role = "code"  # of docstrings
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

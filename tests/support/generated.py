@@ -75,15 +75,16 @@ def settings_table(params: Mapping[str, Param[Any]], prefix: str) -> str:
 
 def configuration() -> str:
     """Return the reference of all configuration keys: a heading and a table for each section with settings."""
-    parts, last = [], ""
+    parts: dict[str, str] = {}
     for section in sections():
         title, _, doc = section.head.partition("  ") if "  " in section.head else section.head.partition(": ")
         title = f"`{title}`" if section.prefix else "Outside the sections"
-        if section.params:
-            head = [] if title == last else [f"## {title}", "", *([f"{_cell(doc)}", ""] if doc else [])]
-            parts.append("\n".join([*head, settings_table(section.params, section.prefix)]))
-            last = title
-    return "\n".join(parts)
+        table = settings_table(section.params, section.prefix)
+        if title in parts:
+            parts[title] += table.split("\n", 2)[2]
+        elif section.params:
+            parts[title] = "\n".join([f"## {title}", "", *([_cell(doc), ""] if doc else []), table])
+    return "\n".join(parts.values())
 
 
 def default_loop() -> str:
