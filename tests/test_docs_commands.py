@@ -118,8 +118,8 @@ def test_the_first_line_of_each_tool_runs(
     shutil.copytree(photos_folder / "val" / "cat", tmp_path / "photos")
     package, tool, *arguments = command
     arguments += SHORTENED.get((package, tool), [])
-    known = {"DIR": str(photos_folder), "RUN_FOLDER": str(run), "OUT": str(tmp_path / "out")}
-    arguments = [re.sub(r"\b(DIR|RUN_FOLDER|OUT)\b", lambda m: known[m.group()], token) for token in arguments]
+    known = {"DIR": str(photos_folder), "RUN": str(run), "RUN_FOLDER": str(run), "OUT": str(tmp_path / "out")}
+    arguments = [re.sub(r"\b(DIR|RUN|RUN_FOLDER|OUT)\b", lambda m: known[m.group()], token) for token in arguments]
     arguments = [str(run) if token.split("/")[0] == "outputs" else token for token in arguments]
     if (package, tool) == ("trainer", "sweep"):
         (tmp_path / "sweep.yaml").write_text("command: []\n")
