@@ -15,7 +15,7 @@ from schedules import draw_schedules  # noqa: E402
 
 project = "dali-trainer"
 version = release = version_of(project)
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["build"]
 myst_heading_anchors = 3
 highlight_language = "none"
@@ -71,8 +71,7 @@ def toctrees(index):
 def public_face(package):
     """Return the reference of the names that a package exports."""
     module = import_module(package)
-    lines = ["```{eval-rst}", ".. autosummary::", "   :nosignatures:", ""]
-    lines += [f"   {package}.{name}" for name in module.__all__] + [""]
+    lines = ["```{eval-rst}"]
     for name in module.__all__:
         kind = "class" if inspect.isclass(getattr(module, name)) else "function"
         lines += [f".. auto{kind}:: {package}.{name}", *(["   :members:"] if kind == "class" else []), ""]

@@ -87,7 +87,8 @@ def tool_lines() -> list[tuple[str, ...]]:
     first: dict[tuple[str, ...], tuple[str, ...]] = {}
     tools = {package: find_tools(package) for package in ("augment", "trainer")}
     for command in commands():
-        if command[1] in tools[command[0]] and command[:2] not in OTHERS:
+        searches = any(token.startswith("hydra.") for token in command)
+        if command[1] in tools[command[0]] and command[:2] not in OTHERS and not searches:
             first.setdefault(command[:2], command)
     return list(first.values())
 

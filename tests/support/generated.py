@@ -5,6 +5,8 @@ They are derived from the declarations, as the text of --help is.
 
 import re
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +101,19 @@ def imagenette_plan() -> str:
     return str(build_plan(compose_recipe(["aug=imagenette"]).aug, "train"))
 
 
+def public_names(package: str) -> str:
+    """Return a table of the names that a package exports, each with the first line of its docstring."""
+    module = import_module(package)
+    rows = [f"| `{name}` | {_cell(summary_of(getattr(module, name).__doc__))} |" for name in module.__all__]
+    return "\n".join(["| name | description |", "|---|---|", *rows]) + "\n"
+
+
 def pages() -> list[Path]:
     """Return the README and the pages of docs/."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+@cache
 def derived_parts() -> dict[str, str]:
     """Return the generated parts of the pages by the name of their marks."""
     recipe = (CONF / "aug" / "imagenette.yaml").read_text()
@@ -115,6 +125,8 @@ def derived_parts() -> dict[str, str]:
         "equivalents": equivalent_table(),
         "search": settings_table(settings(SearchSettings), "hydra.sweeper"),
         "configuration": configuration(),
+        "names of augment": public_names("augment"),
+        "names of trainer": public_names("trainer"),
         "loop": f"```\n{default_loop()}\n```\n",
     }
 
