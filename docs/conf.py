@@ -15,9 +15,10 @@ from schedules import draw_schedules  # noqa: E402
 
 project = "dali-trainer"
 version = release = version_of(project)
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["build"]
 myst_heading_anchors = 3
+highlight_language = "none"
 default_role = "code"  # of docstrings
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
@@ -31,15 +32,46 @@ html_title = project
 html_css_files = ["site.css"]
 html_static_path = ["static"]
 html_show_sourcelink = False
-html_sidebars = {"**": []}
-html_theme_options = {"show_prev_next": False, "header_links_before_dropdown": 6, "navbar_align": "left"}
+templates_path = ["templates"]
+html_sidebars = {"**": ["all_pages.html"]}
+html_theme_options = {"navbar_center": [], "navbar_align": "left", "show_toc_level": 2, "navigation_with_keys": False}
+
+# Pages outside docs/, copied into docs/project, which git ignores.
+COPIED = {
+    "CHANGELOG.md": "changelog",
+    "CONTRIBUTING.md": "contributing",
+    "SECURITY.md": "security",
+    "tests/benchmarks/README.md": "benchmarks",
+}
+
+
+def copy_pages(app):
+    """Copy the pages outside docs/, with links that fit their new place."""
+    (HERE / "project").mkdir(exist_ok=True)
+    for page, name in COPIED.items():
+        text = (HERE.parent / page).read_text()
+        text = re.sub(r"\]\((?:\.\./\.\./)?docs/", "](../", text)
+        for other, its_name in COPIED.items():
+            text = text.replace(f"]({other}", f"]({its_name}.md")
+        file = HERE / "project" / f"{name}.md"
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
+
+
+def toctrees(index):
+    """Return the navigation: the lists of pages of index.md, by heading."""
+    trees = []
+    for part in index.split("\n## ")[1:]:
+        pages = re.findall(r"^- \[.*\]\((.*)\.md\)$", part, re.M)
+        pages = [f"project/{COPIED[f'{page[3:]}.md']}" if page.startswith("../") else page for page in pages]
+        trees.append("\n".join(["```{toctree}", ":hidden:", f":caption: {part.splitlines()[0]}", "", *pages, "```"]))
+    return "\n\n".join(trees)
 
 
 def public_face(package):
     """Return the reference of the names that a package exports."""
     module = import_module(package)
-    lines = ["```{eval-rst}", ".. autosummary::", "   :nosignatures:", ""]
-    lines += [f"   {package}.{name}" for name in module.__all__] + [""]
+    lines = ["```{eval-rst}"]
     for name in module.__all__:
         kind = "class" if inspect.isclass(getattr(module, name)) else "function"
         lines += [f".. auto{kind}:: {package}.{name}", *(["   :members:"] if kind == "class" else []), ""]
@@ -47,19 +79,22 @@ def public_face(package):
 
 
 def read(app, page, source):
-    """Put the README, the reference and the gallery where pages say so; show files outside docs/ as text."""
+    """Put the README, the reference and the gallery where pages say so; link the copies of pages outside docs/."""
     text = source[0]
     if page == "index":
         readme = re.sub(r"\]\(docs/", "](", (HERE.parent / "README.md").read_text())
-        text = re.sub(r"\]\((\.assets/|[A-Z]+\.md)", r"](../\1", readme) + text
+        text = re.sub(r"\]\((\.assets/|[A-Z]+\.md)", r"](../\1", readme) + toctrees(text)
+    for file, name in COPIED.items():
+        text = text.replace(f"](../{file}", f"](project/{name}.md")
     text = re.sub(r"<!-- api (\w+) -->", lambda found: public_face(found[1]), text)
     if "<!-- gallery -->" in text:
         text = text.replace("<!-- gallery -->", draw_gallery(Path(app.outdir) / "_static" / "gallery"))
     if "<!-- schedules -->" in text:
         text = text.replace("<!-- schedules -->", draw_schedules(Path(app.outdir) / "_static" / "schedules.svg"))
-    source[0] = re.sub(r"(?<!!)\[([^]]+)\]\(\.\./[^)]+\)", r"\1", text)
+    source[0] = re.sub(r"(?<!!)\[([^]]+)\]\(\.\./(?!\w+\.md)[^)]+\)", r"\1", text)
 
 
 def setup(app):
     """Connect to Sphinx."""
+    app.connect("builder-inited", copy_pages)
     app.connect("source-read", read)

@@ -48,7 +48,7 @@ def test_commands_are_valid(command: tuple[str, ...], tmp_path: Path, monkeypatc
         assert all(map(explain, arguments[1:]))
         return
     if package == "trainer" and arguments[0] not in tools:
-        tokens = [token for token in arguments if token != "-m" and not token.startswith("fit.resume")]
+        tokens = [token for token in arguments if token not in ("-m", "--trust") and not token.startswith("fit.resume")]
         request = Request.of(normalize(tokens))
         section = request.section() if "-m" in arguments else {"sweeper": {"_target_": "basic_sweeper"}}
         assert "-m" not in arguments or parse_launcher(section["launcher"]).at_a_time >= 1
@@ -72,7 +72,7 @@ def test_commands_are_valid(command: tuple[str, ...], tmp_path: Path, monkeypatc
     monkeypatch.setattr(Parser, "split", parse)
     with pytest.raises(Parsed) as parsed:
         tools[arguments[0]].run(arguments[1:])
-    overrides = [token for token in parsed.value.args[0] if "=" in token]
+    overrides = [token for token in parsed.value.args[0] if "=" in token and not token.startswith("hydra.")]
     assert min(compose_recipe(overrides).aug.size) >= 1
 
 
@@ -87,7 +87,8 @@ def tool_lines() -> list[tuple[str, ...]]:
     first: dict[tuple[str, ...], tuple[str, ...]] = {}
     tools = {package: find_tools(package) for package in ("augment", "trainer")}
     for command in commands():
-        if command[1] in tools[command[0]] and command[:2] not in OTHERS:
+        searches = any(token.startswith("hydra.") for token in command)
+        if command[1] in tools[command[0]] and command[:2] not in OTHERS and not searches:
             first.setdefault(command[:2], command)
     return list(first.values())
 
@@ -118,8 +119,8 @@ def test_the_first_line_of_each_tool_runs(
     shutil.copytree(photos_folder / "val" / "cat", tmp_path / "photos")
     package, tool, *arguments = command
     arguments += SHORTENED.get((package, tool), [])
-    known = {"DIR": str(photos_folder), "RUN_FOLDER": str(run), "OUT": str(tmp_path / "out")}
-    arguments = [re.sub(r"\b(DIR|RUN_FOLDER|OUT)\b", lambda m: known[m.group()], token) for token in arguments]
+    known = {"DIR": str(photos_folder), "RUN": str(run), "RUN_FOLDER": str(run), "OUT": str(tmp_path / "out")}
+    arguments = [re.sub(r"\b(DIR|RUN|RUN_FOLDER|OUT)\b", lambda m: known[m.group()], token) for token in arguments]
     arguments = [str(run) if token.split("/")[0] == "outputs" else token for token in arguments]
     if (package, tool) == ("trainer", "sweep"):
         (tmp_path / "sweep.yaml").write_text("command: []\n")

@@ -243,34 +243,17 @@ def test_functions_as_ops(photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 @pytest.mark.usefixtures("sample_drawn")
 def test_the_python_examples_run(photos_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each block after the other, page by page, with names that a reader has."""
+    """Each block after the other, page by page; no name comes from elsewhere."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "mine.yaml").write_text("size: 16\ntrain: {flip: {p: 0.5}}\n")
-    jpeg = next((photos_folder / "train" / "cat").iterdir()).read_bytes()
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(2))
-    names: dict[str, Any] = {
-        "pytest": pytest,
-        "model": model,
-        "criterion": torch.nn.functional.cross_entropy,
-        "optimizer": torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]),
-        "epochs": 1,
-        "targets": torch.tensor([0, 1]),
-        "torch": torch,
-        "photos": np.zeros((2, 40, 50, 3), np.uint8),
-        "first": np.zeros((40, 50, 3), np.uint8),
-        "second": np.zeros((30, 20, 3), np.uint8),
-        "jpeg_bytes": jpeg,
-        "png_bytes": jpeg,
-    }
     for page in ("README.md", "docs/python.md"):
-        known: dict[str, Any] = {"__name__": "examples", **names}
+        known: dict[str, Any] = {"__name__": "examples", "pytest": pytest}
         for _, code in (block for block in blocks("python") if block[0] == page):
             code = code.replace('"DIR"', repr(str(photos_folder))).replace('device="cuda"', 'device="cpu"')
             code = code.replace("import lightning\n", "lightning = pytest.importorskip('lightning')\n")
             code = code.replace('"fit.epochs=2"', ", ".join(map(repr, QUICK)))
             code = code.replace("aug.size=96", "aug.size=16").replace('"size": 96', '"size": 16')
-            known["targets"] = names["targets"]  # loops use the name, too
             exec(compile(code, page, "exec"), known)
         assert len(known["recipe"].aug.steps("train")) >= 1
 

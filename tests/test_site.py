@@ -41,7 +41,7 @@ def test_every_op_has_pictures(site: Path) -> None:
 
 
 def test_the_schedules_have_a_picture(site: Path) -> None:
-    assert 'src="_static/schedules.svg"' in (site / "training.html").read_text()
+    assert 'src="_static/schedules.svg"' in (site / "optimizers.html").read_text()
     assert (site / "_static" / "schedules.svg").read_text().count('id="axes_') == 5
 
 
@@ -58,5 +58,6 @@ def test_every_page_is_there_and_searched(site: Path) -> None:
         assert (site / f"{page.stem}.html").is_file()
         assert f'"{page.stem}"' in index
     start = (site / "index.html").read_text()
-    assert 'href="training.html#fine-tuning"' in start
+    for link in ("finetune.html", "project/changelog.html", "configuration.html"):
+        assert f'href="{link}"' in start
     assert not re.findall(r'href="([^"#:]+\.md)', start)

@@ -64,7 +64,7 @@ def _hardware_share(pixels: float, threads: int) -> float:
     """Return the share of the JPEGs for which the hardware decoder takes as long as the CPU threads for the rest.
 
     The thread that feeds it takes 80 us for a JPEG, another thread 8 ns for each pixel, measured with photos of 50,000
-    and 190,000 pixels on an H200 (docs/speed.md). Very large ones take it longer, too, so its share is limited.
+    and 190,000 pixels on an H200. Very large ones take it longer, too, so its share is limited.
     """
     others = 8e-9 * pixels / threads
     return min(0.65, round(others / (others + 80e-6), 2))

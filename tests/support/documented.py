@@ -23,9 +23,10 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 @cache
 def commands() -> list[tuple[str, ...]]:
-    """Return each `python -m` line of the pages once: package and arguments."""
-    lines = re.findall(r"^    (?:.* && )?python -m (.*)$", "\n".join(TEXTS.values()), re.M)
-    lines += re.findall(r"used by: python -m (.*)$", "\n".join(TEXTS.values()), re.M)
+    """Return each `python -m` command of the pages once: package and arguments."""
+    text = re.sub(r" \\\n +", " ", "\n".join(TEXTS.values()))
+    lines = re.findall(r"^    (?:.* && )?python -m (.*)$", text, re.M)
+    lines += re.findall(r"used by:\n# +python -m (.*)$", text, re.M)
     return list(dict.fromkeys(tuple(shlex.split(line, comments=True)) for line in lines))
 
 

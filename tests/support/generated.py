@@ -3,17 +3,23 @@
 They are derived from the declarations, as the text of --help is.
 """
 
+import re
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from augment.cli.compose import compose_recipe
 from augment.cli.conf import CONF
 from augment.cli.reference import show_default, summary_of
 from augment.data.sources import SOURCES, Source
 from augment.params import Choice, Param, settings
 from augment.recipe.equivalents import Equivalent, equivalents
 from augment.recipe.op import OPS
+from augment.recipe.plan import build_plan
 from augment.support.yaml_files import read_yaml
+from trainer.cli.help import sections
 from trainer.loop.callback import in_order, known_callbacks, loop_text, parse_callbacks
 from trainer.run.sweeping import SearchSettings
 from trainer.run.train import loop_callbacks
@@ -26,7 +32,7 @@ def op_table() -> str:
     lines = ["| op | kind | what it does | parameters with their defaults |", "|---|---|---|---|"]
     for op in OPS.values():
         params = [f"`{name}` {_markdown(param)}" for name, param in op.own_params.items()]
-        lines.append(f"| `{op.name}` | {op.kind} | {summary_of(op.doc)} | {'<br>'.join(params) or 'none'} |")
+        lines.append(f"| `{op.name}` | {op.kind} | {_cell(summary_of(op.doc))} | {'<br>'.join(params) or 'none'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -38,7 +44,7 @@ def source_table() -> str:
         own = {key: param for key, param in settings(cls).items() if shared.get(key) is not param}
         needed = ", ".join(f"`{key}`" for key, param in own.items() if param.required)
         optional = ", ".join(f"`{key}`" for key, param in own.items() if not param.required)
-        doc = summary_of(cls.__doc__).replace("<", "&lt;")
+        doc = _cell(summary_of(cls.__doc__))
         lines.append(f"| `{name}` | {doc} | {needed} | {optional} |")
     lines.append(f"| all of them | | | {', '.join(f'`{key}`' for key in shared)} |")
     return "\n".join(lines) + "\n"
@@ -61,8 +67,26 @@ def equivalent_table() -> str:
 
 def settings_table(params: Mapping[str, Param[Any]], prefix: str) -> str:
     """Return a table of settings in Markdown."""
-    rows = [f"| `{prefix}.{name}` | {show_default(param)} | {param.doc} |" for name, param in params.items()]
-    return "\n".join(["| | default | |", "|---|---|---|", *rows]) + "\n"
+    lines = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+    for name, param in params.items():
+        default = "required" if param.required else f"`{show_default(param)}`"
+        key = f"{prefix}.{name}" if prefix else name
+        lines.append(f"| `{key}` | {default} | {_cell(param.allowed())} | {_cell(param.doc)} |")
+    return "\n".join(lines) + "\n"
+
+
+def configuration() -> str:
+    """Return the reference of all configuration keys: a heading and a table for each section with settings."""
+    parts: dict[str, str] = {}
+    for section in sections():
+        title, _, doc = section.head.partition("  ") if "  " in section.head else section.head.partition(": ")
+        title = f"`{title}`" if section.prefix else "Outside the sections"
+        table = settings_table(section.params, section.prefix)
+        if title in parts:
+            parts[title] += table.split("\n", 2)[2]
+        elif section.params:
+            parts[title] = "\n".join([f"## {title}", "", *([_cell(doc), ""] if doc else []), table])
+    return "\n".join(parts.values())
 
 
 def default_loop() -> str:
@@ -72,20 +96,37 @@ def default_loop() -> str:
     return loop_text(in_order([*loop_callbacks({}), *callbacks]))
 
 
+def imagenette_plan() -> str:
+    """Return the plan of the training recipe above."""
+    return str(build_plan(compose_recipe(["aug=imagenette"]).aug, "train"))
+
+
+def public_names(package: str) -> str:
+    """Return a table of the names that a package exports, each with the first line of its docstring."""
+    module = import_module(package)
+    rows = [f"| `{name}` | {_cell(summary_of(getattr(module, name).__doc__))} |" for name in module.__all__]
+    return "\n".join(["| name | description |", "|---|---|", *rows]) + "\n"
+
+
 def pages() -> list[Path]:
     """Return the README and the pages of docs/."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+@cache
 def derived_parts() -> dict[str, str]:
     """Return the generated parts of the pages by the name of their marks."""
     recipe = (CONF / "aug" / "imagenette.yaml").read_text()
     return {
         "recipe": f"```yaml\n# conf/aug/imagenette.yaml\n{recipe}```\n",
+        "plan": f"```\n{imagenette_plan()}\n```\n",
         "sources": source_table(),
         "ops": op_table(),
         "equivalents": equivalent_table(),
         "search": settings_table(settings(SearchSettings), "hydra.sweeper"),
+        "configuration": configuration(),
+        "names of augment": public_names("augment"),
+        "names of trainer": public_names("trainer"),
         "loop": f"```\n{default_loop()}\n```\n",
     }
 
@@ -100,10 +141,16 @@ def with_derived_parts(text: str) -> str:
     return text
 
 
+def _cell(text: str) -> str:
+    """Return a text for a cell, with marks of Markdown escaped outside code."""
+    parts = [re.sub(r"([|*<[])", r"\\\1", part) if i % 2 == 0 else part for i, part in enumerate(text.split("`"))]
+    return "`".join(parts)
+
+
 def _markdown(param: Param[Any]) -> str:
     """Return default and doc of a parameter, and its allowed values where these are a few names."""
     names = f"; {param.allowed()}" if isinstance(param, Choice) else ""
-    return f"({show_default(param)}) {param.doc}{names}"
+    return f"({show_default(param)}) {_cell(param.doc + names)}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Simulate how often intervals hold and verdicts are false.
 
 `python tests/support/simulated_verdicts.py` prints two of the tables of docs/sweeps.md, in about a quarter of an hour,
-and the table of docs/reliability.md, in about ten minutes; with `sweeps`, only the last one.
+and the table of docs/verdicts.md, in about ten minutes; with `sweeps`, only the last one.
 """
 
 import sys

@@ -10,7 +10,7 @@ equal, so only images that share two bytes at the same positions are compared (m
 Fleet 2012).
 
 Images that are naturally alike can be mistaken for duplicates: 19 pairs of 1,400 scanned digits of 8 x 8 px were, so
-images that small are left out. docs/data.md says what was measured on photos.
+images that small are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Means of losses over several batches: gradients and scores do not depend on how the images are split into batches."""
 
 from collections.abc import Callable
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any
 
 import pytest

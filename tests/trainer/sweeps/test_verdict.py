@@ -81,7 +81,7 @@ def test_of_a_score_that_never_varies_only_the_resolution_is_known() -> None:
 
 
 def test_it_holds_the_mean_in_95_of_100_cases() -> None:
-    """docs/sweeps.md has the figures of a longer simulation; Student's t holds it in 63% of this case."""
+    """docs/verdicts.md has the figures of a longer simulation; Student's t holds it in 63% of this case."""
     rng = np.random.default_rng(0)
     hits = []
     for _ in range(10):
@@ -132,7 +132,7 @@ def test_partly_shared_seeds_drop_no_run() -> None:
 
 @pytest.mark.parametrize(("counts", "shared"), [((5, 5), 2), ((6, 3), 3)])
 def test_verdicts_on_partly_shared_seeds_are_rarely_false(counts: tuple[int, int], shared: int) -> None:
-    """docs/sweeps.md has the figures of a longer simulation."""
+    """docs/verdicts.md has the figures of a longer simulation."""
     assert false_verdicts(NOISES["normal, 0"], counts, shared, correlation=0.5, samples=400) <= 0.06
 
 
