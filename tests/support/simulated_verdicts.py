@@ -1,6 +1,6 @@
 """Simulate how often intervals hold and verdicts are false.
 
-`python tests/support/simulated_verdicts.py` prints two of the tables of docs/sweeps.md, in about a quarter of an hour,
+`python tests/support/simulated_verdicts.py` prints two of the tables of docs/verdicts.md, in about a quarter of an hour,
 and the table of docs/verdicts.md, in about ten minutes; with `sweeps`, only the last one.
 """
 
