@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from augment.support.own_code import public
+from augment.support.user_code import public
 
 if TYPE_CHECKING:
     import torch
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from augment.data.dataset import Dataset, Split
     from augment.data.sources.registry import LabeledSource, Source, source
     from augment.data.targets.boxes import Boxes, Objects
+    from augment.data.targets.combined import Several
     from augment.data.targets.keypoints import Keypoints
     from augment.data.targets.masks import MaskFile, Masks
-    from augment.data.targets.several import Several
     from augment.params import Channels, Choice, Count, Flag, Number, OptionMap, Param, Range, Text, Texts, setting
     from augment.pipeline.batch import Batch
     from augment.pipeline.loader import Loader
@@ -93,7 +93,7 @@ _MODULES = {
     "augment.data.targets.boxes": "Boxes Objects",
     "augment.data.targets.keypoints": "Keypoints",
     "augment.data.targets.masks": "MaskFile Masks",
-    "augment.data.targets.several": "Several",
+    "augment.data.targets.combined": "Several",
     "augment.data.sources.registry": "LabeledSource Source source",
     "augment.params": "Channels Choice Count Flag Number OptionMap Param Range Text Texts setting",
     "augment.pipeline.batch": "Batch",
@@ -130,7 +130,7 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
         UserError: an unknown name, key or op, or a value that is not allowed.
     """
     from augment.cli.compose import compose_recipe, keys_of
-    from augment.cli.conf import read_config
+    from augment.cli.config_files import read_config
     from augment.cli.overrides import refuse_keywords
     from augment.recipe.steps import Aug, doubts
     from augment.support.errors import UserError
@@ -188,10 +188,10 @@ def make_loader(
     from augment.cli.compose import with_data
     from augment.data.sources import LOADED, load_dataset
     from augment.pipeline.arguments import check_arguments, refuse_misspelled, torch_device, warn_of_ranks
-    from augment.pipeline.graph import Form
+    from augment.pipeline.graph.decoding import Form
+    from augment.pipeline.graph.device_placement import place
+    from augment.pipeline.graph.sample_order import Order, RankShard
     from augment.pipeline.loader import Loader
-    from augment.pipeline.placement import place
-    from augment.pipeline.reading import Order, Shard
     from augment.recipe.plan import build_plan
     from augment.recipe.steps import border_doubts
     from augment.support.errors import UserError
@@ -224,7 +224,7 @@ def make_loader(
     return Loader(
         plan,
         chosen,
-        Order(batch_size, recipe.seed if seed is None else seed, Shard(rank, world_size), drop_last),
+        Order(batch_size, recipe.seed if seed is None else seed, RankShard(rank, world_size), drop_last),
         place(recipe.aug, chosen.files, placed, threads=threads or min(16, cores())),
         Form(half),
         classes=dataset.classes,

@@ -2,8 +2,8 @@
 
 import sys
 
+from augment.support.formatting import keep_names
 from augment.support.signals import StopSignals
-from augment.support.text import keep_names
 
 
 def main() -> int:

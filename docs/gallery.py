@@ -8,10 +8,10 @@ from html import escape
 from PIL import Image
 
 from augment.cli.compose import compose_recipe
-from augment.cli.reference import example, rows
+from augment.cli.help_text import example, rows
 from augment.data.sources import load_dataset
-from augment.recipe.kinds import KINDS
 from augment.recipe.op import OPS
+from augment.recipe.op_kinds import KINDS
 from augment.support.console import progress_bar
 from augment.tools._photos import find_photos
 from augment.tools.preview.gallery import Photos, ops_blocks

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from trainer.optim.settings import drops
-from trainer.run.fit import parse_fit
+from trainer.run.config.fit import parse_fit
 
 EPOCHS = 30
 NAMES = ("one_cycle", "flat_cos", "step", "plateau", "constant")

@@ -212,7 +212,7 @@ def grays(gray_files: Split, device: torch.device) -> Split:
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of three epochs on red, green and blue images, whose own images are gone since."""
     from augment.cli.compose import compose
-    from trainer.run.config import parse_config
+    from trainer.run.config.schema import parse_config
     from trainer.run.train import train
 
     root = tmp_path_factory.mktemp("run")
@@ -241,7 +241,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def sample_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds what a run takes for the sample set, but fewer images, drawn once for all processes."""
-    from augment.data.drawn.sample import make_sample
+    from augment.data.generated.sample import make_sample
 
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -11,15 +11,15 @@ from documented import QUICK, TEXTS, commands, photos_folder
 
 import trainer
 from augment.cli.compose import compose, compose_recipe
-from augment.cli.conf import group_names
+from augment.cli.config_files import group_names
 from augment.cli.overrides import key_of, normalize, parse, split_sweep
 from augment.cli.parser import Parser
 from augment.cli.tools import find_tools
 from augment.recipe.steps import parse_aug
 from trainer.cli.help import explain, sections
-from trainer.run.config import parse_config
+from trainer.run.config.schema import parse_config
 from trainer.sweeps.launchers import parse_launcher
-from trainer.sweeps.plan import Plan
+from trainer.sweeps.search_space import SearchPlan
 from trainer.sweeps.sweep.command import Request, is_search
 
 __all__ = ["photos_folder"]
@@ -54,7 +54,7 @@ def test_commands_are_valid(command: tuple[str, ...], tmp_path: Path, monkeypatc
         assert "-m" not in arguments or parse_launcher(section["launcher"]).at_a_time >= 1
         if is_search(section["sweeper"]):
             swept = [*request.params(section["sweeper"]), *request.swept]
-            plan = Plan.of(section["sweeper"], request.fixed, swept, Path("outputs/search"), check=False)
+            plan = SearchPlan.of(section["sweeper"], request.fixed, swept, Path("outputs/search"), check=False)
             assert plan.sampler(0)
             return
         tokens = [*request.fixed, *request.swept]

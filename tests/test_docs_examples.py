@@ -33,7 +33,7 @@ import trainer.tasks.metric
 import trainer.tasks.registry
 from augment.cli.compose import compose, compose_recipe
 from augment.params import Size
-from augment.pipeline.build import render
+from augment.pipeline.graph.build import render
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug
@@ -42,8 +42,8 @@ from trainer.callbacks.recorder import Recorder
 from trainer.cli.help import explain
 from trainer.cli.main import main as train
 from trainer.loop.callback import RunDescription, known_callbacks
-from trainer.run.config import parse_config
-from trainer.run.identity import identity
+from trainer.run.config.equality import identity
+from trainer.run.config.schema import parse_config
 from trainer.tasks.registry import known_tasks, task_named
 
 __all__ = ["photos_folder"]
@@ -262,8 +262,8 @@ def test_the_python_examples_run(photos_folder: Path, tmp_path: Path, monkeypatc
 def test_the_examples_with_targets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a few images; without packages that are not installed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("augment.data.drawn.objects.TRAIN", 4)
-    monkeypatch.setattr("augment.data.drawn.objects.VAL", 2)
+    monkeypatch.setattr("augment.data.generated.annotated.TRAIN", 4)
+    monkeypatch.setattr("augment.data.generated.annotated.VAL", 2)
     known: dict[str, Any] = {"__name__": "examples"}
     run = []
     for _, code in (block for block in blocks("python") if block[0] == "docs/targets.md"):

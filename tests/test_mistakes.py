@@ -15,7 +15,7 @@ from torch import nn
 
 import augment
 import trainer
-from augment.cli.conf import set_config_dir
+from augment.cli.config_files import set_config_dir
 from augment.cli.tools import run_tool
 from augment.data.dataset import DATA_DIR
 from augment.support.errors import UserError

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainer.loop.settings import LoopSettings
     from trainer.models.base import Model, model
     from trainer.optim.optimizers import optimizer
-    from trainer.run.folder import Summary
+    from trainer.run.folder.ownership import Summary
     from trainer.tasks.loss import loss
     from trainer.tasks.metric import metric
 
@@ -69,7 +69,7 @@ _MODULES = {
     "trainer.loop.settings": "LoopSettings",
     "trainer.models.base": "Model model",
     "trainer.optim.optimizers": "optimizer",
-    "trainer.run.folder": "Summary",
+    "trainer.run.folder.ownership": "Summary",
     "trainer.tasks.loss": "loss",
     "trainer.tasks.metric": "metric",
 }

@@ -4,8 +4,8 @@ import atexit
 import gc
 import sys
 
+from augment.support.formatting import keep_names
 from augment.support.signals import exit_on_stop, ignore_stop_signals
-from augment.support.text import keep_names
 from trainer.cli.completion import SHELLS, script
 from trainer.run import NOTHING_TO_RESUME
 

@@ -18,8 +18,8 @@ from rich.table import Table
 from augment.cli.parser import table_console, writing
 from augment.support.console import progress_bar
 from augment.support.files import installed_version, write_json
+from augment.support.formatting import amount
 from augment.support.process import cores, keep_freed_memory, own_seconds
-from augment.support.text import amount
 
 Run = Callable[[int], int]  # runs so many batches, without waiting for the GPU; returns the number of images
 

@@ -17,7 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-from augment.cli.conf import CONF, EXPERIMENT, config_files, default_groups, group_names, register_folders
+from augment.cli.config_files import CONF, EXPERIMENT, config_files, default_groups, group_names, register_folders
 from augment.cli.overrides import explained, key_of, normalize, parse, refuse_sweeps, refuse_words
 from augment.params import IMPORTS, Count, Param, Texts, check_known, parse_params, settings
 from augment.recipe.op import OPS
@@ -26,8 +26,8 @@ from augment.recipe.steps import SPLITS, Aug, parse_aug
 from augment.support.errors import UserError, suggest
 from augment.support.hydra import VERSION_BASE, register_resolver
 from augment.support.nested import leaves, merged, section_of, value_at
-from augment.support.own_code import load_plugins
 from augment.support.secrets import resolved
+from augment.support.user_code import load_plugins
 
 if TYPE_CHECKING:
     from augment.data.sources import Source

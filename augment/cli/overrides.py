@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError
 
-from augment.cli.conf import EXPERIMENT, config_files, default_groups, group_names
+from augment.cli.config_files import EXPERIMENT, config_files, default_groups, group_names
 from augment.support.errors import UserError, first_line, nearest, suggest
 from augment.support.expansion import MAX_EXPANDED, combinations, expanded_values, too_many
 from augment.support.nested import leaves

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from augment.cli.conf import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, set_config_dir
+from augment.cli.config_files import CONFIG_DIR_FLAG, CONFIG_DIR_HELP, set_config_dir
 from augment.cli.overrides import explain
 from augment.params import Choice, Count, Number, Param
 from augment.support.errors import UserError, nearest
-from augment.support.own_code import OwnCodeError, describe_own
-from augment.support.text import printable
+from augment.support.formatting import printable
+from augment.support.user_code import OwnCodeError, describe_own
 
 if TYPE_CHECKING:
     from rich.console import Console

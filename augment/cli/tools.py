@@ -1,4 +1,4 @@
-"""Tools: found in the rooms of a package, listed for --help, and run by name."""
+"""Tools: found in the packages, listed for --help, and run by name."""
 
 import ast
 import sys
@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-from augment.cli.conf import own_files
+from augment.cli.config_files import own_files
 from augment.cli.parser import USAGE, readable_errors
 from augment.support.errors import UserError
 
@@ -42,7 +42,7 @@ class Tool:
 def find_tools(package: str) -> dict[str, Tool]:
     """Return the tools of a package by name, without importing them.
 
-    A tool is a module in the room `tools`, or a package with a module `command`: in any room, or a room of its own. The
+    A tool is a module in the package `tools`, or any package with a module `command`. The
     first line of its docstring is its summary.
     """
     root = Path(str(import_module(package).__file__)).parent

@@ -22,8 +22,8 @@ from augment.params import DOWNLOADS, MATCHES, READS, SENDS, Param, parse_named,
 from augment.recipe.steps import Aug
 from augment.support.errors import UserError
 from augment.support.nested import leaves, section_of, value_at
-from augment.support.own_code import load_plugins
 from augment.support.secrets import as_written
+from augment.support.user_code import load_plugins
 
 ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder and what it names"
 

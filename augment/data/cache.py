@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from augment.data.dataset import ImageRef, Paths
-from augment.data.faults import strict_pillow
+from augment.data.image_faults import strict_pillow
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.files import write_atomically

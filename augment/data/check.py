@@ -27,7 +27,7 @@ import numpy as np
 
 from augment.data.cache import remember
 from augment.data.dataset import DATA_DIR, BadImage, ImageRef, Split, known_of
-from augment.data.faults import (
+from augment.data.image_faults import (
     CONVERT,
     NOT_DECODED,
     describe_damage,
@@ -40,7 +40,7 @@ from augment.data.images import is_decoded, name_of
 from augment.data.selection import take
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded, open_file
-from augment.support.text import amount, list_some, plural
+from augment.support.formatting import amount, list_some, plural
 
 
 class Decoder:

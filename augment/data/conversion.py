@@ -24,7 +24,7 @@ from PIL import Image
 
 from augment.data.check import examine_files, group_copies, leave_out
 from augment.data.dataset import CLASSES_FILE, DATA_DIR, Dataset, ImageRef, Split
-from augment.data.faults import DECODER_ERRORS, DIFFERS, MAX_PIXELS, strict_pillow
+from augment.data.image_faults import DECODER_ERRORS, DIFFERS, MAX_PIXELS, strict_pillow
 from augment.data.images import as_jpeg, has_range, name_of, open_image, read_encoded, to_rgb
 from augment.data.selection import take
 from augment.data.sources import parse_data

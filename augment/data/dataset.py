@@ -15,12 +15,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.classes import CLASSES
+from augment.data.targets.classification import CLASSES
 from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.kind import Target as Target
-from augment.data.targets.labels import LABELS
+from augment.data.targets.multilabel import LABELS
 from augment.support.errors import UserError
-from augment.support.text import amount, list_some
+from augment.support.formatting import amount, list_some
 
 V = TypeVar("V")
 

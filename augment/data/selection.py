@@ -16,8 +16,8 @@ from augment.data.dataset import BadImage, Dataset, Split, keys_of, known_of, ta
 from augment.data.formats.folder import CUT
 from augment.data.images import portable_name
 from augment.support.errors import UserError
+from augment.support.formatting import amount
 from augment.support.seeds import derive_seed
-from augment.support.text import amount
 
 if TYPE_CHECKING:
     from augment.data.sources.registry import Source

@@ -3,7 +3,8 @@
 An op declares its parameters in its decorator, a configuration section as dataclass fields made by `setting`.
 """
 
-from augment.params.kinds import (
+from augment.params.param import DOWNLOADS, IMPORTS, MATCHES, PASSES, READS, SENDS, WRITES, Interval, Param
+from augment.params.param_types import (
     CacheSize,
     Channels,
     Choice,
@@ -18,7 +19,6 @@ from augment.params.kinds import (
     Texts,
     Values,
 )
-from augment.params.param import DOWNLOADS, IMPORTS, MATCHES, PASSES, READS, SENDS, WRITES, Interval, Param
 from augment.params.settings import (
     check_known,
     parse_named,

@@ -5,10 +5,10 @@ from dataclasses import MISSING, Field, field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from augment.params.kinds import Size, Values
 from augment.params.param import Param
+from augment.params.param_types import Size, Values
 from augment.support.errors import UserError, suggest, unknown_key
-from augment.support.text import list_some, plural
+from augment.support.formatting import list_some, plural
 
 T = TypeVar("T")
 

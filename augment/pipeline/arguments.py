@@ -14,8 +14,8 @@ from torch import distributed as dist
 from augment.data.sources import SOURCES
 from augment.params import Count, Flag, Param, settings
 from augment.support.errors import UserError, nearest, suggest
+from augment.support.formatting import amount
 from augment.support.process import launched
-from augment.support.text import amount
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ class Batch:
             no samples left in the epoch and repeats its last one, alone, so that all ranks make the same number of
             batches; scores leave it out.
         frames: (N, 3, 3) float64 on the CPU, from pixels of the stored images to those of `images`, see
-            `augment.pipeline.frames`; None unless they are asked for. Of a mosaic, that of its first tile.
+            `augment.pipeline.geometry.frames`; None unless they are asked for. Of a mosaic, that of its first tile.
         view_frames: the frames of all views, each in the form of `frames`, which are those of the first one.
         view_targets: with masks, boxes or points: the targets of all views, each in the form of `targets`.
     """

@@ -11,19 +11,19 @@ from PIL.Image import Image
 from augment.data.dataset import Split
 from augment.data.targets.spatial import SpatialKind
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import BuiltPipeline, Outputs, build_pipeline
-from augment.pipeline.failures import BadImages, UnreadableError, no_pipes
-from augment.pipeline.frames import Orientations
-from augment.pipeline.graph import Form, Placement
-from augment.pipeline.making import BatchMaker, TargetReader
-from augment.pipeline.mixing import Mixer
-from augment.pipeline.reading import Order, Reading
-from augment.pipeline.state import check_state, digest_of, restored
-from augment.pipeline.streaming import Stream
+from augment.pipeline.geometry.batch_assembly import BatchMaker, TargetReader
+from augment.pipeline.geometry.frames import Orientations
+from augment.pipeline.geometry.mixing import Mixer
+from augment.pipeline.graph.build import BuiltPipeline, Outputs, build_pipeline
+from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.sample_order import Order, Reading
+from augment.pipeline.graph.shard_prefetch import Stream
+from augment.pipeline.loader_state import check_state, digest_of, restored
+from augment.pipeline.unreadable_images import BadImages, UnreadableImageError, no_pipes
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
-from augment.support.text import amount
+from augment.support.formatting import amount
 
 T = TypeVar("T")
 
@@ -169,7 +169,7 @@ class Loader:
             count: number of images, at most 32.
             epoch: show the first batch of this epoch, from 0, instead.
         """
-        from augment.pipeline.showing import batch_image  # imports Matplotlib
+        from augment.pipeline.notebook_display import batch_image  # imports Matplotlib
 
         shown = Loader(self.plan, self.split, self._order, self.placement, self._form, classes=self.classes)
         return batch_image(shown, count, self.state_dict() if epoch is None else epoch)
@@ -325,7 +325,7 @@ class Loader:
                 return work()
             except BaseException as error:
                 self._pipeline = None  # it is of no more use: it has failed, or has lost a batch to Ctrl-C
-                if not isinstance(error, RuntimeError | UnreadableError):
+                if not isinstance(error, RuntimeError | UnreadableImageError):
                     raise
                 self._bad.replace(error)
 

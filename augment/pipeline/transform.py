@@ -20,16 +20,16 @@ from torch.utils.dlpack import from_dlpack
 from augment.data.targets.kind import Kind
 from augment.params import Interval, Size
 from augment.pipeline.arguments import check_arguments, torch_device, warn_of_ranks
-from augment.pipeline.direct import Direct
-from augment.pipeline.feed import AheadOfCalls, Values, stage_values
-from augment.pipeline.frames import COLUMNS, random_windows
-from augment.pipeline.graph import Form, GraphImage, Placement
-from augment.pipeline.images import Images, check_encoded, kind_of, plain_kind, read_images, read_targets
-from augment.pipeline.making import BatchMaker
-from augment.pipeline.mixing import Mixer
-from augment.pipeline.operators import RANDOM_STATE, Dali, GraphSource, add_views
-from augment.pipeline.program import program_of
-from augment.recipe.kinds import Array
+from augment.pipeline.geometry.batch_assembly import BatchMaker
+from augment.pipeline.geometry.frames import COLUMNS, random_windows
+from augment.pipeline.geometry.mixing import Mixer
+from augment.pipeline.graph.decoding import Form, GraphImage, Placement
+from augment.pipeline.graph.operators import RANDOM_STATE, Dali, GraphSource, add_views
+from augment.pipeline.graph.parameter_feed import AheadOfCalls, Values, stage_values
+from augment.pipeline.images_in_memory import Images, check_encoded, kind_of, plain_kind, read_images, read_targets
+from augment.pipeline.kernels.decoded_images import Direct
+from augment.pipeline.kernels.instructions import program_of
+from augment.recipe.op_kinds import Array
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import CALL, Sampler
 from augment.recipe.stage import Stage
@@ -37,9 +37,9 @@ from augment.recipe.steps import SplitName
 from augment.support.dali_versions import Node
 from augment.support.device import to_device
 from augment.support.errors import UserError
-from augment.support.own_code import public, refuse_in_op
 from augment.support.process import cores
 from augment.support.seeds import derive_seed
+from augment.support.user_code import public, refuse_in_op
 
 if TYPE_CHECKING:
     from augment.cli.compose import Recipe

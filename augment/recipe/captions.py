@@ -4,7 +4,7 @@ from math import floor
 from typing import Literal
 
 from augment.params import Interval, Range, Values
-from augment.recipe.layout import slots_of
+from augment.recipe.fusion import slots_of
 from augment.recipe.stage import Draws
 from augment.recipe.steps import Step, parse_steps, plain_steps
 

@@ -21,9 +21,20 @@ from types import MappingProxyType
 from typing import Any
 
 from augment.params import Param, Range
-from augment.recipe.kinds import KINDS, BatchOp, ColorOp, CropOp, Function, GeometryOp, LocalOp, Op, PolicyOp, RemapOp
+from augment.recipe.op_kinds import (
+    KINDS,
+    BatchOp,
+    ColorOp,
+    CropOp,
+    Function,
+    GeometryOp,
+    LocalOp,
+    Op,
+    PolicyOp,
+    RemapOp,
+)
 from augment.support.errors import UserError, suggest
-from augment.support.own_code import refuse_second
+from augment.support.user_code import refuse_second
 
 Decorator = Callable[[Function], Function]
 
@@ -74,8 +85,8 @@ def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[An
 def crop(*, random: bool = False, **params: Param[Any]) -> Decorator:
     """Declare an op that turns an image of any size into one of `size`: `function(source, size, **values)`.
 
-    `source` is an `augment.pipeline.graph.GraphImage`, which decodes and resizes; `size` is (height, width); values are
-    the configured parameters. The function returns a DALI node, (height, width, 3) uint8. A recipe has at most one
+    `source` is a `GraphImage` of `augment.pipeline.graph.decoding`, which decodes and resizes. `size` is (height,
+    width). Values are the configured parameters. The function returns a DALI node, (height, width, 3) uint8. A recipe has at most one
     crop: its first step, without p.
 
     Args:
@@ -143,8 +154,8 @@ def local(
 ) -> Decorator:
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
 
-    Images are (height, width, 3) uint8, before and after. `dali` is an `augment.pipeline.operators.Dali`, with DALI's
-    `fn` and `types`, and the `size`, (height, width). Drawn values are DALI nodes on the CPU, one value per sample.
+    Images are (height, width, 3) uint8, before and after. `dali` is a `Dali` of `augment.pipeline.graph.operators`, with
+    DALI's `fn` and `types`, and the `size`, (height, width). Drawn values are DALI nodes on the CPU, one value per sample.
 
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).

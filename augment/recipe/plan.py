@@ -4,13 +4,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from augment.params import Size
-from augment.recipe.layout import positions_of, stages_of
+from augment.recipe.fusion import positions_of, stages_of
 from augment.recipe.ops.crops import resize as _resize
 from augment.recipe.stage import Stage, StageKind
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, SPLITS, Aug, SplitName, Step, parse_steps
 from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
-from augment.support.text import amount, html_table
+from augment.support.formatting import amount, html_table
 
 _SPLITS_ELSEWHERE = {"training": "train", **dict.fromkeys(("valid", "validation", "validate", "test", "dev"), "val")}
 

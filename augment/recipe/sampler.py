@@ -8,8 +8,8 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
 from augment.params import Range
-from augment.recipe.kinds import Array, Mask, PolicyOp
-from augment.recipe.layout import child_path, choose, slots_of
+from augment.recipe.fusion import child_path, choose, slots_of
+from augment.recipe.op_kinds import Array, Mask, PolicyOp
 from augment.recipe.plan import Plan
 from augment.recipe.stage import Draws
 from augment.recipe.steps import Step

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Size
-from augment.recipe.kinds import Array, Mask, PreparedOp
+from augment.recipe.op_kinds import Array, Mask, PreparedOp
 from augment.recipe.steps import Step
 from augment.support.errors import UserError
 

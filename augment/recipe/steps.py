@@ -27,11 +27,11 @@ from augment.params import (
     settings,
 )
 from augment.recipe.equivalents import op_like
-from augment.recipe.kinds import Op, PolicyOp
 from augment.recipe.op import OPS, find_op
+from augment.recipe.op_kinds import Op, PolicyOp
 from augment.recipe.views import View, Views, parse_views
 from augment.support.errors import UserError, key_slip
-from augment.support.own_code import load_plugins
+from augment.support.user_code import load_plugins
 
 SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)

@@ -7,7 +7,7 @@ from rich import progress
 from rich.console import Console
 from rich.segment import Segment
 
-from augment.support.text import printable
+from augment.support.formatting import printable
 
 
 class PlainConsole(Console):

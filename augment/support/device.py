@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.support.lazy import Tensor, torch
+from augment.support.lazy_torch import Tensor, torch
 
 
 def to_device(arrays: Mapping[str, NDArray[Any]], device: Any) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from augment.support.errors import UserError
-from augment.support.text import as_bytes, list_some
+from augment.support.formatting import as_bytes, list_some
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:

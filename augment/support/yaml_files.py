@@ -7,7 +7,7 @@ import yaml
 from augment.support.errors import UserError, first_line
 from augment.support.files import read_file
 from augment.support.hydra import get_yaml_loader
-from augment.support.reading import MAX_DEPTH, check_numbers, damage, read_bytes
+from augment.support.untrusted_files import MAX_DEPTH, check_numbers, damage, read_bytes
 
 # Far above any real configuration. OmegaConf takes seconds for this many values, and recurses into nested ones.
 MAX_BYTES, MAX_VALUES, MAX_TEXT = 2**20, 20_000, 2**16
@@ -19,7 +19,7 @@ _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool",
 def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) -> object:
     """Read a YAML file as plain values; interpolations, `${...}`, stay text, and so does every value with `as_text`.
 
-    If it is in the folder of a run or sweep, see `augment.support.reading`, a program wrote it, and libyaml can read
+    If it is in the folder of a run or sweep, a program wrote it, and libyaml can read
     it, which is ten times as fast.
 
     Raises:

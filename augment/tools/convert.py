@@ -14,7 +14,7 @@ from typing import Any
 from augment.cli.parser import Parser, one_of, output, readable_errors, whole_number, writing
 from augment.data.conversion import FORMATS, convert, settings_of
 from augment.support.errors import UserError
-from augment.support.text import amount
+from augment.support.formatting import amount
 
 _EXAMPLES = """\
   python -m augment convert data=folder data.root=DIR --to webdataset --out OUT

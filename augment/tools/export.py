@@ -34,7 +34,7 @@ from augment.recipe.steps import parse_aug
 from augment.support.console import text_console
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
-from augment.support.own_code import load_plugins
+from augment.support.user_code import load_plugins
 from augment.support.yaml_files import read_yaml
 
 OUT = Path("outputs/export")

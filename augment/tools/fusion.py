@@ -17,16 +17,16 @@ from augment.cli.parser import Parser, png_file, readable_errors, writing
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image
 from augment.data.sources import load_dataset
-from augment.data.sources.drawn import Sample
-from augment.drawing.sheet import SheetBlock, SheetRow, Tile, draw, lay_out
-from augment.drawing.text import DPI
+from augment.data.sources.generated import Sample
+from augment.drawing.contact_sheet import SheetBlock, SheetRow, Tile, draw, lay_out
+from augment.drawing.figure_style import DPI
 from augment.params import Size
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
 from augment.recipe.steps import Aug, parse_steps
 from augment.support.errors import UserError
-from augment.support.text import amount
+from augment.support.formatting import amount
 from augment.tools._photos import find_photos
 
 Images = NDArray[np.uint8]
@@ -52,7 +52,7 @@ def aug_of(steps: int, *, fuse: bool) -> Aug:
 
 def transform(files: Sequence[ImageRef], steps: int, *, fuse: bool) -> Images:
     """Return N images after the steps, (N, SIZE, SIZE, 3)."""
-    from augment.pipeline.build import render  # DALI takes a while to import
+    from augment.pipeline.graph.build import render  # DALI takes a while to import
 
     return render(build_plan(aug_of(steps, fuse=fuse), "val"), files, SEED)  # val keeps the order
 
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
         flags, rest = _parser().split(arguments)
         if rest:
             raise UserError(f"{' '.join(rest)}: not allowed here. Allowed: flags only, see --help.")
-        from augment.drawing.text import save_figure  # Matplotlib takes a while to import
+        from augment.drawing.figure_style import save_figure  # Matplotlib takes a while to import
 
         files = find_photos(flags.photos, lambda: load_dataset(Sample()).val.files[::30], sys.maxsize)
         title = f"fused and step by step, {amount(len(files), 'image')}, {SIZE} px"

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from augment.cli.compose import compose_recipe
+from augment.cli.help_text import explain_op, op_list, print_help
 from augment.cli.parser import Parser, readable_errors
-from augment.cli.reference import explain_op, op_list, print_help
 
 _EXAMPLES = """\
   python -m augment ops                               all ops, by kind

@@ -11,7 +11,7 @@ from augment.cli.parser import Parser, readable_errors
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import SPLITS, doubts
 from augment.support.console import text_console
-from augment.support.text import amount
+from augment.support.formatting import amount
 
 _EXAMPLES = """\
   python -m augment plan +aug=imagenette aug.train.rotate.p=.2                      one recipe

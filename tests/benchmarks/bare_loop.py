@@ -21,7 +21,7 @@ from augment.cli.compose import compose
 from augment.cli.parser import Parser, add_measuring_flags, readable_errors
 from augment.pipeline.batch import Batch
 from trainer.run.build import make_loaders
-from trainer.run.config import Config, parse_config
+from trainer.run.config.schema import Config, parse_config
 from trainer.tools.bench.training import make_rows
 
 WARM_UP = 3  # steps before the recording

@@ -10,7 +10,7 @@ from augment.cli.benchmark import Result, Row, compare
 from augment.cli.compose import compose_recipe
 from augment.cli.parser import Parser, add_measuring_flags, whole_number
 from augment.data.sources import load_dataset
-from augment.drawing.text import BLUE, DPI, GRAY, INK, TITLE, font, frame, save_figure, wrap
+from augment.drawing.figure_style import BLUE, DPI, GRAY, INK, TITLE, font, frame, save_figure, wrap
 from augment.support.process import cores
 from augment.tools.bench.rows import Setup
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from augment.data.check import examine_files
 from augment.data.dataset import Paths, Split
-from augment.pipeline.state import digest_of
+from augment.pipeline.loader_state import digest_of
 
 stat, state, count = os.stat, os.stat(__file__), int(float(sys.argv[1]))
 os.stat = lambda path, **more: state if path[:6] == b"/data/" else stat(path, **more)  # type: ignore[assignment,index]

@@ -13,9 +13,9 @@ from augment.cli.compose import compose
 from augment.cli.parser import USAGE
 from augment.support.errors import UserError
 from trainer.cli.main import main
-from trainer.run.check import check_config
-from trainer.run.config import parse_config
-from trainer.run.folder import Summary
+from trainer.run.config.checks import check_config
+from trainer.run.config.schema import parse_config
+from trainer.run.folder.ownership import Summary
 
 pytestmark = pytest.mark.faults
 

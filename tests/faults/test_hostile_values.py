@@ -23,16 +23,16 @@ from augment.data.images import read_encoded
 from augment.data.sources import parse_data
 from augment.data.sources.loading import load_dataset
 from augment.data.sources.registry import groups_by_name
-from augment.pipeline import failures
+from augment.pipeline import unreadable_images
 from augment.support import expansion
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
-from augment.support.reading import read_object
-from augment.support.text import from_table_cell, printable, table_cell
+from augment.support.formatting import from_table_cell, printable, table_cell
+from augment.support.untrusted_files import read_object
 from augment.support.yaml_files import read_yaml
 from trainer.loop.checkpoint import FORMAT, FitState, load
-from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
-from trainer.run.weights import read_weights
+from trainer.run.config.sweep_settings import JOURNAL_FILE, SearchSettings
+from trainer.run.initial_weights import read_weights
 from trainer.sweeps.study import Search, best_trials, counted
 
 LIMIT = 20  # seconds of each case
@@ -322,7 +322,7 @@ def test_no_character_controls_the_terminal() -> None:
 
 
 def test_a_pipe_in_place_of_an_image_of_a_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(unreadable_images, "_PATIENCE_S", 0.2)
     loader = augment.make_loader(
         augment.load_recipe({"size": 16}), data="folder", root=draw_classes(tmp_path), split="train", batch_size=2,
         device="cpu", seed=0,

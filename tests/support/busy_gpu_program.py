@@ -20,7 +20,7 @@ from loaders import build_loader
 
 from augment import Transform, load_recipe
 from augment.data.dataset import Split
-from augment.pipeline.graph import Placement
+from augment.pipeline.graph.decoding import Placement
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 

@@ -6,7 +6,7 @@ from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from augment.pipeline import kernel, kernel_mix
+from augment.pipeline.kernels import mix, stages
 
 POINTERS = {
     "images": "*u8", "buffers": "*u8", "tables": "*u8", "planes": "*fp32", "programs": "*fp32", "out": "*fp32",
@@ -20,11 +20,11 @@ def _build(function: Any, constants: dict[str, Any], **kinds: str) -> None:
     kinds = POINTERS | dict.fromkeys(COUNTS, "i32") | dict.fromkeys(constants, "constexpr") | kinds
     signature = {name: kinds.get(name, "fp32") for name in function.arg_names}
     source = ASTSource(fn=function, signature=signature, constexprs=constants)
-    compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": kernel._WARPS})
+    compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": stages._WARPS})
 
 
 def compile_kernels() -> None:
     for every_op in (False, True):
-        _build(kernel._run, {"raw": False, "every_op": every_op, "block": kernel._BLOCK})
-    _build(kernel_mix._mix, {"labels": False, "block": kernel_mix._BLOCK}, images="*fp32")
-    _build(kernel_mix._mix, {"labels": True, "block": kernel_mix._BLOCK}, images="*fp32", targets="*fp32")
+        _build(stages._run, {"raw": False, "every_op": every_op, "block": stages._BLOCK})
+    _build(mix._mix, {"labels": False, "block": mix._BLOCK}, images="*fp32")
+    _build(mix._mix, {"labels": True, "block": mix._BLOCK}, images="*fp32", targets="*fp32")

@@ -8,7 +8,7 @@ from functools import cache
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from augment.cli.conf import config_folders
+from augment.cli.config_files import config_folders
 from augment.cli.overrides import key_of, parse
 
 _hydra = hydra.compose

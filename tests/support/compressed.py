@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.pipeline.routines import standard_tables
+from augment.pipeline.kernels.opcodes import standard_tables
 
 Array = NDArray[np.float64]
 _FREQUENCY = np.arange(8)

@@ -14,7 +14,7 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainer.figures import outputs as style
+from trainer.figures import batches as style
 
 LONG = "n02979186_a_cassette_player_with_an_uncommonly_long_name_and_a_tail"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from augment.cli.compose import compose_recipe
-from augment.cli.conf import CONF
-from augment.cli.reference import show_default, summary_of
+from augment.cli.config_files import CONF
+from augment.cli.help_text import show_default, summary_of
 from augment.data.sources import SOURCES, Source
 from augment.params import Choice, Param, settings
 from augment.recipe.equivalents import Equivalent, equivalents
@@ -21,7 +21,7 @@ from augment.recipe.plan import build_plan
 from augment.support.yaml_files import read_yaml
 from trainer.cli.help import sections
 from trainer.loop.callback import in_order, known_callbacks, loop_text, parse_callbacks
-from trainer.run.sweeping import SearchSettings
+from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.train import loop_callbacks
 
 ROOT = CONF.parent

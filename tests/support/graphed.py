@@ -11,12 +11,12 @@ import torch
 from fakes import CLASSES, CPU, MemoryLoader, make_learner, noise_loader, on, raises
 from torch import Tensor, nn
 
-from trainer.callbacks.steps import FreshStatistics, GradClip, ParamScheduler
+from trainer.callbacks.optimizer_steps import FreshStatistics, GradClip, ParamScheduler
+from trainer.loop.batch_runner import Runner
 from trainer.loop.callback import CancelStep
-from trainer.loop.graphs import ATTEMPTS, WARM_UP, CudaBackend, Graphs, Tensors, UncapturableError
+from trainer.loop.cuda_graph_runner import Recorded
+from trainer.loop.cuda_graphs import ATTEMPTS, WARM_UP, CudaBackend, Graphs, Tensors, UncapturableError
 from trainer.loop.learner import Learner
-from trainer.loop.recorded import Recorded
-from trainer.loop.runner import Runner
 from trainer.optim.settings import one_cycle
 from trainer.tasks.loss import ClassLoss
 

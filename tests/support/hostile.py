@@ -15,7 +15,7 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
-from augment.cli.conf import CONF
+from augment.cli.config_files import CONF
 
 # What code in a folder would do, and where links in it lead.
 EVIL = "import pathlib\npathlib.Path({canary!r}).write_text('code ran')\ntrain = val = lambda **options: []\n"

@@ -27,17 +27,19 @@ from pipelines import SEED, Pixels, plan_of, run
 
 from augment import load_recipe
 from augment.data.dataset import Split
-from augment.data.targets.classes import CLASSES
-from augment.data.targets.labels import LABELS
-from augment.pipeline import build, kernel_mix, mixing, transform
-from augment.pipeline import kernel as kernels
-from augment.pipeline.direct import Direct
-from augment.pipeline.graph import Form
-from augment.pipeline.images import Images, read_images
+from augment.data.targets.classification import CLASSES
+from augment.data.targets.multilabel import LABELS
+from augment.pipeline import transform
+from augment.pipeline.geometry import mixing
+from augment.pipeline.geometry.mixing import Mixer
+from augment.pipeline.graph.decoding import Form, build
+from augment.pipeline.images_in_memory import Images, read_images
+from augment.pipeline.kernels import mix
+from augment.pipeline.kernels import stages as kernels
+from augment.pipeline.kernels.decoded_images import Direct
+from augment.pipeline.kernels.instructions import Program
+from augment.pipeline.kernels.opcodes import CODES
 from augment.pipeline.loader import Loader
-from augment.pipeline.mixing import Mixer
-from augment.pipeline.program import Program
-from augment.pipeline.routines import CODES
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 
@@ -243,7 +245,7 @@ def noise() -> dict[str, Any]:
 
 def mixed() -> dict[str, float]:
     """Return how far images and targets that the kernel mixes are from those that PyTorch's operators mix."""
-    kernel_mix._BLOCK = 1024  # several for an image
+    mix._BLOCK = 1024  # several for an image
     images = torch.rand(5, HEIGHT, WIDTH, 3).permute(0, 3, 1, 2)
     # Columns of tables, which are not contiguous.
     classes, labels = torch.tensor([[2, 0], [0, 0], [1, 0], [1, 0], [2, 0]])[:, 0], torch.rand(4, 5).T

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from augment.support.signals import StopSignals
 from trainer.loop.callback import Callback
-from trainer.run.config import Config, config_text
-from trainer.run.folder import Summary
-from trainer.sweeps.work import Worker
+from trainer.run.config.schema import Config, config_text
+from trainer.run.folder.ownership import Summary
+from trainer.sweeps.workers import Worker
 
 
 class FakeRuns:
@@ -67,7 +67,7 @@ class FakeRuns:
 def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     """Let workers of this process run these, without trying their data and their model."""
     for check in ("check_config", "check_resume"):
-        monkeypatch.setattr(f"trainer.run.check.{check}", lambda config: None)
+        monkeypatch.setattr(f"trainer.run.config.checks.{check}", lambda config: None)
     fake = FakeRuns()
-    monkeypatch.setattr("trainer.sweeps.work.run_job", fake)
+    monkeypatch.setattr("trainer.sweeps.workers.run_job", fake)
     return fake

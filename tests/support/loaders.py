@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from augment.data.dataset import Split
-from augment.pipeline.graph import Form, Placement
+from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.sample_order import Order
 from augment.pipeline.loader import Loader
-from augment.pipeline.reading import Order
 from augment.recipe.plan import Plan
 
 CPU = torch.device("cpu")

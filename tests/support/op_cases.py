@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from augment.params import Choice, Count, Flag, Number, Param, Range
-from augment.recipe.kinds import BORDERS, Op
 from augment.recipe.op import OPS
+from augment.recipe.op_kinds import BORDERS, Op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 

@@ -18,10 +18,10 @@ from photos import SQUARE
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import name_of
 from augment.params import Range
-from augment.pipeline import build
+from augment.pipeline.graph.decoding import build
+from augment.pipeline.kernels.instructions import Program
 from augment.pipeline.loader import Loader
-from augment.pipeline.program import Program
-from augment.recipe.kinds import Op
+from augment.recipe.op_kinds import Op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug

@@ -9,9 +9,9 @@ from decoded import for_device
 from rendering import SEED, SIZE, Pixels, plan_of, read
 
 from augment.data.dataset import ImageRef
-from augment.pipeline.build import BuiltPipeline, build_pipeline
-from augment.pipeline.graph import Form, Placement
-from augment.pipeline.reading import Reading, Shard
+from augment.pipeline.graph.build import BuiltPipeline, build_pipeline
+from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.sample_order import RankShard, Reading
 from augment.recipe.plan import Plan
 
 __all__ = ["SEED", "SIZE", "Pixels", "assert_close", "pixels", "plan_of", "read", "run"]
@@ -28,7 +28,7 @@ def run(
     half: bool = False,
     decode: bool = False,
     epoch: int = 0,
-    shard: Shard | None = None,
+    shard: RankShard | None = None,
 ) -> tuple[Pixels, Pixels]:
     """Return what a pipeline makes of an epoch: (files, size, size, 3), and the index of each file.
 
@@ -39,7 +39,7 @@ def run(
         files = for_device(files, device)
     placement = Placement("gpu" if device.type == "cuda" else "cpu", threads=2)
     batch_size = batch_size or len(files)
-    reading = Reading(files, batch_size, seed, epoch, shard or Shard())
+    reading = Reading(files, batch_size, seed, epoch, shard or RankShard())
     pipeline = build_pipeline(plan, reading, placement, Form(half, raw))
     pipeline.build()
     stream = torch.cuda.current_stream() if device.type == "cuda" else None

@@ -10,7 +10,7 @@ from torch import nn
 from augment import Count, Text, setting
 from augment.params import Size
 from trainer import Callback, Model, configurable, model
-from trainer.callbacks.steps import Interrupt
+from trainer.callbacks.optimizer_steps import Interrupt
 from trainer.loop.learner import Learner
 
 

@@ -13,9 +13,9 @@ from PIL import Image
 
 from augment.data.dataset import ImageRef
 from augment.params import Size
-from augment.pipeline.build import build_pipeline
-from augment.pipeline.graph import Form, Placement
-from augment.pipeline.reading import Reading
+from augment.pipeline.graph.build import build_pipeline
+from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.sample_order import Reading
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws, Stage

@@ -15,10 +15,10 @@ from augment.support.files import json_line, write_atomically
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.loop.checkpoint import BEST, BestModel, save
 from trainer.report.findings import findings
-from trainer.report.record import RunRecord
-from trainer.run.config import CONFIG_FILE, PLAN_FILE, parse_config
-from trainer.run.folder import SUMMARY_FILE, Summary
-from trainer.run.run_folder import ENVIRONMENT_FILE, FACTS_FILE, Facts, RunFolder
+from trainer.report.run_content import RunRecord
+from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, parse_config
+from trainer.run.folder.ownership import SUMMARY_FILE, Summary
+from trainer.run.folder.reader import ENVIRONMENT_FILE, FACTS_FILE, Facts, RunFolder
 from trainer.tasks.classify import ClassSamples
 from trainer.tasks.metric import MetricsRow
 from trainer.tasks.registry import task_named

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from augment.cli.compose import compose
 from trainer.callbacks.recorder import MetricsRow
-from trainer.run.config import Config, parse_config
-from trainer.run.run_folder import RunFolder
+from trainer.run.config.schema import Config, parse_config
+from trainer.run.folder.reader import RunFolder
 
 QUIET = Console(quiet=True)
 

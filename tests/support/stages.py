@@ -7,9 +7,9 @@ import torch
 
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
-from trainer.loop.resizing import StagedLoader
+from trainer.loop.progressive_resizing import StagedLoader
 from trainer.run.build import make_train_loader
-from trainer.run.config import Config, parse_config
+from trainer.run.config.schema import Config, parse_config
 
 # Three stages over 7 images: two epochs of 8 px in batches of 3, one of 16 px, two of 12 px in batches of 4.
 STAGES: dict[str, Any] = {

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from augment.data.formats.messages import Example, masked_crc
+from augment.data.formats.protobuf_records import Example, masked_crc
 from augment.data.sources.records import IMAGE, LABEL
 
 __all__ = ["IMAGE", "LABEL", "TEXT", "write_examples"]

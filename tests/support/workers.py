@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.sweeps.ledger import Job
-from trainer.sweeps.work import Command, first_line_of, job_line
+from trainer.sweeps.workers import Command, first_line_of, job_line
 
 # A worker that claims jobs as ours do, and writes down where it ran each.
 WORKER = """
@@ -15,7 +15,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 from rich.console import Console
 from augment.support.signals import StopSignals
-from trainer.run.folder import Summary
+from trainer.run.folder.ownership import Summary
 from trainer.sweeps import work
 
 def run(config, overrides, folder, **_):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from augment.params import Count, Flag, Number, setting
-from augment.support.lazy import Tensor, nn, torch
+from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.loop.callback import Callback, Learner, Phase, configurable
 from trainer.optim.settings import position
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from augment.params import Choice, Count, Text, setting
 from augment.support.errors import UserError
-from augment.support.lazy import nn
+from augment.support.lazy_torch import nn
 from trainer.loop.callback import Callback, Learner, configurable
 from trainer.optim.layers import layer_of, matches
 

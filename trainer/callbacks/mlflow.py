@@ -15,7 +15,7 @@ from PIL import Image
 
 from augment.params import SENDS, Flag, Text, setting
 from augment.support.nested import leaves
-from augment.support.reading import locked
+from augment.support.untrusted_files import locked
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
 from trainer.loop.callback import configurable
 

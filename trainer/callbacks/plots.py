@@ -50,7 +50,7 @@ class Plots(Callback):
             (self._first.result if learner.error is None else self._first.drop)()
         if learner.folder is None or not learner.folder.is_dir():
             return
-        from trainer.figures.outputs import plot_outputs
+        from trainer.figures.batches import plot_outputs
 
         best = best_model(learner)
         if best is not None and best.samples is not None:  # the best epoch had a validation
@@ -61,7 +61,7 @@ class Plots(Callback):
 
 def _draw_first(folder: Path, step: int, images: NDArray[np.uint8], labels: list[str]) -> None:
     """Draw a training batch of which `step` is the number."""
-    from trainer.figures.outputs import plot_batch  # importing Matplotlib takes a while
+    from trainer.figures.batches import plot_batch  # importing Matplotlib takes a while
 
     if folder.is_dir():  # otherwise it was deleted, and drawing would create it again
         plot_batch(images, labels, folder / BATCH, title=f"training batch {step}, as fed")

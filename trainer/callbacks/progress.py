@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column as TableColumn
 
 from augment.support.console import progress_bar
-from augment.support.text import duration, html_table
+from augment.support.formatting import duration, html_table
 from trainer.callbacks.checkpoint import best_of
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Learner, Phase, configurable

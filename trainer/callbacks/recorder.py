@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_atomically
-from augment.support.lazy import Tensor, torch
-from augment.support.reading import append
+from augment.support.lazy_torch import Tensor, torch
+from augment.support.untrusted_files import append
 from trainer.loop.callback import Callback, Learner, Phase
 from trainer.tasks.loss import weight_of
 from trainer.tasks.metric import Meter, Metric, MetricsRow, Samples

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from augment.support.nested import leaves
-from augment.support.reading import own_folder
+from augment.support.untrusted_files import own_folder
 from trainer.callbacks.tracker import Cell, TrackedRun, Tracker
 from trainer.loop.callback import configurable
 

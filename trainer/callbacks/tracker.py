@@ -19,13 +19,13 @@ from PIL import Image
 from augment.data.images import portable_name
 from augment.support.background import CallQueue
 from augment.support.errors import UserError, first_line, missing_package
-from augment.support.lazy import nn
-from augment.support.reading import read_object
-from augment.support.text import as_bytes, printable
+from augment.support.formatting import as_bytes, printable
+from augment.support.lazy_torch import nn
+from augment.support.untrusted_files import read_object
 from trainer.callbacks.checkpoint import best_model, best_of
+from trainer.callbacks.optimizer_steps import ending_of
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.callbacks.recorder import Recorder, StepRow
-from trainer.callbacks.steps import ending_of
 from trainer.figures.images import worst_images
 from trainer.loop.callback import Callback, Learner, Phase, RunDescription, name_in_config
 from trainer.loop.checkpoint import BEST, BestModel

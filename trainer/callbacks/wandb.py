@@ -13,8 +13,8 @@ from PIL import Image
 
 from augment.params import SENDS, Choice, Flag, Text, setting
 from augment.support.errors import UserError
-from augment.support.lazy import nn
-from augment.support.reading import own_folder
+from augment.support.lazy_torch import nn
+from augment.support.untrusted_files import own_folder
 from trainer.callbacks.tracker import MODEL, Cell, TrackedRun, Tracker
 from trainer.loop.callback import configurable
 from trainer.loop.ranks import current

@@ -142,7 +142,7 @@ def _cached() -> Any:
 
 def declared() -> None:
     """Print what the declarations name as a line of JSON: keys with their values, tools, topics of help."""
-    from augment.cli.conf import config_files
+    from augment.cli.config_files import config_files
     from augment.cli.tools import find_tools
     from augment.data.sources import SOURCES
     from augment.params import CacheSize, Choice, Flag, Param

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from augment.cli.compose import TOP
-from augment.cli.conf import EXPERIMENT, config_files, group_names
-from augment.cli.reference import columns, explain_op, op_list, rows, summary_of
+from augment.cli.config_files import EXPERIMENT, config_files, group_names
+from augment.cli.help_text import columns, explain_op, op_list, rows, summary_of
 from augment.cli.tools import find_tools, list_own_files, list_tools
 from augment.data.sources import SOURCES, Source
 from augment.params import Param, settings
@@ -18,12 +18,12 @@ from augment.recipe.steps import Aug
 from augment.recipe.views import View, Views
 from augment.support.errors import UserError, nearest
 from trainer.loop.callback import known_callbacks
-from trainer.loop.stages import StageSettings
+from trainer.loop.resize_schedule import StageSettings
 from trainer.models.registry import MODELS
 from trainer.optim.settings import OptimizerSettings
-from trainer.run.config import RunLabels, inner_keys
-from trainer.run.fit import Fit
-from trainer.run.sweeping import LAUNCHERS, SearchSettings
+from trainer.run.config.fit import Fit
+from trainer.run.config.schema import RunLabels, inner_keys
+from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 
 _WIDTH = 80
 

@@ -16,14 +16,14 @@ from augment.data.sources import LOADED
 from augment.support.errors import UserError
 from augment.support.files import shown
 from augment.support.nested import section_of
-from augment.support.own_code import public
+from augment.support.user_code import public
 from trainer.cli import ranks
 from trainer.loop.checkpoint import LAST
-from trainer.run.config import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
-from trainer.run.folder import FINISHED, Summary, named_folder, reserve, user_of
-from trainer.run.identity import identity, identity_text
+from trainer.run.config.equality import identity, identity_text
+from trainer.run.config.schema import CONFIG_FILE, Config, inner_keys, load_config, new_folder, parse_config
+from trainer.run.folder.ownership import FINISHED, Summary, named_folder, reserve, user_of
+from trainer.run.folder.reader import RunFolder
 from trainer.run.jobs import AUTO, check_configs, resumed_in, run_job, start_of
-from trainer.run.run_folder import RunFolder
 
 _DEFAULT = Start()
 
@@ -45,7 +45,7 @@ def prepare(
 
     What else it was started with, `before`, is kept for people.
 
-    Runs of the same configuration are those of the same `trainer.run.identity.identity`. The newest decides: one
+    Runs of the same configuration are those of the same `trainer.run.config.equality.identity`. The newest decides: one
     that finished is not repeated, one that left a checkpoint is resumed, one without any is ignored. If the command
     line names the folder of the run, only this one is looked at, and the run continues or starts again there.
 

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 
 from augment.cli.compose import TOP
-from augment.cli.conf import default_groups, group_names
+from augment.cli.config_files import default_groups, group_names
+from augment.cli.help_text import print_help
 from augment.cli.overrides import key_of, parse, refuse_sweeps, refuse_words
 from augment.cli.parser import INTERRUPTED, TRUST_FLAG, Parser, readable_errors
-from augment.cli.reference import print_help
 from augment.cli.tools import find_tools, print_version, refuse_tool
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError
-from augment.support.own_code import load_plugins
+from augment.support.formatting import printable
 from augment.support.process import BEGAN, launched
 from augment.support.signals import StopSignals
-from augment.support.text import printable
+from augment.support.user_code import load_plugins
 from trainer.cli import ranks
 from trainer.cli.completion import SHELLS, script
 from trainer.cli.jobs import Prepared, prepare
 from trainer.loop.ranks import leave
 from trainer.run import NOTHING_TO_RESUME
-from trainer.run.config import inner_keys
-from trainer.run.folder import named_folder, release, reserve
+from trainer.run.config.schema import inner_keys
+from trainer.run.folder.ownership import named_folder, release, reserve
 from trainer.run.jobs import AUTO, RanksError, check_configs, resumed_in, run_job, start_of
 
 # Keys of Hydra's own that have an effect, for a single run and for a sweep.

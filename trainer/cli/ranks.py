@@ -12,7 +12,7 @@ from augment.cli.parser import INTERRUPTED
 from augment.support.errors import UserError, describe_error
 from augment.support.process import end_with_parent, launched
 from trainer.loop.ranks import LostRankError, current, join, leave, report, reported
-from trainer.run.config import parse_config
+from trainer.run.config.schema import parse_config
 from trainer.run.jobs import check_configs
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image, orientation_of, to_rgb, upright_size
 from augment.support.background import in_threads
-from augment.support.reading import UnreadableError, regular
+from augment.support.untrusted_files import UnreadableError, regular
 from trainer.tasks.display import WrongSample
 from trainer.tasks.metric import Samples
 from trainer.tasks.task import Task
@@ -33,7 +33,7 @@ def worst_images(
     Returns:
         For each its sample, its file, and a thumbnail; None in place of one that cannot be read.
     """
-    from augment.pipeline.frames import turns  # which imports PyTorch
+    from augment.pipeline.geometry.frames import turns  # which imports PyTorch
 
     index = np.asarray(samples.index)
     if index.min(initial=0) < 0 or index.max(initial=-1) >= len(files):
@@ -77,7 +77,7 @@ def without_background(figure: Image.Image) -> Image.Image:
 
     Such letters can be read on light and on dark pages.
     """
-    from augment.drawing.text import IMAGES  # imports Matplotlib
+    from augment.drawing.figure_style import IMAGES  # imports Matplotlib
 
     mask = Image.new("L", figure.size, 0)
     try:

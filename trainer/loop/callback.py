@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NewType, TypeVar
 
 from augment.params import parse_params, settings
 from augment.support.errors import UserError, suggest
-from augment.support.lazy import Tensor, nn
+from augment.support.lazy_torch import Tensor, nn
 
 if TYPE_CHECKING:
     from augment.data.dataset import ImageRef
@@ -281,7 +281,7 @@ _CALLBACKS: dict[str, type[Callback]] = {}
 def known_callbacks() -> Mapping[str, type[Callback]]:
     """Return a read-only view of the registry: name in the configuration -> callback.
 
-    Built-in callbacks are those in trainer/callbacks/*.py, and in callback.py of the other rooms.
+    Built-in callbacks are those in trainer/callbacks/*.py, and in `callback.py` of the other packages.
     """
     package = Path(__file__).parents[1]
     for file in sorted([*package.glob("callbacks/*.py"), *package.glob("*/callback.py")]):

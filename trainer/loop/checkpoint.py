@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path
-from augment.support.lazy import Tensor, nn, torch
-from augment.support.reading import MAX_DEPTH, MAX_VALUES, contents, damage, regular
+from augment.support.lazy_torch import Tensor, nn, torch
+from augment.support.untrusted_files import MAX_DEPTH, MAX_VALUES, contents, damage, regular
 
 _BROKEN = damage(OSError, zipfile.BadZipFile, zlib.error)
 

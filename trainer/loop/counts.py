@@ -13,7 +13,7 @@ from trainer.loop.settings import LoopSettings
 
 if TYPE_CHECKING:
     from augment.pipeline.loader import Loader
-    from trainer.loop.resizing import StagedLoader
+    from trainer.loop.progressive_resizing import StagedLoader
 
 
 def checked_loaders(

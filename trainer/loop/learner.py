@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from augment.pipeline.batch import Batch
+from trainer.loop.batch_runner import Runner
 from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
 from trainer.loop.checkpoint import FitState, random_state, set_random_state, to_host
 from trainer.loop.counts import Counts, Position, checked_loaders, make_optimizer
+from trainer.loop.cuda_graph_runner import make_runner
 from trainer.loop.ranks import current
-from trainer.loop.recorded import make_runner
-from trainer.loop.runner import Runner
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.loss import LossFunction
 from trainer.tasks.registry import DEFAULT, task_named
@@ -25,7 +25,7 @@ from trainer.tasks.task import Task
 
 if TYPE_CHECKING:
     from augment.pipeline.loader import Loader
-    from trainer.loop.resizing import StagedLoader
+    from trainer.loop.progressive_resizing import StagedLoader
 
 C = TypeVar("C", bound=Callback)
 _START = Position()
@@ -34,7 +34,7 @@ _START = Position()
 class Learner(Counts):
     """Trains a model. Each attribute is assigned in one method only, so that it is clear where it comes from.
 
-    Where work is recorded (`trainer.loop.graphs`), the next batch overwrites `output`, `loss` and the gradients; clone
+    If work is recorded (`trainer.loop.cuda_graphs`), the next batch overwrites `output`, `loss` and gradients; clone
     what you keep. `batch` is always the loader's own.
 
     Args:
@@ -46,7 +46,7 @@ class Learner(Counts):
         loss_function: `(outputs, targets) -> scalar`, a mean over the batch.
         val_loss_function: that of validation; None: `loss_function`.
         callbacks: see `trainer.loop.callback`.
-        runner: makes what does the work of batches; None: as `settings` say, see `trainer.loop.recorded.make_runner`.
+        runner: makes what does the work of batches; None: as `settings` say, see `make_runner`.
         folder: where callbacks write; None: nowhere.
         classes: names of classes, labels or numbers.
         task: measures passes and averages views; None: classification.
@@ -54,7 +54,7 @@ class Learner(Counts):
 
     Attributes:
         ranks: the processes that train the model together; see `trainer.loop.ranks`.
-        runner: does the work of batches; see `trainer.loop.runner`.
+        runner: does the work of batches; see `trainer.loop.batch_runner`.
 
     Raises:
         UserError: a loader, callback or optimizer is of another type, or a callback has an unknown event.

@@ -18,9 +18,9 @@ from time import sleep
 from typing import Any, TypeVar
 
 from augment.support.errors import UserError, first_line
-from augment.support.lazy import Tensor, dist, torch
-from augment.support.own_code import describe_raised
+from augment.support.lazy_torch import Tensor, dist, torch
 from augment.support.process import launched, local_rank
+from augment.support.user_code import describe_raised
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from augment.params import Choice, Count, Flag, Texts, setting
 from augment.support.errors import UserError
-from augment.support.lazy import torch
+from augment.support.formatting import amount
+from augment.support.lazy_torch import torch
 from augment.support.process import launched, local_rank
-from augment.support.text import amount
 
 TTA = ("none", "flip")  # test-time augmentation: nothing, or the outputs for an image and its mirror image, averaged
 _GPUS = {given: f"cuda:{n}" for n in range(8) for given in (f"gpu:{n}", f"{n}")}  # how they are also called
@@ -115,7 +115,7 @@ class LoopSettings:
 
     @property
     def scaled(self) -> bool:
-        """Whether the loss is scaled, see `trainer.loop.runner.Scaler`."""
+        """Whether the loss is scaled, see `trainer.loop.batch_runner.Scaler`."""
         return self.precision == "fp16"
 
     def autocast(self, device: "torch.device") -> "torch.autocast":

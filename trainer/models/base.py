@@ -9,8 +9,8 @@ from typing import ClassVar, Self, TypeVar
 
 from augment.params import READS, Size, Text, setting
 from augment.support.errors import UserError, first_line
-from augment.support.lazy import Tensor, nn
-from augment.support.own_code import refuse_second
+from augment.support.lazy_torch import Tensor, nn
+from augment.support.user_code import refuse_second
 
 Channels = tuple[float, float, float]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from augment.params import PASSES, Flag, OptionMap, Size, Text, check_known, setting
 from augment.support.errors import UserError, first_line, suggest
-from augment.support.lazy import Tensor, nn, torch
+from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
 
 _NAMES = ("model.safetensors", "pytorch_model.bin")  # of weights on the hub

@@ -8,7 +8,7 @@ from typing import ClassVar
 from augment.params import Choice, Flag, Size, Text, setting
 from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD
 from augment.support.errors import UserError, suggest
-from augment.support.lazy import Tensor, nn, torch
+from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.models.base import Channels, Pretrained, model
 
 _BACKBONES = ("resnet50", "resnet101", "mobilenet_v3_large")  # which are in the names of the models
@@ -31,7 +31,7 @@ class Backbone(Pretrained):
         return "" if (Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]).exists() else url
 
 
-# The small one, for two CPU cores, see `trainer.models.detecting.small_fcos`.
+# The small one, for two CPU cores, see `trainer.models.torchvision_detector.small_fcos`.
 _SMALL = "fcos_cnn"
 # Name of a function in torchvision.models.detection -> how many parts of its backbone can be trained.
 _NAMES = {
@@ -78,7 +78,7 @@ class Detector(Backbone):
         """Build it for so many classes, one of which is the background."""
         from torchvision.models import detection
 
-        from trainer.models.detecting import DetectorNetwork, small_fcos
+        from trainer.models.torchvision_detector import DetectorNetwork, small_fcos
 
         if self.loads and self.name in _NO_BACKBONE:
             raise UserError(

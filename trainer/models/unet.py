@@ -10,7 +10,7 @@ _WIDEST = 256  # channels of the decoder; encoders may have thousands
 _PLAIN = (16, 32, 64, 128)  # channels of the small encoder, each at half the resolution of the one before
 
 
-class Unet(nn.Module):
+class UnetNetwork(nn.Module):
     """An encoder, and a decoder that adds its features from coarse to fine.
 
     Outputs have the size of the images, whatever the encoder's strides: features are resized to those that they are

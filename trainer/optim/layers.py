@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import cast
 
-from augment.support.lazy import nn
+from augment.support.lazy_torch import nn
 
 
 def layer_of(network: nn.Module, *, coarse: bool = False) -> dict[str, int]:

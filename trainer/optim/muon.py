@@ -70,7 +70,7 @@ class Muon(Optimizer):
         iterations: number of iterations of the orthogonalization.
     """
 
-    capturable = True  # see `trainer.loop.graphs.capturable`
+    capturable = True  # see `trainer.loop.cuda_graphs.capturable`
 
     def __init__(
         self,

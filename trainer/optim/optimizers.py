@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from augment.support.errors import UserError, first_line, suggest
-from augment.support.own_code import refuse_second
 from augment.support.torch_versions import keep_eager, step_eagerly
+from augment.support.user_code import refuse_second
 from trainer.optim.layers import layer_of, matches
 from trainer.optim.muon import Muon, hidden_matrices
 from trainer.optim.settings import OptimizerSettings

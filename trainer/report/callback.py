@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from augment.params import Count, setting
 from augment.support.background import Refresher
 from augment.support.errors import UserError, first_line
-from augment.support.text import printable
+from augment.support.formatting import printable
 from trainer.callbacks.checkpoint import best_model
 from trainer.callbacks.progress import seconds_left
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, Phase, configurable
-from trainer.report.record import MISTAKES, REPORT_FILE, RunRecord, write_best
-from trainer.run.folder import RUNNING, summarize
-from trainer.run.run_folder import RunFolder
+from trainer.report.run_content import MISTAKES, REPORT_FILE, RunRecord, write_best
+from trainer.run.folder.ownership import RUNNING, summarize
+from trainer.run.folder.reader import RunFolder
 
 if TYPE_CHECKING:
     from trainer.loop.learner import Learner
@@ -58,7 +58,7 @@ class Report(Callback):
 
         try:
             record = _record(learner, learner.folder)
-            from trainer.run.maps import maps_of  # imports PyTorch
+            from trainer.predictions.activation_maps import maps_of  # imports PyTorch
 
             best = partial(best_model, learner)
             record.add_best(best, learner.run.val_files, self.mistakes, partial(maps_of, learner))

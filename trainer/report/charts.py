@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from augment.drawing.text import BLUE
-from augment.support.text import amount
-from trainer.figures.outputs import LOCK, SPLITS, frame
-from trainer.report.record import RunRecord
+from augment.drawing.figure_style import BLUE
+from augment.support.formatting import amount
+from trainer.figures.batches import LOCK, SPLITS, frame
+from trainer.report.run_content import RunRecord
 
 _SIZE, _FAINT = (5.2, 2.9), "0.75"
 _SPOTS = 60  # of a line at most whose values can be read by pointing at it

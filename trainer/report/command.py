@@ -9,8 +9,8 @@ from augment.cli.parser import Parser, readable_errors, writing
 from augment.support.errors import UserError, describe_error
 from augment.support.files import require_in
 from trainer.report.page import write_record
-from trainer.report.record import REPORT_FILE, read_record
-from trainer.run.config import CONFIG_FILE
+from trainer.report.run_content import REPORT_FILE, read_record
+from trainer.run.config.schema import CONFIG_FILE
 
 _EXAMPLES = """\
   RUN_FOLDER ...     write report.html of each folder again"""

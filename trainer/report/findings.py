@@ -6,12 +6,12 @@ from statistics import median
 
 import numpy as np
 
-from augment.support.text import percent, plural
+from augment.support.formatting import percent, plural
 from trainer.loop.checkpoint import LAST
 from trainer.report.charts import column
-from trainer.report.record import RunRecord
-from trainer.run.folder import KILLED, RUNNING
-from trainer.run.run_folder import FACTS_FILE
+from trainer.report.run_content import RunRecord
+from trainer.run.folder.ownership import KILLED, RUNNING
+from trainer.run.folder.reader import FACTS_FILE
 from trainer.tasks.display import Finding
 from trainer.tasks.metric import MetricsRow
 

@@ -13,17 +13,17 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from augment.support.files import write_atomically
-from augment.support.reading import read_text
-from augment.support.text import amount, duration, percent
+from augment.support.formatting import amount, duration, percent
+from augment.support.untrusted_files import read_text
 from augment.support.yaml_files import MAX_BYTES
 from trainer.callbacks.plots import BATCH
 from trainer.figures.images import data_uri, read_png, without_background
 from trainer.loop.checkpoint import LAST
 from trainer.report.charts import charts
 from trainer.report.findings import findings
-from trainer.report.record import REPORT_FILE, RunRecord
-from trainer.run.config import CONFIG_FILE, PLAN_FILE
-from trainer.run.folder import FINISHED, RUNNING
+from trainer.report.run_content import REPORT_FILE, RunRecord
+from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE
+from trainer.run.folder.ownership import FINISHED, RUNNING
 from trainer.tasks.task import AUTO
 
 _MOST_PIXELS, _WITHIN = 2**26, (1600, 2**26)  # of a figure; those of a run have a tenth of the pixels

@@ -15,11 +15,11 @@ import torch
 from nvidia.dali import backend
 
 from augment.data.dataset import Split, known_of, take_images
-from augment.data.own.items import end_readers
-from augment.pipeline.graph import Form, Placement
+from augment.data.own.prefetch import end_readers
+from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.device_placement import place
+from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
-from augment.pipeline.placement import place
-from augment.pipeline.reading import Order, Shard
 from augment.recipe.plan import Plan, build_plan
 from augment.support.background import prompt_turns
 from augment.support.nested import section_of
@@ -29,11 +29,11 @@ from augment.support.seeds import derive_seed
 from augment.support.torch_versions import free_workspaces
 from trainer.loop.callback import Callback, RunDescription
 from trainer.loop.learner import Learner
+from trainer.loop.progressive_resizing import StagedLoader
 from trainer.loop.ranks import current
-from trainer.loop.resizing import StagedLoader
 from trainer.optim.optimizers import make_optimizer
-from trainer.run.config import Config
-from trainer.run.weights import start_from
+from trainer.run.config.schema import Config
+from trainer.run.initial_weights import start_from
 from trainer.tasks.registry import monitored, task_named
 from trainer.tasks.task import AUTO
 
@@ -62,7 +62,9 @@ def make_loader(
     return Loader(
         plan,
         split,
-        Order(batch_size, config.seed, Shard(ranks.rank, ranks.size), config.fit.drop_last and plan.split == "train"),
+        Order(
+            batch_size, config.seed, RankShard(ranks.rank, ranks.size), config.fit.drop_last and plan.split == "train"
+        ),
         placement.on(device, config.fit.cpu_threads()),  # what rank 0 chose, on this rank's device
         Form(half=device.type == "cuda" and config.fit.half),
         classes=classes or config.dataset.classes,

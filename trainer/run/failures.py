@@ -7,11 +7,11 @@ from pathlib import Path
 
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
-from augment.support.lazy import torch
-from augment.support.own_code import OwnCodeError, describe_own
+from augment.support.formatting import amount
+from augment.support.lazy_torch import torch
 from augment.support.process import host_memory
-from augment.support.text import amount
-from trainer.run.config import Config
+from augment.support.user_code import OwnCodeError, describe_own
+from trainer.run.config.schema import Config
 
 # Write errors that do not name the file.
 _OF_A_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)

@@ -16,19 +16,19 @@ from augment.cli.trust import ALLOWED, Saved, Start, UntrustedError
 from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import require_in, write_atomically
+from augment.support.formatting import as_bytes
 from augment.support.nested import section_of
 from augment.support.process import launched
-from augment.support.reading import open_regular
 from augment.support.signals import StopSignals
-from augment.support.text import as_bytes
+from augment.support.untrusted_files import open_regular
 from trainer.loop.checkpoint import LAST
 from trainer.run import NOTHING_TO_RESUME
-from trainer.run.config import CONFIG_FILE, Config, load_config, parse_config
+from trainer.run.config.equality import without_removed
+from trainer.run.config.fit import Fit
+from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import folder_error
-from trainer.run.fit import Fit
-from trainer.run.folder import OVERRIDES_FILE, Summary, owned, reserve
-from trainer.run.identity import without_removed
-from trainer.run.run_folder import RunFolder
+from trainer.run.folder.ownership import OVERRIDES_FILE, Summary, owned, reserve
+from trainer.run.folder.reader import RunFolder
 
 _DEFAULT = Start()
 
@@ -83,7 +83,7 @@ def check_configs(configs: Sequence[Config], signals: StopSignals | None = None)
             import trainer.run.train  # noqa: F401
         gc.freeze()  # or Python looks for garbage among all of PyTorch, again and again
         gc.enable()
-    from trainer.run.check import check_config, check_resume
+    from trainer.run.config.checks import check_config, check_resume
 
     for config in configs:
         check_config(config)

@@ -17,23 +17,23 @@ from augment.recipe.steps import border_doubts, doubts
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, describe_error
 from augment.support.files import json_line, remove_parts, shown, write_atomically, write_json
-from augment.support.own_code import OwnCodeError, describe_own
-from augment.support.reading import UnreadableError, contents, regular
+from augment.support.formatting import amount
 from augment.support.signals import StopSignals
-from augment.support.text import amount
+from augment.support.untrusted_files import UnreadableError, contents, regular
+from augment.support.user_code import OwnCodeError, describe_own
+from trainer.callbacks.optimizer_steps import FreshStatistics, Interrupt, LossScale, ParamScheduler, Prepare, ending_of
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
-from trainer.callbacks.steps import FreshStatistics, Interrupt, LossScale, ParamScheduler, Prepare, ending_of
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import BEST, LAST, FitState, load
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 from trainer.optim.settings import Schedule
 from trainer.run.build import Loaders, make_learner, make_loaders, session
-from trainer.run.config import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
+from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE, Config, config_text, run_name, write_left_out
 from trainer.run.failures import explain, explained
-from trainer.run.folder import RUNNING, Summary, summarize
-from trainer.run.masks import IDS_FILE, ids_of
-from trainer.run.run_folder import ENVIRONMENT_FILE, FACTS_FILE, RunFolder, environment, facts_of
+from trainer.run.folder.coco_ids import IDS_FILE, ids_of
+from trainer.run.folder.ownership import RUNNING, Summary, summarize
+from trainer.run.folder.reader import ENVIRONMENT_FILE, FACTS_FILE, RunFolder, environment, facts_of
 from trainer.tasks.registry import unused_settings
 
 log = logging.getLogger(__name__)

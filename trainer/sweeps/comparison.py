@@ -13,13 +13,13 @@ from rich.console import Console
 from augment.cli.parser import writing
 from augment.support.errors import UserError, nearest
 from augment.support.files import write_atomically, write_json
+from augment.support.formatting import amount, list_some
 from augment.support.nested import grouped
-from augment.support.text import amount, list_some
-from trainer.run.folder import FINISHED, PRUNED
-from trainer.run.run_folder import RunFolder, find_runs
-from trainer.sweeps.groups import OF_LOSSES, Group, first_difference, group_runs
-from trainer.sweeps.verdict import Metric, compare
-from trainer.sweeps.words import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
+from trainer.run.folder.ownership import FINISHED, PRUNED
+from trainer.run.folder.reader import RunFolder, find_runs
+from trainer.sweeps.run_groups import OF_LOSSES, RunGroup, first_difference, group_runs
+from trainer.sweeps.verdict import JudgedMetric, compare
+from trainer.sweeps.verdict_text import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
 from trainer.tasks.registry import DEFAULT, range_of, smaller_is_better, task_named
 
 # The smallest difference worth detecting, by default: half a point; of other scores, a share of the baseline's mean.
@@ -30,8 +30,8 @@ POINTS, RELATIVE = 0.5, 0.01
 class Comparison:
     """Groups of runs, compared with one of them."""
 
-    rows: tuple[Group, ...]  # the groups, the best first
-    baseline: Group  # the group that the others are compared with
+    rows: tuple[RunGroup, ...]  # the groups, the best first
+    baseline: RunGroup  # the group that the others are compared with
     why: str  # why it is the baseline
     detect: float  # the smallest difference worth detecting, as a difference of scores
     notes: tuple[str, ...] = ()  # sentences about runs that were left out, and what else to know
@@ -143,7 +143,7 @@ def rank(score: str, value: float) -> float:
     return value if smaller_is_better(score) else -value
 
 
-def find_group(groups: Sequence[Group], text: str) -> Group:
+def find_group(groups: Sequence[RunGroup], text: str) -> RunGroup:
     """Return the group of a name, or that of a run of a name or folder, if there is exactly one."""
     names, folder = [group.name for group in groups], text.rstrip("/")
     runs = [{name for run in group.runs for name in (run.name, run.folder.name, str(run.folder))} for group in groups]
@@ -156,7 +156,7 @@ def find_group(groups: Sequence[Group], text: str) -> Group:
     return found[0]
 
 
-def _refusal(group: Group, baseline: Group) -> str:
+def _refusal(group: RunGroup, baseline: RunGroup) -> str:
     """Return why a group cannot be compared; empty if it can."""
     if (found := first_difference(group.basis, baseline.basis)) is None:
         return ""
@@ -225,7 +225,10 @@ def _value(row: Mapping[str, float], key: str) -> float | None:
 
 
 def _job_table(jobs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]], key: str) -> Table:
-    rows, metric = [["job", "what it varies", "last", "best", "seconds", "status"]], Metric(key, within=range_of(key))
+    rows, metric = (
+        [["job", "what it varies", "last", "best", "seconds", "status"]],
+        JudgedMetric(key, within=range_of(key)),
+    )
     for run in jobs:
         values = (_value(row, key) for row in (run.last, run.summary.best))
         scores = ("" if value is None else score(metric, value) for value in values)

@@ -18,8 +18,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, json
 from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import TrialState
 
-from augment.support.reading import MAX_BYTES, locked, open_regular, parse_json
-from trainer.run.sweeping import MAX_TRIALS
+from augment.support.untrusted_files import MAX_BYTES, locked, open_regular, parse_json
+from trainer.run.config.sweep_settings import MAX_TRIALS
 
 # Optuna looks for a parameter in all earlier trials, and copies what it knows of a trial for each record about it.
 _MAX_LOOKUPS = 10**7

@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 from augment.params import parse_settings
 from augment.support.errors import UserError, import_extra, suggest
 from augment.support.files import shown
-from augment.support.lazy import torch
-from augment.support.text import amount, list_some
-from trainer.run.config import Config
-from trainer.run.folder import FAILED, RUNNING, Summary
-from trainer.run.sweeping import LocalSettings, RaySettings, SlurmSettings
+from augment.support.formatting import amount, list_some
+from augment.support.lazy_torch import torch
+from trainer.run.config.schema import Config
+from trainer.run.config.sweep_settings import LocalSettings, RaySettings, SlurmSettings
+from trainer.run.folder.ownership import FAILED, RUNNING, Summary
 from trainer.sweeps.ledger import ENDED, Job, unfinished
-from trainer.sweeps.work import Command, Worker, job_line, watch
+from trainer.sweeps.workers import Command, Worker, job_line, watch
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 

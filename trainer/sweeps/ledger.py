@@ -11,12 +11,12 @@ from augment.cli.trust import Saved
 from augment.support.errors import UserError
 from augment.support.files import shown, write_atomically, write_json
 from augment.support.nested import section_of
-from augment.support.reading import UnreadableError, read_text
+from augment.support.untrusted_files import UnreadableError, read_text
 from trainer.loop.checkpoint import LAST
-from trainer.run.config import CONFIG_FILE, Config, config_text, load_config
-from trainer.run.folder import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, user_of
-from trainer.run.identity import identity, identity_text, without_removed
-from trainer.run.run_folder import JOB_FILE, RunFolder, load_job
+from trainer.run.config.equality import identity, identity_text, without_removed
+from trainer.run.config.schema import CONFIG_FILE, Config, config_text, load_config
+from trainer.run.folder.ownership import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, user_of
+from trainer.run.folder.reader import JOB_FILE, RunFolder, load_job
 
 DELETED = "deleted"  # that of a job whose folder somebody has deleted
 
@@ -58,7 +58,7 @@ class Job:
         return checkpoint.stat().st_mtime_ns if checkpoint.is_file() else 0
 
     def status(self) -> str:
-        """Return its status, see `trainer.run.run_folder.RunFolder`; or `DELETED`."""
+        """Return its status, see `trainer.run.folder.reader.RunFolder`; or `DELETED`."""
         if not (self.folder / JOB_FILE).exists():
             return DELETED
         status = RunFolder(self.folder).status

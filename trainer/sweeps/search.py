@@ -11,20 +11,20 @@ from augment.cli.parser import table_console
 from augment.cli.trust import UntrustedError
 from augment.support.errors import UserError, describe_error
 from augment.support.files import write_atomically, write_json
-from augment.support.text import amount
-from trainer.run.folder import FINISHED, PRUNED, RUNNING
+from augment.support.formatting import amount
+from trainer.run.folder.ownership import FINISHED, PRUNED, RUNNING
+from trainer.run.folder.reader import RunFolder
 from trainer.run.jobs import check_configs
-from trainer.run.run_folder import RunFolder
 from trainer.sweeps.comparison import Comparison, compare_runs
-from trainer.sweeps.groups import group_runs
 from trainer.sweeps.journal import JOB
 from trainer.sweeps.launchers import Launcher
 from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.plan import Plan, Value, overrides_of, suggest_from
+from trainer.sweeps.run_groups import group_runs
+from trainer.sweeps.search_space import SearchPlan, Value, overrides_of, suggest_from
 from trainer.sweeps.study import best_trials, counted
-from trainer.sweeps.verdict import Metric
-from trainer.sweeps.words import Part, markdown_page, present, score
-from trainer.sweeps.work import Worker, time_left
+from trainer.sweeps.verdict import JudgedMetric
+from trainer.sweeps.verdict_text import Part, markdown_page, present, score
+from trainer.sweeps.workers import Worker, time_left
 from trainer.tasks.registry import range_of
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
@@ -36,7 +36,7 @@ _FRESH = 1000
 _FINALISTS = "finalists"
 
 
-def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
+def search(plan: SearchPlan, launcher: Launcher, worker: Worker) -> int:
     """Run trials until there are enough, then their finalists, then confirm the winner; return the exit code."""
     worker = replace(worker, search=plan, left=partial(_time_left, plan))
     _run_trials(plan, launcher, worker)
@@ -47,7 +47,7 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     lines, compared = [f"{', '.join(counts)}."], None
     known = {job.id: job for job in read_ledger(plan.folder)}
     if best := best_trials(study, known)[: max(1, settings.finalists)]:
-        metric = Metric(plan.metric, within=range_of(plan.metric))
+        metric = JudgedMetric(plan.metric, within=range_of(plan.metric))
         reached, top = score(metric, best[0].value or 0.0), _joined(overrides_of(best[0].params, plan.space))
         lines.append(f"Best of the search: {metric.key} {reached} with {top}.")
         lines.append(
@@ -72,7 +72,7 @@ def search(plan: Plan, launcher: Launcher, worker: Worker) -> int:
     return 0
 
 
-def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
+def _run_trials(plan: SearchPlan, launcher: Launcher, worker: Worker) -> None:
     jobs: list[Job] = []
     while True:
         begun = _tell(plan)
@@ -86,7 +86,7 @@ def _run_trials(plan: Plan, launcher: Launcher, worker: Worker) -> None:
         launcher.run(jobs, worker, until_one_ends=True)
 
 
-def _next(plan: Plan, worker: Worker) -> Job | None:
+def _next(plan: SearchPlan, worker: Worker) -> Job | None:
     """Return the job of a new trial; None if there are enough."""
     settings = plan.settings
     while True:
@@ -111,7 +111,7 @@ def _next(plan: Plan, worker: Worker) -> Job | None:
         return job
 
 
-def _tell(plan: Plan) -> list[Job]:
+def _tell(plan: SearchPlan) -> list[Job]:
     """Tell the study how trials ended; return the jobs of those that have begun and not ended."""
     study, known = plan.study(), {job.id: job for job in read_ledger(plan.folder)}
     running = []
@@ -130,7 +130,7 @@ def _tell(plan: Plan) -> list[Job]:
     return running
 
 
-def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
+def _time_left(plan: SearchPlan, jobs: Sequence[Job], at_a_time: int) -> str:
     """Return how long a part of the search will take, whose jobs are given; of its trials, that of all to come."""
     if jobs[0].trial is None:
         return time_left(jobs, at_a_time)
@@ -140,7 +140,7 @@ def _time_left(plan: Plan, jobs: Sequence[Job], at_a_time: int) -> str:
 
 
 def _finals(
-    plan: Plan, finalists: Sequence[Mapping[str, Value]], launcher: Launcher, worker: Worker
+    plan: SearchPlan, finalists: Sequence[Mapping[str, Value]], launcher: Launcher, worker: Worker
 ) -> tuple[Mapping[str, Value], Comparison | None]:
     """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
     settings, metric = plan.settings, plan.metric
@@ -167,7 +167,7 @@ def _finals(
 
 def _run_seeds(
     part: str,
-    plan: Plan,
+    plan: SearchPlan,
     configurations: Sequence[Mapping[str, Value]],
     seeds: range,
     launcher: Launcher,

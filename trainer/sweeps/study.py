@@ -16,12 +16,12 @@ from optuna.trial import FrozenTrial, TrialState
 from augment.support.errors import UserError, first_line
 from augment.support.files import shown
 from augment.support.nested import grouped
-from augment.support.reading import locked
 from augment.support.seeds import derive_seed
+from augment.support.untrusted_files import locked
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit, Learner, Phase
-from trainer.run.folder import PRUNED
-from trainer.run.sweeping import JOURNAL_FILE, SearchSettings
+from trainer.run.config.sweep_settings import JOURNAL_FILE, SearchSettings
+from trainer.run.folder.ownership import PRUNED
 from trainer.sweeps.journal import JOB, Journal
 from trainer.sweeps.ledger import Job
 from trainer.tasks.registry import smaller_is_better

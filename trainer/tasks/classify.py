@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.support.lazy import F, Tensor, torch
-from augment.support.text import amount, percent
+from augment.support.formatting import amount, percent
+from augment.support.lazy_torch import F, Tensor, torch
 from trainer.tasks.display import Bar, Bars, Block, Evaluation, FigureImage, Finding, Matrix, Table, WrongSample
 from trainer.tasks.loss import ClassLoss
 from trainer.tasks.metric import SHARE, MetricsRow, Samples, mean_of_known, metric

@@ -18,8 +18,8 @@ import numpy as np
 
 from augment.data.targets.boxes import BOXES, counted
 from augment.support.errors import import_extra
-from augment.support.lazy import Tensor, nn, torch
-from augment.support.text import percent
+from augment.support.formatting import percent
+from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.tasks.display import BarChart, Block, Finding, FoundObject, WrongSample
 from trainer.tasks.keypoints import PlacedSamples, PlacedTask, placed
 from trainer.tasks.loss import LossFunction, LossSettings
@@ -27,7 +27,7 @@ from trainer.tasks.metric import SHARE, metric
 from trainer.tasks.registry import register
 
 if TYPE_CHECKING:
-    from augment.drawing.targets import Drawing
+    from augment.drawing.target_overlays import Drawing
 
 # The lowest score of objects that people look at, and the least IoU of a box that is right.
 SHOWN, _RIGHT = 0.5, 0.5

@@ -1,4 +1,4 @@
-"""What a task shows, as plain data: columns, tables, findings, figures; other rooms draw it."""
+"""What a task shows, as plain data: columns, tables, findings, figures; other packages draw it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

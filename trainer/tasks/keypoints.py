@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from augment.data.dataset import Split
 from augment.data.targets.keypoints import KEYPOINTS, mirrored, missing_pairs
-from augment.support.lazy import F, Tensor, nn, torch
-from augment.support.text import amount
+from augment.support.formatting import amount
+from augment.support.lazy_torch import F, Tensor, nn, torch
 from trainer.tasks.display import Block, Finding, WrongSample
 from trainer.tasks.loss import LossFunction, LossSettings, named_loss
 from trainer.tasks.metric import POSITIVE, SHARE, OutputSamples, mean_of_known, metric
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from augment.drawing.targets import Drawing
+    from augment.drawing.target_overlays import Drawing
     from augment.pipeline.batch import Batch
 
 # Name of the buffer that has for each point the one that takes its place in a mirror image.
@@ -95,7 +95,7 @@ class PlacedTask(Task[PlacedSamples]):
         import numpy as np
         from PIL import Image
 
-        from augment.drawing.targets import Drawing
+        from augment.drawing.target_overlays import Drawing
 
         sides = Drawing(np.asarray(image)), Drawing(np.asarray(image))
         matrix = torch.from_numpy(place) @ samples.frame[position].inverse()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from augment.params import Flag, Number, OptionMap, Text, check_known, setting
 from augment.support.errors import UserError, first_line, suggest
-from augment.support.lazy import F, Tensor
-from augment.support.own_code import refuse_second
+from augment.support.lazy_torch import F, Tensor
+from augment.support.user_code import refuse_second
 
 LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
 

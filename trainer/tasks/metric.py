@@ -10,8 +10,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from augment.support.errors import UserError
-from augment.support.lazy import Tensor, nn, torch
-from augment.support.own_code import refuse_second
+from augment.support.lazy_torch import Tensor, nn, torch
+from augment.support.user_code import refuse_second
 
 # The measurements of one epoch, by their names in metrics.jsonl.
 MetricsRow = dict[str, float]

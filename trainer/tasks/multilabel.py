@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from augment.data.targets.labels import LABELS
-from augment.support.lazy import F, Tensor, torch
-from augment.support.text import percent
+from augment.data.targets.multilabel import LABELS
+from augment.support.formatting import percent
+from augment.support.lazy_torch import F, Tensor, torch
 from trainer.tasks.display import BarChart, Block, Finding, WrongSample
 from trainer.tasks.loss import LabelLoss
 from trainer.tasks.metric import SHARE, OutputSamples, mean_of_known, metric

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from augment.support.lazy import F, Tensor, torch
+from augment.support.lazy_torch import F, Tensor, torch
 from trainer.tasks.loss import LossFunction, NamedLoss, loss
 
 

@@ -21,10 +21,10 @@ DEFAULT = "classify"  # the task of runs that do not name one
 
 @cache
 def known_tasks() -> Mapping[str, Task[Any]]:
-    """Return a read-only view of the registry, name -> task, with the tasks and metrics of the modules of this room."""
-    room = Path(__file__).parent
-    for file in sorted(room.rglob("[!_]*.py")):
-        import_module(".".join([str(__package__), *file.relative_to(room).with_suffix("").parts]))
+    """Return a read-only view of the registry, name -> task, with the tasks and metrics in this package."""
+    package = Path(__file__).parent
+    for file in sorted(package.rglob("[!_]*.py")):
+        import_module(".".join([str(__package__), *file.relative_to(package).with_suffix("").parts]))
     return MappingProxyType(_TASKS)
 
 

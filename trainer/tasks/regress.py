@@ -10,8 +10,8 @@ import numpy as np
 
 from augment.data.dataset import Split
 from augment.data.targets.kind import Target
-from augment.data.targets.numbers import NUMBERS
-from augment.support.lazy import Tensor, nn, torch
+from augment.data.targets.regression import NUMBERS
+from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.tasks.display import Block, FigureImage, Finding, Scatter, WrongSample
 from trainer.tasks.loss import LossFunction, LossSettings, named_loss
 from trainer.tasks.metric import POSITIVE, OutputSamples, mean_of_known, metric

@@ -16,8 +16,8 @@ import numpy as np
 
 from augment.data.targets.masks import MASKS
 from augment.data.targets.spatial import IGNORE
-from augment.support.lazy import Tensor, nn, torch
-from augment.support.text import amount, percent, plural
+from augment.support.formatting import amount, percent, plural
+from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.tasks.classify import ClassTask
 from trainer.tasks.display import Block, Finding, Matrix, WrongSample
 from trainer.tasks.loss import LossFunction, LossSettings, named_loss
@@ -199,7 +199,7 @@ class Segment(ClassTask[MaskSamples]):
         """Return the image, and beside it the image with its target and with the prediction."""
         from PIL import Image
 
-        from augment.drawing.targets import Drawing
+        from augment.drawing.target_overlays import Drawing
 
         number = _worst(samples).index(position)
         masks, (height, width) = np.asarray(samples.masks[number]), samples.size[number].tolist()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from augment.data.dataset import Split
-from augment.data.targets.classes import CLASSES
+from augment.data.targets.classification import CLASSES
 from augment.data.targets.kind import Kind
-from augment.support.lazy import Tensor, nn, torch
-from augment.support.text import amount, percent, plural
+from augment.support.formatting import amount, percent, plural
+from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.tasks.display import (
     Bar,
     BarChart,

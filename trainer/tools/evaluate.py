@@ -17,15 +17,15 @@ from augment.data.dataset import NO_VAL, Dataset, Split, same_outputs
 from augment.data.formats.folder import scan_split
 from augment.data.sources import Source, load_dataset
 from augment.data.sources.loading import describe_foreign, log_notices
-from augment.data.targets.classes import CLASSES
+from augment.data.targets.classification import CLASSES
 from augment.params import settings
 from augment.support.errors import UserError
 from augment.support.files import json_line, write_json
-from augment.support.reading import append
 from augment.support.secrets import masked
+from augment.support.untrusted_files import append
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.settings import TTA
-from trainer.run.trained import Trained, load_trained
+from trainer.run.best_model import Trained, load_trained
 from trainer.tasks.display import Evaluation
 
 _EXAMPLES = """\
@@ -124,7 +124,7 @@ def _report(scores: Evaluation, run: Path, folder: Path | None, overrides: Seque
         write_json(run / f"{name}.json", values | {"per_class": scores.per_class})
         append(run / "evaluations.jsonl", json_line({"time": f"{datetime.now():%Y-%m-%d %H:%M:%S}", **values}))
         if scores.figure is not None:
-            from trainer.figures.outputs import plot_outputs
+            from trainer.figures.batches import plot_outputs
 
             plot_outputs(scores.figure, run / f"{name}.png")
     files = ".json" if scores.figure is None else ".json, .png"

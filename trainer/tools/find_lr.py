@@ -17,14 +17,14 @@ from augment.cli.parser import Parser, png_file, positive_number, readable_error
 from augment.support.console import text_console
 from augment.support.errors import UserError
 from augment.support.files import write_json
-from augment.support.lazy import torch
+from augment.support.formatting import amount
+from augment.support.lazy_torch import torch
 from augment.support.secrets import as_written
-from augment.support.text import amount
+from trainer.callbacks.optimizer_steps import GradClip
 from trainer.callbacks.progress import PassBar
-from trainer.callbacks.steps import GradClip
 from trainer.loop.callback import Callback, CancelFit, CancelValidate, Learner, Phase
 from trainer.optim.settings import exp
-from trainer.run.config import Config, new_folder, parse_config
+from trainer.run.config.schema import Config, new_folder, parse_config
 from trainer.run.failures import explained
 from trainer.run.jobs import require_ranks
 from trainer.tasks.loss import weight_of
@@ -152,7 +152,7 @@ def find_lr(config: Config, start: float, end: float, steps: int) -> Curve:
 
 
 def _report(curve: Curve, config: Config, out: Path) -> None:
-    from trainer.figures.outputs import plot_rates
+    from trainer.figures.batches import plot_rates
 
     console = text_console()
     values = {"suggestion": curve.suggestion, "lrs": curve.lrs, "losses": curve.losses}
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str]) -> int:
         if config.fit.resume is not None:
             raise UserError("fit.resume: the test starts with fresh weights. Allowed: null.")
         require_ranks(config)
-        from trainer.run.check import check_config  # PyTorch takes seconds to import
+        from trainer.run.config.checks import check_config  # PyTorch takes seconds to import
 
         check_config(config)
         curve = find_lr(config, options.start, options.end, options.steps)

@@ -23,13 +23,15 @@ from augment.data.formats.folder import find_images
 from augment.data.images import name_of, open_image
 from augment.support.errors import UserError, missing_package
 from augment.support.files import near_file, write_atomically
-from augment.support.reading import read_object
-from augment.support.text import amount, printable, table_cell
+from augment.support.formatting import amount, printable, table_cell
+from augment.support.untrusted_files import read_object
 from trainer.loop.callback import Callback
 from trainer.loop.settings import TTA
-from trainer.run.masks import IDS_FILE, Ids, MaskWriter, Objects, as_coco, as_rows, mask_files, upright
-from trainer.run.run_folder import RunFolder
-from trainer.run.trained import KeptOutputs, Trained, load_trained
+from trainer.predictions.masks import MaskWriter, mask_files, upright
+from trainer.predictions.objects import FoundObjects, as_coco, as_rows
+from trainer.run.best_model import KeptOutputs, Trained, load_trained
+from trainer.run.folder.coco_ids import IDS_FILE, Ids
+from trainer.run.folder.reader import RunFolder
 from trainer.tasks.classify import Classify
 from trainer.tasks.detect import Detect
 from trainer.tasks.segment import Segment
@@ -60,7 +62,7 @@ class Prediction:
     numbers: tuple[tuple[str, float], ...] = ()  # a value for each name, where the task predicts numbers
     unit: str = "class"  # what the classes are, "class" or "label"
     # The objects that were found, where the task is to find some; then `classes` has the class of each
-    objects: Objects | None = None
+    objects: FoundObjects | None = None
     # The file with the label of each pixel, where these are predicted; then `classes` have their shares of the pixels
     mask: Path | None = None
 
@@ -82,7 +84,7 @@ def predict(
         files: images, and folders that are searched for images at any depth.
         top: number of classes or labels to name for each image; None: 3 classes, or the labels above the threshold.
         threshold: probability from which a label is predicted; None: 0.5.
-        out: where masks are written, see `trainer.run.masks`; None: RUN/masks.
+        out: where masks are written, see `trainer.predictions.masks`; None: RUN/masks.
         overlay: whether to write images with their masks drawn on them, too.
         explain: where to write images with what the model looks at drawn on them; None: nowhere.
 
@@ -117,7 +119,7 @@ def predict(
     # The loader needs targets, but nothing reads them.
     split = Split(good, (task.kind.blank(len(trained.classes)),) * len(good), task.kind)
     if masks is None:
-        from trainer.run.maps import MapWriter  # imports PyTorch
+        from trainer.predictions.activation_maps import MapWriter  # imports PyTorch
 
         writers = [MapWriter([maps[file] for file in good])] if maps else []
         predicted = iter(_predict(trained, good, split, top, threshold, *writers))
@@ -175,7 +177,7 @@ def _predict(
         for file, output, frame, size in zip(files, outputs, *frames, sizes, strict=True):
             objects = tuple(of for of in task.objects(output, frame, size, names) if of.score >= lowest)[:top]
             classes = tuple((of.name, of.score) for of in objects)
-            found.append(Prediction(file, classes, objects=Objects(objects, size, names)))
+            found.append(Prediction(file, classes, objects=FoundObjects(objects, size, names)))
         return found
     if not task.ranked:
         columns, values = task.numbers(outputs, frames[0] if frames else None, names)
@@ -249,7 +251,7 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
 
     Of masks it is file, error, class_1, share_1, ...; of objects, see `as_rows`.
 
-    Names that a spreadsheet would run as formulas get an apostrophe, see `augment.support.text.table_cell`.
+    Names that a spreadsheet would run as formulas get an apostrophe, see `augment.support.formatting.table_cell`.
     """
     if any(prediction.objects for prediction in predictions):
         return as_rows([(prediction.file, prediction.error, prediction.objects) for prediction in predictions])

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from augment.data.formats.objects import Annotated, AnnotatedImage, Wanted
-from augment.data.formats.regions import FAR, Shape, read_polygons, read_runs
-from augment.data.formats.texts import read_text, whole_number
+from augment.data.formats.annotations import Annotated, AnnotatedImage, Wanted
+from augment.data.formats.polygons import FAR, Shape, read_polygons, read_runs
+from augment.data.formats.text_files import read_text, whole_number
 from augment.support.errors import UserError, nearest
-from augment.support.text import amount
+from augment.support.formatting import amount
 
 _LISTS = ("images", "annotations", "categories")
 

@@ -10,9 +10,9 @@ from itertools import takewhile
 from pathlib import Path
 
 from augment.data.formats.folder import EXTENSIONS
-from augment.data.formats.texts import read_table, read_text
+from augment.data.formats.text_files import read_table, read_text
 from augment.support.errors import UserError, suggest
-from augment.support.text import from_table_cell, list_some
+from augment.support.formatting import from_table_cell, list_some
 
 # Endings of CSV lists, which have a header, and their separators; all other lists are lines of words.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from augment.data.dataset import NO_VAL, Dataset, Paths, Split
-from augment.data.faults import CONVERT
+from augment.data.image_faults import CONVERT
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import expanded, near_file, shown
-from augment.support.text import list_some
+from augment.support.formatting import list_some
 
 # Endings of the formats that DALI decodes on CPU and GPU; `augment.data.check` validates the content.
 EXTENSIONS = frozenset(

@@ -9,14 +9,14 @@ from PIL import Image
 
 from augment.data.cache import remember
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
+from augment.data.formats.annotations import cache_file, read_headers
 from augment.data.formats.folder import find_images
-from augment.data.formats.objects import cache_file, read_headers
-from augment.data.formats.texts import read_rows
+from augment.data.formats.text_files import read_rows
 from augment.data.targets.masks import MASKS, NO_MASK, MaskFile, describe_gaps
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
 from augment.support.files import near_file, shown
-from augment.support.text import amount
+from augment.support.formatting import amount
 
 _MOST = IGNORE - 1  # classes
 

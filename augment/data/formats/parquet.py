@@ -13,7 +13,7 @@ from time import time_ns
 from typing import Any
 
 from augment.data.formats.records import Record, RecordFile
-from augment.data.targets.names import Label
+from augment.data.targets.class_names import Label
 from augment.support.errors import UserError, first_line, suggest
 from augment.support.files import atomic_path
 

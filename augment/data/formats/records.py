@@ -23,7 +23,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.names import Label, Labels, pack
+from augment.data.targets.class_names import Label, Labels, pack
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError

@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from augment.data.formats.annotations import Annotated, AnnotatedImage
 from augment.data.formats.folder import EXTENSIONS
-from augment.data.formats.objects import Annotated, AnnotatedImage
-from augment.data.formats.texts import read_text
+from augment.data.formats.text_files import read_text
 from augment.support.errors import UserError
 from augment.support.files import read_file
 

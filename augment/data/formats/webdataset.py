@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 from augment.data.formats.folder import EXTENSIONS
 from augment.data.formats.records import Record, RecordFile
-from augment.data.formats.texts import whole_number
-from augment.data.targets.names import Label
+from augment.data.formats.text_files import whole_number
+from augment.data.targets.class_names import Label
 from augment.support.errors import UserError, first_line, suggest
 
 _BLOCK = 512  # bytes, of which tar is made

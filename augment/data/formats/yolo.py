@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.formats.annotations import Annotated, AnnotatedImage, Header, read_headers
 from augment.data.formats.folder import find_images
-from augment.data.formats.objects import Annotated, AnnotatedImage, Header, read_headers
-from augment.data.formats.regions import read_polygons
-from augment.data.formats.texts import read_text
+from augment.data.formats.polygons import read_polygons
+from augment.data.formats.text_files import read_text
 from augment.support.errors import UserError, nearest
 from augment.support.files import near_file
-from augment.support.text import amount
+from augment.support.formatting import amount
 from augment.support.yaml_files import read_yaml
 
 _BEYOND = 0.01  # of a side, by which rounded coordinates may be outside

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from augment.support.errors import UserError, suggest
-from augment.support.own_code import describe_raised, import_own
+from augment.support.user_code import describe_raised, import_own
 
 
 class ObjectName(str):

@@ -14,21 +14,21 @@ from PIL import Image
 from torch.utils.data import Subset
 
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
-from augment.data.faults import DECODER_ERRORS
+from augment.data.image_faults import DECODER_ERRORS
 from augment.data.images import TURNED, is_turned
-from augment.data.own.drawn import check_drawn
 from augment.data.own.factory import SequenceFactory, describe
-from augment.data.own.items import DecodedItem, ItemImage, Items, as_path
+from augment.data.own.prefetch import DecodedItem, ItemImage, Items, as_path
+from augment.data.own.random_items import check_drawn
 from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, BOXES, Boxes, joined_masks
+from augment.data.targets.class_names import Label, LabeledSplit, Labels, TargetOptions, given_names, pack
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.keypoints import KEYPOINTS, Keypoints, pair_points
 from augment.data.targets.kind import Kind
 from augment.data.targets.masks import MASKS, MaskFile, describe_gaps, reject_lossy
-from augment.data.targets.names import Label, LabeledSplit, Labels, TargetOptions, given_names, pack
-from augment.data.targets.numbers import NUMBERS
+from augment.data.targets.regression import NUMBERS
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
-from augment.support.text import amount
+from augment.support.formatting import amount
 
 ALLOWED = "a class (number or name), a list of labels, a number to predict, or an array (K,) of numbers"
 

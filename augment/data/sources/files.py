@@ -8,7 +8,7 @@ from pathlib import Path
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.filelist import SEPARATORS, Lines, read_list
 from augment.data.formats.folder import EXTENSIONS, scan_flat, scan_folder
-from augment.data.formats.texts import describe_absent
+from augment.data.formats.text_files import describe_absent
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.targets.interpretation import make_list_dataset
 from augment.params import Text, Texts, setting

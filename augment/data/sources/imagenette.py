@@ -20,7 +20,7 @@ from augment.data.sources.registry import Source, source
 from augment.params import DOWNLOADS, WRITES, Choice, Text, setting
 from augment.support.errors import UserError, first_line
 from augment.support.files import expanded
-from augment.support.reading import locked
+from augment.support.untrusted_files import locked
 
 
 @dataclass(frozen=True)

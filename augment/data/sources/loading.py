@@ -8,14 +8,14 @@ from pathlib import Path
 
 from augment.data.check import examine_files, group_copies, leave_out, verdicts_of
 from augment.data.dataset import Dataset, Split, check_dataset, known_of
-from augment.data.faults import CONVERT
+from augment.data.image_faults import CONVERT
 from augment.data.images import name_of, portable_name
 from augment.data.selection import as_left_out, balanced, cut_val, take_fraction
 from augment.data.sources.registry import SOURCES, ListedSource, Source, whole
 from augment.data.targets.boxes import BACKGROUND
-from augment.data.targets.names import describe_alike
+from augment.data.targets.class_names import describe_alike
 from augment.support.errors import UserError
-from augment.support.text import amount, list_some, plural
+from augment.support.formatting import amount, list_some, plural
 
 _SHOWN = 50  # images that were left out
 

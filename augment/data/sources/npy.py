@@ -13,8 +13,8 @@ from augment.data.dataset import Dataset
 from augment.data.formats.records import RecordFile
 from augment.data.images import as_ppm
 from augment.data.sources.registry import LabeledSource, source
+from augment.data.targets.class_names import LabeledSplit, Labels
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.names import LabeledSplit, Labels
 from augment.params import Text, setting
 from augment.support.errors import UserError, first_line
 from augment.support.files import expanded, near_file

@@ -14,15 +14,15 @@ from augment.data.formats.records import Index, Opened, Reader, RecordFile, Span
 from augment.data.formats.webdataset import read_shard
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.sources.remote import KEPT, WINDOW, fetch_shards, is_url
-from augment.data.sources.windows import RemoteFile, UnpackedFile, list_files
+from augment.data.sources.shard_windows import RemoteFile, UnpackedFile, list_files
+from augment.data.targets.class_names import Label, LabeledSplit, pack
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.labels import LABELS
-from augment.data.targets.names import Label, LabeledSplit, pack
-from augment.data.targets.numbers import NUMBERS
+from augment.data.targets.multilabel import LABELS
+from augment.data.targets.regression import NUMBERS
 from augment.params import MATCHES, WRITES, Count, Number, Text, Texts, setting
 from augment.support.errors import UserError
 from augment.support.files import digest, expanded, near_file
-from augment.support.text import list_some
+from augment.support.formatting import list_some
 
 IMAGE, LABEL = "image/encoded", "image/class/label"  # of TFRecord files
 
@@ -156,7 +156,7 @@ class TFRecord(Records):
     )
 
     def _reader(self) -> Reader:
-        from augment.data.formats.messages import read_examples  # here, as its packages are slow to import
+        from augment.data.formats.protobuf_records import read_examples  # here, as its packages are slow to import
 
         return partial(read_examples, image=self.image, label=self.label, targets=self.targets)
 
@@ -190,12 +190,12 @@ class Lmdb(Records):
         return find_shards(f"{pattern}/data.mdb", key)
 
     def _reader(self) -> Reader:
-        from augment.data.formats.messages import read_datums
+        from augment.data.formats.protobuf_records import read_datums
 
         return read_datums
 
     def _images(self, file: RecordFile, index: Index) -> Sequence[StoredImage]:
-        from augment.data.formats.messages import DatumImage
+        from augment.data.formats.protobuf_records import DatumImage
 
         return [DatumImage(file, bytes.fromhex(name)) for name in index.names]
 

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from augment.data.dataset import Dataset, ImageRef
 from augment.data.formats.folder import CUT
 from augment.data.images import name_of, portable_names
+from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import Kind, known_kinds
-from augment.data.targets.names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.params import MATCHES, Choice, Count, Flag, Number, Param, Text, Texts, parse_named, setting, settings
 from augment.support.errors import UserError
-from augment.support.own_code import refuse_second
+from augment.support.user_code import refuse_second
 
 
 def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:

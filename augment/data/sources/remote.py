@@ -22,8 +22,8 @@ from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError, first_line, missing_package, suggest
 from augment.support.files import atomic_path, digest, remove_parts
-from augment.support.reading import locked
-from augment.support.text import amount
+from augment.support.formatting import amount
+from augment.support.untrusted_files import locked
 
 # The package for each kind of store, and what stores call that which changes with an object.
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from augment.data.targets.keypoints import FlipPairs, move_points
 from augment.data.targets.kind import Target, register
-from augment.data.targets.labels import LABELS
 from augment.data.targets.masks import MaskRuns, look_up
-from augment.data.targets.parts import areas
+from augment.data.targets.multilabel import LABELS
 from augment.data.targets.spatial import IGNORE, Digested, Rules, SpatialKind, StoredMask, check_array
+from augment.data.targets.visible_regions import areas
 from augment.support.device import to_device
 from augment.support.errors import UserError, unknown_key
-from augment.support.lazy import Tensor, torch
-from augment.support.text import amount
+from augment.support.formatting import amount
+from augment.support.lazy_torch import Tensor, torch
 
 if TYPE_CHECKING:
-    from augment.drawing.targets import Drawing
-    from augment.pipeline.motion import BatchMotion
+    from augment.drawing.target_overlays import Drawing
+    from augment.pipeline.geometry.motion import BatchMotion
 
 # The name of label 0, which no object has: torchvision's detectors count from 1.
 BACKGROUND = "background"

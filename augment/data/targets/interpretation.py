@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from augment.data.dataset import NO_VAL, Dataset, ImageRef, Split
 from augment.data.formats.filelist import Line, Lines
-from augment.data.formats.texts import whole_number
-from augment.data.targets.classes import CLASSES
+from augment.data.formats.text_files import whole_number
+from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, all_rows, pack
+from augment.data.targets.classification import CLASSES
 from augment.data.targets.kind import Kind
-from augment.data.targets.labels import LABELS
-from augment.data.targets.names import Label, LabeledSplit, TargetOptions, all_rows, pack
-from augment.data.targets.numbers import NUMBERS
+from augment.data.targets.multilabel import LABELS
+from augment.data.targets.regression import NUMBERS
 from augment.support.errors import UserError
-from augment.support.text import amount, list_some, plural
+from augment.support.formatting import amount, list_some, plural
 
 
 def make_dataset(

@@ -14,12 +14,12 @@ from augment.data.targets.kind import Target, register
 from augment.data.targets.spatial import Rules, SpatialKind, check_array
 from augment.support.device import to_device
 from augment.support.errors import UserError
-from augment.support.lazy import Tensor
-from augment.support.text import list_some
+from augment.support.formatting import list_some
+from augment.support.lazy_torch import Tensor
 
 if TYPE_CHECKING:
-    from augment.drawing.targets import Drawing
-    from augment.pipeline.motion import BatchMotion
+    from augment.drawing.target_overlays import Drawing
+    from augment.pipeline.geometry.motion import BatchMotion
 
 
 # Pairs of points, as indices; None: it is not known which are left and right of each other.

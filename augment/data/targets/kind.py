@@ -14,8 +14,8 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.targets.names import LabeledSplit, TargetOptions
-from augment.support.lazy import Tensor
+from augment.data.targets.class_names import LabeledSplit, TargetOptions
+from augment.support.lazy_torch import Tensor
 
 # The target of an image, as its kind has it; hashable.
 Target = Any

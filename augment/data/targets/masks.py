@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from augment.data.faults import DECODER_ERRORS
+from augment.data.image_faults import DECODER_ERRORS
 from augment.data.images import turn_back
 from augment.data.targets.kind import Target, register
 from augment.data.targets.spatial import IGNORE, Rules, SpatialKind, StoredMask, check_array
 from augment.support.device import to_device
 from augment.support.errors import UserError, first_line
 from augment.support.files import open_file
-from augment.support.lazy import Tensor, torch
-from augment.support.text import amount, list_some
+from augment.support.formatting import amount, list_some
+from augment.support.lazy_torch import Tensor, torch
 
 if TYPE_CHECKING:
-    from augment.drawing.targets import Drawing
-    from augment.pipeline.motion import BatchMotion
+    from augment.drawing.target_overlays import Drawing
+    from augment.pipeline.geometry.motion import BatchMotion
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from augment.data.targets.class_names import LabeledSplit, TargetOptions
 from augment.data.targets.kind import Kind, Target
-from augment.data.targets.names import LabeledSplit, TargetOptions
 from augment.support.errors import UserError
 
 if TYPE_CHECKING:
-    from augment.drawing.targets import Drawing
-    from augment.pipeline.motion import BatchMotion
+    from augment.drawing.target_overlays import Drawing
+    from augment.pipeline.geometry.motion import BatchMotion
 
 # The label of pixels that no loss and no metric looks at.
 IGNORE = 255

@@ -7,8 +7,8 @@ from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
 from augment.data.images import reader_source
-from augment.pipeline.graph import Device, GraphImage, Placement
-from augment.pipeline.operators import normalize
+from augment.pipeline.graph.decoding import Device, GraphImage, Placement
+from augment.pipeline.graph.operators import normalize
 from augment.pipeline.serving import pillow
 from augment.recipe.captions import is_random
 from augment.recipe.plan import Plan

@@ -5,8 +5,8 @@ from itertools import permutations
 import numpy as np
 
 from augment.params import Choice, Range
-from augment.recipe.kinds import Array
 from augment.recipe.op import color
+from augment.recipe.op_kinds import Array
 from augment.recipe.ops.geometry import stack
 
 # ITU-R BT.601 luma, as in JPEG, PIL and torchvision.

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from augment.params import Choice, Interval, Number, Range, Size
-from augment.recipe.kinds import FILL
 from augment.recipe.op import crop
+from augment.recipe.op_kinds import FILL
 
 if TYPE_CHECKING:
-    from augment.pipeline.graph import GraphImage
+    from augment.pipeline.graph.decoding import GraphImage
 
 # The borders that DALI's padding supports, all but wrap.
 _PADDINGS = ("reflect_101", "constant", "replicate")

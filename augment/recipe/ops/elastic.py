@@ -3,9 +3,9 @@
 import numpy as np
 
 from augment.params import Count, Range, Size
-from augment.recipe.kinds import Array
 from augment.recipe.op import remap
-from augment.support.lazy import F, Tensor, torch
+from augment.recipe.op_kinds import Array
+from augment.support.lazy_torch import F, Tensor, torch
 
 
 def _displacements(size: Size, std: Array, seed: Array, points: int) -> dict[str, Array]:

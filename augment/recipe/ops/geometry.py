@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from augment.params import Choice, Range, Size
-from augment.recipe.kinds import Array
 from augment.recipe.op import geometry
+from augment.recipe.op_kinds import Array
 
 
 def stack(*rows: tuple[Any, ...]) -> Array:

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Choice, Count, Number, Range, Size
-from augment.recipe.kinds import Array
 from augment.recipe.op import local
+from augment.recipe.op_kinds import Array
 
 if TYPE_CHECKING:
-    from augment.pipeline.operators import Dali
+    from augment.pipeline.graph.operators import Dali
 
 Node = Any  # a DALI DataNode: the package has no types
 

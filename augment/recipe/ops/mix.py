@@ -3,9 +3,9 @@
 import numpy as np
 
 from augment.params import Number, Range, Size
-from augment.recipe.kinds import Array, Mask
 from augment.recipe.op import batch
-from augment.support.lazy import Tensor, torch
+from augment.recipe.op_kinds import Array, Mask
+from augment.support.lazy_torch import Tensor, torch
 
 
 def _beta(uniform: Array, alpha: float) -> Array:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from augment.params import Choice, Count, Interval, Number, Param, Range, Values
-from augment.recipe.kinds import BORDERS, Array
 from augment.recipe.op import combinator, policy
+from augment.recipe.op_kinds import BORDERS, Array
 
 Steps = dict[str, dict[str, Any]]
 

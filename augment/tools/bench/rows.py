@@ -13,14 +13,14 @@ from augment.cli.benchmark import LeftOutError, Row, consumer, endless
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import are_paths, read_encoded
 from augment.pipeline.batch import Batch
-from augment.pipeline.graph import GraphImage, Placement
+from augment.pipeline.graph.decoding import GraphImage, Placement
+from augment.pipeline.graph.device_placement import place
+from augment.pipeline.graph.sample_order import Order
 from augment.pipeline.loader import Loader
-from augment.pipeline.placement import place
-from augment.pipeline.reading import Order
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import Aug, Step
 from augment.support.dali_versions import Node
-from augment.support.text import amount
+from augment.support.formatting import amount
 from augment.tools._photos import find_photos
 
 

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         source = recipe.source()
         # Slow imports, after the overrides have been validated.
         from augment.data.sources.loading import log_notices
-        from augment.drawing.text import DPI, save_figure
+        from augment.drawing.figure_style import DPI, save_figure
         from augment.tools.info.figure import draw
         from augment.tools.info.scan import as_trained, find_copies, scan_images
         from augment.tools.info.summary import Info

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from augment.data.dataset import ImageRef
 from augment.data.images import open_image, to_rgb
-from augment.drawing.text import BLUE, DPI, GRAY, INK, TITLE, drawable, font, frame, shorten
-from augment.support.text import amount
+from augment.drawing.figure_style import BLUE, DPI, GRAY, INK, TITLE, drawable, font, frame, shorten
+from augment.support.formatting import amount
 from augment.tools.info.summary import LISTED, Info
 
 _WIDTH = 11.0  # inches

@@ -22,8 +22,8 @@ from augment.recipe.steps import SPLITS, SplitName
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.errors import UserError
+from augment.support.formatting import amount
 from augment.support.process import cores
-from augment.support.text import amount
 from augment.tools.info.scan import Copies, Facts, Pairs, tally
 
 

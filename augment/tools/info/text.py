@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from augment.data.faults import CONVERT, NOT_DECODED
+from augment.data.image_faults import CONVERT, NOT_DECODED
 from augment.data.images import name_of
 from augment.data.sources.loading import describe_foreign
 from augment.recipe.steps import SPLITS
-from augment.support.text import amount, clip, list_some, percent, plural, short_number
+from augment.support.formatting import amount, clip, list_some, percent, plural, short_number
 from augment.tools.info.summary import LISTED, Info, Inside
 
 _FILES = 10  # files named per list, at most

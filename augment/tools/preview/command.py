@@ -46,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         # Slow imports, after the overrides have been validated.
         from augment.data.dataset import NO_VAL, Dataset
         from augment.data.sources import load_dataset
-        from augment.drawing.sheet import draw, lay_out
-        from augment.drawing.text import DPI, save_figure
+        from augment.drawing.contact_sheet import draw, lay_out
+        from augment.drawing.figure_style import DPI, save_figure
         from augment.tools._photos import find_photos
         from augment.tools.preview.gallery import Photos, ops_blocks, recipe_blocks
 

@@ -11,12 +11,12 @@ from rich.progress import Progress
 
 from augment.data.dataset import NO_VAL, ImageRef, Split
 from augment.data.targets.spatial import SpatialKind
-from augment.drawing.sheet import Pixels, SheetBlock, SheetRow, Tile
+from augment.drawing.contact_sheet import Pixels, SheetBlock, SheetRow, Tile
 from augment.pipeline.batch import as_pixels
-from augment.pipeline.graph import Form, Placement
+from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.sample_order import Order
 from augment.pipeline.loader import Loader
-from augment.pipeline.reading import Order
-from augment.pipeline.showing import with_target
+from augment.pipeline.notebook_display import with_target
 from augment.recipe.captions import (
     LEVELS,
     drawn_step,
@@ -26,8 +26,8 @@ from augment.recipe.captions import (
     ranges_of,
     settings_of,
 )
-from augment.recipe.kinds import Kind, Op
 from augment.recipe.op import OPS
+from augment.recipe.op_kinds import Kind, Op
 from augment.recipe.ops.crops import letterbox, resize
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler

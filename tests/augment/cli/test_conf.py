@@ -9,7 +9,15 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from augment.cli.compose import compose, compose_recipe
-from augment.cli.conf import CONF, config_files, config_folders, default_groups, group_names, own_files, set_config_dir
+from augment.cli.config_files import (
+    CONF,
+    config_files,
+    config_folders,
+    default_groups,
+    group_names,
+    own_files,
+    set_config_dir,
+)
 from augment.cli.overrides import normalize, split_sweep
 from augment.support.errors import UserError
 

@@ -7,7 +7,7 @@ import pytest
 
 import augment
 from augment.cli.compose import compose, compose_recipe, compose_run
-from augment.cli.conf import set_config_dir
+from augment.cli.config_files import set_config_dir
 from augment.support.errors import UserError
 
 GLOBAL = "# @package _global_\n"

@@ -15,8 +15,8 @@ from PIL import Image
 from augment.data.dataset import Dataset, Split
 from augment.data.selection import balanced, describe_balance, oversample
 from augment.data.sources import load_dataset, parse_data
-from augment.data.targets.labels import MAX_LABEL_WEIGHT
-from augment.pipeline.reading import Shard
+from augment.data.targets.multilabel import MAX_LABEL_WEIGHT
+from augment.pipeline.graph.sample_order import RankShard
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
@@ -65,7 +65,7 @@ def test_each_sample_once_an_epoch_over_all_ranks(world_size: int, repeated: Spl
     steps = {"brightness": {"factor_range": [0.3, 1.7]}}
     plan = build_plan(parse_aug({"size": 16, "train": steps}), "train")
     options: dict[str, Any] = {"batch_size": 2, "seed": 3, "device": device, "raw": True}
-    loaders = [build_loader(plan, split, shard=Shard(rank, world_size), **options) for rank in range(world_size)]
+    loaders = [build_loader(plan, split, shard=RankShard(rank, world_size), **options) for rank in range(world_size)]
     batches = [batch for loader in loaders for batch in loader if batch.share]
     indices = torch.cat([batch.indices for batch in batches]).tolist()
     assert sorted(indices) == list(range(9))

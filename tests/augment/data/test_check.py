@@ -9,7 +9,7 @@ import pytest
 from image_bytes import encoded, half, write
 from PIL import Image, ImageFile
 
-from augment.data import faults
+from augment.data import image_faults
 from augment.data.check import check_files
 
 
@@ -41,9 +41,9 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
 
 def test_size_limit_is_inclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, "a.png", encoded("PNG"))
-    monkeypatch.setattr(faults, "MAX_PIXELS", 60 * 40)
+    monkeypatch.setattr(image_faults, "MAX_PIXELS", 60 * 40)
     assert check_files([file]) == {}
-    monkeypatch.setattr(faults, "MAX_PIXELS", 60 * 40 - 1)
+    monkeypatch.setattr(image_faults, "MAX_PIXELS", 60 * 40 - 1)
     assert check_files([file]) == {file: "claims 60 x 40 pixels; allowed are 2,399"}
 
 

@@ -11,7 +11,7 @@ import pytest
 from image_bytes import encoded, half, image, jpeg_with, write
 from PIL import Image
 
-from augment.data import faults
+from augment.data import image_faults
 from augment.data.check import check_files
 from augment.data.images import to_rgb
 
@@ -135,7 +135,7 @@ def flip(data: bytes, where: range) -> bytes:
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damage_behind_a_good_header_is_found(tmp_path: Path, name: str) -> None:
     content = DAMAGED[name]()
-    assert faults.find_fault_of_header(content)[0] is None
+    assert image_faults.find_fault_of_header(content)[0] is None
     ((file, fault),) = check_files(
         [write(tmp_path, name, content), write(tmp_path, "good.jpg", encoded("JPEG"))]
     ).items()
@@ -148,7 +148,7 @@ def test_what_passes_never_fails_in_dali(tmp_path: Path, seed: int) -> None:
     """Bit flips, truncations and wrong checksums in seven formats, decoded in full and cropped."""
     fn = pytest.importorskip("nvidia.dali.fn")
     pipeline_def = pytest.importorskip("nvidia.dali").pipeline_def
-    form = faults.FORMATS[seed]
+    form = image_faults.FORMATS[seed]
     rng = np.random.default_rng(seed)
     files = []
     for number in range(30):
@@ -187,7 +187,7 @@ def test_good_files_pass_and_dali_decodes_them_as_pillow(tmp_path: Path) -> None
     pipeline = decode()
     pipeline.build()
     (images,) = pipeline.run()
-    with faults.strict_pillow():
+    with image_faults.strict_pillow():
         for number, file in enumerate(files):
             difference = images.at(number) - np.asarray(to_rgb(Image.open(file)), np.float32)
             assert np.abs(difference).max() <= 1, file

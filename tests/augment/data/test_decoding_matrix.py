@@ -16,8 +16,8 @@ from PIL import Image
 
 from augment import Transform, load_recipe
 from augment.data.check import check_files
-from augment.data.faults import DIFFERS, NOT_DECODED, TOLERANCE, strict_pillow
-from augment.data.formats.objects import read_headers
+from augment.data.formats.annotations import read_headers
+from augment.data.image_faults import DIFFERS, NOT_DECODED, TOLERANCE, strict_pillow
 from augment.data.images import open_image, orientation_of, reader_source, to_rgb, turn_back, upright_size
 from augment.support.errors import UserError
 from augment.tools.info.scan import scan_images

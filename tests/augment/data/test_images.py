@@ -11,7 +11,7 @@ from augment.data.check import check_files
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import are_decoded, are_paths, read_encoded
 from augment.data.sources import parse_data
-from augment.pipeline.reading import ImageFeed, Reading
+from augment.pipeline.graph.sample_order import ImageFeed, Reading
 
 Images = tuple[ImageRef, ...]
 

@@ -25,8 +25,8 @@ from op_checks import (
 )
 
 from augment.data.dataset import ImageRef
-from augment.recipe.kinds import Op
 from augment.recipe.op import OPS
+from augment.recipe.op_kinds import Op
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug

@@ -7,8 +7,8 @@ import pytest
 from pipelines import SEED, SIZE, plan_of
 
 from augment.params import Size
-from augment.pipeline.feed import Feed
-from augment.pipeline.reading import Reading
+from augment.pipeline.graph.parameter_feed import Feed
+from augment.pipeline.graph.sample_order import Reading
 from augment.recipe.sampler import Sampler
 
 

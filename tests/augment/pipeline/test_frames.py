@@ -19,7 +19,7 @@ from augment import Transform, UserError, load_recipe
 from augment.data.dataset import ImageRef, Split
 from augment.params import Number
 from augment.pipeline.batch import Batch
-from augment.pipeline.graph import Placement
+from augment.pipeline.graph.decoding import Placement
 from augment.pipeline.loader import Loader
 from augment.recipe.op import crop
 from augment.recipe.plan import build_plan

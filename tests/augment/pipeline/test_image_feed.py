@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from decoded import MemoryImage
 
-from augment.pipeline.reading import ImageFeed, Reading
+from augment.pipeline.graph.sample_order import ImageFeed, Reading
 from augment.support.errors import UserError
 
 

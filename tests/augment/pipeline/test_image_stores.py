@@ -16,8 +16,8 @@ from PIL import Image
 from stores import FIXED
 
 from augment.data.dataset import Split
-from augment.pipeline.graph import Placement
-from augment.pipeline.placement import place
+from augment.pipeline.graph.decoding import Placement
+from augment.pipeline.graph.device_placement import place
 from augment.recipe.steps import parse_aug
 
 

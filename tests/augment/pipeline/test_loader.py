@@ -24,10 +24,10 @@ from passes import (
 from torch import Tensor
 
 from augment.data.dataset import Split
-from augment.pipeline.reading import Shard
+from augment.pipeline.graph.sample_order import RankShard
 from augment.recipe.steps import SplitName
 from augment.support.errors import UserError
-from augment.support.text import amount
+from augment.support.formatting import amount
 
 # --- exact epochs ---
 
@@ -43,10 +43,10 @@ def test_every_sample_once_an_epoch_over_all_ranks(
     data, plan = first(grays, samples), plan_of({}, split)
     if samples < world_size:
         with pytest.raises(UserError, match=f"^data: {amount(samples, 'image')} in {split} for {world_size} ranks"):
-            make(data, device, plan=plan, batch_size=batch_size, shard=Shard(0, world_size))
+            make(data, device, plan=plan, batch_size=batch_size, shard=RankShard(0, world_size))
         return
     loaders = [
-        make(data, device, plan=plan, batch_size=batch_size, shard=Shard(rank, world_size))
+        make(data, device, plan=plan, batch_size=batch_size, shard=RankShard(rank, world_size))
         for rank in range(world_size)
     ]
     assert sum(loader.samples for loader in loaders) == samples

@@ -16,10 +16,10 @@ from passes import RECIPE, assert_complete, content, first, indices, make, plan_
 
 from augment.data.dataset import Split
 from augment.pipeline.batch import Batch
-from augment.pipeline.build import BuiltPipeline
-from augment.pipeline.graph import Placement
+from augment.pipeline.graph.build import BuiltPipeline
+from augment.pipeline.graph.decoding import Placement
+from augment.pipeline.graph.sample_order import RankShard
 from augment.pipeline.loader import Loader
-from augment.pipeline.reading import Shard
 from augment.recipe.steps import SplitName
 from augment.support.errors import UserError
 
@@ -110,7 +110,7 @@ def test_after_a_cut_pass_comes_the_next_epoch(how: str, grays: Split, device: t
 @pytest.mark.parametrize("after", [1, 2])
 def test_ranks_stay_together(after: int, grays: Split, device: torch.device) -> None:
     # 9 samples, in batches of 4: the second batch of rank 0 is padding, so that both ranks make as many.
-    loaders = [make(first(grays, 9), device, shard=Shard(rank, 2)) for rank in (0, 1)]
+    loaders = [make(first(grays, 9), device, shard=RankShard(rank, 2)) for rank in (0, 1)]
     for loader in loaders:
         assert [batch.share for batch, _ in zip(loader, range(after), strict=False)] == [0.5, loader is loaders[1]][
             :after

@@ -8,11 +8,11 @@ from fakes import needs_gpu
 from passes import RECIPE, assert_complete, first, make, plan_of, same, saved, states_of, take
 
 from augment.data.dataset import Split
-from augment.pipeline.reading import Shard
+from augment.pipeline.graph.sample_order import RankShard
 
 
-@pytest.mark.parametrize("shard", [Shard(), Shard(1, 3)], ids=str)
-def test_resume_at_each_batch(shard: Shard, varied: Split, device: torch.device) -> None:
+@pytest.mark.parametrize("shard", [RankShard(), RankShard(1, 3)], ids=str)
+def test_resume_at_each_batch(shard: RankShard, varied: Split, device: torch.device) -> None:
     data, plan = first(varied, 13), plan_of(RECIPE, size=16)
     options: dict[str, Any] = {"plan": plan, "raw": False, "shard": shard, "batch_size": 4 // shard.world_size + 1}
     loader = make(data, device, **options)
@@ -82,7 +82,9 @@ def test_validation_that_draws_in_dali_resumes_too(steps: dict[str, Any], varied
         assert same(take(resumed), batches)
 
 
-@pytest.mark.parametrize("options", [{"drop_last": True}, {"shard": Shard(0, 2)}], ids=["drop_last", "smaller shard"])
+@pytest.mark.parametrize(
+    "options", [{"drop_last": True}, {"shard": RankShard(0, 2)}], ids=["drop_last", "smaller shard"]
+)
 def test_after_the_last_batch_it_is_the_next_epoch(options: dict[str, Any], grays: Split, device: torch.device) -> None:
     # DALI still has a batch of padding, which is not to be seen: neither in the position nor as an empty pass.
     samples = 9

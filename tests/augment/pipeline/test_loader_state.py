@@ -9,7 +9,7 @@ import torch
 from passes import FILES, RECIPE, SEED, assert_complete, first, make, plan_of, same, saved, states_of, take
 
 from augment.data.dataset import Split
-from augment.pipeline.reading import Shard
+from augment.pipeline.graph.sample_order import RankShard
 from augment.support.errors import UserError
 
 
@@ -29,8 +29,8 @@ def test_state_of_another_plan_is_refused(other: dict[str, Any], grays: Split, d
     [
         ({"batch_size": 2}, "fit.batch_size: not that of the saved run (4, not 2)"),
         ({"seed": SEED + 1}, "seed: not that of the saved run (3, not 4)"),
-        ({"shard": Shard(0, 2), "batch_size": 2}, "fit.gpus: not that of the saved run (1, not 2)"),
-        ({"shard": Shard(1, 2), "batch_size": 2}, "fit.gpus: not that of the saved run (1, not 2)"),
+        ({"shard": RankShard(0, 2), "batch_size": 2}, "fit.gpus: not that of the saved run (1, not 2)"),
+        ({"shard": RankShard(1, 2), "batch_size": 2}, "fit.gpus: not that of the saved run (1, not 2)"),
         ({"files": 11}, "data: not that of the saved run"),
     ],
 )
@@ -59,7 +59,7 @@ def test_between_epochs_another_number_of_ranks_resumes(limit: int | None, grays
     loader = make(data, device, batch_size=4)
     take(loader, limit)
     loader.end_pass()
-    ranks = [make(data, device, batch_size=2, shard=Shard(rank, 2)) for rank in (0, 1)]
+    ranks = [make(data, device, batch_size=2, shard=RankShard(rank, 2)) for rank in (0, 1)]
     for one in ranks:
         one.load_state_dict(saved(loader.state_dict()))
         assert one.epoch == 1

@@ -12,9 +12,9 @@ from augment.data.dataset import Split
 from augment.data.targets.boxes import BOXES, Objects
 from augment.data.targets.masks import MASKS, MaskFile
 from augment.pipeline.batch import Batch
-from augment.pipeline.graph import Placement
+from augment.pipeline.graph.decoding import Placement
+from augment.pipeline.graph.sample_order import Order, RankShard
 from augment.pipeline.loader import Loader
-from augment.pipeline.reading import Order, Shard
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 
@@ -42,7 +42,7 @@ def masks(files: list[Path], **fields: Any) -> Split:
     return Split(tuple(files), targets, MASKS, **fields)
 
 
-def loader(split: Split, shard: Shard = Shard(), batch_size: int = 4) -> Loader:  # noqa: B008  (frozen)
+def loader(split: Split, shard: RankShard = RankShard(), batch_size: int = 4) -> Loader:  # noqa: B008  (frozen)
     plan = build_plan(parse_aug(RECIPE), "train")
     return Loader(plan, split, Order(batch_size, 3, shard), Placement(threads=2), classes=list(map(str, range(COUNT))))
 

@@ -18,12 +18,12 @@ from torch import Tensor
 from augment import Transform, UserError, batch, load_recipe
 from augment.data.dataset import Split
 from augment.data.targets.boxes import BOXES, Objects
-from augment.data.targets.classes import CLASSES
-from augment.data.targets.parts import Parts
+from augment.data.targets.classification import CLASSES
 from augment.data.targets.spatial import IGNORE
+from augment.data.targets.visible_regions import Parts
 from augment.params import Range
 from augment.pipeline.batch import Batch
-from augment.pipeline.mixing import Mixer
+from augment.pipeline.geometry.mixing import Mixer
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug

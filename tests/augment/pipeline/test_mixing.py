@@ -13,9 +13,9 @@ from torch import Tensor
 
 from augment import Range, batch
 from augment.data.dataset import Split
-from augment.data.targets.classes import CLASSES
+from augment.data.targets.classification import CLASSES
+from augment.pipeline.geometry.mixing import Mixer
 from augment.pipeline.loader import Loader
-from augment.pipeline.mixing import Mixer
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import parse_aug

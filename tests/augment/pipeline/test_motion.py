@@ -14,8 +14,8 @@ from augment import Transform, UserError, load_recipe
 from augment.data.images import points_back
 from augment.data.targets.spatial import IGNORE
 from augment.params import Number
-from augment.pipeline.feed import Ahead
-from augment.pipeline.motion import Motions
+from augment.pipeline.geometry.motion import Motions
+from augment.pipeline.graph.parameter_feed import Ahead
 from augment.recipe.op import OPS, numpy_op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler

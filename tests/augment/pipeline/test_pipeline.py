@@ -10,7 +10,7 @@ import torch
 from pipelines import SIZE, assert_close, pixels, plan_of, read, run
 
 from augment.data.dataset import Split
-from augment.recipe.kinds import BORDERS
+from augment.recipe.op_kinds import BORDERS
 
 
 @pytest.mark.parametrize(

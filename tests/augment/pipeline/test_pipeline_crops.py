@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from pipelines import SEED, SIZE, Pixels, assert_close, pixels, plan_of, run
 
 from augment.data.dataset import Split
-from augment.pipeline.reading import Shard
+from augment.pipeline.graph.sample_order import RankShard
 from augment.recipe.plan import Plan
 
 # (width, height): strips in either direction, one pixel, smaller and larger than the result, and the result's size.
@@ -115,7 +115,7 @@ def test_random_windows_have_the_seed_of_their_run_epoch_split_and_rank(
         (train, {}),
         (train, {"seed": SEED + 1}),
         (train, {"epoch": 1}),
-        (train, {"shard": Shard(1, 2)}),
+        (train, {"shard": RankShard(1, 2)}),
         (val, {}),
     ]
     firsts = np.concatenate(

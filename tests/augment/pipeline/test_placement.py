@@ -7,12 +7,12 @@ import pytest
 import torch
 from loaders import build_loader
 
-import augment.pipeline.build
-import augment.pipeline.placement
+import augment.pipeline.graph.build
+import augment.pipeline.graph.device_placement
 from augment.data.dataset import Split
-from augment.pipeline.graph import Placement
+from augment.pipeline.graph.decoding import Placement
+from augment.pipeline.graph.device_placement import place
 from augment.pipeline.loader import Loader
-from augment.pipeline.placement import place
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError
@@ -38,7 +38,7 @@ def test_where_images_are_decoded(photos: tuple[Path, ...]) -> None:
 @pytest.mark.parametrize(("pixels", "mib"), [(64 * 64, 1), (2**32, 10 * 1024 + 1)])
 def test_size_of_the_cache(pixels: int, mib: int, photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is what all images take, at most half of what is free."""
-    monkeypatch.setattr(augment.pipeline.placement, "_pixels", lambda files: pixels)
+    monkeypatch.setattr(augment.pipeline.graph.device_placement, "_pixels", lambda files: pixels)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (20 * GIB, 80 * GIB))
     assert place(aug_of(cache="gpu"), photos, CUDA, threads=1).cache == mib
 
@@ -67,7 +67,7 @@ def test_a_run_that_continues_decodes_as_it_did(image_files: Split) -> None:
 def test_the_share_of_the_hardware_decoder(
     pixels: int, threads: int, share: float, photos: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(augment.pipeline.placement, "_pixels", lambda files: pixels)
+    monkeypatch.setattr(augment.pipeline.graph.device_placement, "_pixels", lambda files: pixels)
     placement = place(aug_of(), photos, CUDA, threads=threads)
     assert (placement.hw_decoder_load, placement.load_auto) == (share, True)
     assert not place(aug_of(hw_decoder_load=0.5), photos, CUDA, threads=threads).load_auto

@@ -18,11 +18,10 @@ from pipelines import SEED, SIZE, plan_of, run
 from rendering import chi_square
 
 from augment import Transform, load_recipe
-from augment.pipeline import build
-from augment.pipeline.direct import Direct
-from augment.pipeline.graph import Form, Placement
-from augment.pipeline.program import Program, kernels_run
-from augment.pipeline.routines import standard_tables
+from augment.pipeline.graph.decoding import Form, Placement, build
+from augment.pipeline.kernels.decoded_images import Direct
+from augment.pipeline.kernels.instructions import Program, kernels_run
+from augment.pipeline.kernels.opcodes import standard_tables
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 

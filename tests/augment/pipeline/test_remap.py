@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from augment import Transform, UserError, load_recipe
 from augment.params import Range
 from augment.pipeline import transform
-from augment.pipeline.feed import stage_values
+from augment.pipeline.graph.parameter_feed import stage_values
 from augment.recipe.op import OPS, remap
 from augment.recipe.plan import Plan
 from augment.recipe.sampler import Sampler

@@ -42,7 +42,7 @@ def test_the_next_batch_is_shown_pixel_by_pixel_and_the_loader_stays(folder: Pat
 @pytest.mark.parametrize("data", ["sample_masks", "sample_boxes", "sample_points"])
 def test_targets_are_drawn_on_the_images(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TRAIN", "VAL"):
-        monkeypatch.setattr(f"augment.data.drawn.objects.{name}", 4)
+        monkeypatch.setattr(f"augment.data.generated.annotated.{name}", 4)
     given: dict[str, Any] = {"split": "val", "batch_size": 2, "device": "cpu", "dir": tmp_path}
     loader = augment.make_loader(augment.load_recipe({"size": 64}), data, **given)
     colors = {tuple(color) for color in np.asarray(loader.show_batch().convert("RGB")).reshape(-1, 3).tolist()}

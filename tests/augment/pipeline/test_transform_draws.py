@@ -16,7 +16,7 @@ from transforms import ALIKE, CLASSES, PHOTOS, SEED, SIZE, TARGETS, recipe_of, s
 
 from augment import Batch, Number, Recipe, Transform, UserError, crop, load_recipe, local
 from augment.data.dataset import Split
-from augment.pipeline.frames import COLUMNS, random_windows
+from augment.pipeline.geometry.frames import COLUMNS, random_windows
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import CALL, Sampler
 from augment.recipe.steps import SplitName

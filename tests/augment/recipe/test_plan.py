@@ -7,8 +7,8 @@ import pytest
 from op_cases import NESTED, given, other_values, plan_with
 
 from augment.params import Size
-from augment.recipe.kinds import Op
 from augment.recipe.op import OPS
+from augment.recipe.op_kinds import Op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.steps import SplitName, parse_aug, parse_steps

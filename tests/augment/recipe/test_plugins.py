@@ -12,7 +12,7 @@ from augment.recipe.op import _OPS, OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
-from augment.support.own_code import load_plugins
+from augment.support.user_code import load_plugins
 
 SIZE = 64
 

@@ -10,8 +10,8 @@ from op_cases import MATRICES, cases, given, plan_with
 from rendering import step_matrix
 
 from augment.params import Number, Range
-from augment.recipe.kinds import Op
 from augment.recipe.op import OPS, batch, color, combinator, crop, geometry, local, numpy_op, policy, remap
+from augment.recipe.op_kinds import Op
 from augment.recipe.steps import parse_steps, plain_steps
 from augment.support.errors import UserError
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from op_cases import EVERY_APPLIED_OP, given, plan_with
 
-from augment.recipe.kinds import Op
+from augment.recipe.op_kinds import Op
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws

@@ -16,7 +16,7 @@ from augment.recipe.op import numpy_op
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
-from augment.support.own_code import OwnCodeError, load_plugins
+from augment.support.user_code import OwnCodeError, load_plugins
 
 TABLE: dict[str, int] = {}
 

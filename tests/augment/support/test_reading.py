@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from augment.support.errors import UserError
-from augment.support.reading import (
+from augment.support.untrusted_files import (
     UnreadableError,
     append,
     check_folder,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from augment.support.text import from_table_cell, list_some, printable, table_cell
+from augment.support.formatting import from_table_cell, list_some, printable, table_cell
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\tx", "\rx", "'x", "cat", "", "'=x"])

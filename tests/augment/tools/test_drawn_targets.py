@@ -1,8 +1,8 @@
-"""Masks, boxes and points on images (augment/drawing/targets.py)."""
+"""Masks, boxes and points on images (augment/drawing/target_overlays.py)."""
 
 import numpy as np
 
-from augment.drawing.targets import LEFT, MIDDLE, RIGHT, Drawing, color_of
+from augment.drawing.target_overlays import LEFT, MIDDLE, RIGHT, Drawing, color_of
 
 GRAY = np.full((40, 60, 3), 128, np.uint8)
 

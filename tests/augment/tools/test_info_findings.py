@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from augment.data.dataset import Dataset, Split, Target
-from augment.drawing.text import save_figure
+from augment.drawing.figure_style import save_figure
 from augment.params import Size
 from augment.tools.info.figure import draw
 from augment.tools.info.scan import FACTS, Copies

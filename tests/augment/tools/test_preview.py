@@ -9,7 +9,7 @@ from PIL import Image
 
 from augment.data.dataset import Split
 from augment.data.targets.masks import MASKS
-from augment.drawing.sheet import SheetBlock, Tile
+from augment.drawing.contact_sheet import SheetBlock, Tile
 from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
 from augment.recipe.steps import Aug, parse_aug, parse_steps

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from augment.drawing.sheet import SheetBlock, SheetRow, Tile, lay_out, line_height
-from augment.drawing.text import text_width
+from augment.drawing.contact_sheet import SheetBlock, SheetRow, Tile, lay_out, line_height
+from augment.drawing.figure_style import text_width
 
 
 def tile(side: int, *caption: str) -> Tile:

@@ -9,11 +9,11 @@ from fakes import assert_same, make_learner, noise_loader, on, raises, tiny_mode
 from graphed import recording
 from torch import Tensor, nn
 
-from trainer.callbacks import steps
+from trainer.callbacks import optimizer_steps
 from trainer.callbacks.checkpoint import Checkpoint, best_of
 from trainer.callbacks.ema import EMA
+from trainer.callbacks.optimizer_steps import FreshStatistics
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import FreshStatistics
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
@@ -32,7 +32,7 @@ def history(*callbacks: Callback, **options: Any) -> tuple[Learner, list[dict[st
     learner = make_learner(
         Recorder(),
         *callbacks,
-        on("after_step", lambda learner: steps.append(copied(learner))),
+        on("after_step", lambda learner: optimizer_steps.append(copied(learner))),
         on("before_validate", lambda learner: validated.append(copied(learner))),
         **options,
     )
@@ -162,7 +162,7 @@ def test_from_the_tenth_batch_on_it_is_the_usual_moving_average() -> None:
 
 
 def test_in_epochs_with_many_batches_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_FEW", 3)
+    monkeypatch.setattr(optimizer_steps, "_FEW", 3)
     (_, plain), (_, few), (_, always) = (
         fit(*some) for some in ([], [FreshStatistics()], [FreshStatistics(always=True)])
     )

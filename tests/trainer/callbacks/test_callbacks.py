@@ -11,16 +11,16 @@ import torch
 from fakes import assert_same, lin, make_learner, on, raises
 
 import trainer
-import trainer.run.config
+import trainer.run.config.schema
 from augment.params import settings
+from trainer.callbacks.optimizer_steps import ParamScheduler
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.tracker import Tracker
 from trainer.loop.callback import EVENTS, Callback, CancelEpoch, CancelFit, in_order, known_callbacks, parse_callbacks
 from trainer.loop.learner import Learner
-from trainer.run.maps import MapWriter
-from trainer.run.masks import MaskWriter
-from trainer.run.sweeping import SearchSettings
+from trainer.predictions.activation_maps import MapWriter
+from trainer.predictions.masks import MaskWriter
+from trainer.run.config.sweep_settings import SearchSettings
 from trainer.sweeps.study import Prune, Search
 
 # --- what all callbacks have in common ---

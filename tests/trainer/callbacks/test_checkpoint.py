@@ -10,8 +10,8 @@ import torch
 from fakes import assert_same, make_learner, needs_gpu, noise_loader, on, raises
 
 from trainer.callbacks.checkpoint import Checkpoint, best_model, best_of
+from trainer.callbacks.optimizer_steps import EarlyStopping
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import EarlyStopping
 from trainer.loop.callback import Callback, RunDescription
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load, save
 from trainer.loop.learner import Learner, Position

@@ -9,7 +9,7 @@ from fakes import CLASSES, MemoryLoader, make_learner, on, raises
 
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.recorder import Recorder
-from trainer.figures import outputs
+from trainer.figures import batches
 from trainer.loop.callback import CancelFit
 
 
@@ -17,7 +17,7 @@ from trainer.loop.callback import CancelFit
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The title of each batch that is drawn."""
     titles: list[str] = []
-    monkeypatch.setattr(outputs, "plot_batch", lambda images, labels, path, title: titles.append(title))
+    monkeypatch.setattr(batches, "plot_batch", lambda images, labels, path, title: titles.append(title))
     return titles
 
 
@@ -32,7 +32,7 @@ def test_one_batch_of_a_run_is_drawn(drawn: list[str], tmp_path: Path) -> None:
 
 def test_the_batch_has_its_pixels_and_the_names_of_its_classes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[tuple[object, list[str]]] = []
-    monkeypatch.setattr(outputs, "plot_batch", lambda images, labels, path, title: seen.append((images, labels)))
+    monkeypatch.setattr(batches, "plot_batch", lambda images, labels, path, title: seen.append((images, labels)))
     images = torch.rand(5, 3, 4, 4)
     loader = MemoryLoader(images, torch.tensor([2, 0, 1, 1, 0]), 3, shuffle=False)
     make_learner(Recorder(), Plots(images=2), train=loader, folder=tmp_path, epochs=1).fit()

@@ -17,7 +17,7 @@ from trainer.callbacks.recorder import Recorder
 from trainer.loop import checkpoint
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
-from trainer.run.run_folder import RunFolder
+from trainer.run.folder.reader import RunFolder
 
 
 @dataclass

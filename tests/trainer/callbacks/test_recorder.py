@@ -17,7 +17,7 @@ from trainer.callbacks import recorder
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE, NonFiniteLossError, Recorder
 from trainer.loop.callback import Callback, CancelBatch, CancelEpoch, CancelFit, CancelTrain
 from trainer.loop.learner import Learner
-from trainer.run.run_folder import RunFolder
+from trainer.run.folder.reader import RunFolder
 
 # Outputs of which softmax makes probabilities that can be read off: the logarithms of thirds, quarters and halves.
 HALF, QUARTER = math.log(1 / 2), math.log(1 / 4)

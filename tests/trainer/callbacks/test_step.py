@@ -8,8 +8,8 @@ import torch
 from fakes import lin, make_learner, noise_loader, on
 from torch import nn
 
+from trainer.callbacks.optimizer_steps import GradClip, ParamScheduler
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import GradClip, ParamScheduler
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner

@@ -11,12 +11,12 @@ from fakes import make_learner, on
 
 from augment.support.signals import STOP_SIGNALS
 from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.optimizer_steps import EarlyStopping, Interrupt
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import EarlyStopping, Interrupt
 from trainer.loop.callback import Callback
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
-from trainer.run.folder import summarize
+from trainer.run.folder.ownership import summarize
 
 # --- early stopping ---
 

@@ -21,9 +21,9 @@ from PIL import Image
 from trainer.callbacks import tracker as trackers
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.mlflow import Mlflow
+from trainer.callbacks.optimizer_steps import ParamScheduler
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import ParamScheduler
 from trainer.callbacks.tensorboard import Tensorboard
 from trainer.callbacks.wandb import Wandb
 from trainer.loop.callback import RunDescription

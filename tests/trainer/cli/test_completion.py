@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from augment.cli.conf import config_files, group_names
+from augment.cli.config_files import config_files, group_names
 from augment.recipe.op import OPS
 from trainer.__main__ import main
 from trainer.cli import completion

@@ -10,11 +10,11 @@ from runs import BARE, draw_classes, rows_of
 
 from augment.support.errors import UserError
 from trainer import train
-from trainer.callbacks.steps import Prepare
+from trainer.callbacks.optimizer_steps import Prepare
 from trainer.cli.main import main
 from trainer.loop.learner import Learner
-from trainer.run.folder import owned, release
-from trainer.run.run_folder import RunFolder
+from trainer.run.folder.ownership import owned, release
+from trainer.run.folder.reader import RunFolder
 
 SMALL = (*("aug.size=16", "fit.batch_size=4", "fit.epochs=3", "fit.device=cpu", "fit.threads=1"), *BARE)
 

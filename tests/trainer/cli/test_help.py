@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from augment.cli.conf import CONF, config_files, group_names
-from augment.cli.reference import example
+from augment.cli.config_files import CONF, config_files, group_names
+from augment.cli.help_text import example
 from augment.cli.tools import find_tools
 from augment.data.sources import SOURCES
 from augment.params import Param, Range, settings
@@ -19,7 +19,7 @@ from trainer.cli.help import explain, overview, sections, topics
 from trainer.cli.main import main
 from trainer.loop.callback import known_callbacks
 from trainer.models.registry import MODELS
-from trainer.run.fit import Fit
+from trainer.run.config.fit import Fit
 
 HELP = explain("all")
 LINES = [line.strip() for line in HELP.splitlines()]

@@ -44,14 +44,14 @@ HEAVY = {
 def test_what_is_wrong_is_said_before_anything_heavy_is_imported() -> None:
     code = f"""
 import contextlib, io, sys
-import trainer.cli.main, trainer.run.config
+import trainer.cli.main, trainer.run.config.schema
 
 def loaded(step):
     found = sorted({{name.split(".")[0] for name in sys.modules}} & {HEAVY})
     assert not found, (step, found)
 
 loaded("import")
-assert trainer.run.fit.parse_fit({{"epochs": 2}}).epochs == 2
+assert trainer.run.config.fit.parse_fit({{"epochs": 2}}).epochs == 2
 wrong = ("fit.epoch=3", "callbacks.checkpoint.monitor=x", "evalute", "fit.resume=nowhere")
 tools = [[name, "--help"] for name in ("bench", "evaluate", "export", "find_lr", "predict", "sweep", "dashboard")]
 for given in (["--help"], *([one] for one in wrong), ["-m", "fit.epoch=1,2"], *tools, ["find_lr", "fit.epoch=3"]):

@@ -13,9 +13,9 @@ from PIL import Image
 from runs import read_metrics
 
 from augment.cli.tools import run_tool
-from augment.support.text import as_bytes, keep_names
+from augment.support.formatting import as_bytes, keep_names
 from trainer.cli.main import main
-from trainer.run.config import left_out_of
+from trainer.run.config.schema import left_out_of
 from trainer.tools import evaluate, predict
 
 SMALL = ("fit.device=cpu", "fit.threads=1", "aug.size=16", "fit.batch_size=4", "fit.epochs=2", "callbacks.plots=null")

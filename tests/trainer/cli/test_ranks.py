@@ -15,7 +15,7 @@ from runs import read_metrics, rows_of
 from augment.cli.overrides import normalize
 from augment.support.errors import UserError
 from trainer.cli import ranks
-from trainer.run.config import load_config
+from trainer.run.config.schema import load_config
 from trainer.run.jobs import check_jobs
 
 FITS: Mapping[str, Sequence[str]] = {

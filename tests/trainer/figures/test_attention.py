@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.registry import parse_model
-from trainer.run.maps import class_maps, feature_layer, overlay
+from trainer.predictions.activation_maps import class_maps, feature_layer, overlay
 
 
 class Corner(nn.Module):

@@ -12,9 +12,9 @@ from figures import LONG, assert_apart, assert_whole, confusion, draw, extents, 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from augment.drawing import text as lettering
-from augment.drawing.sheet import GAP, MARGIN, NARROWEST
-from trainer.figures.outputs import plot_bars, plot_batch, plot_confusion, plot_outputs
+from augment.drawing import figure_style as lettering
+from augment.drawing.contact_sheet import GAP, MARGIN, NARROWEST
+from trainer.figures.batches import plot_bars, plot_batch, plot_confusion, plot_outputs
 from trainer.report.charts import draw_splits
 from trainer.tasks.display import BarChart, Scatter
 

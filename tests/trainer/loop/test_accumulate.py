@@ -7,7 +7,7 @@ import torch
 from fakes import MemoryLoader, lin, make_learner, noise_loader, on, raises
 from torch import Tensor, nn
 
-from trainer.callbacks.steps import ParamScheduler
+from trainer.callbacks.optimizer_steps import ParamScheduler
 from trainer.loop.callback import CancelTrain
 from trainer.loop.learner import Learner
 from trainer.optim.settings import Schedule, constant

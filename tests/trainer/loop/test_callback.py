@@ -9,10 +9,10 @@ from fakes import journal, make_learner, noise_loader, on, tiny_model
 from augment.support.errors import UserError
 from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.ema import EMA
+from trainer.callbacks.optimizer_steps import GradClip, Interrupt
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import GradClip, Interrupt
 from trainer.loop.callback import EVENTS, Callback, in_order, loop_text
 from trainer.loop.learner import Learner
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import CancelStep
-from trainer.loop.recorded import Ranked
-from trainer.run.fit import parse_fit
+from trainer.loop.cuda_graph_runner import Ranked
+from trainer.run.config.fit import parse_fit
 from trainer.tasks.loss import LOSSES, declared
 from trainer.tasks.registry import known_tasks, task_named
 from trainer.tasks.task import Task

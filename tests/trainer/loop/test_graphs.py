@@ -13,11 +13,11 @@ from fakes import lin, make_learner, noise_loader, on, raises, tiny_model
 from graphed import CASES, FakeBackend, How, SharingBackend, compare, losses, recording, sgd, with_clip
 from torch import Tensor, nn
 
-from trainer.callbacks.steps import ParamScheduler
+from trainer.callbacks.optimizer_steps import ParamScheduler
+from trainer.loop.batch_runner import Runner
 from trainer.loop.callback import CancelFit
-from trainer.loop.graphs import ATTEMPTS, Graphs, Tensors, capturable
+from trainer.loop.cuda_graphs import ATTEMPTS, Graphs, Tensors, capturable
 from trainer.loop.learner import Learner
-from trainer.loop.runner import Runner
 from trainer.optim.settings import one_cycle
 
 

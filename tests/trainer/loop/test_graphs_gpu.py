@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from augment.params import Size
 from augment.pipeline.batch import Batch
 from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.optimizer_steps import GradClip, ParamScheduler
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import GradClip, ParamScheduler
+from trainer.loop.batch_runner import Runner
 from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.learner import Learner
-from trainer.loop.runner import Runner
 from trainer.models.registry import Xresnet
 from trainer.optim.settings import one_cycle
 

@@ -22,9 +22,9 @@ from fakes import (
 from torch import Tensor, nn
 
 from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.optimizer_steps import EarlyStopping, Prepare
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import EarlyStopping, Prepare
 from trainer.loop.callback import CANCELS, EVENTS, Callback, CancelStep, CancelTrain
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner

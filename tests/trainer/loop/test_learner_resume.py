@@ -11,8 +11,8 @@ from runs import read_metrics, rows_of, timeless
 
 from trainer.callbacks.checkpoint import Checkpoint, best_of
 from trainer.callbacks.ema import EMA
+from trainer.callbacks.optimizer_steps import EarlyStopping, ParamScheduler
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import EarlyStopping, ParamScheduler
 from trainer.loop.callback import Callback, CancelFit, CancelStep
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.loop.counts import Position

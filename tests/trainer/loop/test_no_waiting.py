@@ -13,10 +13,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.optimizer_steps import FreshStatistics, GradClip, ParamScheduler
 from trainer.callbacks.plots import Plots
 from trainer.callbacks.progress import ProgressBar
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import FreshStatistics, GradClip, ParamScheduler
 from trainer.callbacks.tracker import TrackedRun, Tracker
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner

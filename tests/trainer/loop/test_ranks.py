@@ -18,8 +18,8 @@ from torch import Tensor
 from augment.support.errors import UserError
 from trainer.callbacks.recorder import NonFiniteLossError, Recorder
 from trainer.loop.callback import CancelStep
+from trainer.loop.cuda_graph_runner import Ranked
 from trainer.loop.ranks import Ranks
-from trainer.loop.recorded import Ranked
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.loss import ClassLoss
 

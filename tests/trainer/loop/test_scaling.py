@@ -12,11 +12,11 @@ from graphed import CUDA, How, Make, adamw, lamb, recording, rmsprop, sgd
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 
+from trainer.callbacks.optimizer_steps import GradClip, LossScale
 from trainer.callbacks.recorder import NonFiniteLossError
-from trainer.callbacks.steps import GradClip, LossScale
+from trainer.loop.batch_runner import Runner, Scaler
 from trainer.loop.callback import CancelFit
 from trainer.loop.learner import Learner
-from trainer.loop.runner import Runner, Scaler
 
 OVERFLOWS = (0, 1, 5, 11)  # batches of the fit whose gradients are too large for float16
 EPOCHS, BATCHES, CLIP = 4, 4, 0.05

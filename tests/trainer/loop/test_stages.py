@@ -17,22 +17,22 @@ import augment.pipeline.loader
 from augment.cli.compose import compose
 from augment.data.dataset import Dataset, Split
 from augment.params import Size
-from augment.pipeline.graph import Placement
+from augment.pipeline.graph.decoding import Placement
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
-from trainer.callbacks.steps import Prepare
+from trainer.callbacks.optimizer_steps import Prepare
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
-from trainer.loop.resizing import StagedLoader
+from trainer.loop.progressive_resizing import StagedLoader
 from trainer.run.build import make_loader, make_train_loader
-from trainer.run.check import check_config
-from trainer.run.config import Config, parse_config
+from trainer.run.config.checks import check_config
+from trainer.run.config.schema import Config, parse_config
 
 
 @pytest.fixture
 def data(image_files: Split, monkeypatch: pytest.MonkeyPatch) -> Split:
     """The images that every configuration finds."""
-    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: Dataset(CLASSES, image_files, image_files))
+    monkeypatch.setattr("trainer.run.config.schema.load_dataset", lambda *_: Dataset(CLASSES, image_files, image_files))
     return image_files
 
 
@@ -164,7 +164,7 @@ def test_one_pipeline_is_alive_and_the_next_one_only_in_the_last_epoch_of_a_stag
 @needs_gpu
 @pytest.mark.alone
 def test_changes_of_stage_leave_no_memory_behind(image_files: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: Dataset(CLASSES, image_files, image_files))
+    monkeypatch.setattr("trainer.run.config.schema.load_dataset", lambda *_: Dataset(CLASSES, image_files, image_files))
     sizes = [64, 128] * 6
     stages = {f"s{i}": {"epochs": 1, "size": size, "batch_size": 2 + i % 2} for i, size in enumerate(sizes)}
     loader = staged(config_of(stages, epochs=len(sizes), device="cuda"), image_files)

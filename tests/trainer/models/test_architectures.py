@@ -14,8 +14,8 @@ from torch import nn
 from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.base import Model
-from trainer.models.pixels import Smp, Unet
 from trainer.models.registry import Xresnet, check_model, count_parameters, parse_model
+from trainer.models.segmentation import Smp, Unet
 from trainer.models.torchvision_models import Torchvision
 from trainer.models.xresnet import ACTIVATIONS, POOLS, BlurPool, SelfAttention
 

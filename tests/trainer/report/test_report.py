@@ -19,10 +19,10 @@ from trainer.loop.checkpoint import BEST, BestModel, load, save
 from trainer.report.charts import charts
 from trainer.report.command import main
 from trainer.report.page import render, write_record
-from trainer.report.record import MISTAKES_FILE, REPORT_FILE, RunRecord, read_record, write_best
-from trainer.run.config import CONFIG_FILE, PLAN_FILE
-from trainer.run.folder import SUMMARY_FILE, Summary, owned
-from trainer.run.run_folder import FACTS_FILE
+from trainer.report.run_content import MISTAKES_FILE, REPORT_FILE, RunRecord, read_record, write_best
+from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE
+from trainer.run.folder.ownership import SUMMARY_FILE, Summary, owned
+from trainer.run.folder.reader import FACTS_FILE
 from trainer.tasks.classify import wilson_interval
 from trainer.tasks.registry import task_named
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from reports import Page, counted, ended, folder_of_a_run, record, row, said  # noqa: F401  (a fixture)
 
-from augment.support.text import percent
+from augment.support.formatting import percent
 from trainer.report.charts import charts
 from trainer.report.page import render
-from trainer.report.record import read_record
-from trainer.run.folder import Summary
+from trainer.report.run_content import read_record
+from trainer.run.folder.ownership import Summary
 from trainer.tasks.classify import wilson_interval
 from trainer.tasks.metric import MetricsRow, OutputSamples
 

@@ -14,15 +14,15 @@ from reports import Page, folder_of_a_run  # noqa: F401  (a fixture)
 from augment.support import background
 from augment.support.files import json_line
 from trainer.callbacks.checkpoint import Checkpoint
+from trainer.callbacks.optimizer_steps import Interrupt, ParamScheduler
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import Interrupt, ParamScheduler
 from trainer.loop.callback import Callback, RunDescription
 from trainer.loop.checkpoint import LAST
 from trainer.report import page
 from trainer.report.callback import Report
 from trainer.report.command import main
-from trainer.report.record import MISTAKES_FILE, REPORT_FILE, RunRecord, read_record
-from trainer.run.config import CONFIG_FILE, PLAN_FILE
+from trainer.report.run_content import MISTAKES_FILE, REPORT_FILE, RunRecord, read_record
+from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE
 
 # --- the callback ---
 

@@ -15,8 +15,8 @@ from augment.support.errors import UserError
 from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.run import train as run
-from trainer.run.check import check_config, check_resume
-from trainer.run.config import Config, parse_config
+from trainer.run.config.checks import check_config, check_resume
+from trainer.run.config.schema import Config, parse_config
 
 # Two epochs of 8 x 10 px in batches of 2, the last of one image left out, two of 12 x 15 px in batches of 3; steps of
 # two batches; validation after the second epoch and the fourth.
@@ -80,7 +80,7 @@ def test_a_run_that_was_interrupted_or_killed_equals_one_that_was_not(
     image_files: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within a group of batches, and after the first batch of the second stage."""
-    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: Dataset(CLASSES, image_files, image_files))
+    monkeypatch.setattr("trainer.run.config.schema.load_dataset", lambda *_: Dataset(CLASSES, image_files, image_files))
     whole = train(config_of(10**6), tmp_path / "whole")
     assert [row["epoch"] for row in whole["rows"]] == [0, 1, 2, 3]
     assert ["val_loss" in row for row in whole["rows"]] == [False, True, False, True]

@@ -10,12 +10,12 @@ from runs import draw_classes
 from torch import nn
 
 from augment.cli.compose import compose
-from augment.pipeline.graph import Placement
+from augment.pipeline.graph.decoding import Placement
 from trainer.loop.ranks import Ranks
 from trainer.loop.settings import LoopSettings
 from trainer.run import build
 from trainer.run.build import make_learner, make_loaders
-from trainer.run.config import Config, parse_config
+from trainer.run.config.schema import Config, parse_config
 
 
 @pytest.fixture

@@ -9,17 +9,19 @@ import pytest
 from runs import config_of
 
 from augment.cli.compose import compose
-from augment.cli.conf import CONF
+from augment.cli.config_files import CONF
 from augment.data.dataset import Dataset, Split
 from augment.support.errors import UserError
-from trainer.run.check import check_config
-from trainer.run.config import parse_config
+from trainer.run.config.checks import check_config
+from trainer.run.config.schema import parse_config
 
 
 @pytest.fixture
 def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = Split((), ())
-    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: Dataset(("ant", "bee", "cat"), nothing, nothing))
+    monkeypatch.setattr(
+        "trainer.run.config.schema.load_dataset", lambda *_: Dataset(("ant", "bee", "cat"), nothing, nothing)
+    )
 
 
 @pytest.mark.usefixtures("three_classes")
@@ -84,6 +86,6 @@ def test_what_only_the_model_shows_is_found_before_the_run(sections: dict[str, A
 @pytest.mark.parametrize(("train", "val", "lacking"), [(1, 2, "train"), (2, 1, "val")])
 def test_each_process_needs_an_image(train: int, val: int, lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = Dataset(("ant",), *(Split(("a.png",) * count, (0,) * count) for count in (train, val)))
-    monkeypatch.setattr("trainer.run.config.load_dataset", lambda *_: data)
+    monkeypatch.setattr("trainer.run.config.schema.load_dataset", lambda *_: data)
     with pytest.raises(UserError, match=rf"^fit\.gpus: 2, but {lacking} has 1 image\. Allowed: "):
         check_config(config_of(fit={"device": "cpu", "gpus": 2}))

@@ -11,7 +11,7 @@ import timm
 from omegaconf import OmegaConf
 from runs import LEAST, config_of
 
-from augment.cli.conf import CONF
+from augment.cli.config_files import CONF
 from augment.data.sources import SOURCES, Folder, source
 from augment.params import settings
 from augment.recipe.op import OPS
@@ -20,9 +20,9 @@ from trainer.loop import callback as callbacks
 from trainer.loop.callback import Callback
 from trainer.models.registry import MODELS, Timm, model
 from trainer.optim.optimizers import optimizer
-from trainer.run.config import RunLabels, parse_config
-from trainer.run.fit import Fit
-from trainer.run.identity import identity, identity_text
+from trainer.run.config.equality import identity, identity_text
+from trainer.run.config.fit import Fit
+from trainer.run.config.schema import RunLabels, parse_config
 from trainer.tasks.loss import loss
 from trainer.tasks.metric import metric
 from trainer.tasks.registry import known_tasks

@@ -13,7 +13,7 @@ from runs import BARE
 from augment.cli.compose import compose
 from trainer.loop.checkpoint import LAST, FitState, load
 from trainer.run.build import session
-from trainer.run.config import parse_config
+from trainer.run.config.schema import parse_config
 from trainer.run.failures import explain
 from trainer.run.train import train
 

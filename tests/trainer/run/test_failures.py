@@ -19,7 +19,7 @@ from trainer.callbacks.checkpoint import Checkpoint
 from trainer.callbacks.plots import BATCH
 from trainer.loop.checkpoint import LAST
 from trainer.loop.learner import Learner
-from trainer.run.config import Config, parse_config
+from trainer.run.config.schema import Config, parse_config
 from trainer.run.failures import explain, explained, out_of_memory
 from trainer.run.train import follow, train
 
@@ -55,7 +55,7 @@ def no_room() -> None:
 
 
 def test_what_ended_the_run_is_said_though_clean_up_fails_too(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.figures.outputs.plot_outputs", lambda *_: no_room())
+    monkeypatch.setattr("trainer.figures.batches.plot_outputs", lambda *_: no_room())
     message = failing(config, "before_validate", 1, lambda: (_ for _ in ()).throw(UserError("the data are gone.")))
     assert message == "the data are gone. fit.resume=run continues from its last checkpoint."
 

@@ -8,7 +8,7 @@ from runs import config_of
 
 from augment.support.errors import UserError
 from trainer.optim.settings import Schedule, constant, flat_cos, one_cycle
-from trainer.run.check import check_config
+from trainer.run.config.checks import check_config
 
 
 @pytest.mark.parametrize(

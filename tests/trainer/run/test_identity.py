@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 from runs import config_of
 
 from augment.support.errors import UserError
-from trainer.run.config import CONFIG_FILE, config_text, load_config
-from trainer.run.fit import parse_fit
-from trainer.run.identity import identity, identity_text, renamed
-from trainer.run.run_folder import RunFolder
+from trainer.run.config.equality import identity, identity_text, renamed
+from trainer.run.config.fit import parse_fit
+from trainer.run.config.schema import CONFIG_FILE, config_text, load_config
+from trainer.run.folder.reader import RunFolder
 from trainer.sweeps.ledger import job_id
 
 STEPS: dict[str, Any] = {"rotate": {}, "flip": {}}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer.run.config import RunLabels, run_name, varied_name
-from trainer.run.folder import Summary
-from trainer.run.run_folder import RunFolder
+from trainer.run.config.schema import RunLabels, run_name, varied_name
+from trainer.run.folder.ownership import Summary
+from trainer.run.folder.reader import RunFolder
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from PIL import Image
 from runs import small_config
 
 from augment.support.errors import UserError
-from trainer.report.record import MISTAKES_FILE, REPORT_FILE
+from trainer.report.run_content import MISTAKES_FILE, REPORT_FILE
+from trainer.run.best_model import load_trained
 from trainer.run.train import train
-from trainer.run.trained import load_trained
 from trainer.tools.predict import main, predict
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,8 @@ from augment.data.sources import LOADED
 from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
 from trainer.loop.learner import Learner
-from trainer.run.check import check_config, check_resume
-from trainer.run.config import LEFT_OUT_FILE, left_out_of, parse_config
+from trainer.run.config.checks import check_config, check_resume
+from trainer.run.config.schema import LEFT_OUT_FILE, left_out_of, parse_config
 from trainer.run.train import train
 
 FEW = (*BARE, "data.skip_bad=true")

@@ -16,15 +16,15 @@ from augment.cli.compose import compose
 from augment.pipeline.loader import Loader
 from augment.support.errors import UserError
 from trainer.callbacks.ema import EMA
+from trainer.callbacks.optimizer_steps import FreshStatistics, ParamScheduler
 from trainer.callbacks.recorder import NonFiniteLossError
-from trainer.callbacks.steps import FreshStatistics, ParamScheduler
 from trainer.loop.checkpoint import BEST
 from trainer.loop.learner import Learner
 from trainer.run import build
 from trainer.run import train as run
 from trainer.run.build import make_learner, make_loaders
-from trainer.run.check import check_config
-from trainer.run.config import parse_config
+from trainer.run.config.checks import check_config
+from trainer.run.config.schema import parse_config
 from trainer.tasks.loss import ClassLoss
 from trainer.tools.evaluate import evaluate
 

@@ -8,11 +8,11 @@ import pytest
 from fakes import on
 from runs import BARE, QUIET, read_metrics, small_config
 
-from trainer.callbacks.steps import GradClip
+from trainer.callbacks.optimizer_steps import GradClip
 from trainer.cli import main as cli
 from trainer.run import build
 from trainer.run import train as run
-from trainer.run.run_folder import RunFolder
+from trainer.run.folder.reader import RunFolder
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 

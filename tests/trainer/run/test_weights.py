@@ -19,10 +19,10 @@ from augment.cli.compose import compose
 from augment.params import Size
 from augment.support.errors import UserError
 from trainer.models.registry import Cnn, Model, Timm, check_model
-from trainer.run.check import check_config
-from trainer.run.config import config_text, parse_config
-from trainer.run.trained import load_trained
-from trainer.run.weights import check_weights, match, read_weights, start_from
+from trainer.run.best_model import load_trained
+from trainer.run.config.checks import check_config
+from trainer.run.config.schema import config_text, parse_config
+from trainer.run.initial_weights import check_weights, match, read_weights, start_from
 
 COLORS, OTHERS = ("blue", "green", "red"), ("cyan", "magenta", "yellow")
 

@@ -8,9 +8,9 @@ import pytest
 from omegaconf import OmegaConf
 from sweeps import write_run
 
-from trainer.run.run_folder import find_runs
+from trainer.run.folder.reader import find_runs
 from trainer.sweeps.compare.command import main
-from trainer.sweeps.groups import name_groups, same_configuration
+from trainer.sweeps.run_groups import name_groups, same_configuration
 
 LOW, HIGH = (0.900, 0.905, 0.910), (0.920, 0.926, 0.931)
 

@@ -19,12 +19,12 @@ from rich.console import Console
 from augment.support.errors import UserError
 from augment.support.signals import StopSignals
 from trainer.loop.checkpoint import LAST, FitState, load
-from trainer.run.config import Config, load_config, parse_config
-from trainer.run.folder import Summary, claimed
+from trainer.run.config.schema import Config, load_config, parse_config
+from trainer.run.folder.ownership import Summary, claimed
+from trainer.run.folder.reader import RunFolder
 from trainer.run.jobs import check_jobs
-from trainer.run.run_folder import RunFolder
 from trainer.sweeps.ledger import Job, job_id, plan_jobs, read_ledger, unfinished
-from trainer.sweeps.work import Command, Worker, watch
+from trainer.sweeps.workers import Command, Worker, watch
 
 # --- the ledger ---
 
@@ -147,7 +147,7 @@ def test_a_job_whose_checkpoint_is_damaged_fails(
         if config.fit.resume:
             load(Path(config.fit.resume, LAST), FitState)
 
-    monkeypatch.setattr("trainer.run.check.check_resume", check_resume)
+    monkeypatch.setattr("trainer.run.config.checks.check_resume", check_resume)
     (jobs[0].folder / LAST).write_text("damaged")
     worker = runs.worker()
     worker.check(jobs[:1])
@@ -188,7 +188,7 @@ def test_jobs_of_others_are_waited_for(runs: FakeRuns, jobs: list[Job], monkeypa
         if len(waits) == 3:
             claim.close()  # its process has died
 
-    monkeypatch.setattr("trainer.sweeps.work.time.sleep", wait)
+    monkeypatch.setattr("trainer.sweeps.workers.time.sleep", wait)
     worker, at_a_time = runs.worker(), []
     worker.left = lambda jobs, count: at_a_time.append(count) or ""
     worker.work(jobs[:2])

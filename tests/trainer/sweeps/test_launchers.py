@@ -24,12 +24,12 @@ from augment.cli.compose import compose
 from augment.cli.overrides import normalize
 from augment.support.errors import UserError
 from augment.support.signals import StopSignals
-from trainer.run.config import parse_config
-from trainer.run.run_folder import JOB_FILE, RunFolder
+from trainer.run.config.schema import parse_config
+from trainer.run.folder.reader import JOB_FILE, RunFolder
 from trainer.sweeps.launchers import LAUNCHERS, Cluster, Local, Slurm, parse_launcher
 from trainer.sweeps.ledger import Job, read_ledger, unfinished
 from trainer.sweeps.sweep.command import Request, sweep
-from trainer.sweeps.work import Command, Worker
+from trainer.sweeps.workers import Command, Worker
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from sweeps import write_run
 
 from augment.support.errors import UserError
-from trainer.run.folder import LOCK_FILE, SUMMARY_FILE, release, reserve
-from trainer.run.run_folder import RunFolder, find_runs
+from trainer.run.folder.ownership import LOCK_FILE, SUMMARY_FILE, release, reserve
+from trainer.run.folder.reader import RunFolder, find_runs
 
 
 def plan(folder: Path, order: int, *overrides: str) -> Path:

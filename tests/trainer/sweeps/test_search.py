@@ -19,14 +19,14 @@ from PIL import Image
 from rich.console import Console
 
 from augment.support.errors import UserError
-from trainer.run.folder import claimed
-from trainer.run.sweeping import JOURNAL_FILE, SAMPLERS
+from trainer.run.config.sweep_settings import JOURNAL_FILE, SAMPLERS
+from trainer.run.folder.ownership import claimed
 from trainer.sweeps.launchers import Launcher, Local
 from trainer.sweeps.ledger import Job, read_ledger
-from trainer.sweeps.plan import Plan, begin, suggest_from
 from trainer.sweeps.search import search
+from trainer.sweeps.search_space import SearchPlan, begin, suggest_from
 from trainer.sweeps.study import JOB, Prune
-from trainer.sweeps.work import Worker
+from trainer.sweeps.workers import Worker
 
 __all__ = ["runs"]
 
@@ -37,8 +37,8 @@ SWEEPER = {"kind": "optuna", "n_trials": 4, "finalists": 0}
 SWEPT = ["++fit.lr=tag(log,interval(1e-3,1))", "++aug.train.rotate.p=0,0.5"]
 
 
-def make(folder: Path, swept: list[str] = SWEPT, **settings: Any) -> Plan:
-    return Plan.of(SWEEPER | settings, FIXED, swept, folder, check=False)
+def make(folder: Path, swept: list[str] = SWEPT, **settings: Any) -> SearchPlan:
+    return SearchPlan.of(SWEEPER | settings, FIXED, swept, folder, check=False)
 
 
 def noise(seed: int) -> float:
@@ -164,8 +164,8 @@ def test_failed_impossible_and_pruned_trials_count_but_have_no_score(runs: FakeR
 def test_an_interval_of_whole_numbers(tmp_path: Path) -> None:
     """Its ends are allowed, but no value in between."""
     with pytest.raises(UserError, match=r"^fit\.epochs: 1\.\d+ is not .* Allowed: a whole number"):
-        Plan.of(SWEEPER, FIXED, ["++fit.epochs=interval(1,3)"], tmp_path)
-    Plan.of(SWEEPER, FIXED, ["++fit.epochs=int(interval(1,3))"], tmp_path)
+        SearchPlan.of(SWEEPER, FIXED, ["++fit.epochs=interval(1,3)"], tmp_path)
+    SearchPlan.of(SWEEPER, FIXED, ["++fit.epochs=int(interval(1,3))"], tmp_path)
 
 
 def test_losses_of_other_kinds_are_not_searched_by(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_losses_of_other_kinds_are_not_searched_by(tmp_path: Path) -> None:
     (file := tmp_path / "ages.csv").write_text("image,age\n" + "a.png,1.5\n" * 9)
     fixed = ["data=filelist", f"++data.train={file}", f"++data.val={file}", "++data.targets=[age]"]
     with pytest.raises(UserError, match=r"^fit\.loss: not searched by val_loss, .*\.metrics=\[val_mae\]"):
-        Plan.of(SWEEPER, fixed, ["++fit.loss=huber,mse"], tmp_path, check=False)
+        SearchPlan.of(SWEEPER, fixed, ["++fit.loss=huber,mse"], tmp_path, check=False)
 
 
 def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: Path) -> None:
@@ -193,11 +193,11 @@ def test_a_search_is_continued_only_as_what_it_began(runs: FakeRuns, tmp_path: P
     ):
         with pytest.raises(UserError, match=message):
             begin(make(tmp_path, [swept]))
-    other = Plan.of(SWEEPER, [*FIXED, "++fit.epochs=9"], SWEPT, tmp_path, check=False)
+    other = SearchPlan.of(SWEEPER, [*FIXED, "++fit.epochs=9"], SWEPT, tmp_path, check=False)
     with pytest.raises(UserError, match=r"^fit\.epochs=9, was \d+: not the configuration of the search in .*Allowed: "):
         begin(other)
     swapped = ["++aug={train: {flip: {}, rotate: {}}}", "++aug={train: {rotate: {}, flip: {}}}"]
-    before, after = (Plan.of(SWEEPER, [aug], SWEPT[:1], tmp_path / "steps", check=False) for aug in swapped)
+    before, after = (SearchPlan.of(SWEEPER, [aug], SWEPT[:1], tmp_path / "steps", check=False) for aug in swapped)
     begin(before)
     with pytest.raises(UserError, match=r"^aug: steps or views in another order: not the configuration of the search"):
         begin(after)

@@ -46,9 +46,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory, sample_set: Path) -> Path:
         for kind in KINDS:
             fake = FakeRuns()
             fake.fail = lambda config, fake=fake: KeyboardInterrupt("stopped") if len(fake.runs) == 2 else None
-            patch.setattr("trainer.sweeps.work.run_job", fake)
+            patch.setattr("trainer.sweeps.workers.run_job", fake)
             for check in ("check_config", "check_resume"):
-                patch.setattr(f"trainer.run.check.{check}", lambda config: None)
+                patch.setattr(f"trainer.run.config.checks.{check}", lambda config: None)
             code_of(main, "-m", *KINDS[kind], f"hydra.sweep.dir={kind}")
     return home
 

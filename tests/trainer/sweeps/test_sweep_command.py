@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from augment.support.errors import UserError
 from trainer.cli.main import main
-from trainer.run.folder import reserve
+from trainer.run.folder.ownership import reserve
 from trainer.sweeps.ledger import Job, read_ledger
 
 __all__ = ["runs"]
@@ -107,7 +107,7 @@ def test_where_no_job_can_run_none_is_begun(
     def check(config: object) -> None:
         raise UserError("data.root=photos: there is no such folder.")
 
-    monkeypatch.setattr("trainer.run.check.check_config", check)
+    monkeypatch.setattr("trainer.run.config.checks.check_config", check)
     failed = ("--job", ledger()[0].id) if action == "retry" else ()
     assert call("sweep", action, "S", *failed) == (2, "error: data.root=photos: there is no such folder.\n")
     assert ([job.status() for job in ledger()], len(runs.runs)) == (before, 2)

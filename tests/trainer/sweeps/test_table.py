@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from trainer.run.run_folder import find_runs
+from trainer.run.folder.reader import find_runs
 from trainer.sweeps.comparison import compare_runs, report_sweep
 
 BETTER = 0.0625  # by how much the best epoch of a job is better than its last one

@@ -10,8 +10,8 @@ import pytest
 
 from augment.support.errors import UserError
 from trainer.loop.callback import CancelFit
-from trainer.run.sweeping import SearchSettings
-from trainer.sweeps.plan import overrides_of, parse_space, suggest_from
+from trainer.run.config.sweep_settings import SearchSettings
+from trainer.sweeps.search_space import overrides_of, parse_space, suggest_from
 from trainer.sweeps.study import JOB, Prune, Search
 
 # --- spaces ---

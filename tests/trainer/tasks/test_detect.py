@@ -16,11 +16,11 @@ from torch import Tensor
 
 from augment import Transform, load_recipe
 from augment.data.targets.boxes import BOXES, Objects
-from augment.data.targets.parts import Parts
 from augment.data.targets.spatial import Rules
+from augment.data.targets.visible_regions import Parts
 from augment.support.errors import UserError
 from trainer.models.registry import parse_model
-from trainer.run.fit import parse_fit
+from trainer.run.config.fit import parse_fit
 from trainer.tasks import detect
 from trainer.tasks.detect import _compare, boxes_at
 from trainer.tasks.keypoints import PlacedSamples

@@ -13,7 +13,7 @@ from torch.nn.functional import smooth_l1_loss
 from augment.data.dataset import Split
 from augment.data.targets.keypoints import Keypoints
 from augment.pipeline.batch import Batch
-from trainer.run.fit import parse_fit
+from trainer.run.config.fit import parse_fit
 from trainer.tasks.keypoints import PlacedSamples, PointLoss
 from trainer.tasks.metric import Meter
 from trainer.tasks.registry import task_named

@@ -18,9 +18,9 @@ from torch.nn.functional import cross_entropy, one_hot
 from augment.cli.compose import compose
 from augment.params import settings
 from augment.support.errors import UserError
-from trainer.run.check import check_config
-from trainer.run.config import parse_config
-from trainer.run.fit import parse_fit
+from trainer.run.config.checks import check_config
+from trainer.run.config.fit import parse_fit
+from trainer.run.config.schema import parse_config
 from trainer.run.train import train
 from trainer.tasks.loss import (
     LOSSES,

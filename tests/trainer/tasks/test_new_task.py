@@ -18,8 +18,8 @@ from augment.cli.compose import compose
 from augment.data.dataset import Dataset, Split
 from augment.data.sources.registry import _SOURCES, Source, source
 from trainer.loop.checkpoint import BEST, BestModel, load
-from trainer.run.check import check_config
-from trainer.run.config import parse_config
+from trainer.run.config.checks import check_config
+from trainer.run.config.schema import parse_config
 from trainer.run.train import train
 from trainer.tasks import registry
 from trainer.tasks.metric import METRICS

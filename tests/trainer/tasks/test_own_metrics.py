@@ -21,12 +21,12 @@ from trainer import metric
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.loop.learner import Learner
-from trainer.run.check import check_config
-from trainer.run.config import Config, parse_config
-from trainer.run.identity import identity, identity_text
-from trainer.run.run_folder import find_runs
+from trainer.run.config.checks import check_config
+from trainer.run.config.equality import identity, identity_text
+from trainer.run.config.schema import Config, parse_config
+from trainer.run.folder.reader import find_runs
 from trainer.run.train import train
-from trainer.sweeps.plan import Plan
+from trainer.sweeps.search_space import SearchPlan
 from trainer.tasks.metric import METRICS, Meter
 from trainer.tasks.registry import check_metrics, learn_metrics, range_of, smaller_is_better, task_named
 from trainer.tools import evaluate
@@ -150,9 +150,9 @@ def test_unknown_metrics(override: str, message: str, given: list[str]) -> None:
 
 
 def test_a_search_measures_what_its_jobs_do(given: list[str]) -> None:
-    def plan(*more: str) -> Plan:
+    def plan(*more: str) -> SearchPlan:
         fixed, sweeper = normalize([*given, *more]), {"kind": "optuna", "metrics": ["val_f1"], "n_trials": 1}
-        return Plan.of(sweeper, fixed, ["fit.lr=interval(0.1,1)"], Path("search"), check=False)
+        return SearchPlan.of(sweeper, fixed, ["fit.lr=interval(0.1,1)"], Path("search"), check=False)
 
     with pytest.raises(UserError, match=r"val_f1 is not measured\. Allowed: with fit\.metrics=\[f1\]"):
         plan()

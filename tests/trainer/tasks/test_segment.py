@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from augment.data.targets.spatial import IGNORE
-from trainer.loop.runner import average
-from trainer.run.fit import parse_fit
+from trainer.loop.batch_runner import average
+from trainer.run.config.fit import parse_fit
 from trainer.tasks.metric import Meter
 from trainer.tasks.named_losses import pixel_loss
 from trainer.tasks.registry import task_named

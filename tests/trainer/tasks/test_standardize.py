@@ -15,12 +15,12 @@ from torch import nn
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
+from trainer.loop.batch_runner import average
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
-from trainer.loop.runner import average
 from trainer.run.build import make_learner, make_loaders
-from trainer.run.check import check_resume
-from trainer.run.config import parse_config
-from trainer.run.fit import parse_fit
+from trainer.run.config.checks import check_resume
+from trainer.run.config.fit import parse_fit
+from trainer.run.config.schema import parse_config
 from trainer.run.train import train
 from trainer.tasks.named_losses import huber, mae, mse
 from trainer.tasks.registry import task_named

@@ -18,11 +18,11 @@ from augment.cli.compose import compose
 from augment.support.errors import UserError
 from trainer.loop.checkpoint import BEST, BestModel, load
 from trainer.report.page import render
-from trainer.report.record import read_record
-from trainer.run.check import check_config
-from trainer.run.config import parse_config
+from trainer.report.run_content import read_record
+from trainer.run.best_model import load_trained
+from trainer.run.config.checks import check_config
+from trainer.run.config.schema import parse_config
 from trainer.run.train import train
-from trainer.run.trained import load_trained
 from trainer.tasks.metric import PACE, columns_of
 from trainer.tasks.registry import ALL_MONITORED, best_row, monitored, smaller_is_better, task_named, task_of
 from trainer.tools import evaluate, predict
@@ -176,7 +176,7 @@ def test_the_evaluation_and_the_report(
     assert (run / "evaluation.png").is_file()
     with pytest.raises(UserError, match=r"Evaluate it on data\.val=FILE"):
         evaluate.evaluate(run, lists)
-    monkeypatch.setattr("trainer.report.record.load", None)  # a finished run has written what its page shows
+    monkeypatch.setattr("trainer.report.run_content.load", None)  # a finished run has written what its page shows
     record = read_record(run)
     assert not record.run.notes
     assert record.best_pass

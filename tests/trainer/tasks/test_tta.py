@@ -8,7 +8,7 @@ from fakes import make_learner, needs_gpu, noise_loader, refuse_waiting, tiny_mo
 from torch import nn
 
 from trainer.callbacks.recorder import Recorder
-from trainer.loop.runner import average as average_of
+from trainer.loop.batch_runner import average as average_of
 from trainer.tasks.registry import task_named
 
 

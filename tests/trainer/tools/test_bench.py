@@ -8,7 +8,7 @@ from fakes import needs_gpu
 
 from augment.cli.benchmark import Result, Row, Timing
 from augment.cli.compose import compose
-from trainer.run.config import parse_config
+from trainer.run.config.schema import parse_config
 from trainer.tools.bench.command import main
 from trainer.tools.bench.training import verdict
 

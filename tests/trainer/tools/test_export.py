@@ -21,7 +21,7 @@ from augment.recipe.plan import build_plan
 from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
 from trainer.models.registry import Cnn
-from trainer.run.trained import Trained, load_trained
+from trainer.run.best_model import Trained, load_trained
 from trainer.tasks.keypoints import MIRRORED
 from trainer.tasks.registry import task_named
 from trainer.tasks.regress import standardize

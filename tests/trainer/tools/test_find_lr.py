@@ -12,7 +12,7 @@ from torch import nn
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
-from trainer.run.config import parse_config
+from trainer.run.config.schema import parse_config
 from trainer.tools.find_lr import LRFinder, find_lr, main, read_curve, smooth, suggest_rate
 
 # --- reading a curve ---

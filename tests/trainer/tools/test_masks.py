@@ -16,15 +16,15 @@ from runs import BARE
 
 from augment.cli.compose import compose
 from augment.data.targets.spatial import IGNORE
-from augment.pipeline.frames import turns
+from augment.pipeline.geometry.frames import turns
 from augment.support.errors import UserError
 from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
-from trainer.run.config import parse_config
-from trainer.run.masks import mask_files, palette, whole_mask
+from trainer.predictions.masks import mask_files, palette, whole_mask
+from trainer.run.best_model import load_trained
+from trainer.run.config.schema import parse_config
 from trainer.run.train import train
-from trainer.run.trained import load_trained
 from trainer.tools import evaluate, predict
 from trainer.tools.export.command import main as export
 

@@ -13,10 +13,10 @@ from runs import QUIET, rows_of
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
-from trainer.run.check import check_config
-from trainer.run.config import Config, parse_config
+from trainer.run.best_model import load_trained
+from trainer.run.config.checks import check_config
+from trainer.run.config.schema import Config, parse_config
 from trainer.run.train import train
-from trainer.run.trained import load_trained
 from trainer.tools import evaluate, predict
 from trainer.tools.export.write import export_run
 

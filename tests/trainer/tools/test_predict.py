@@ -13,7 +13,7 @@ from torch import Tensor
 
 from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
-from trainer.run.trained import load_trained
+from trainer.run.best_model import load_trained
 from trainer.tools.predict import Prediction, as_csv, list_images, main, predict
 
 

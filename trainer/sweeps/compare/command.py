@@ -6,10 +6,10 @@ from pathlib import Path
 from augment.cli.parser import Parser, output, positive_number, readable_errors, table_console, writing
 from augment.support.errors import UserError, suggest
 from augment.support.files import write_atomically, write_json
-from augment.support.text import amount
-from trainer.run.run_folder import find_runs
+from augment.support.formatting import amount
+from trainer.run.folder.reader import find_runs
 from trainer.sweeps.comparison import compare_runs
-from trainer.sweeps.words import markdown_page, present
+from trainer.sweeps.verdict_text import markdown_page, present
 
 _EXAMPLES = """\
   outputs                                        all runs in outputs/, grouped by their settings

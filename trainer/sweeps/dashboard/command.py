@@ -23,9 +23,9 @@ from markupsafe import Markup
 from augment.cli.parser import Parser, output, readable_errors, whole_number, writing
 from augment.support.errors import UserError, first_line
 from augment.support.files import digest, shown, write_atomically
-from augment.support.text import amount, as_bytes, printable
+from augment.support.formatting import amount, as_bytes, printable
 from trainer.callbacks.plots import BATCH, REPORT
-from trainer.run.run_folder import find_runs
+from trainer.run.folder.reader import find_runs
 from trainer.sweeps.dashboard.content import FIGURES, collect
 
 _HERE = Path(__file__).parent

@@ -15,16 +15,16 @@ import numpy as np
 from PIL import Image
 
 from augment.support.errors import UserError
+from augment.support.formatting import as_bytes, clip
 from augment.support.nested import grouped, section_of
-from augment.support.reading import contents, read_object
-from augment.support.text import as_bytes, clip
+from augment.support.untrusted_files import contents, read_object
 from trainer.callbacks.plots import BATCH, REPORT
 from trainer.figures.images import data_uri, read_png, without_background
-from trainer.run.folder import FINISHED
-from trainer.run.run_folder import RunFolder
+from trainer.run.folder.ownership import FINISHED
+from trainer.run.folder.reader import RunFolder
 from trainer.sweeps.comparison import compare_runs
 from trainer.sweeps.dashboard.settings import KEY, VALUE, Settings, groups, importance
-from trainer.sweeps.groups import comparable
+from trainer.sweeps.run_groups import comparable
 from trainer.tasks.metric import SHARE, MetricsRow
 from trainer.tasks.registry import known_tasks, range_of, smaller_is_better
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
 
+from augment.support.formatting import amount, clip
 from augment.support.nested import grouped
-from augment.support.text import amount, clip
-from trainer.run.run_folder import RunFolder
-from trainer.sweeps.groups import REPEATED, flat, name_groups, same_configuration
+from trainer.run.folder.reader import RunFolder
+from trainer.sweeps.run_groups import REPEATED, flat, name_groups, same_configuration
 
 MOST_SETTINGS = 300
 KEY, VALUE = 120, 200  # characters

@@ -18,23 +18,23 @@ from augment.cli.trust import ALLOWED, Start, UntrustedError
 from augment.support.console import PlainConsole
 from augment.support.errors import UserError, suggest
 from augment.support.files import require_in, shown, write_atomically
+from augment.support.formatting import amount
 from augment.support.nested import leaves, merged
 from augment.support.process import end_with_parent
-from augment.support.reading import check_folder
 from augment.support.signals import StopSignals
-from augment.support.text import amount
+from augment.support.untrusted_files import check_folder
 from augment.support.yaml_files import read_yaml
-from trainer.run.config import CONFIG_FILE
-from trainer.run.folder import FAILED, SWEEP_FILE, named_folder
+from trainer.run.config.schema import CONFIG_FILE
+from trainer.run.config.sweep_settings import JOURNAL_FILE
+from trainer.run.folder.ownership import FAILED, SWEEP_FILE, named_folder
 from trainer.run.jobs import check_jobs
-from trainer.run.sweeping import JOURNAL_FILE
 from trainer.sweeps.comparison import report_sweep
 from trainer.sweeps.launchers import Launcher, parse_launcher
 from trainer.sweeps.ledger import Job, plan_jobs, read_ledger, unfinished, with_config
-from trainer.sweeps.work import NO_FURTHER_JOB, WITH_PARENT, Worker, work_as_told
+from trainer.sweeps.workers import NO_FURTHER_JOB, WITH_PARENT, Worker, work_as_told
 
 if TYPE_CHECKING:
-    from trainer.sweeps.plan import Plan
+    from trainer.sweeps.search_space import SearchPlan
 
 _HYDRA = re.compile(r"hydra\b")
 
@@ -107,10 +107,10 @@ def sweep(request: Request, signals: StopSignals) -> int:
         **{name: section[name] for name in _SECTIONS},
     }
     if searches:
-        from trainer.sweeps.plan import Plan
+        from trainer.sweeps.search_space import SearchPlan
 
         swept = [*request.params(section["sweeper"]), *request.swept]
-        planned = Plan.of(section["sweeper"], request.fixed, swept, folder, request.start)
+        planned = SearchPlan.of(section["sweeper"], request.fixed, swept, folder, request.start)
         return search(planned, about, launcher, worker)
     overrides = split_sweep([*request.params(section["sweeper"]), *request.fixed, *request.swept])
     (fixed,) = split_sweep(request.fixed)  # as those of jobs are written: 0.001 for 1e-3
@@ -137,10 +137,10 @@ def run(folder: Path, jobs: Sequence[Job], launcher: Launcher, worker: Worker) -
     return _ended(jobs, worker, f"python -m trainer sweep retry {shown(folder)} runs what failed again")
 
 
-def search(planned: "Plan", about: Mapping[str, Any], launcher: Launcher, worker: Worker) -> int:
+def search(planned: "SearchPlan", about: Mapping[str, Any], launcher: Launcher, worker: Worker) -> int:
     """Search as planned, and print what was found; `about` is what the sweep's file says. Return the exit code."""
     from trainer.sweeps import search as searching  # Optuna takes a while to import
-    from trainer.sweeps.plan import begin
+    from trainer.sweeps.search_space import begin
 
     folder = planned.folder
     launcher.check([planned.base])
@@ -271,9 +271,9 @@ def main(arguments: Sequence[str]) -> int:
         if not searches or action == "work":  # a search determines the configurations of its jobs again
             jobs = [with_config(job, trust=options.trust) for job in jobs]
         if searches:
-            from trainer.sweeps.plan import Plan
+            from trainer.sweeps.search_space import SearchPlan
 
-            planned = Plan.read(about["sweeper"], about, folder, trust=options.trust)
+            planned = SearchPlan.read(about["sweeper"], about, folder, trust=options.trust)
         worker = Worker(PlainConsole(), signals, planned)
         signals.check()
         signals.hold()

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from augment.cli.compose import compose
 from augment.cli.parser import Parser, add_measuring_flags, readable_errors
-from augment.support.text import duration
-from trainer.run.config import parse_config
+from augment.support.formatting import duration
+from trainer.run.config.schema import parse_config
 from trainer.run.jobs import require_ranks
 
 _EXAMPLES = """\
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"about {duration(seconds)}, once loaders and model are ready\n")
         # PyTorch takes seconds to import.
         from trainer.run.build import session
-        from trainer.run.check import check_config
+        from trainer.run.config.checks import check_config
         from trainer.tools.bench.training import measure
 
         check_config(config)

@@ -11,11 +11,11 @@ from augment.cli.benchmark import LeftOutError, Result, Row, Run, compare, consu
 from augment.pipeline.batch import Batch
 from augment.support.console import text_console
 from augment.support.secrets import as_written, masked
+from trainer.callbacks.optimizer_steps import ParamScheduler
 from trainer.callbacks.recorder import Recorder
-from trainer.callbacks.steps import ParamScheduler
 from trainer.optim.settings import constant
 from trainer.run.build import make_learner, make_loaders, make_train_loader
-from trainer.run.config import Config
+from trainer.run.config.schema import Config
 
 # Share of the speed that feeding may cost; beyond it, training is bound by the input.
 _CHEAP = 0.05

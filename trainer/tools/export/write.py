@@ -29,13 +29,13 @@ from augment.pipeline.serving.transform_source import python_source, require_fix
 from augment.recipe.plan import Plan, build_plan
 from augment.support.errors import UserError, first_line, missing_package
 from augment.support.files import write_atomically, write_json
-from augment.support.reading import own_folder
-from augment.support.text import amount, list_some, plural
+from augment.support.formatting import amount, list_some, plural
+from augment.support.untrusted_files import own_folder
 from trainer.callbacks.recorder import Recorder
+from trainer.loop.batch_runner import average
 from trainer.loop.callback import Callback
 from trainer.loop.learner import Learner
-from trainer.loop.runner import average
-from trainer.run.trained import Trained, load_trained
+from trainer.run.best_model import Trained, load_trained
 from trainer.tasks.keypoints import KeypointTask
 from trainer.tasks.metric import Meter
 from trainer.tasks.segment import Segment

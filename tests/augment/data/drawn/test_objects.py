@@ -8,16 +8,16 @@ import pytest
 from PIL import Image
 
 from augment.data.dataset import Dataset, check_dataset
-from augment.data.drawn import objects
-from augment.data.drawn.objects import FLIP_PAIRS, NAMES, draw_objects, draw_points, runs_of
+from augment.data.generated import annotated
+from augment.data.generated.annotated import FLIP_PAIRS, NAMES, draw_objects, draw_points, runs_of
 from augment.data.sources import parse_data
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder in which sets of 30 and 5 images are drawn."""
-    monkeypatch.setattr(objects, "TRAIN", 30)
-    monkeypatch.setattr(objects, "VAL", 5)
+    monkeypatch.setattr(annotated, "TRAIN", 30)
+    monkeypatch.setattr(annotated, "VAL", 5)
     return tmp_path
 
 
@@ -73,7 +73,7 @@ def test_the_three_forms_of_an_image_agree(small: Path) -> None:
 
 
 def test_objects_are_written_in_cocos_form(small: Path) -> None:
-    folder = objects.make_objects(small)
+    folder = annotated.make_objects(small)
     content = json.loads((folder / "val.json").read_text())
     assert [category["name"] for category in content["categories"]] == list(NAMES[1:])
     for found in content["annotations"]:

@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from augment.data.drawn import sample
-from augment.data.drawn.sample import draw, make_sample
-from augment.data.drawn.things import CLASSES, THINGS
+from augment.data.generated import sample
+from augment.data.generated.sample import draw, make_sample
+from augment.data.generated.shapes import CLASSES, THINGS
 from augment.support.errors import UserError
 
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import numpy as np
 
-from augment.data.drawn.sample import draw_scene, labels_of
-from augment.data.drawn.things import CLASSES
+from augment.data.generated.sample import draw_scene, labels_of
+from augment.data.generated.shapes import CLASSES
 
 
 def test_an_image_depends_only_on_its_split_and_index() -> None:
@@ -28,7 +28,7 @@ def test_each_label_is_about_as_frequent() -> None:
 
 def test_drawn_things_match_the_labels(monkeypatch) -> None:
     """The labels come from the same draws as the image."""
-    from augment.data.drawn import sample
+    from augment.data.generated import sample
 
     drawn: list[str] = []
     things = {name: (lambda rng, name=name: drawn.append(name) or []) for name in CLASSES}

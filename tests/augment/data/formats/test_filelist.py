@@ -176,7 +176,7 @@ def test_no_such_list(tmp_path: Path) -> None:
 
 def test_the_multilabel_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("augment.data.drawn.sample.SCENES", {"train": 8, "val": 4})
+    monkeypatch.setattr("augment.data.generated.sample.SCENES", {"train": 8, "val": 4})
     found = load_dataset(parse_data({"source": "sample_multilabel", "dir": str(tmp_path)}))
     assert (found.task, len(found.train), len(found.val), len(found.classes)) == ("multilabel", 8, 4, 10)
 

@@ -9,7 +9,7 @@ import pytest
 from encoding import datum
 from nvidia.dali import fn, pipeline_def
 
-from augment.data.formats.messages import DatumImage, read_datums
+from augment.data.formats.protobuf_records import DatumImage, read_datums
 from augment.data.formats.records import Index, RecordFile, build
 from augment.support.errors import UserError
 

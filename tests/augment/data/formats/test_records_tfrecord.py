@@ -10,7 +10,7 @@ from encoding import bytes_feature, delimited, entry, example, framed, masked, p
 from nvidia.dali import fn, pipeline_def, tfrecord
 from tfrecord_writer import IMAGE, LABEL, TEXT, write_examples
 
-from augment.data.formats.messages import masked_crc, read_examples
+from augment.data.formats.protobuf_records import masked_crc, read_examples
 from augment.data.formats.records import Index, RecordFile, Span, build
 from augment.support.errors import UserError
 

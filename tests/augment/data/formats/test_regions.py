@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.path import Path as Outline
 
-from augment.data.formats.regions import Regions, read_polygons, read_runs
+from augment.data.formats.polygons import Regions, read_polygons, read_runs
 
 
 def drawn(shape: object, height: int, width: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from augment.data.dataset import Split
 from augment.data.images import read_encoded
-from augment.data.own.items import end_readers
+from augment.data.own.prefetch import end_readers
 from augment.data.sources import parse_data
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import build_plan

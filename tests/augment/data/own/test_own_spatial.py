@@ -12,7 +12,7 @@ from PIL import Image
 
 from augment.data.targets.boxes import Boxes
 from augment.data.targets.keypoints import Keypoints
-from augment.pipeline.making import TargetReader
+from augment.pipeline.geometry.batch_assembly import TargetReader
 from augment.support.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("own_module")

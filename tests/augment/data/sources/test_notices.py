@@ -9,7 +9,7 @@ import pytest
 
 from trainer.cli.main import main
 from trainer.report.page import render
-from trainer.report.record import read_record
+from trainer.report.run_content import read_record
 
 CODE = """
     import numpy as np

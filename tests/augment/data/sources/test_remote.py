@@ -15,7 +15,7 @@ from files_of_sources import Sample, load, said, write
 from shard_server import Server, left, passes, settings, shards
 
 from augment.data.sources import LOADED, remote
-from augment.pipeline.reading import Shard
+from augment.pipeline.graph.sample_order import RankShard
 
 pytest.importorskip("aiohttp")
 
@@ -33,7 +33,7 @@ def test_batches_are_those_of_local_files(source: str, server: Server, samples: 
     fetched = load(source, settings(server.url(names)))
     assert [image.name for image in fetched.train.files] == [image.name for image in local.train.files]
     for rank in (0, 1):
-        assert passes(fetched.train, 1, shard=Shard(rank, 2)) == passes(local.train, 1, shard=Shard(rank, 2))
+        assert passes(fetched.train, 1, shard=RankShard(rank, 2)) == passes(local.train, 1, shard=RankShard(rank, 2))
     LOADED.clear()
     load(source, settings(server.url(names)))
     assert set(server.gets.values()) == {1}

@@ -19,9 +19,9 @@ from augment.data.dataset import Dataset, Split
 from augment.data.images import as_ppm
 from augment.data.sources import SOURCES, Folder, Source, load_dataset, parse_data
 from augment.data.sources.registry import _SOURCES
-from augment.data.targets.classes import CLASSES
+from augment.data.targets.classification import CLASSES
+from augment.data.targets.combined import Several
 from augment.data.targets.masks import MASKS
-from augment.data.targets.several import Several
 from augment.support.errors import UserError
 
 

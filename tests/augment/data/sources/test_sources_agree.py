@@ -22,8 +22,8 @@ from stores import FIXED, write_shards
 from augment.data.dataset import Dataset, Split
 from augment.data.images import name_of
 from augment.data.sources import parse_data
+from augment.pipeline.graph.sample_order import RankShard
 from augment.pipeline.loader import Loader
-from augment.pipeline.reading import Shard
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.steps import parse_aug
 
@@ -128,7 +128,7 @@ def expected(photos: Split) -> Counter[Sample]:
 
 
 def make(split: Split, plan: Plan, rank: int = 0, world_size: int = 1, batch_size: int = 4) -> Loader:
-    return build_loader(plan, split, batch_size=batch_size, seed=3, raw=True, shard=Shard(rank, world_size))
+    return build_loader(plan, split, batch_size=batch_size, seed=3, raw=True, shard=RankShard(rank, world_size))
 
 
 def samples(images: torch.Tensor, targets: torch.Tensor) -> list[Sample]:

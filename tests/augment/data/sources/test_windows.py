@@ -17,7 +17,7 @@ from shard_server import PLAN, Server, left, passes, settings, shards
 
 from augment.data.dataset import Split
 from augment.data.formats.records import Opened
-from augment.data.sources import LOADED, fetcher, windows
+from augment.data.sources import LOADED, fetch_processes, shard_windows
 from augment.support.errors import UserError
 
 pytest.importorskip("aiohttp")
@@ -61,30 +61,30 @@ def test_windows_of_shards(source: str, held: int, server: Server, samples: list
 
 
 def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "fetch", fetcher.fetch)
+    monkeypatch.setattr(shard_windows, "fetch", fetch_processes.fetch)
     local, there = in_windows("webdataset", server, samples, 4)
     assert passes(there, 2) == passes(local, 2)
     shard = there.files[0].file.shard
     server.faults["train-0.tar"] = [404]
     with pytest.raises(UserError, match=r"^data\.train=.*train-0\.tar: there is no such object\.$"):
-        fetcher.fetch(shard, threading.Event())
+        fetch_processes.fetch(shard, threading.Event())
     server.faults["train-0.tar"] = ["drip"]
     stopped = threading.Event()
     stopped.set()
     with pytest.raises(UserError, match="stopped"):
-        fetcher.fetch(shard, stopped)
+        fetch_processes.fetch(shard, stopped)
     assert not [name for name in left("window") if name.endswith(".part")]
-    monkeypatch.setattr(fetcher, "_SERVE", "")
-    killed = fetcher._start()
+    monkeypatch.setattr(fetch_processes, "_SERVE", "")
+    killed = fetch_processes._start()
     killed.wait()
     for idle in ([], [killed]):
-        monkeypatch.setattr(fetcher, "_IDLE", idle)
+        monkeypatch.setattr(fetch_processes, "_IDLE", idle)
         with pytest.raises(UserError, match=r"^data\.train=.*: the process that fetched .*train-0\.tar was killed\.$"):
-            fetcher.fetch(shard, threading.Event())
+            fetch_processes.fetch(shard, threading.Event())
 
 
-AHEAD = """import os, pathlib, sys, types; from augment.data.sources.windows import list_files
-from augment.pipeline.streaming import Stream
+AHEAD = """import os, pathlib, sys, types; from augment.data.sources.shard_windows import list_files
+from augment.pipeline.graph.shard_prefetch import Stream
 files = list_files("data.train", sys.argv[1], pathlib.Path("outputs/data/window"), None).values()
 stream = Stream([types.SimpleNamespace(file=file) for file in files], 2)
 stream.move(lambda epoch: stream.uses(range, len(files)), 0, 0, 1)

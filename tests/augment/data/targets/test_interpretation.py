@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from augment.data.dataset import Dataset, Split
+from augment.data.targets.class_names import LabeledSplit, Labels, TargetOptions
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import known_kinds
-from augment.data.targets.names import LabeledSplit, Labels, TargetOptions
 from augment.support.errors import UserError
 
 FLAGS = [[1, 0, 1], [0, 1, 0], [0, 0, 0]]

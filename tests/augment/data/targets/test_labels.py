@@ -8,9 +8,9 @@ import pytest
 
 from augment.data.dataset import Dataset
 from augment.data.sources.loading import describe_missing
+from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.kind import known_kinds
-from augment.data.targets.names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.support.errors import UserError
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from augment.data.dataset import Dataset
 from augment.data.formats.filelist import Lines, read_list
+from augment.data.targets.class_names import TargetOptions
 from augment.data.targets.interpretation import make_list_dataset
 from augment.data.targets.kind import known_kinds
-from augment.data.targets.names import TargetOptions
 from augment.support.errors import UserError
 
 

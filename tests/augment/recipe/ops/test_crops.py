@@ -12,9 +12,9 @@ from photos import SIZES, draw_photo
 from PIL import Image
 from rendering import Pixels, chi_square, plan_of, render, save
 
-from augment.pipeline.build import build_pipeline
-from augment.pipeline.graph import Form, Placement
-from augment.pipeline.reading import Reading
+from augment.pipeline.graph.build import build_pipeline
+from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.sample_order import Reading
 from augment.recipe.plan import Plan
 
 SIDE = 32

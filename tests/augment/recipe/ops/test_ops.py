@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from augment.params import Size
-from augment.recipe.kinds import Array, PreparedOp
 from augment.recipe.op import OPS
+from augment.recipe.op_kinds import Array, PreparedOp
 
 
 def geometry(name: str, size: int = 128, **values: Any) -> Array:

@@ -18,8 +18,8 @@ from many_runs import HOSTILE, config_of, write_few, write_run
 from PIL import Image
 
 from augment.support.errors import UserError
-from trainer.figures.outputs import plot_batch
-from trainer.run.run_folder import Facts, find_runs
+from trainer.figures.batches import plot_batch
+from trainer.run.folder.reader import Facts, find_runs
 from trainer.sweeps.dashboard.command import Watched, main, make_server, render
 from trainer.sweeps.dashboard.content import collect, rounded
 from trainer.sweeps.dashboard.settings import importance

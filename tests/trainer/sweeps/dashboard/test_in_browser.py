@@ -11,7 +11,7 @@ from many_runs import HOSTILE, config_of, write_few, write_run
 from PIL import Image
 
 from trainer.figures.images import data_uri
-from trainer.run.run_folder import find_runs
+from trainer.run.folder.reader import find_runs
 from trainer.sweeps.dashboard.command import Watched, make_server, render
 from trainer.sweeps.dashboard.content import collect
 

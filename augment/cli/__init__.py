@@ -1,0 +1,1 @@
+"""The command line: compose a configuration from overrides, parse flags, print help, and find the tools."""

@@ -1,0 +1,1 @@
+"""Datasets: sources, file formats, targets, checks before training, splits and conversion."""

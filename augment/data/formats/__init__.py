@@ -1,0 +1,1 @@
+"""Readers of annotation files and record files, one module per format."""

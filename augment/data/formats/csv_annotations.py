@@ -1,0 +1,96 @@
+"""Read CSV files of points, a line an image, and of boxes, a line an object."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from augment.data.formats.annotations import Annotated, AnnotatedImage
+from augment.data.formats.text_files import read_table
+from augment.support.errors import UserError
+from augment.support.formatting import list_some
+
+_BOX = ("left", "top", "right", "bottom", "class")
+
+
+def _read(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
+    """Return the header of a CSV file of points, or with other columns, and its rows: where each is, and its cells.
+
+    Raises:
+        UserError: it cannot be read, or a column is missing or there twice.
+    """
+    allowed = f"a CSV with path, {', '.join(columns) or 'x_NAME, y_NAME'}"
+    header, rows = read_table(key, file, allowed)
+    if odd := [name for name in ("path", *columns, *header) if header.count(name) != 1]:
+        what = f"the header {list_some(header)} has no single column '{odd[0]}'"
+        raise UserError(f"{key}={file}: {what}. Allowed: {allowed}.")
+    return header, [(f"line {number} of {file}", dict(zip(header, cells, strict=False))) for number, cells in rows]
+
+
+def point_names(key: str, file: Path) -> tuple[str, ...]:
+    """Return the names of the points of a file with the columns path, x_NAME, y_NAME and perhaps v_NAME.
+
+    Raises:
+        UserError: it has no point, or other columns.
+    """
+    header, _ = _read(key, file)
+    names = tuple(name[2:] for name in header if name.startswith("x_"))
+    expected = {f"{axis}_{name}" for name in names for axis in "xyv"} | {"path"}
+    odd = [name for name in header if name not in expected] + [n for n in names if f"y_{n}" not in header]
+    if not names or odd:
+        what = f"the column '{odd[0]}'" if odd else "no point"
+        raise UserError(f"{key}={file}: {what}. Allowed: path, then x_NAME, y_NAME and perhaps v_NAME for each point.")
+    return names
+
+
+def read_points(key: str, file: Path, root: Path | None, names: Sequence[str]) -> list[AnnotatedImage]:
+    """Return the images of a file of points; each has one object, which has the points.
+
+    Raises:
+        UserError: the file is wrong, or has other points.
+    """
+    if set(found := point_names(key, file)) != set(names):
+        raise UserError(f"{key}={file}: has the points {list_some(found)}. Allowed: {list_some(names)}.")
+    images = []
+    for where, cells in _read(key, file)[1]:
+        image = AnnotatedImage((file.parent if root is None else root) / cells["path"], where)
+        with image.object_at(where):
+            points = np.array([_point(cells, name) for name in names])
+            image.objects.append(Annotated(where, (0, 0, 1, 1), 1, points=points))
+        images.append(image)
+    return images
+
+
+def _point(cells: dict[str, str], name: str) -> tuple[float, float, float]:
+    x, y, visible = (cells.get(f"{axis}_{name}", "") for axis in "xyv")
+    if not (x or y) or visible in ("0", "0.0"):
+        return 0.0, 0.0, 0.0
+    try:
+        found = float(x), float(y), float(visible or 2)
+    except ValueError:
+        found = (np.nan,) * 3
+    if not np.isfinite(found).all() or found[2] not in (0, 1, 2):
+        raise ValueError(
+            f"{name} is {x},{y},{visible}, where numbers are allowed, or empty cells; visibility is 0, 1 or 2"
+        )
+    return found
+
+
+def read_boxes(key: str, file: Path, root: Path | None) -> list[AnnotatedImage]:
+    """Return the images of a file of boxes, edges in pixels; the labels of the objects are 0.
+
+    Raises:
+        UserError: the file is wrong.
+    """
+    images: dict[Path, AnnotatedImage] = {}
+    for where, cells in _read(key, file, _BOX)[1]:
+        path = (file.parent if root is None else root) / cells["path"]
+        image = images.setdefault(path, AnnotatedImage(path, where, image_id=len(images) + 1))
+        words = [cells[name] for name in _BOX]
+        if not any(words):
+            continue  # an image without objects
+        with image.object_at(where):
+            if not words[4]:
+                raise ValueError("no class")
+            image.objects.append(Annotated(where, [float(word) for word in words[:4]], 0, name=words[4]))
+    return list(images.values())

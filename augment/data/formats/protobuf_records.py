@@ -1,0 +1,242 @@
+"""Files of messages of Protocol Buffers: TFRecord files of tf.train.Example, and Caffe's LMDB, a database of Datum.
+
+A TFRecord file is a sequence of records: length (uint64), its checksum (uint32), the bytes, their checksum (uint32),
+all little endian. Source of the framing and of the masked CRC-32C: tensorflow.org/tutorials/load_data/tfrecord; of the
+messages: tensorflow/core/example/example.proto and feature.proto, BVLC/caffe/src/caffe/proto/caffe.proto.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from google_crc32c import value as checksum
+
+from augment.data.formats.records import OPEN_FILES, Record, RecordFile, cut_short, damaged, mapped
+from augment.data.images import as_ppm
+from augment.data.targets.class_names import Label
+from augment.support.errors import UserError, first_line, suggest
+
+# The fields of each message: name, number and type; several values are "repeated".
+_MESSAGES = {
+    "BytesList": "value 1 bytes repeated",
+    "FloatList": "value 1 float repeated",
+    "Int64List": "value 1 int64 repeated",
+    "Feature": "bytes_list 1 BytesList, float_list 2 FloatList, int64_list 3 Int64List",
+    "FeatureEntry": "key 1 string, value 2 Feature",  # of a map, which is the same in a file
+    "Features": "feature 1 FeatureEntry repeated",
+    "Example": "features 1 Features",
+    "Datum": "channels 1 int32, height 2 int32, width 3 int32, data 4 bytes, label 5 int32, "
+    "float_data 6 float repeated, encoded 7 bool",
+}
+
+
+def _declare() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name="images.proto", package="images", syntax="proto2")
+    for name_of, fields in _MESSAGES.items():
+        declared = file.message_type.add(name=name_of)
+        for field, number, kind, *repeated in map(str.split, fields.split(", ")):
+            added = declared.field.add(name=field, number=int(number), label=3 if repeated else 1)
+            if kind in _MESSAGES:
+                added.type, added.type_name = added.TYPE_MESSAGE, f".images.{kind}"
+            else:
+                added.type = added.Type.Value(f"TYPE_{kind.upper()}")
+                added.options.packed = bool(repeated) and kind != "bytes"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool
+
+
+_POOL = _declare()
+
+Example: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("images.Example"))
+Datum: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("images.Datum"))
+
+# What their `FromString` raises.
+DecodeError: Any = message.DecodeError
+
+_LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
+_HEAD = _LENGTH.size + _CHECKSUM.size
+
+
+def read_examples(file: RecordFile, *, image: str, label: str, targets: Sequence[str] = ()) -> Iterator[Record]:
+    """Yield the records of a file.
+
+    Compare all checksums, which means reading the whole file, as the check of the images does later. The feature of
+    labels holds int64, bytes for the names of classes, or floats to predict; targets are features of a number each,
+    instead of labels.
+
+    Raises:
+        UserError: the file is not a TFRecord file, truncated or damaged, or a record is not an Example or lacks a
+            feature.
+    """
+    named = [("data.image", image), *([("data.targets", name) for name in targets] or [("data.label", label)])]
+    with mapped(file) as buffer:
+        for number, (start, stop) in enumerate(_records(buffer)):
+            record = bytes(buffer[start:stop])
+            if masked_crc(record) != _CHECKSUM.unpack_from(buffer, stop)[0]:
+                raise UserError(f"record {number}, at byte {start - _HEAD:,}, is damaged: its checksum is another.")
+            try:
+                features = {entry.key: entry.value for entry in Example.FromString(record).features.feature}
+                for key, name in named:
+                    if name not in features:
+                        raise UserError(f"record {number} has no feature '{name}' ({key}).{suggest(name, features)}")
+                labels = [_number(features[name], name) for name in targets] or _labels(features[label])
+                content = _image(features[image], image)
+            except (DecodeError, UnicodeDecodeError) as error:
+                raise UserError(f"record {number} is not a tf.train.Example that can be read: {error}.") from None
+            except ValueError as error:
+                raise UserError(f"record {number}: {error}.") from None
+            # Wherever these bytes are found, they are the image; the first few are found ten times as fast as all.
+            offset = record.index(content[:_HEAD])
+            if not record.startswith(content, offset):
+                offset = record.index(content)
+            yield Record(start + offset, len(content), labels)
+
+
+def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
+    offset, count = 0, 0
+    while offset < len(buffer):
+        start = offset + _HEAD
+        stop = len(buffer)
+        if start <= len(buffer):
+            head = bytes(buffer[offset:start])
+            if masked_crc(head[: _LENGTH.size]) != _CHECKSUM.unpack_from(head, _LENGTH.size)[0]:
+                raise damaged(offset, count, "TFRecord")
+            stop = start + _LENGTH.unpack_from(head)[0]
+        offset = stop + _CHECKSUM.size
+        if offset > len(buffer):
+            raise cut_short(len(buffer), count)
+        yield start, stop
+        count += 1
+
+
+def masked_crc(content: bytes) -> int:
+    """Return the checksum of a record: CRC-32C, rotated right by 15 bits, plus a constant."""
+    crc: int = checksum(content)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _image(feature: Any, name: str) -> bytes:
+    images = feature.bytes_list.value
+    if len(images) != 1:
+        raise ValueError(f"feature '{name}' (data.image) holds {len(images)} values of bytes; allowed is one, an image")
+    return bytes(images[0])
+
+
+def _labels(feature: Any) -> list[Label]:
+    texts = [text.decode() for text in feature.bytes_list.value]
+    return [*texts, *feature.float_list.value, *feature.int64_list.value]
+
+
+def _number(feature: Any, name: str) -> Label:
+    values = [*feature.float_list.value, *feature.int64_list.value]
+    if len(values) != 1:
+        raise ValueError(f"feature '{name}' (data.targets) holds {len(values)} numbers; allowed is one each")
+    return float(values[0])
+
+
+# --- Caffe ---
+
+_OPENING = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class DatumImage:
+    """An image in a database, whose file is data.mdb, under a key."""
+
+    file: RecordFile
+    key: bytes
+
+    @property
+    def name(self) -> str:
+        """The name of the database and the key."""
+        return f"{self.file.path.parent.name}/{self.key.decode(errors='replace')}"
+
+    @property
+    def slot(self) -> str:
+        """The key in hexadecimal."""
+        return self.key.hex()
+
+    def read(self) -> bytes:
+        """Return the encoded image; pixels are returned as PPM, which costs no more than copying them.
+
+        Raises:
+            OSError: the database is gone or has changed.
+        """
+        environment = _environment(self.file)
+        self.file.require_unchanged()
+        with environment.begin(buffers=True) as transaction:
+            value = transaction.get(self.key)
+            if value is None:
+                raise self.file.changed()
+            datum = _datum(value)
+            if not datum.data or _is_encoded(datum):  # an empty one is an image that cannot be decoded
+                return bytes(datum.data)
+            # Caffe's own tool stores OpenCV's pixels: blue, green, red, plane by plane.
+            return as_ppm(
+                np.frombuffer(datum.data, np.uint8)
+                .reshape(datum.channels, datum.height, datum.width)[::-1]
+                .transpose(1, 2, 0)
+            )
+
+
+def read_datums(file: RecordFile) -> Iterator[Record]:
+    """Yield the records of a database, in the order of their keys, which are their names in hexadecimal.
+
+    Raises:
+        UserError: the file is not a database or truncated, or a record is not an image.
+    """
+    import lmdb
+
+    try:
+        with _environment(file).begin(buffers=True) as transaction:
+            for key, value in transaction.cursor():
+                try:
+                    datum = _datum(value)
+                except (DecodeError, ValueError) as error:
+                    name = bytes(key).decode(errors="replace")
+                    raise UserError(f"record {name} is not a Datum with an image: {error}.") from None
+                yield Record(0, len(datum.data), [datum.label], bytes(key).hex())
+    except lmdb.Error as error:
+        why = first_line(error).removeprefix(f"{file.path}: ")
+        raise UserError(f"is not an LMDB database that can be read: {why}.") from None
+
+
+def _environment(file: RecordFile) -> Any:
+    """Return an open database, one per process: it must not be opened twice, nor used after a fork."""
+    with _OPENING:  # several threads may open it at once
+        return _opened(file, os.getpid())
+
+
+@lru_cache(OPEN_FILES)
+def _opened(file: RecordFile, _process: int) -> Any:
+    import lmdb
+
+    file.require_unchanged()
+    environment = lmdb.open(str(file.path), subdir=False, readonly=True, lock=False, readahead=False, create=False)
+    pages, size = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
+    if pages * size > file.size:  # reading beyond the end would kill the process
+        environment.close()
+        raise lmdb.CorruptedError(f"it is cut short, {file.size:,} bytes of {pages * size:,}")
+    return environment
+
+
+def _datum(value: memoryview) -> Any:
+    """Return a Datum, or raise a DecodeError, or a ValueError about its data."""
+    datum = Datum.FromString(bytes(value))
+    if not datum.HasField("data"):
+        raise ValueError("it has no data; allowed are encoded images and bytes, not floats (float_data)")
+    if datum.data and not _is_encoded(datum) and datum.channels not in (1, 3):
+        raise ValueError(f"it has {datum.channels} channels; allowed are 1 and 3")
+    return datum
+
+
+def _is_encoded(datum: Any) -> bool:
+    """Whether the data is an encoded image: marked as such, which some writers omit, or not as long as its pixels."""
+    return bool(datum.encoded) or len(datum.data) != datum.channels * datum.height * datum.width

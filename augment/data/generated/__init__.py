@@ -1,0 +1,1 @@
+"""Small datasets that the project generates, for `data=sample*` and the tests."""

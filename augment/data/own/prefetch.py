@@ -1,0 +1,283 @@
+"""The items of a user's own sequence of images with targets, prefetched in the background.
+
+The user's code is never called twice at a time, since a Dataset need not be thread-safe. It runs in a background
+thread, or in processes, each with its own sequence. A thread is enough for Pillow's decoding, which releases the GIL;
+Python code in it delays the training loop.
+
+These readers outlive a loader: torch's DataLoader would start its processes anew for each pass of validation.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from threading import Lock, RLock, Thread
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from augment.data.dataset import ImageError
+from augment.data.image_faults import DECODER_ERRORS, find_fault
+from augment.data.images import as_ppm, to_rgb
+from augment.data.own.factory import SequenceFactory, describe, errors_of
+from augment.support.console import progress_bar
+from augment.support.errors import UserError
+from augment.support.files import expanded, read_file
+from augment.support.signals import ignore_in_worker, shield_children
+
+T = TypeVar("T")
+
+Loaded = NDArray[np.uint8] | bytes
+
+ALLOWED = "a path, encoded bytes, a Pillow image, a uint8 array (height, width, 3) or a uint8 tensor (3, height, width)"
+
+
+# An image of a user: its file, its bytes if it is encoded, or (height, width, 3) RGB if it is decoded.
+Given = Path | bytes | NDArray[np.uint8]
+
+
+def take(value: object) -> Given:
+    """Return an image as one of three types.
+
+    Raises:
+        ValueError: it is not an image; the message describes it.
+    """
+    if isinstance(value, np.ndarray):  # first, because these come in the largest numbers
+        return _of_array(value, describe(value), channels=2)
+    if path := as_path(value):
+        return path
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, Image.Image):
+        if value.mode.startswith(("I", "F")) or 0 in value.size:
+            shown = f"a Pillow image of mode {value.mode}, {value.width} x {value.height} pixels"
+            raise ValueError(f"{shown}; allowed are 8 bits a channel")
+        try:
+            return np.asarray(to_rgb(value))
+        except DECODER_ERRORS as error:  # Pillow reads a file when its pixels are needed
+            raise ValueError(f"a Pillow image that cannot be read: {error or type(error).__name__}") from error
+    if isinstance(value, torch.Tensor):
+        # Channels first, like torchvision's images.
+        return _of_array(value.detach().cpu().numpy(), f"a tensor {tuple(value.shape)}", channels=0)
+    raise ValueError(describe(value))
+
+
+def as_path(value: object) -> Path | None:
+    """Return the value as a path, None if it is not a path."""
+    return expanded(value) if isinstance(value, str | PathLike) else None
+
+
+def _of_array(value: NDArray[Any], shown: str, *, channels: int) -> Given:
+    why = "; ToTensor and Normalize are left to the `aug` section" if value.dtype.kind == "f" else ""
+    if value.dtype == np.uint8 and value.ndim == 1 and len(value):
+        return value.tobytes()
+    pixels = value[..., None] if value.ndim == 2 else np.moveaxis(value, channels, 2) if value.ndim == 3 else value
+    if value.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or not pixels.size:
+        raise ValueError(f"{shown} of {value.dtype}{why}")
+    # A copy, as the next item may be written to the same memory.
+    return np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3)), order="C")
+
+
+class Items:
+    """The items of a user's sequence, pairs of an image and its target.
+
+    Unpickled in another process, the sequence is made there by the same factory.
+
+    Raises:
+        UserError: the factory fails.
+    """
+
+    def __init__(self, factory: SequenceFactory) -> None:
+        self.factory = factory
+        self.sequence = factory.make()
+        self._lock = RLock()
+        self._starting = Lock()  # the next pass may be prepared during this one
+        self._readers: Executor | None = None
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return made, (self.factory,)
+
+    def pair(self, index: int) -> tuple[object, object]:
+        """Return an item.
+
+        Raises:
+            UserError: it cannot be read, or is not a pair.
+        """
+        with errors_of(self.factory.what, lambda: f"item {index}: "), self._lock:
+            item = self.sequence[index]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise self.error(index, f"is {describe(item)}. Allowed: a pair, (image, target).")
+        return item[0], item[1]
+
+    def pairs(self) -> Iterator[tuple[int, object, object]]:
+        """Yield the number, image and target of each item, with a progress bar."""
+        with progress_bar(quiet=len(self) <= 1000) as progress:
+            for index in progress.track(range(len(self)), description=f"Reading {self.factory.name}"):
+                yield index, *self.pair(index)
+
+    def read(self, index: int, read: Callable[[object, object], T]) -> T:
+        """Return what `read` makes of an item before the next one is read, perhaps to the same memory."""
+        with self._lock:
+            return read(*self.pair(index))
+
+    def given(self, index: int, *, decoded: bool) -> Given:
+        """Return an image.
+
+        Raises:
+            UserError: it is not an image, or not decoded, respectively encoded.
+        """
+        with self._lock:
+            found = self.as_image(self.pair(index)[0], index)
+        if isinstance(found, np.ndarray) != decoded:
+            this, first = ("encoded", "decoded") if decoded else ("decoded", "encoded")
+            raise self.error(index, f"has an image that is {this}; that of item 0 is {first}. Allowed: all alike.")
+        return found
+
+    def as_image(self, image: object, index: int) -> Given:
+        """Return the image of an item as one of the types that are used here."""
+        try:
+            return take(image)
+        except ValueError as error:
+            raise self.error(index, f"has for an image {error}. Allowed: {ALLOWED}.") from None
+
+    def load(self, index: int, *, decoded: bool) -> Loaded:
+        """Return an image's pixels, (height, width, 3), or its bytes after a check.
+
+        Raises:
+            UserError: there is no such image, or it cannot be decoded.
+        """
+        found = self.given(index, decoded=decoded)
+        if isinstance(found, np.ndarray):
+            return found
+        try:
+            encoded = read_file(found) if isinstance(found, Path) else found
+        except OSError as error:
+            raise self.error(index, f"cannot be read: {error.strerror or error}: {error.filename}.") from None
+        if fault := find_fault(BytesIO(encoded)):
+            raise self.error(index, f"has an image{f' ({found})' if isinstance(found, Path) else ''} that {fault}.")
+        return encoded
+
+    def end(self) -> None:
+        """End the thread or the processes that read in the background; they start again when needed."""
+        with self._starting:
+            if self._readers is not None:
+                self._readers.shutdown(cancel_futures=True)
+            self._readers = None
+
+    def error(self, index: int, text: str) -> UserError:
+        """Return an error about an item."""
+        return UserError(f"{self.factory.key}: item {index} of {self.factory.name} {text}")
+
+    def submit(self, indices: Mapping[int, int], *, decoded: bool) -> "Future[dict[int, Loaded]]":
+        """Load images in the background, see `load`; each is found by the key of its index."""
+        workers = self.factory.workers
+        with self._starting, shield_children():  # submitting starts the processes
+            if self._readers is None and workers:
+                # Spawned: a fork could inherit a lock that another thread holds.
+                context = multiprocessing.get_context("spawn")
+                self._readers = ProcessPoolExecutor(workers, context, initializer=_start_worker)
+            elif self._readers is None:
+                self._readers = ThreadPoolExecutor(1, "items")
+            _READING.add(self)
+            return self._readers.submit(_load, self.factory if workers else self, indices, decoded)
+
+
+# The items that have or had readers.
+_READING: WeakSet[Items] = WeakSet()
+
+
+def end_readers() -> None:
+    """End all threads and processes that read items in the background; nothing may be waiting for one."""
+    for items in list(_READING):
+        items.end()
+
+
+@dataclass(frozen=True, slots=True)
+class ItemImage:
+    """An encoded image of a user's sequence."""
+
+    items: Items
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The name of the factory and the index: "my_data.train[17]"."""
+        return f"{self.items.factory.name}[{self.index}]"
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the items are a list in memory."""
+        return isinstance(self.items.sequence, list | tuple)
+
+    def read(self) -> bytes:
+        """Return the encoded image.
+
+        Raises:
+            OSError: its file cannot be read.
+        """
+        found = self.items.given(self.index, decoded=False)
+        return read_file(found) if isinstance(found, Path) else bytes(found)
+
+    @classmethod
+    def begin(cls, images: "Mapping[int, ItemImage]") -> "list[Future[dict[int, Loaded]]]":
+        """Read images of one sequence in the background; each is found by its key."""
+        items, decoded = next(iter(images.values())).items, issubclass(cls, DecodedItem)
+        # A request to a thread or process takes as long as reading a small image.
+        together = min(32, -(-len(images) // max(1, items.factory.workers)))
+        waiting = ((key, image.index) for key, image in images.items())
+        return [items.submit(some, decoded=decoded) for some in iter(lambda: dict(islice(waiting, together)), {})]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedItem(ItemImage):
+    """An image of a user's sequence that comes decoded."""
+
+    def read_pixels(self) -> NDArray[np.uint8]:
+        """Return (height, width, 3)."""
+        return np.asarray(self.items.given(self.index, decoded=True))
+
+    def read(self) -> bytes:
+        """Return the image as PPM."""
+        return as_ppm(self.read_pixels())
+
+
+@cache
+def made(factory: SequenceFactory) -> Items:
+    """Return the items of a sequence, made once in a process."""
+    return Items(factory)
+
+
+def _load(whose: Items | SequenceFactory, indices: Mapping[int, int], decoded: bool) -> dict[int, Loaded]:
+    items = whose if isinstance(whose, Items) else made(whose)
+    loaded: dict[int, Loaded] = {}
+    for key, index in indices.items():
+        try:
+            loaded[key] = items.load(index, decoded=decoded)
+        except UserError as error:
+            raise ImageError(key, str(error)) from error
+    return loaded
+
+
+def _start_worker() -> None:
+    ignore_in_worker()
+
+    def end_with_parent() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
+    # A parent that was killed cannot end its workers, which would wait forever.
+    Thread(target=end_with_parent, daemon=True).start()

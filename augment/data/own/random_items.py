@@ -1,0 +1,59 @@
+"""What a user's own code draws at random: an image and its target are read at different times, and each item anew."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from augment.data.own.prefetch import Items, take
+from augment.support.errors import UserError
+
+_READ = 8  # items that are read twice
+
+_PARTS = ("", "boxes", "labels", "masks", "keypoints")  # of targets
+
+Part = Mapping[str, NDArray[Any]]
+
+
+def check_drawn(items: Items) -> str:
+    """Read some items twice; return a notice if their images differ, or else an empty text.
+
+    Raises:
+        UserError: their targets differ.
+    """
+    listed, drawn = isinstance(items.sequence, list | tuple), list[int]()
+    for index in () if listed else np.unique(np.linspace(0, len(items) - 1, _READ).astype(np.int64)).tolist():
+        try:
+            (image, target), (image_again, target_again) = (items.read(index, _copied) for _ in range(2))
+        except (UserError, ValueError, TypeError):  # it is reported, or skipped, later
+            continue
+        if not _same(target, target_again):
+            raise items.error(
+                index,
+                "has another target when it is read again, but images and targets are read at different times. "
+                "Allowed: the same target each time; random crops and flips are ops of aug.train, which they follow.",
+            )
+        if not _same(image, image_again):
+            drawn.append(index)
+    if not drawn:
+        return ""
+    return (
+        f"{items.factory.key}: item {drawn[0]} of {items.factory.name} has another image when it is read again. What a "
+        "Dataset draws follows no seed: such runs are neither repeated nor resumed exactly, as they are with ops of aug"
+    )
+
+
+def _copied(image: object, target: object) -> tuple[Part, Part]:
+    parts = target if isinstance(target, dict) else {"": target}
+    used = {name: parts[name] for name in _PARTS if name in parts}
+    plain = {name: of.detach().cpu().numpy() if isinstance(of, torch.Tensor) else of for name, of in used.items()}
+    given = take(image)
+    pixels = given if isinstance(given, np.ndarray) else np.array(given, object)
+    return {"": pixels}, {name: np.array(of) for name, of in plain.items()}
+
+
+def _same(one: Part, other: Part) -> bool:
+    pairs = [(part, other.get(name)) for name, part in one.items()]
+    return all(b is not None and np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)

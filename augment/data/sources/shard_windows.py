@@ -1,0 +1,130 @@
+"""Shards that are elsewhere, of which some are here at a time: each is fetched when it is opened, unless it is here.
+
+To make room, those are removed that no process has open: whoever opens one holds the system's lock of it.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from time import sleep, time_ns
+from typing import ClassVar
+
+from augment.data.formats.records import Opened, RecordFile, close_files
+from augment.data.sources.fetch_processes import fetch
+from augment.data.sources.remote import Shard, list_shards, space_of
+from augment.support.errors import UserError
+from augment.support.untrusted_files import locked
+
+_PATIENCE_S = 5  # for others to close files, as a pass that has ended does
+
+
+@dataclass(frozen=True)
+class RemoteFile(RecordFile):
+    """A shard that is fetched when it is opened, unless it is there; it is there as long as somebody has it open."""
+
+    shard: Shard = field(compare=False)
+    most_gb: float | None = field(compare=False)
+
+    stays: ClassVar[bool] = False
+
+    def open(self, stopped: Event | None = None) -> int:
+        """Return a descriptor that reads it, after fetching it if it is not there, until an event stops that.
+
+        Raises:
+            UserError: it cannot be fetched, or there is no room for it.
+        """
+        try:
+            while True:
+                self._fetch(stopped or Event())
+                with suppress(FileNotFoundError):  # another process needed room
+                    descriptor = super().open()
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # as long as it is open, in whatever process
+                    os.utime(descriptor, ns=(time_ns(), self.mtime_ns))
+                    return descriptor
+        except OSError as error:
+            raise UserError(f"{self.shard.what}: {self.path}: {error.strerror or error}.") from None
+
+    def _fetch(self, stopped: Event) -> None:
+        folder = self.path.parent.parent
+        if not self.is_here:
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder / f".{self.path.parent.name}{self.path.suffix}.lock"):
+                if not self.is_here:
+                    _reserve(self, folder)
+                    try:
+                        self._bring(stopped)
+                    finally:
+                        _COMING.remove(self)
+
+    def _bring(self, stopped: Event) -> None:
+        fetch(self.shard, stopped)
+
+
+@dataclass(frozen=True)
+class UnpackedFile(RemoteFile):
+    """What is made of a shard, next to it, whenever it is not there."""
+
+    source: RemoteFile = field(compare=False)
+    unpack: Callable[[RecordFile], object] = field(compare=False)
+
+    def _fetch(self, stopped: Event) -> None:
+        if not self.is_here:
+            held = Opened(self.source, stopped)
+            super()._fetch(stopped)
+            del held
+
+    def _bring(self, stopped: Event) -> None:
+        self.unpack(self.source)
+
+
+def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> dict[str, RecordFile]:
+    """Return the shards that a URL names by their URLs; none of them is fetched yet.
+
+    Raises:
+        UserError: a package, credentials or an object is missing.
+    """
+    shards = list_shards(f"{what}={pattern}", pattern, folder.absolute())
+    return {shard.url: RemoteFile(shard.file, shard.size, shard.time_ns, shard, most_gb) for shard in shards}
+
+
+_COMING: set[RemoteFile] = set()  # what this process is fetching
+
+
+def _reserve(wanted: RemoteFile, folder: Path) -> None:
+    """Wait for room for a file, which it then takes as one of those that come.
+
+    Raises:
+        UserError: there is none, and nothing comes to this process that may be removed later.
+    """
+    close_files()
+    waited = 0.0
+    while (room := _make_room(wanted, folder)) < wanted.size:
+        if waited > _PATIENCE_S:
+            size, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (wanted.size, room))
+            raise UserError(
+                f"{wanted.shard.what}: a shard of {size} must be fetched, but {folder} has room for {free} beside "
+                "those in use. Allowed: data.dir on a larger disk, a larger data.cache_gb, or a smaller data.window."
+            )
+        sleep(0.05)
+        waited = 0 if _COMING else waited + 0.05
+
+
+def _make_room(wanted: RemoteFile, folder: Path) -> int:
+    """Return how many bytes there is room for, after removing files that no process has open, the oldest use first."""
+    with locked(folder / ".lock"):
+        coming = sum(file.size for file in list(_COMING) if file.path.is_relative_to(folder.parent))
+        room = space_of(folder, wanted.most_gb, coming=coming)[1]
+        for file in sorted(folder.glob("*/[!.]*"), key=lambda file: file.stat().st_atime_ns):
+            if room >= wanted.size:
+                break
+            with suppress(OSError), file.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.unlink()
+                room += os.fstat(stream.fileno()).st_size
+        if room >= wanted.size:
+            _COMING.add(wanted)
+        return room

@@ -1,0 +1,1 @@
+"""Kinds of targets, one module each: classes, labels, numbers, masks, boxes and keypoints."""

@@ -1,0 +1,1 @@
+"""The look of figures: contact sheets, targets drawn on images, and text styles."""

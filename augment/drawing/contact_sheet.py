@@ -1,0 +1,181 @@
+"""Draw a sheet of images with captions: blocks of rows, with every image pixel exact and no text overlapping.
+
+`lay_out` decides all positions, in pixels; `draw` only draws them.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.transforms import IdentityTransform
+from numpy.typing import NDArray
+from PIL import Image
+
+from augment.drawing.figure_style import DPI, drawable, font, wrap
+
+Pixels = NDArray[np.uint8]  # (height, width, 3) RGB
+
+INK, GRAY, RULE = "0.15", "0.45", 225
+TITLE, HEADING, TEXT = 14, 11, 9  # points
+MARGIN, GAP = 28, 12  # pixels: around the sheet, between images
+NARROWEST = 560  # pixels between the margins
+# Images are enlarged by an integer factor to at least SMALLEST, or reduced to LARGEST.
+SMALLEST, LARGEST = 160, 512
+MAX_IMAGES = 32  # of a batch
+
+
+@dataclass(frozen=True)
+class Tile:
+    """An image, (height, width, 3) RGB, above the phrases of its caption."""
+
+    image: Pixels
+    caption: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SheetRow:
+    """Tiles side by side below a title and further paragraphs."""
+
+    tiles: tuple[Tile, ...]
+    title: str = ""
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SheetBlock:
+    """Rows under a heading and a line of text."""
+
+    title: str
+    text: str
+    rows: tuple[SheetRow, ...]
+
+
+@dataclass(frozen=True)
+class SheetLine:
+    """A line of text; (x, y) is the left end or the center of its baseline, in pixels from the top left."""
+
+    x: float
+    y: int
+    text: str
+    points: float
+    color: str = INK
+    bold: bool = False
+    centered: bool = False
+
+
+@dataclass
+class Layout:
+    """The position of everything, in pixels from the top left."""
+
+    width: int  # of the sheet
+    side: int  # of the square cell of an image
+    smallest: int = SMALLEST  # the longer side of an image at least
+    height: int = MARGIN  # of the sheet, so far
+    images: list[tuple[int, int, Pixels]] = field(default_factory=list)  # left, top and pixels of each image
+    lines: list[SheetLine] = field(default_factory=list)  # all text
+    rules: list[int] = field(default_factory=list)  # tops of the lines between blocks
+
+    def write(self, phrases: Iterable[str], points: float, *, color: str = INK, bold: bool = False) -> None:
+        """Put text, wrapped to the width, below all else."""
+        for line in wrapped(phrases, self.width - 2 * MARGIN, points, bold=bold):
+            baseline = self.height + round(points * DPI / 72)  # it does not depend on the letters of the line
+            self.lines.append(SheetLine(MARGIN, baseline, line, points, color, bold))
+            self.height += line_height(points)
+
+    def add_row(self, row: SheetRow) -> None:
+        """Put a row below all else."""
+        self.write([row.title], TEXT, bold=True)
+        for text in row.lines:
+            self.write([text], TEXT, color=GRAY)
+        top, bottom = self.height + 6, self.height + 6
+        for number, tile in enumerate(row.tiles):
+            left, image = MARGIN + number * (self.side + GAP), _scaled(tile.image, self.smallest)
+            height, width, _ = image.shape
+            self.images.append((left + (self.side - width) // 2, top + (self.side - height) // 2, image))
+            baseline = top + self.side + 5 + round(TEXT * DPI / 72)
+            for line in wrapped(tile.caption, self.side + 2, TEXT):
+                self.lines.append(SheetLine(left + self.side / 2, baseline, line, TEXT, centered=True))
+                baseline += line_height(TEXT)
+            bottom = max(bottom, baseline)
+        self.height = bottom
+
+
+def line_height(points: float) -> int:
+    """Return the distance between lines in pixels."""
+    return round(points * DPI / 72 * 1.3)
+
+
+def wrapped(phrases: Iterable[str], width: float, points: float, *, bold: bool = False) -> list[str]:
+    """Return phrases as lines of at most a width."""
+    return wrap(map(drawable, filter(None, phrases)), width, points, bold=bold)
+
+
+def lay_out(title: str, text: str, blocks: Sequence[SheetBlock]) -> Layout:
+    """Lay out blocks from top to bottom, under a title and a line of text."""
+    rows = [row for block in blocks for row in block.rows]
+    side = max((max(_scaled(tile.image).shape[:2]) for row in rows for tile in row.tiles), default=SMALLEST)
+    wide = max((len(row.tiles) for row in rows), default=1) * (side + GAP) - GAP
+    layout = Layout(max(NARROWEST, wide) + 2 * MARGIN, side)
+    layout.write([title], TITLE, bold=True)
+    layout.write([text], TEXT, color=GRAY)
+    for block in blocks:
+        layout.height += 18
+        layout.rules.append(layout.height)
+        layout.height += 14
+        layout.write([block.title], HEADING, bold=True)
+        layout.write([block.text], TEXT, color=GRAY)
+        for row in block.rows:
+            layout.height += GAP
+            layout.add_row(row)
+    layout.height += MARGIN
+    return layout
+
+
+def _scaled(image: Pixels, smallest: int = SMALLEST) -> Pixels:
+    longest = max(image.shape[:2])
+    if longest > LARGEST:
+        height, width = (max(1, round(side * LARGEST / longest)) for side in image.shape[:2])
+        return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BOX))
+    factor = -(-smallest // longest)
+    return image.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def draw_batch(figure: Figure, images: NDArray[np.uint8], labels: Sequence[str], title: str = "") -> None:
+    """Draw the first 32 images of a batch, (N, H, W, 3) uint8 RGB, above their labels, below a title.
+
+    Those of up to 512 pixels are drawn pixel by pixel, small ones enlarged by a whole factor. The figure is empty and
+    of `DPI`; it gets the size that it needs, and says in its id where the images are.
+    """
+    tiles = [Tile(image, (label,)) for image, label in zip(images[:MAX_IMAGES], labels, strict=False)]
+    side = max(_scaled(images[0], 128).shape[:2])
+    columns = -(-len(tiles) // -(-len(tiles) // min(8, max(1, 1800 // side))))
+    layout = Layout(max(NARROWEST, columns * (side + GAP) - GAP) + 2 * MARGIN, side, 128)
+    layout.write([title], HEADING)
+    for start in range(0, len(tiles), columns):
+        layout.add_row(SheetRow(tuple(tiles[start : start + columns])))
+    layout.height += MARGIN
+    draw(layout, figure)
+    height, width, _ = layout.images[0][2].shape
+    figure.set_gid(json.dumps([width, height, *((left, top) for left, top, _ in layout.images)]))
+
+
+def draw(layout: Layout, figure: Figure | None = None) -> Figure:
+    """Draw a sheet, on a new figure if none is given."""
+    figure = figure or Figure(dpi=DPI)
+    # Slightly more than the pixels, as Matplotlib rounds down.
+    figure.set_size_inches((layout.width + 0.01) / DPI, (layout.height + 0.01) / DPI)
+    canvas = np.full((layout.height, layout.width, 3), 255, dtype=np.uint8)
+    canvas[layout.rules, MARGIN:-MARGIN] = RULE
+    for left, top, image in layout.images:
+        height, width, _ = image.shape
+        canvas[top - 1 : top + height + 1, left - 1 : left + width + 1] = RULE
+        canvas[top : top + height, left : left + width] = image
+    figure.figimage(canvas)
+    for line in layout.lines:
+        label = figure.text(line.x, layout.height - line.y, line.text, ha="center" if line.centered else "left",
+                            va="baseline", color=line.color, fontproperties=font(line.points, bold=line.bold),
+                            parse_math=False)  # fmt: skip
+        label.set_transform(IdentityTransform())  # coordinates are pixels
+    return figure

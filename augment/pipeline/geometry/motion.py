@@ -1,0 +1,338 @@
+"""Where the pixels of a batch went: what masks, boxes and points follow.
+
+Forward, a point of a stored image goes through the EXIF turn, the crop's window, and every stage that moves pixels.
+Back, each output pixel is traced through the same stages in reverse, with the border of each, to the one stored pixel
+that it shows: a mask is looked up once, however many stages there are, and is never interpolated.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from augment.data.targets.visible_regions import Parts
+from augment.params import Size
+from augment.pipeline.geometry.frames import resizes, turns
+from augment.pipeline.geometry.remap import apply, found, trace
+from augment.pipeline.graph.parameter_feed import Ahead, about_middle, remap_values
+from augment.recipe.op_kinds import Array
+from augment.recipe.plan import Plan
+from augment.recipe.sampler import Sampler, Where
+from augment.recipe.stage import Draws, Stage
+from augment.support.device import to_device
+from augment.support.errors import UserError
+
+_Rows = slice | NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A geometry stage: matrices, (N, 3, 3), in pixels; a pixel from beyond the edges is found by `border`.
+
+    Images that are not `moved`, (N,), skip the stage.
+    """
+
+    matrix: Array
+    border: str
+    moved: NDArray[np.bool_]
+
+    def of(self, rows: _Rows) -> "_Matrix":
+        """Return the stage for some samples."""
+        return replace(self, matrix=self.matrix[rows], moved=self.moved[rows])
+
+    def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
+        """Return where points, (M, 2), of the images of `owners` are after the stage."""
+        return apply(self.matrix[owners], points)
+
+
+@dataclass(frozen=True)
+class _Remap(_Matrix):
+    """A remap stage, whose matrices alone are `matrix`; with `values` its parts trace pixels back, see `remap`."""
+
+    stage: Stage
+    size: Size
+    values: Mapping[str, NDArray[Any]]
+
+    def of(self, rows: _Rows) -> "_Remap":
+        """Return the stage for some samples."""
+        values = {name: value[rows] for name, value in self.values.items()}
+        return replace(self, matrix=self.matrix[rows], moved=self.moved[rows], values=values)
+
+    def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
+        """Return the output pixels that show points, (M, 2), of the images of `owners`; NaN where none does."""
+        middle = (np.array(self.size)[::-1] - 1) / 2
+        moved = found(self.stage, self.size, self.values, points - middle, owners) + middle
+        return np.where(self.moved[owners, None], moved, points)
+
+    def back(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the places that output pixels show, (N, H, W)."""
+        down, across = ((side - 1) / 2 for side in self.size)
+        x, y = trace(self.stage, self.size, to_device(self.values, x.device), x - across, y - down)
+        return x + across, y + down
+
+
+class BatchMotion:
+    """How the pixels of a batch of N images moved, from stored images to outputs, where parts of them are shown.
+
+    Without mixing these are all of each; with it, N is the number of parts.
+
+    Args:
+        plan: the plan of a view.
+        steps: what its stages do to the samples of the batch, see `_step`.
+        window: of each sample, (N, 6), see `GraphImage`.
+        orientations: those of EXIF, (N,).
+        device: where the outputs are.
+        parts: the parts that the outputs show, of which all of the above are; None: each all of its own sample.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        steps: Sequence[_Matrix],
+        window: Array,
+        orientations: NDArray[np.int64],
+        device: torch.device,
+        parts: Parts | None = None,
+    ) -> None:
+        self.size = plan.size
+        self.device = device
+        self.parts = Parts.whole(len(window), plan.size) if parts is None else parts
+        self._plan, self._window, self._orientations = plan, window, orientations
+        self._steps, self._mixed = steps, parts is not None
+        self._first = resizes(window, plan.size) @ turns(orientations, window[:, :2])
+
+    def mixed(self, parts: Parts) -> "BatchMotion":
+        """Return the motion of parts of the samples."""
+        rows, matrix = parts.samples, parts.matrices
+        last = _Matrix(matrix, "replicate", (matrix != np.eye(3)).any(axis=(1, 2)))
+        steps = [*(step.of(rows) for step in self._steps), last]
+        return BatchMotion(self._plan, steps, self._window[rows], self._orientations[rows], self.device, parts)
+
+    @property
+    def stored_sizes(self) -> NDArray[np.int64]:
+        """Height and width of the images as they are stored, (N, 2)."""
+        sizes = np.rint(self._window[:, :2]).astype(np.int64)
+        return np.where((self._orientations >= 5)[:, None], sizes[:, ::-1], sizes)
+
+    @cached_property
+    def frame(self) -> Array:
+        """The matrices from stored to output pixels, (N, 3, 3), but for what remaps move."""
+        frame = self._first
+        for step in self._steps:
+            frame = step.matrix @ frame
+        return frame
+
+    @property
+    def bends(self) -> bool:
+        """Whether straight lines may become curves."""
+        return any(isinstance(step, _Remap) for step in self._steps)
+
+    @property
+    def mirrors(self) -> NDArray[np.bool_]:
+        """Which upright images are mirrored, so that what was on the left is on the right, (N,)."""
+        return np.asarray(np.linalg.det(self.frame) * np.linalg.det(self._first) < 0)
+
+    def forward(
+        self, points: Array, owners: NDArray[np.int64], watch: Callable[[Array], None] = lambda moved: None
+    ) -> Array:
+        """Return where points, (M, 2) as x and y in pixels of the stored images of `owners`, (M,), are in the outputs.
+
+        A point that a perspective sends to infinity or beyond, or that a remap does not show, becomes NaN. `watch` is
+        called with where the points are after the crop, and after each step but the last: what is not within `edges`
+        there is lost, even if a later step moves its place back into the image.
+        """
+        moved = apply(self._first[owners], points)
+        for step in self._steps:
+            watch(moved)
+            moved = step.forward(moved, owners)
+        return moved
+
+    @property
+    def edges(self) -> tuple[Array, Array]:
+        """The first and the last place of an image, as (x, y)."""
+        return np.full(2, -0.5), np.array(self.size)[::-1] - 0.5
+
+    def back(self, rows: slice) -> tuple[Any, Any, Any]:
+        """Return the row and column of the stored pixel that each output pixel shows, and whether it does.
+
+        Each is (N, height, width), of int64 or bool, for the images of some rows of the batch: arrays of NumPy on the
+        CPU, tensors on a GPU.
+        """
+        height, width = self.size
+        # On the CPU, PyTorch's threads would be in the way of DALI's.
+        xp: Any = np if self.device.type == "cpu" else torch
+        given = self._back_arrays(rows)
+        here: Mapping[str, Any] = given if xp is np else to_device(given, self.device)
+        x, y = (xp.broadcast_to(here[axis], (len(given["last"]), height, width)) for axis in "xy")
+        inside = xp.ones_like(x, dtype=xp.bool_ if xp is np else xp.bool)
+        if self._mixed:
+            left, top, right, bottom = here["rectangles"]
+            shown = (x[:, None] >= left) & (x[:, None] < right) & (y[:, None] >= top) & (y[:, None] < bottom)
+            inside = shown[:, 0] & ~shown[:, 1:].any(1)
+        for number in reversed(range(len(self._steps))):
+            step, moved = self._steps[number], given[f"moved {number}"]
+            if not moved.any():
+                continue
+            if isinstance(step, _Remap):
+                places = (torch.from_numpy(np.array(axis)) if xp is np else axis for axis in (x, y))
+                traced = tuple(axis.numpy() if xp is np else axis for axis in step.of(rows).back(*places))
+            else:
+                matrix = f"matrix {number}"
+                traced = _traced(here[matrix], x, y, affine=(given[matrix][:, 2, :2] == 0).all())
+            found: Any = _within(traced[0], traced[1], (width, height), step.border, inside, xp)
+            if not moved.all():
+                mask = here[f"moved {number}"]
+                found = tuple(xp.where(mask, *pair) for pair in zip(found, (x, y, inside), strict=True))
+            x, y, inside = found
+        if border := self._beyond:
+            # In pixels of the resized image: there the crop reflects.
+            first, limits = here["first"], (here["resized"][:, 1], here["resized"][:, 0])
+            x, y, inside = _within(x + first[:, 1], y + first[:, 0], limits, border, inside, xp)
+        factor, shift = here["factor"], here["shift"]
+        x, y = x * factor[:, 1] + shift[:, 1], y * factor[:, 0] + shift[:, 0]
+        if "turn" in given:
+            x, y = _traced(here["turn"], x, y, affine=True)
+        whole: list[Any] = [xp.floor(place + 0.5) for place in (y, x)]
+        whole = [place.astype(np.int64) if xp is np else place.long() for place in whole]
+        last, zero = here["last"], here["zero"]
+        row, column = (xp.maximum(xp.minimum(place, last[:, n]), zero) for n, place in enumerate(whole))
+        return row, column, inside
+
+    @property
+    def _beyond(self) -> str:
+        """The border of the crop, if it may show what is beyond the image."""
+        params = self._plan.crop.params
+        return str(params.get("border", "constant" if params.get("side") == "long" else ""))
+
+    def _back_arrays(self, rows: slice) -> dict[str, NDArray[Any]]:
+        """Return what `back` needs on the device."""
+        window, orientations = self._window[rows], self._orientations[rows]
+        sides, start, end = window[:, :2], window[:, 2:4], window[:, 4:6]
+        scale = self.size / (end - start)
+        first, resized = start * scale, sides * scale
+        if self._beyond:
+            start = 0 * start
+        if self._beyond == "reflect_101":
+            # The image was resized to whole pixels, around the same middle, and cut from a whole pixel on.
+            whole = np.floor(resized)
+            from_pixel = first - (resized - whole) / 2
+            whole += np.abs(from_pixel - np.rint(from_pixel)) > 0.25
+            start = (resized - whole) / 2 / scale
+            first, resized = first - (resized - whole) / 2, whole
+        given: dict[str, NDArray[Any]] = {"first": first, "resized": resized, "last": self.stored_sizes[rows] - 1}
+        given |= {"factor": 1 / scale, "shift": start + 0.5 / scale - 0.5}
+        given = {name: values[:, :, None, None] for name, values in given.items()}
+        for number, step in enumerate(self._steps):
+            given[f"moved {number}"] = step.moved[rows][:, None, None]
+            if not isinstance(step, _Remap):
+                given[f"matrix {number}"] = np.linalg.inv(step.matrix[rows])[..., None, None]
+        if self._mixed:
+            given["rectangles"] = np.moveaxis(self.parts.rectangles[rows] - 0.5, -1, 0)[..., None, None]
+        if (orientations != 1).any():
+            given["turn"] = np.linalg.inv(turns(orientations, sides))[..., None, None]
+        y, x = (np.arange(n, dtype=np.float64) for n in self.size)
+        return given | {"x": x, "y": y[:, None], "zero": np.zeros((), np.int64)}
+
+
+class Motions:
+    """Makes the motions of a plan's views, batch by batch, of what a seed and a rank draw.
+
+    The steps of several batches are drawn at once, as `ahead` does.
+
+    Raises:
+        UserError: with `targets`, a step moves pixels in a way that targets cannot follow.
+    """
+
+    def __init__(
+        self, plan: Plan, seed: int, rank: int, *, targets: str = "", ahead: Callable[..., Ahead[Any]] = Ahead
+    ) -> None:
+        moving = [own.moving for own in plan.per_view]
+        for own in moving if targets else ():
+            for step in own.steps:
+                if step.op.kind == "local":
+                    raise UserError(
+                        f"{own.path}.{step.key}: {targets} cannot follow the op '{step.op.name}', which does not say "
+                        "how it moves pixels. Allowed: an op declared by `remap`, or moves=False if it moves none."
+                    )
+        known = [own.only("geometry", "remap") for own in moving]
+        self._samplers = [Sampler(own, seed, rank, view) for view, own in enumerate(known)]
+        self._steps: Ahead[list[list[_Matrix]]] = ahead(self._draw)
+
+    def of(
+        self, windows: Sequence[Tensor], orientations: NDArray[np.int64], epoch: int, start: int, device: torch.device
+    ) -> list[BatchMotion]:
+        """Return the motion of each view of a batch that starts at a position of an epoch."""
+        drawn, rows = self._steps.take(epoch, start, len(orientations))
+        motions = []
+        for own, steps, shown in zip(self._samplers, drawn, windows, strict=True):
+            window, taken = shown.double().numpy(), [step.of(rows) for step in steps]
+            motions.append(BatchMotion(own.plan, taken, window, orientations, device))
+        return motions
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether some of the first thousand samples are mirrored, so that what was on the left is on the right."""
+        for own in self._samplers:
+            matrix = np.eye(3)
+            for stage, draws in ((stage, own.draw(0, 0, 1000)) for stage in own.plan.stages):
+                matrix = stage.matrix(draws, own.plan.size) @ matrix
+            if (np.linalg.det(matrix) < 0).any():
+                return True
+        return False
+
+    def _draw(self, where: Where) -> list[list[_Matrix]]:
+        """Return the steps of each view for some samples."""
+        drawn = ((own.plan, own.draw(*where)) for own in self._samplers)
+        return [[_step(stage, draws, plan.size) for stage in plan.stages] for plan, draws in drawn]
+
+
+def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix:
+    there, back = about_middle(size)
+    matrix = stage.matrix(draws, size)
+    # The identity stays the identity, to the bit.
+    moved = (matrix != np.eye(3)).any(axis=(1, 2))
+    matrix = np.where(moved[:, None, None], there @ matrix @ back, np.eye(3))
+    if stage.kind == "geometry":
+        return _Matrix(matrix, stage.border[0], moved)
+    values = remap_values(stage, draws, size)
+    return _Remap(matrix, stage.border[0], moved | stage.remapped(draws), stage, size, values)
+
+
+def _traced(m: Any, x: Any, y: Any, *, affine: Any) -> tuple[Any, Any]:
+    """Map places, (N, H, W), by matrices, (N, 3, 3, 1, 1)."""
+    found = [m[:, row, 0] * x + (m[:, row, 1] * y + m[:, row, 2]) for row in (0, 1)]
+    if affine:
+        return found[0], found[1]
+    w = m[:, 2, 0] * x + (m[:, 2, 1] * y + m[:, 2, 2])
+    return found[0] / w, found[1] / w
+
+
+def _within(x: Any, y: Any, sides: tuple[Any, Any], border: str, inside: Any, xp: Any) -> tuple[Any, Any, Any]:
+    """Bring places beyond the edges of an image inside, as a border does; constant notes that they are not inside.
+
+    `sides` are width and height, `xp` is NumPy or PyTorch.
+    """
+    if border == "constant":
+        for place, side in ((x, sides[0]), (y, sides[1])):
+            inside = inside & (place >= -0.5) & (place < side - 0.5)
+    return _folded(x, sides[0], border, xp), _folded(y, sides[1], border, xp), inside
+
+
+def _folded(place: Any, side: Any, border: str, xp: Any) -> Any:
+    """Return places along an axis within the image; what is within half a pixel of its edge shows the pixel there."""
+    last = side - 1
+    if border == "reflect_101":
+        period = 2 * last + (last == 0)  # an image of one pixel shows that one everywhere
+        # NumPy's remainder takes as long as all of the rest, and hardly any place is so far out.
+        far = xp is torch or ((place < -last) | (place > period)).any()
+        turned = xp.remainder(place, period) if far else abs(place)
+        # Those inside stay as they are, to the bit.
+        return xp.where((place < 0) | (place > last), xp.minimum(turned, period - turned), place)
+    if border == "wrap":
+        return xp.remainder(place + 0.5, side) - 0.5
+    return xp.clip(place, 0 * last, last)

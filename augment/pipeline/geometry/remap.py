@@ -1,0 +1,129 @@
+"""Remap stages in PyTorch: trace places back through matrices and functions, resample there, and find places again.
+
+Places are x and y, (N, rows, columns) each, in pixels from the middle; values are those of `feed.remap_values`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import grid_sample
+
+from augment.params import Size
+from augment.recipe.op_kinds import Array
+from augment.recipe.stage import Stage
+from augment.support.device import to_device
+
+_PADDING = {"reflect_101": "reflection", "constant": "zeros", "replicate": "border"}
+_STARTS, _ROUNDS = 24, 20  # places along each side from which a place is sought, and how often it is improved
+_APART = 0.25  # pixels between places, for slopes
+
+
+def resample(stage: Stage, images: Tensor, **values: Tensor) -> Tensor:
+    """Apply a stage to (N, height, width, 3) uint8, see `feed.remap_values`."""
+    size, (mode, fill) = Size(*images.shape[1:3]), stage.border
+    across, down = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (size.width, size.height))
+    x, y = trace(stage, size, values, *(axis.expand(images.shape[:3]) for axis in (across, down[:, None])))
+    grid = torch.stack([x * (2 / max(size.width - 1, 1)), y * (2 / max(size.height - 1, 1))], dim=-1)
+    planes = images.permute(0, 3, 1, 2).float().sub_(fill)
+    moved = grid_sample(planes, grid, padding_mode=_PADDING[mode], align_corners=True).add_(fill)
+    return moved.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).contiguous()
+
+
+def trace(
+    stage: Stage, size: Size, values: Mapping[str, Tensor], x: Tensor, y: Tensor, *, after: int = -1
+) -> tuple[Tensor, Tensor]:
+    """Return the places that those of the result show; of the result of a part, if only those `after` it count."""
+    for number in reversed(range(after + 1, len(stage.parts))):
+        x, y = _traced(stage, number, size, values, x, y)
+    return x, y
+
+
+def _traced(
+    stage: Stage, number: int, size: Size, values: Mapping[str, Tensor], x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the places that those of the result of a part show."""
+    step, m = stage.parts[number][0], values["chain"][:, number, :, :, None, None]
+    if step.op.kind != "remap":
+        u, v, w = (m[:, row, 0] * x + (m[:, row, 1] * y + m[:, row, 2]) for row in range(3))
+        return u / w, v / w
+    own = {name.rpartition(" ")[0]: value for name, value in values.items() if name.endswith(f" {number}")}
+    drawn = {name: value[:, None, None] if value.ndim == 1 else value for name, value in own.items()}
+    given = (place.to(torch.float32, copy=True) for place in (x, y))  # the op may write to them
+    made = step.op.function(*given, size=size, **step.op.fixed(step.params), **drawn)
+    shapes = [tuple(np.shape(place)) for place in (() if made is None else made)]
+    if shapes != [x.shape] * 2:
+        raise TypeError(f"op '{step.op.name}' made {shapes}. Allowed: x and y, {tuple(x.shape)} each")
+    applies = m[:, 0, 0] == 0
+    return torch.where(applies, made[0].to(x.dtype), x), torch.where(applies, made[1].to(y.dtype), y)
+
+
+def found(
+    stage: Stage, size: Size, arrays: Mapping[str, NDArray[Any]], points: Array, owners: NDArray[np.int64]
+) -> Array:
+    """Return the places of the result that show places of the images of `owners`, (M, 2) as x and y; NaN if none does.
+
+    A place beyond the edges of the result is one, too, if the functions lead there.
+    """
+    for number, steps in enumerate(stage.parts):
+        chain = arrays["chain"][:, number]
+        if steps[0].op.kind != "remap":
+            points = apply(np.linalg.inv(chain)[owners], points)
+            continue
+        # In a table with a row for each image: (rows, most points of an image, 2).
+        moved = np.flatnonzero(chain[owners, 0, 0] == 0)
+        moved = moved[np.argsort(owners[moved], kind="stable")]
+        if not len(moved):
+            continue
+        rows, row = np.unique(owners[moved], return_inverse=True)
+        column = np.arange(len(moved)) - np.searchsorted(row, row)
+        table = np.zeros((len(rows), column.max() + 1, 2))
+        table[row, column] = points[moved]
+        values = to_device({name: value[rows] for name, value in arrays.items()}, torch.device("cpu"))
+        points = points.copy()
+        points[moved] = _inverse(stage, number, size, values, torch.from_numpy(table)).numpy()[row, column]
+    return points
+
+
+def _inverse(stage: Stage, number: int, size: Size, values: Mapping[str, Tensor], wanted: Tensor) -> Tensor:
+    """Return the places of the result of a remap that show `wanted`, (N, K, 2) float64, by Newton's method.
+
+    It starts from the best of some places all over the result of the stage, as functions may bend as they like.
+    """
+
+    def shown(places: Tensor) -> Tensor:
+        return torch.stack(_traced(stage, number, size, values, places[..., 0], places[..., 1]), dim=-1)
+
+    share = (torch.arange(_STARTS, dtype=torch.float64) + 0.5) / _STARTS - 0.5  # none on the edge, which may be a seam
+    across, down = share * size.width, share * size.height
+    x, y = (axis.expand(len(wanted), _STARTS, _STARTS) for axis in (across, down[:, None]))
+    starts = torch.stack(trace(stage, size, values, x, y, after=number), dim=-1)
+    far = torch.nan_to_num(shown(starts), nan=1e6, posinf=1e6, neginf=-1e6).flatten(1, 2)
+    nearest = torch.cdist(torch.nan_to_num(wanted), far).argmin(dim=2, keepdim=True).expand(-1, -1, 2)
+    best = place = starts.flatten(1, 2).gather(1, nearest)
+    step, least = torch.zeros_like(place), torch.full_like(place[..., :1], torch.inf)
+    apart = torch.tensor([[0, 0], [_APART, 0], [0, _APART]], dtype=torch.float64)[:, None]
+    for _ in range(_ROUNDS):
+        here, right, below = shown(place[:, None] + apart).unbind(1)
+        off, a, b = wanted - here, (right - here) / _APART, (below - here) / _APART
+        newton = torch.stack([off[..., 0] * b[..., 1] - off[..., 1] * b[..., 0],
+                              off[..., 1] * a[..., 0] - off[..., 0] * a[..., 1]], dim=-1)  # fmt: skip
+        newton = newton / (a[..., :1] * b[..., 1:] - a[..., 1:] * b[..., :1])
+        distance = off.norm(dim=-1, keepdim=True)
+        better = distance < least
+        least, best = torch.where(better, distance, least), torch.where(better, place, best)
+        if (least < 1e-3).all():
+            break
+        step = torch.where(better, torch.nan_to_num(newton, posinf=0, neginf=0), step / 2)
+        place = best + step
+    return torch.where(least < 0.5, best, torch.nan)
+
+
+def apply(matrix: Array, points: Array) -> Array:
+    """Map points, (M, 2), by a matrix each, (M, 3, 3); what is at or beyond infinity becomes NaN."""
+    moved = np.einsum("nij,nj->ni", matrix[:, :, :2], points) + matrix[:, :, 2]
+    with np.errstate(all="ignore"):
+        return np.where(moved[:, 2:] > 0, moved[:, :2] / moved[:, 2:], np.nan)

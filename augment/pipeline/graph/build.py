@@ -1,0 +1,211 @@
+"""Build DALI pipelines from plans.
+
+    images -> decode and crop -> (height, width, 3) uint8 -> one operator a stage -> normalize -> float HWC
+
+On a GPU, one kernel runs the stages and the normalization of policies, see `augment.pipeline.kernels.instructions`.
+
+A graph also hands out each sample's index, by which the loader looks up its target.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from nvidia.dali import fn, types
+from nvidia.dali.pipeline import OperatorConcurrency, Pipeline
+from nvidia.dali.tensors import TensorCPU, TensorListCPU
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from augment.data.dataset import ImageRef, Paths, as_paths
+from augment.data.images import are_decoded, are_paths
+from augment.pipeline.graph.decoding import Form, GraphImage, Placement
+from augment.pipeline.graph.operators import Dali, GraphSource, add_views
+from augment.pipeline.graph.parameter_feed import Feed
+from augment.pipeline.graph.sample_order import ImageFeed, Reading
+from augment.pipeline.kernels.instructions import Program, ProgramFeed, program_of
+from augment.recipe.plan import Plan
+from augment.recipe.sampler import Sampler
+from augment.recipe.stage import Stage
+from augment.support.dali_versions import Node
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a run of a pipeline hands out."""
+
+    views: list[Tensor]  # the images of each view, (batch, size, size, 3), normalized float HWC, or uint8
+    index: Tensor  # of each sample, (batch, 1) int32
+    windows: list[Tensor]  # with frames: of each view, (batch, 6) float32 on the CPU, see `GraphImage`
+    cpu_index: Tensor  # with frames: the index on the CPU; else like `index`
+    loaded: list[Any] = field(default_factory=list)  # what was read of the targets, if they follow the image
+
+    def first(self, count: int) -> "Outputs":
+        """Return those of the first samples."""
+        views, windows = ([one[:count] for one in some] for some in (self.views, self.windows))
+        return Outputs(views, self.index[:count], windows, self.cpu_index[:count], self.loaded[:count])
+
+
+class BuiltPipeline(Pipeline):  # type: ignore[misc]
+    """A pipeline of a plan, and what it needs to hand out its outputs."""
+
+    form: Form  # of the images
+    program: Program | None  # what a kernel does after the graph, if anything
+    windows: list[int]  # with frames: where the window of each view is among those that are handed out
+
+    def hand_out(self, stream: Any) -> Outputs:
+        """Return the outputs of a scheduled run, used on a stream of PyTorch, with None on the CPU; nothing waits."""
+        outputs = [output.as_tensor() for output in self.outputs(stream)]
+        # With frames, a pipeline on the GPU has CPU outputs, too, in pinned memory, which DLPack does not hand over.
+        pinned = TensorCPU if stream is not None else ()
+        given = [torch.tensor(np.asarray(o)) if isinstance(o, pinned) else from_dlpack(o) for o in outputs]
+        count = len(self.windows)
+        views, rest = given[:count], given[count:]
+        if self.program is not None:
+            programs, rest = rest[:count], rest[count:]
+            views = [self.program.run(*pair, self.form) for pair in zip(views, programs, strict=True)]
+        if not self.form.frames:
+            return Outputs(views, rest[0], [], rest[0])
+        return Outputs(views, rest[0], [rest[2 + number] for number in self.windows], rest[1])
+
+
+def build_pipeline(
+    plan: Plan,
+    reading: Reading,
+    placement: Placement | None = None,
+    form: Form | None = None,
+    checkpoint: str | None = None,
+) -> BuiltPipeline:
+    """Build the DALI pipeline of a plan, by default on the CPU; a run gives a batch, the last one of an epoch padded.
+
+    Batch stages are not in it: they need the targets. A checkpoint to resume from is that of a pipeline that was built
+    with the same arguments, but for stand-ins.
+    """
+    placement, form = placement or Placement(), form or Form()
+    pipeline = BuiltPipeline(
+        batch_size=reading.batch_size,
+        num_threads=placement.threads,
+        device_id=placement.device_id,
+        prefetch_queue_depth=placement.prefetch,
+        # The executor whose outputs stay valid for as long as somebody holds them.
+        exec_dynamic=True,
+        # Else the many small operators of a batch queue up behind each other, also those of different batches.
+        concurrency=OperatorConcurrency.FULL,
+        enable_checkpointing=plan.checkpoints,
+        checkpoint=checkpoint,
+        seed=reading.dali_seed(plan.split, "pipeline", reading.epoch, reading.shard.rank),
+    )
+    pipeline.form, pipeline.program = form, program_of(plan, placement)
+    with TemporaryFile() as listed:
+        with pipeline:
+            stored, index = _read(plan, reading, placement, listed)
+            source = _LoaderSource(plan, reading, placement, form, pipeline.program)
+            views, windows, pipeline.windows = add_views(plan, stored, source, form, raw=are_decoded(reading.files))
+            small = [*source.programs, index]
+            moved = [node.gpu() for node in small] if placement.device == "gpu" else small
+            pipeline.set_outputs(*views, *moved, *([index, *windows] if form.frames else []))
+        pipeline.build()
+    return pipeline
+
+
+def render(plan: Plan, files: Sequence[ImageRef], seed: int) -> NDArray[np.uint8]:
+    """Return files after a plan of the val split, which keeps their order, on the CPU: (N, size, size, 3) uint8."""
+    return np.array(build_pipeline(plan, Reading(files, len(files), seed), form=Form(raw=True)).run()[0].as_tensor())
+
+
+class _LoaderSource(GraphSource):
+    """What DALI draws, and what feeds hand to it, batch by batch."""
+
+    def __init__(self, plan: Plan, reading: Reading, placement: Placement, form: Form, program: Program | None) -> None:
+        super().__init__(placement, program)
+        self._plans, self._reading, self._form = plan.per_view, reading, form
+        self.programs: list[Node] = []  # of each view, if a kernel runs them
+
+    def image(self, view: int, stored: Node, *, raw: bool) -> GraphImage:
+        seed = self._seed(view, "crop", self._plans[view].crop.key)
+        return GraphImage(stored, self.placement, seed, raw=raw, frames=self._form.frames)
+
+    def values(self, view: int, stages: Sequence[Stage]) -> list[dict[str, Node]]:
+        plan, reading = self._plans[view], self._reading
+        sampler = Sampler(replace(plan, stages=tuple(stages)), reading.seed, reading.shard.rank, view)
+        if self.program is not None:
+            (fed,) = _external(ProgramFeed(self.program, sampler, reading))
+            self.programs.append(fed["program"])
+        return _external(Feed(sampler, reading, neutral=self.placement.device == "gpu"))
+
+    def dali(self, view: int, stage: Stage) -> Dali:
+        plan, step = self._plans[view], stage.steps[0]
+        noise = self._seed(view, "noise", step.key, step.key) if step.op.random else None
+        return Dali(self.placement.device, plan.size, noise, f"{plan.path}.{step.key}")
+
+    def _seed(self, view: int, what: str, step: str, *names: str) -> int:
+        """Return the seed of what DALI draws for a step of a view."""
+        plan, reading = self._plans[view], self._reading
+        own = [view] if view and step.split(".")[0] not in plan.shared else []
+        return reading.dali_seed(plan.split, what, *names, reading.epoch, reading.shard.rank, *own)
+
+
+def _read(plan: Plan, reading: Reading, placement: Placement, listed: IO[bytes]) -> tuple[Node, Node]:
+    """Return the nodes of the images, as they are stored, and of their indices, (1,) int32 each."""
+    # DALI's reader tells an index with its image, not before.
+    files, shard = as_paths(reading.files) if reading.announce is None else None, reading.shard
+    if files is None or not are_paths(files):
+        feed = ImageFeed(reading, None if plan.split == "val" else (reading.seed, plan.split, "shuffle"))
+        stored, index = fn.external_source(
+            lambda info: _next_images(feed, info),
+            num_outputs=2,
+            batch=True,
+            batch_info=True,
+            no_copy=True,  # see ImageFeed
+            dtype=[types.UINT8, types.INT32],
+            ndim=[feed.ndim, 1],
+        )
+        return (fn.io.file.read(stored, dont_use_mmap=True) if feed.by_path else stored), index
+    order: dict[str, Any] = {"stick_to_shard": True}
+    if plan.split == "train":
+        # All ranks must shuffle alike, so the rank has no part in this seed.
+        seed = reading.dali_seed(plan.split, "shuffle", reading.epoch)
+        order = {"shuffle_after_epoch": True, "shuffle_after_epoch_seed": seed}
+    encoded, index = fn.readers.file(
+        name="reader",  # by which checkpoints know it
+        **_listed(files, reading.stood_in, listed),
+        shard_id=shard.rank,
+        num_shards=shard.world_size,
+        pad_last_batch=True,
+        # A mapped file that is truncated meanwhile would end the process, and to map a small one takes longer than to
+        # read it: 16 against 10 us for 10 kB on two cores.
+        dont_use_mmap=True,
+        skip_cached_images=placement.caches,  # reading them would take longer than the augmentation
+        **order,
+    )
+    return encoded, index
+
+
+def _listed(files: Paths, read: NDArray[np.int32], listed: IO[bytes]) -> dict[str, Any]:
+    """Return the arguments that name the files at some indices, in a file: of a million, lists take DALI a gigabyte."""
+    for some in np.array_split(read, len(read) // 65536 + 1):
+        names = files.names[some].tolist()
+        if any(b"\n" in name or name[-1:].isspace() for name in names):  # which would end the name in the file
+            return {"files": list(files[read].texts()), "labels": read.tolist()}
+        listed.writelines(map(b"%b %d\n".__mod__, zip(names, some.tolist(), strict=True)))
+    listed.flush()
+    return {"file_list": f"/proc/self/fd/{listed.fileno()}", "file_root": ""}
+
+
+def _next_images(feed: ImageFeed, info: Any) -> tuple[TensorListCPU, NDArray[np.int32]]:
+    """Return what the feed does, the images as DALI's list, which refers to them: it looks at arrays for longer."""
+    images, index = feed(info)
+    tensors = [TensorCPU(image, feed.layout) for image in images]
+    return TensorListCPU(tensors, feed.layout, contiguous=False), index  # type: ignore[call-overload]
+
+
+def _external(feed: Feed) -> list[dict[str, Node]]:
+    """Return for each stage the nodes of the values that are fed to it."""
+    stages = feed.by_stage((0, 0, 1))
+    count = sum(map(len, stages))
+    nodes = iter(fn.external_source(feed, num_outputs=count, batch=True, batch_info=True) if count else ())
+    return [{name: next(nodes) for name in stage} for stage in stages]

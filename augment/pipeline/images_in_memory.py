@@ -1,0 +1,220 @@
+"""Images and targets in memory, as people hand them to a transform and as DALI is fed them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from augment.data.check import Decoder
+from augment.data.image_faults import DECODER_ERRORS, describe_damage, find_fault_of_header, is_rare
+from augment.data.images import TURNED, has_range, is_turned, orientation_of, to_rgb, upright_size
+from augment.data.targets.boxes import Boxes
+from augment.data.targets.classification import CLASSES
+from augment.data.targets.combined import Several
+from augment.data.targets.keypoints import Keypoints
+from augment.data.targets.kind import Kind
+from augment.data.targets.masks import MASKS
+from augment.data.targets.multilabel import LABELS
+from augment.data.targets.spatial import SpatialKind
+from augment.support.errors import UserError, first_line
+from augment.support.formatting import amount
+
+_ALLOWED = (
+    "a uint8 tensor or array (N, height, width, 3), a list of uint8 images (height, width, 3) or PIL images, or a "
+    "list of bytes"
+)
+_IN_A_LIST = " A single image comes in a list."
+
+
+@dataclass(frozen=True)
+class Images:
+    """A batch of images in memory."""
+
+    kind: Literal["encoded", "cpu", "gpu"]  # encoded, or decoded on the CPU or the GPU
+    data: Any  # in the form that DALI's external_source takes
+    turned: str = ""  # the first Pillow image that its EXIF block has turned upright
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return height and width of each image, (N, 2)."""
+        if self.kind == "encoded":
+            return np.array([_header(data, number)[0] for number, data in enumerate(self.data)])
+        if isinstance(self.data, list):
+            return np.array([image.shape[:2] for image in self.data])
+        return np.tile(self.data.shape[1:3], (len(self), 1))
+
+    def orientations(self) -> NDArray[np.int64]:
+        """Return the EXIF orientation of each image, (N,); 1 for decoded ones.
+
+        Raises:
+            UserError: one was turned, so it is not known whether targets are of its pixels before or after that.
+        """
+        if self.turned:
+            raise UserError(f"{self.turned} is {TURNED}")
+        if self.kind == "encoded":
+            return np.array([_header(data, number)[1] for number, data in enumerate(self.data)])
+        return np.ones(len(self), np.int64)
+
+
+def read_images(given: Any, device: torch.device) -> Images:
+    """Check images in memory, as `Transform.__call__` takes them, that will be transformed on a device."""
+    if isinstance(given, Tensor | np.ndarray):
+        _check(given, 4, "images")
+        return Images(_kind(given, device, "images"), _plain(given))
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        hint = _IN_A_LIST if isinstance(given, Image.Image | bytes) else _hint_of_type(given)
+        raise UserError(f"images: {type(given).__name__} is not allowed.{hint} Allowed: {_ALLOWED}.")
+    if not given:
+        raise UserError(f"images: none are given. Allowed: {_ALLOWED}, with at least one image.")
+    if all(isinstance(image, bytes | bytearray | memoryview) for image in given):
+        decoder = Decoder()
+        for number, image in enumerate(given):
+            # DALI decodes some of these wrongly, without an error, and crashes at others.
+            if fault := decoder.find_fault(image) if is_rare(image) else find_fault_of_header(image)[0]:
+                raise UserError(f"images[{number}] {fault}.")
+        return Images("encoded", [np.frombuffer(image, np.uint8) for image in given])
+    images = [_pixels(image, number) if isinstance(image, Image.Image) else image for number, image in enumerate(given)]
+    for number, image in enumerate(images):
+        _check(image, 3, f"images[{number}]")
+    kinds = {_kind(image, device, f"images[{number}]") for number, image in enumerate(images)}
+    if len(kinds) > 1:
+        raise UserError("images: some on the CPU and some on the GPU. Allowed: all on one of them.")
+    turned = (f"images[{number}]" for number, image in enumerate(given) if is_turned(image))
+    return Images(kinds.pop(), [_plain(image) for image in images], next(turned, ""))
+
+
+def read_targets(given: Any, count: int, device: torch.device, *, mixing: str, classes: int | None) -> Tensor | None:
+    """Return the targets that `Transform.__call__` takes of a batch as a tensor on a device, None if there are none.
+
+    They are those of `count` images and of so many classes, if that is known; `mixing` names the steps that mix them.
+    """
+    if given is None:
+        if mixing:
+            raise UserError(f"targets: missing, and {mixing} mixes them. Allowed: transform(images, targets).")
+        return None
+    allowed = f"Allowed: ({count},) class indices, or ({count}, K) floats."
+    try:
+        found = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"targets: no tensor can be made of them: {first_line(error)}. {allowed}") from error
+    floats = found.is_floating_point()
+    if found.shape[:1] != (count,) or found.ndim != (2 if floats else 1):
+        dtype = str(found.dtype).removeprefix("torch.")
+        raise UserError(f"targets: {tuple(found.shape)} {dtype} for {amount(count, 'image')}. {allowed}")
+    if mixing and not floats:
+        if classes is None:
+            raise UserError(f"classes: missing, and {mixing} mixes class indices. Allowed: Transform(..., classes=N).")
+        # A look at a GPU would wait for it.
+        beyond = [t for t in found.tolist() if not 0 <= t < classes] if found.device.type == "cpu" else []
+        if beyond:
+            raise UserError(f"targets: there is no class {beyond[0]}. Allowed: 0 to {classes - 1}.")
+    tensor = found.to(device, non_blocking=True)
+    return tensor.float() if floats else tensor.long()
+
+
+def kind_of(targets: Any, flip_pairs: tuple[tuple[int, int], ...]) -> SpatialKind | None:
+    """Return the kind of targets that are in the image, None for those of whole images, by their form."""
+    if isinstance(targets, Mapping):
+        return Several({name: kind_of(own, flip_pairs) or plain_kind(own) for name, own in targets.items()})
+    listed = isinstance(targets, Sequence) and len(targets) > 0
+    one = targets[0] if listed else targets
+    if isinstance(one, Mapping):
+        return Boxes(flip_pairs=flip_pairs)
+    try:
+        shape, dtype = np.shape(one), getattr(one, "dtype", None) or np.asarray(one).dtype
+    except ValueError:  # rows of several lengths
+        return None
+    if len(shape) != (2 if listed else 3):
+        return None
+    # Whole numbers in plain lists are points, too: no mask is two or three pixels wide.
+    points = "float" in str(dtype) or (isinstance(one, Sequence) and shape[-1] in (2, 3))
+    return Keypoints(flip_pairs) if points else MASKS
+
+
+def plain_kind(targets: Any) -> Kind:
+    """Return the kind of targets of whole images: floats are labels or numbers."""
+    return LABELS if torch.as_tensor(targets).is_floating_point() else CLASSES
+
+
+def check_encoded(images: Images) -> None:
+    """Raise a UserError that names the first encoded image that cannot be decoded."""
+    if images.kind == "encoded":
+        decoder = Decoder()
+        for number, data in enumerate(images.data):
+            if fault := decoder.find_fault(data.tobytes()):
+                raise UserError(f"images[{number}] {fault}.")
+
+
+def _check(image: Any, ndim: int, what: str) -> None:
+    """Check that an image, or a batch of them, is uint8 RGB with the channels last."""
+    if not isinstance(image, Tensor | np.ndarray):
+        raise UserError(f"{what}: {type(image).__name__} is not allowed.{_hint_of_type(image)} Allowed: {_ALLOWED}.")
+    dtype, shape = str(image.dtype).removeprefix("torch."), tuple(image.shape)
+    if dtype != "uint8" or len(shape) != ndim or shape[-1] != 3 or 0 in shape:
+        raise UserError(f"{what}: {dtype} {shape} is not allowed.{_hint(dtype, shape, ndim)} Allowed: {_ALLOWED}.")
+
+
+def _hint_of_type(given: Any) -> str:
+    """Return what is probably to be done about what is no image."""
+    if isinstance(given, str | Path):
+        return " The content of a file is read_bytes() of its Path."
+    return " All images are encoded, or none is." if isinstance(given, bytes) else ""
+
+
+def _hint(dtype: str, shape: tuple[int, ...], ndim: int) -> str:
+    """Return what is probably to be done about an image, or a batch of them if `ndim` is 4, that is not allowed."""
+    whole, order = len(shape) == ndim, "images.permute(0, 2, 3, 1)" if ndim == 4 else "image.permute(1, 2, 0)"
+    hints = {
+        " Leave out ToTensor and Normalize.": "float" in dtype,
+        f" Channels come last: {order}.": whole and shape[-3] == 3,
+        " Leave out the alpha channel: [..., :3].": whole and shape[-1] == 4,
+        _IN_A_LIST: ndim == 4 and len(shape) == 3 and shape[-1] == 3,
+        " Gray images need three channels: np.stack([gray] * 3, -1).": len(shape) == ndim - 1,
+    }
+    return next((hint for hint, applies in hints.items() if applies), "")
+
+
+def _pixels(image: Image.Image, number: int) -> NDArray[np.uint8]:
+    """Return the pixels of a PIL image, (height, width, 3)."""
+    if not has_range(image):
+        raise UserError(f"images[{number}]: a PIL image of mode {image.mode} is not allowed. Allowed: {_ALLOWED}.")
+    try:
+        return np.asarray(to_rgb(image))
+    except DECODER_ERRORS as error:  # its file is damaged, or closed
+        raise UserError(f"images[{number}]: cannot be decoded: {error or type(error).__name__}.") from error
+
+
+def _kind(image: Any, device: torch.device, what: str) -> Literal["cpu", "gpu"]:
+    """Return where an image lies."""
+    if not isinstance(image, Tensor) or image.device.type == "cpu":
+        return "cpu"
+    if image.device.type != device.type:
+        raise UserError(f"{what}: on {image.device}, and the transform runs on {device}. Allowed: images on {device}.")
+    return "gpu"
+
+
+def _plain(image: Any) -> Any:
+    """Return an image in one piece, on the CPU as a NumPy array."""
+    if isinstance(image, Tensor):
+        image = image.detach().contiguous()
+        return image if image.is_cuda else image.numpy()
+    return np.ascontiguousarray(image)
+
+
+def _header(data: NDArray[np.uint8], number: int) -> tuple[tuple[int, int], int]:
+    """Return height and width of an encoded image, upright as its EXIF block says, and its orientation there."""
+    try:
+        with Image.open(BytesIO(data.tobytes())) as image:
+            (width, height), orientation = upright_size(image), orientation_of(image)
+    except (*DECODER_ERRORS, Image.DecompressionBombError) as error:
+        raise UserError(f"images[{number}] {describe_damage(BytesIO(data.tobytes()))}.") from error
+    return (height, width), orientation

@@ -1,0 +1,1 @@
+"""The Triton kernels and the instructions that they run for each sample."""

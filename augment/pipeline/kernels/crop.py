@@ -1,0 +1,65 @@
+"""The kernel that resizes windows of decoded images, see `augment.pipeline.kernels.decoded_images`. Needs Triton."""
+
+# Triton compiles these functions: they are written in its language, which types cannot describe.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from augment.params import Size
+from augment.pipeline.kernels.local_ops import load, store
+
+_BLOCK = 256  # pixels of the result
+
+
+def resize_windows(images: Tensor, windows: Tensor, size: Size) -> Tensor:
+    """Resize a window of each image, as DALI does: by a triangle as wide as a pixel of the larger of image and result.
+
+    Args:
+        images: (N, height, width, 3) uint8, contiguous.
+        windows: start and end, (y, x) in pixels, (N, 4) float32, contiguous.
+        size: height and width of the result.
+
+    Returns:
+        (N, *size, 3) uint8.
+    """
+    out = torch.empty((len(images), *size, 3), dtype=torch.uint8, device=images.device)
+    with torch.cuda.device_of(images):
+        _resize[(len(images), triton.cdiv(size.height * size.width, _BLOCK))](
+            images, windows, out, *images.shape[1:3], *size, block=_BLOCK
+        )
+    return out
+
+
+@triton.jit(do_not_specialize=["windows", "height", "width", "rows", "columns"])
+def _resize(images, windows, out, height, width, rows, columns, block: tl.constexpr):
+    sample = tl.program_id(0).to(tl.int64)
+    pixel = tl.program_id(1) * block + tl.arange(0, block)
+    kept = pixel < rows * columns
+    source = images + sample * height * width * 3
+    window = windows + sample * 4
+    top, left = tl.load(window), tl.load(window + 1)
+    step_y, step_x = (tl.load(window + 2) - top) / rows, (tl.load(window + 3) - left) / columns
+    reach_y, reach_x = tl.maximum(step_y, 1.0), tl.maximum(step_x, 1.0)
+    # Of the center of each result's pixel, among the centers of the image's, which are at integers.
+    y = top + ((pixel // columns).to(tl.float32) + 0.5) * step_y - 0.5
+    x = left + ((pixel % columns).to(tl.float32) + 0.5) * step_x - 0.5
+    first_y, first_x = tl.floor(y - reach_y).to(tl.int32) + 1, tl.floor(x - reach_x).to(tl.int32) + 1
+    taps_y, taps_x = tl.ceil(2 * reach_y).to(tl.int32), tl.ceil(2 * reach_x).to(tl.int32)
+    red, green, blue = tl.zeros([block], tl.float32), tl.zeros([block], tl.float32), tl.zeros([block], tl.float32)
+    total = tl.zeros([block], tl.float32)
+    for row in range(taps_y):
+        v = first_y + row
+        share_y = tl.maximum(1 - tl.abs(v.to(tl.float32) - y) / reach_y, 0.0)
+        line = source + tl.minimum(tl.maximum(v, 0), height - 1) * width * 3
+        for column in range(taps_x):
+            u = first_x + column
+            share = share_y * tl.maximum(1 - tl.abs(u.to(tl.float32) - x) / reach_x, 0.0)
+            level_r, level_g, level_b = load(line + 3 * tl.minimum(tl.maximum(u, 0), width - 1), kept)
+            red += share * level_r
+            green += share * level_g
+            blue += share * level_b
+            total += share
+    store(out + sample * rows * columns * 3 + 3 * pixel, red / total, green / total, blue / total, kept)

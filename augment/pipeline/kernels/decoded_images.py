@@ -1,0 +1,86 @@
+"""A recipe on decoded images of one size in GPU memory: one kernel crops, another runs all stages, without DALI.
+
+What they do with each image is drawn for several calls at once: a draw of many steps costs NumPy a fixed time, as much
+as the samples of ten batches.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from augment.pipeline.geometry.frames import COLUMNS, random_windows
+from augment.pipeline.graph.decoding import Form, Placement
+from augment.pipeline.graph.parameter_feed import Ahead, AheadOfCalls
+from augment.pipeline.images_in_memory import Images
+from augment.pipeline.kernels.instructions import LARGEST, Program, are_alike, kernels_run
+from augment.recipe.op_kinds import Array
+from augment.recipe.plan import Plan
+from augment.recipe.sampler import CALL, Sampler, Where
+from augment.support.device import to_device
+
+
+class Direct:
+    """What `Transform` does with each view of a batch, in place of a graph of DALI's."""
+
+    batch_size = math.inf
+
+    def __init__(self, plan: Plan, device: torch.device, form: Form, samplers: Sequence[Sampler]) -> None:
+        self._program, self._device, self._form, self._samplers = Program(plan), device, form, samplers
+        self._drawn: dict[tuple[int, ...], Ahead[Any]] = {}  # of the sides of images
+
+    @staticmethod
+    def knows(plan: Plan, placement: Placement) -> bool:
+        """Return whether the kernels do all that a plan does, and run here."""
+        program = Program(plan)
+        known = are_alike(plan) and _has_window(plan) and not program.before and math.prod(plan.size) <= LARGEST
+        return placement.device == "gpu" and known and kernels_run(placement.gpu, every_op=program.every_op)
+
+    def run(self, images: Images, call: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Return each view, (N, 3, height, width), with the draws of a call, and with frames its windows."""
+        from augment.pipeline.kernels.crop import resize_windows
+
+        count, sides, views, windows = len(images), tuple(images.data.shape[1:3]), [], []
+        if sides not in self._drawn:
+            self._drawn = {sides: AheadOfCalls(partial(self._draw, sides))}
+        (drawn, there), rows = self._drawn[sides].take(0, call * CALL, count)
+        for view, sampler in enumerate(self._samplers):
+            cropped = resize_windows(images.data, there[f"{view} windows"][rows], sampler.plan.size)
+            made = self._program.run(cropped, there[f"{view} programs"][rows], self._form)
+            views.append(made.permute(0, 3, 1, 2))
+            if self._form.frames:
+                windows.append(torch.from_numpy(np.insert(drawn[view][rows], [0, 0], sides, axis=1)))
+        return views, windows
+
+    def _draw(self, sides: Sequence[int], where: Where) -> tuple[list[NDArray[np.float32]], dict[str, Tensor]]:
+        """Return what is drawn for images of these sides: of each view the windows, and on the device all it takes."""
+        sizes = np.tile(np.array(sides), (math.prod(where[2:]), 1))
+        windows, there = [], {}
+        for view, sampler in enumerate(self._samplers):
+            windows.append(_windows(sampler, where, sizes).astype(np.float32))
+            there[f"{view} windows"] = windows[-1]
+            there[f"{view} programs"] = self._program.values(sampler, where)
+        return windows, to_device(there, self._device)
+
+
+def _has_window(plan: Plan) -> bool:
+    """Return whether a plan's crop resizes a window, and nothing else."""
+    name = plan.crop.op.name
+    return name in {"random_resized_crop", "center_crop"} or (name == "resize" and plan.crop.params["side"] != "long")
+
+
+def _windows(sampler: Sampler, where: Where, sizes: NDArray[np.int64]) -> Array:
+    """Return the windows that the crop resizes, of images of these sizes: start and end, (y, x) in pixels, (N, 4)."""
+    crop, proportions = sampler.plan.crop, np.array(sampler.plan.size.proportions)
+    if crop.op.random:
+        uniform = sampler.uniform(crop.key, where, COLUMNS)
+        return random_windows(uniform, sizes, crop.params["area_range"], crop.params["aspect_range"])
+    sides = sizes.astype(np.float64)
+    if crop.params.get("side") != "both":
+        sides = crop.params.get("scale", 1.0) * (sizes / proportions).min(axis=1, keepdims=True) * proportions
+    return np.hstack([sizes - sides, sizes + sides]) / 2

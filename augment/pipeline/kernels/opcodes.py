@@ -1,0 +1,83 @@
+"""The table of what the kernel runs, by which the programs of samples and the kernel itself know stages."""
+
+from collections.abc import Callable, Mapping
+from io import BytesIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+
+from augment.params import Size
+from augment.pipeline.graph.parameter_feed import Values
+from augment.recipe.stage import Stage
+
+BORDERS = {"constant": 0, "reflect_101": 1, "replicate": 2}
+
+
+def _as_fed(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+    """Return the numbers that a routine takes of a stage, as columns, (N, any) each: what DALI's operators take."""
+    return [value.reshape(len(value), np.prod(value.shape[1:], dtype=int)) for value in fed.values()]
+
+
+def _warp(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+    return [*_as_fed(stage, fed, size), *_constants(fed, BORDERS[stage.border[0]], stage.border[1])]
+
+
+def _motion_blur(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+    return [*_constants(fed, fed["kernel"].shape[1]), *_as_fed(stage, fed, size)]
+
+
+def _downscale(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+    sides, whole = fed["side"], np.array(size, np.float32)
+    return [sides, whole / sides, sides / whole, *_constants(fed, stage.steps[0].params["interpolation"] == "linear")]
+
+
+def _erase(stage: Stage, fed: dict[str, Values], size: Size) -> list[Values]:
+    *window, seed = _as_fed(stage, fed, size)
+    params = stage.steps[0].params
+    return [*window, *_constants(fed, ("constant", "mean", "noise").index(params["fill"]), params["level"]), seed]
+
+
+def _constants(fed: dict[str, Values], *values: float) -> list[Values]:
+    count = len(next(iter(fed.values())))
+    return [np.full((count, 1), value, np.float32) for value in values]
+
+
+# What the kernel runs, and what it takes of each: a kind of stage, or an op of the registry. A stage's code is its
+# place here, from 1; 0 stands for a stage that does not apply to a sample. The first eight are all that policies need:
+# without the others, the kernel compiles in less time.
+ROUTINES: Mapping[str, Callable[[Stage, dict[str, Values], Size], list[Values]]] = {
+    "geometry": _warp,
+    "color": _as_fed,
+    "color of mean": _as_fed,
+    "sharpen": _as_fed,
+    "posterize": _as_fed,
+    "solarize": _as_fed,
+    "autocontrast": _as_fed,
+    "equalize": _as_fed,
+    "gaussian_blur": _as_fed,
+    "motion_blur": _motion_blur,
+    "gaussian_noise": _as_fed,
+    "jpeg": _as_fed,
+    "downscale": _downscale,
+    "erase": _erase,
+}
+CODES = {name: number for number, name in enumerate(ROUTINES, 1)}
+OF_POLICIES = CODES["equalize"]
+PLANES = {"gaussian_blur", "jpeg", "downscale"}  # need memory for one channel as floats
+
+
+def quantization_tables() -> NDArray[np.float32]:
+    """Return the quantization tables of luma and chroma for each quality, (101, 128), rounded as DALI does."""
+    quality = np.arange(101, dtype=np.float32)[:, None]
+    scale = np.where(quality < 50, 50 / np.maximum(quality, 1), 2 - 2 * quality / 100)
+    return np.asarray(np.clip(np.floor(scale * standard_tables().reshape(1, -1) + 0.5), 1, 255), np.float32)
+
+
+def standard_tables() -> NDArray[np.float32]:
+    """Return the tables of luma and chroma in Annex K of the JPEG standard, (2, 8, 8), which Pillow has as well."""
+    file = BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "JPEG", quality=50)
+    tables = JpegImageFile(BytesIO(file.getvalue())).quantization
+    return np.array([tables[0], tables[1]], np.float32).reshape(2, 8, 8)

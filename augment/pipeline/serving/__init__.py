@@ -1,0 +1,1 @@
+"""The validation transform without DALI, for exported models."""

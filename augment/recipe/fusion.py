@@ -1,0 +1,141 @@
+"""Lay out steps as stages: resolve policies into positions, and fuse neighbors that one operator can run."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from augment.recipe.op_kinds import Array, GeometryOp, PolicyOp, RemapOp
+from augment.recipe.stage import NO_BORDER, Alternatives, Border, Stage, StageKind, parts_of
+from augment.recipe.steps import Step
+
+
+def slots_of(step: Step) -> list[dict[int, float]]:
+    """Return, for each slot of a policy, the indices of the steps that may run in it with their shares of samples."""
+    assert isinstance(step.op, PolicyOp)
+    if step.op.slots is None:
+        return [{i: 1.0} for i in range(len(step.steps))]
+    return list(step.op.slots(np.array([child.weight for child in step.steps]), **step.params))
+
+
+def child_path(path: str, slot: int, slots: list[dict[int, float]], child: Step, index: int) -> str:
+    """Return the key path of a step within a policy; a step that may run in several slots has one path for each."""
+    several = sum(index in slot for slot in slots) > 1
+    return f"{path}.{slot + 1}.{child.key}" if several else f"{path}.{child.key}"
+
+
+def positions_of(steps: Iterable[Step]) -> list[Alternatives]:
+    """Return the positions of steps in order of application, with policies resolved into alternatives."""
+    return [alternatives for step in steps for alternatives in _positions(step, step.key, 1.0)]
+
+
+def _positions(step: Step, path: str, chance: float) -> Iterator[Alternatives]:
+    """Yield the positions of a step; its leaves have their path as key and their overall probability as p."""
+    chance *= step.p
+    if chance == 0:
+        return
+    if step.op.kind != "policy":
+        yield (replace(step, key=path, p=chance),)
+        return
+    slots = slots_of(step)
+    for number, slot in enumerate(slots):
+        columns = [
+            list(_positions(step.steps[i], child_path(path, number, slots, step.steps[i], i), chance * share))
+            for i, share in slot.items()
+        ]
+        for depth in range(max(map(len, columns), default=0)):
+            yield tuple(leaf for column in columns if depth < len(column) for leaf in column[depth])
+
+
+def choose(step: Step, uniform: Array, drawn: Mapping[str, Array]) -> Array:
+    """Return the index of the step that runs in each slot of a policy, (N, slots), -1 for none.
+
+    It depends on numbers in [0, 1), (N, steps), and the policy's drawn values by name, (N,) each.
+    """
+    weights = np.array([child.weight for child in step.steps])
+    return np.asarray(step.op.function(weights, uniform, **step.op.values(step.params, drawn)))
+
+
+def _border(step: Step) -> Border | None:
+    """Return the step's border, None if it never shows one; the fill counts only where it is visible."""
+    assert isinstance(step.op, GeometryOp | RemapOp)
+    if isinstance(step.op, GeometryOp) and step.op.moves_inside:
+        return None
+    mode = step.params["border"]
+    return mode, step.params["fill"] if mode == "constant" else 0
+
+
+class _Group:
+    """A stage under construction."""
+
+    def __init__(self, kind: StageKind, steps: Alternatives) -> None:
+        self.kind = kind
+        self.positions = [steps]
+
+    @property
+    def borders(self) -> set[Border]:
+        return {b for steps in self.positions for b in map(_border, steps) if b} if self.kind == "geometry" else set()
+
+    def takes(self, other: "_Group") -> bool:
+        """Return whether the same operator can run the steps of another group after its own."""
+        if self.kind != other.kind or self.kind in ("local", "batch"):
+            return False
+        return len(self.borders | other.borders) <= 1
+
+    def stage(self, *, chain: bool) -> Stage:
+        border = next(iter(self.borders), NO_BORDER)
+        several = self.kind == "color" and sum(max(map(parts_of, steps)) for steps in self.positions) > 1
+        remaps = any(step.op.kind == "remap" for steps in self.positions for step in steps)
+        return Stage("remap" if remaps else self.kind, tuple(self.positions), border, chained=chain and several)
+
+
+def stages_of(positions: list[Alternatives], *, fuse: bool, clip: str = "end") -> Iterator[Stage]:
+    """Return the stages that run positions in order; for `fuse` and `clip` see `Aug`."""
+    done: list[_Group] = []
+    parts = [_parts(alternatives, fuse=fuse) for alternatives in positions]
+    for i, groups in enumerate(parts):
+        following = parts[i + 1] if i + 1 < len(parts) else []
+        for group in _arrange(groups, done[-1] if done else None, following):
+            if fuse and done and done[-1].takes(group):
+                done[-1].positions += group.positions
+            else:
+                done.append(group)
+    return (group.stage(chain=not fuse or clip == "each") for group in done)
+
+
+def _parts(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:
+    """Split the alternatives at a position into groups that one operator can run; without fusion, into single steps."""
+    if not fuse:
+        return [_Group(_kind_of(step), (step,)) for step in alternatives]
+    parts: dict[Any, list[Step]] = {}
+    for step in alternatives:
+        parts.setdefault(_operator(step), []).append(step)
+    bordered = [operator for operator in parts if operator[0] == "geometry" and operator[1] is not None]
+    if bordered and ("geometry", None) in parts:
+        parts[bordered[0]] += parts.pop(("geometry", None))  # steps without a border join any group
+    return [_Group(_kind_of(steps[0]), tuple(steps)) for steps in parts.values()]
+
+
+def _operator(step: Step) -> tuple[Any, ...]:
+    """Return a key that is equal for steps that one operator can run; local operators bake in fixed parameters."""
+    if _kind_of(step) == "geometry":
+        return "geometry", _border(step)
+    if step.op.kind == "color":
+        return ("color",)
+    return step.op.name, tuple(sorted(step.op.fixed(step.params).items()))
+
+
+def _kind_of(step: Step) -> StageKind:
+    kind = "geometry" if step.op.kind == "remap" else step.op.kind
+    assert kind in ("geometry", "color", "local", "batch")
+    return kind
+
+
+def _arrange(groups: list[_Group], before: _Group | None, following: list[_Group]) -> list[_Group]:
+    """Order the groups at a position, which exclude each other, so that as many as possible join their neighbors."""
+    first = next((g for g in groups if before is not None and before.takes(g)), None)
+    rest = [g for g in groups if g is not first]
+    last = next((g for g in rest if any(g.takes(other) for other in following)), None)
+    middle = [g for g in rest if g is not last]
+    return [g for g in (first, *middle, last) if g is not None]

@@ -1,0 +1,1 @@
+"""The tools of `python -m augment`, one module or package each."""

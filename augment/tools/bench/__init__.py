@@ -1,0 +1,1 @@
+"""`python -m augment bench`: the speed of a recipe next to upper bounds."""

@@ -1,0 +1,1 @@
+"""`python -m augment info`: statistics and likely problems of a dataset."""

@@ -1,0 +1,1 @@
+"""`python -m augment preview`: figures of what steps and recipes do."""

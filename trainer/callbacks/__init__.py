@@ -1,0 +1,1 @@
+"""Callbacks and experiment trackers, one module each."""

@@ -1,0 +1,282 @@
+"""Callbacks around batches and steps: schedules, clipped gradients, scaled losses, fresh statistics, preparation.
+
+And those that end a fit early: because it no longer improves, or because of Ctrl-C and other signals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import nan
+from typing import Any
+
+from augment.params import Count, Number, setting
+from augment.support.formatting import amount
+from augment.support.lazy_torch import Tensor, nn, torch
+from augment.support.signals import StopSignals
+from trainer.callbacks.checkpoint import best_of
+from trainer.callbacks.recorder import NonFiniteLossError, Recorder
+from trainer.loop.callback import Callback, CancelFit, Learner, Phase, configurable
+from trainer.optim.settings import Schedule, drops, position
+from trainer.tasks.registry import monitor_param, smaller_is_better
+from trainer.tasks.task import AUTO
+
+# In an epoch of so many batches, what running statistics held before is down to 1 %: 0.9 ** 50.
+_FEW = 50
+
+# With a scale below this, float16's smallest normal number, even gradients near 1 would vanish: what is not finite is
+# not due to the scale.
+_LOWEST = 2.0**-14
+
+_BUFFERS = ("running_mean", "running_var")
+
+
+class ParamScheduler(Callback):
+    """Sets hyperparameters of the optimizer before every step, from the position in the whole fit.
+
+    Args:
+        schedules: the schedules by keys of the optimizer's parameter groups, such as "lr". See
+            `trainer.optim.optimizers.set_value`.
+        plateau: patience and factor, by which "lr" falls each time that the best epoch is so many epochs ago.
+
+    Attributes:
+        now: the values of the last training batch, by the schedules' keys, also between epochs.
+    """
+
+    order = Phase.MEASURE
+
+    def __init__(self, schedules: Mapping[str, Schedule], plateau: tuple[int, float] | None = None) -> None:
+        self.schedules, self.plateau = dict(schedules), plateau
+        self._factor = 1.0
+        self.now: Mapping[str, float] = {}
+        self._steps = 0  # of the fit that was saved
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the length of the schedules, for `describe_moved`."""
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it; runs up to 0.18 lack it."""
+        self._steps = state.get("steps", 0)
+
+    def describe_moved(self, learner: Learner, done: int) -> str:
+        """Return what happens to the learning rate of a resumed fit of another length; empty if nothing does.
+
+        Args:
+            learner: the learner, restored and before its fit.
+            done: number of training batches so far.
+        """
+        rate, total = self.schedules["lr"], learner.total_steps
+        if self._steps in (0, total) or len({rate(at / 100) for at in range(101)}) == 1:
+            return ""
+        was, now = rate(position(done - 1, self._steps)), rate(position(done, total))
+        highest = max(rate(position(step, total)) for step in range(done, total, max(1, (total - done) // 100)))
+        return (
+            f"fit.epochs={learner.epochs} changes the length of the schedule: the learning rate goes from {was:.2g} to "
+            f"{now:.2g}, and is {highest:.2g} at most from here on. To choose it yourself, add fit.schedule=constant "
+            "and fit.lr. For another cycle, start a new run with model.weights=RUN_FOLDER instead of fit.resume."
+        )
+
+    def before_epoch(self, learner: Learner) -> None:
+        """Let the learning rate fall if it is due: by the rows, so that a resumed run does as one without a break."""
+        self._steps = learner.total_steps
+        if self.plateau is None:
+            return
+        recorder, (key, _), (patience, factor) = learner.find(Recorder), best_of(learner), self.plateau
+        sign, since = -1 if smaller_is_better(key) else 1, recorder.since
+        parts = (recorder.rows[:since], recorder.rows[since:])  # scores of the first do not compare with the others
+        count = sum(drops((sign * row.get(key, nan) for row in rows), patience) for rows in parts)
+        self._factor = factor ** learner.ranks.broadcast(count)
+
+    def before_batch(self, learner: Learner) -> None:
+        """Set the values, in training."""
+        from trainer.optim.optimizers import set_value
+
+        if learner.training:
+            self.now = self.values(learner)
+            for group in learner.optimizer.param_groups:
+                for name, value in self.now.items():
+                    set_value(group, name, value)
+
+    def values(self, learner: Learner) -> dict[str, float]:
+        """Return the values of the current training batch, by the schedules' keys; no device is asked."""
+        # Use the position of the first batch of a step, so that it depends on the step alone.
+        ahead = learner.position.batch - 1 - learner.group.first
+        now = position(learner.step - ahead, learner.total_steps)
+        values = {name: schedule(now) for name, schedule in self.schedules.items()}
+        return values if self.plateau is None else values | {"lr": values["lr"] * self._factor}
+
+
+@configurable
+@dataclass(eq=False)
+class GradClip(Callback):
+    """Scales the gradients down if their total norm exceeds a limit (Pascanu et al. 2013)."""
+
+    max_norm: float = setting(Number(default=1.0, within=(0, 1e9), above=0, doc="largest norm of all gradients"))
+
+    def before_step(self, learner: Learner) -> None:
+        """Clip the gradients, without a check for NaN, which would wait for the device."""
+        nn.utils.clip_grad_norm_(learner.model.parameters(), self.max_norm, error_if_nonfinite=False)
+
+
+class LossScale(Callback):
+    """Stops the fit if no scale of the loss, by `trainer.loop.batch_runner.Scaler`, makes the gradients finite."""
+
+    main_only = True
+    order = Phase.MEASURE
+
+    def after_train(self, learner: Learner) -> None:
+        """Look at the scale."""
+        scaler = learner.runner.scaler
+        if scaler is not None and scaler.get_scale() < _LOWEST:
+            raise NonFiniteLossError(
+                "fit.precision=fp16: the gradients are not finite at any scale of the loss, by step "
+                f"{learner.step + 1} of {learner.total_steps} (epoch {learner.epoch + 1}). A smaller fit.lr or "
+                "fit.precision=bf16, which has the range of fp32, may help."
+            )
+
+
+class Prepare(Callback):
+    """Builds the pipeline of the next validation in the background while an epoch trains."""
+
+    order = Phase.MEASURE
+
+    def after_batch(self, learner: Learner) -> None:
+        """Start building after an epoch's first batch: nothing should compete with the pipeline that makes it."""
+        if learner.training and learner.position.batch == 1 and learner.val_loader is not None:
+            learner.val_loader.prepare()
+
+
+class FreshStatistics(Callback):
+    """Makes the running statistics of batch norms, which validation uses, begin anew in each epoch with few batches.
+
+    They are the mean over the epoch's images so far, as long as its last step counts more in it than in the usual
+    moving average: with PyTorch's default momentum, for ten batches. Otherwise, those of a new model are mostly their
+    initial values for some ten batches, and then lag behind weights that change fast.
+
+    Args:
+        always: in epochs with many batches, too.
+    """
+
+    order = Phase.FIRST  # before callbacks that cancel the step
+    saves = ("_before",)
+
+    def __init__(self, *, always: bool = False) -> None:
+        self._always = always
+        self._before: dict[str, Tensor] = {}  # what batch norms held before the batches of the current step, by name
+
+    def before_batch(self, learner: Learner) -> None:
+        """Copy the statistics before the first batch of a step."""
+        if not learner.training or learner.position.batch - 1 != learner.group.first:
+            return
+        on = self._always or learner.batches_in(learner.epoch) < _FEW
+        norms = _norms(learner.model) if on else ()
+        self._before = {f"{name}.{key}": getattr(norm, key).clone() for name, norm in norms for key in _BUFFERS}
+
+    def before_step(self, learner: Learner) -> None:
+        """Let the batches of the step count by their images; ranks have averaged their statistics by now."""
+        (first, batches), images_in = learner.group, learner.train_loader.images_in
+        share = images_in(learner.epoch, first, batches) / images_in(learner.epoch, 0, first + batches)
+        for name, norm in _norms(learner.model):
+            if f"{name}.{_BUFFERS[0]}" not in self._before:
+                continue
+            factor = max(1.0, share / (1 - (1 - norm.momentum) ** batches))  # by their share in the moving average
+            for key in _BUFFERS:
+                torch.lerp(self._before[f"{name}.{key}"], now := getattr(norm, key), factor, out=now)
+            norm.running_var.clamp_(min=0)  # it may round to below
+        self._before = {}
+
+
+def _norms(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the batch norms that gather a moving average, with their names."""
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    for name, module in model.named_modules():
+        if isinstance(module, kinds) and module.training and module.momentum and module.running_mean is not None:
+            yield name, module
+
+
+@configurable
+@dataclass(eq=False)
+class EarlyStopping(Callback):
+    """Ends the fit when the monitored metric has not improved for some epochs.
+
+    It reads only the recorder's rows, so that a resumed run behaves like an uninterrupted one. It decides only after
+    epochs that have the metric: if validation is rare, the epochs in between are counted at the next one.
+    """
+
+    monitor: str = setting(monitor_param("metric that has to improve; auto: as checkpoint.monitor"))
+    patience: int = setting(Count(default=10, within=(1, 10**6), doc="epochs without improvement that end the fit"))
+    min_delta: float = setting(
+        Number(default=0.0, within=(0, 1e9), doc="a change counts as an improvement if it is larger than this")
+    )
+    order = Phase.LAST
+    reason: str = field(default="", init=False)  # see `Callback`
+
+    def before_fit(self, learner: Learner) -> None:
+        """Clear the reason of an earlier fit."""
+        self.reason = ""
+
+    def after_epoch(self, learner: Learner) -> None:
+        """End the fit if there was no improvement for `patience` epochs."""
+        recorder = learner.find(Recorder)
+        rows = recorder.rows[recorder.since :]
+        monitor = best_of(learner)[0] if self.monitor == AUTO else self.monitor
+        if monitor not in rows[-1]:
+            return
+        sign = -1.0 if smaller_is_better(monitor) else 1.0
+        best, last = -math.inf, -1
+        for index, row in enumerate(rows):
+            # The first value counts, even the worst possible one; NaN never does.
+            if sign * row.get(monitor, math.nan) > best + self.min_delta:
+                best, last = sign * row[monitor], index
+        if len(rows) - 1 - last >= self.patience and learner.epoch + 1 < learner.epochs:
+            self.reason = f"no better {monitor} in {amount(self.patience, 'epoch')}"
+            raise CancelFit
+
+
+class Interrupt(Callback):
+    """Turns Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 into a clean end: the batch is finished, all callbacks get `after_fit`.
+
+    A second signal stops at once.
+    """
+
+    order = Phase.LAST
+
+    def __init__(self) -> None:
+        # Whether a signal ended the fit; one that comes after the last batch does not. Set it to end the fit so, too.
+        self.pressed = self._ended = False
+        self._signals = StopSignals()
+
+    def before_fit(self, learner: Learner) -> None:
+        """Install the signal handlers; only the main thread can."""
+        self.pressed = self._ended = False
+        self._signals = StopSignals()
+        self._signals.hold()
+        self._signals.install()
+
+    def after_batch(self, learner: Learner) -> None:
+        """End the fit if a signal came; of several ranks, all end it after the same training batch."""
+        stops = self.pressed or self._signals.came  # also before the handlers were installed
+        if learner.ranks.size > 1:
+            stops = learner.training and learner.ranks.agree("stop", stops)
+        if stops:
+            self.pressed = self._ended = True
+            raise CancelFit
+
+    def after_fit(self, learner: Learner) -> None:
+        """Restore the previous handlers."""
+        if learner.ranks.size > 1:
+            self.pressed = self._ended  # what was wished for too late changed nothing
+        self.pressed |= isinstance(learner.error, KeyboardInterrupt)
+        self._signals.restore()
+
+
+def ending_of(learner: Learner) -> str:
+    """Return how a fit ended, from `after_fit` on: finished, interrupted or failed."""
+    if isinstance(learner.error, KeyboardInterrupt):
+        return "interrupted" if learner.position.epoch < learner.epochs else "finished"
+    if learner.error is not None:
+        return "failed"
+    pressed = any(isinstance(callback, Interrupt) and callback.pressed for callback in learner.callbacks)
+    return "interrupted" if pressed else "finished"

@@ -1,0 +1,1 @@
+"""The command line of `python -m trainer`: help, completion, jobs and ranks."""

@@ -1,0 +1,1 @@
+"""The training loop: the Learner, its events, the work of a batch, checkpoints and ranks."""

@@ -1,0 +1,1 @@
+"""Optimizers, learning rate schedules, and the order of a network's layers."""

@@ -1,0 +1,123 @@
+"""Predicted masks as files, at the size of their images."""
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from augment.data.images import open_image, orientation_of, to_rgb, upright_size
+from augment.data.targets.spatial import IGNORE
+from augment.support.errors import UserError
+from augment.support.files import write_atomically
+from augment.support.lazy_torch import F, Tensor, torch
+from trainer.loop.callback import Callback, Learner
+
+_MOST = 2**25  # values that are sampled at once
+_UNKNOWN = (224, 224, 224)  # color of pixels without a prediction
+
+
+class MaskWriter(Callback):
+    """Writes the mask of each image of a pass as PNG, whose pixels are labels with a palette.
+
+    Masks are those of the upright images, as masks to train on are. Pixels that the model did not see, since validation
+    crops, are 255.
+
+    Attributes:
+        shares: for each image the share of every class in the pixels with a prediction, (classes,).
+        unseen: for each image the share of pixels without one.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], masks: Sequence[Path], names: Sequence[str], folder: Path, *, overlay: bool
+    ) -> None:
+        self._files, self._masks, self._names, self._folder, self._overlay = files, masks, names, folder, overlay
+        self.shares: dict[int, NDArray[np.float64]] = {}
+        self.unseen: dict[int, float] = {}
+
+    def after_batch(self, learner: Learner) -> None:
+        """Write those of the batch."""
+        frames = learner.batch.frames
+        assert frames is not None
+        for number, output, frame in zip(learner.batch.indices.tolist(), learner.output, frames, strict=True):
+            with open_image(self._files[number]) as image:
+                turn, size = upright(image)
+                labels = whole_mask(output, frame @ turn.to(frame.device), size[::-1])
+                counts = np.bincount(labels.ravel(), minlength=IGNORE + 1)
+                self.unseen[number] = counts[IGNORE] / labels.size
+                counts = counts[: len(self._names)]
+                self.shares[number] = counts / max(counts.sum(), 1)
+                self._write(self._masks[number], image, labels)
+
+    def _write(self, file: Path, image: Image.Image, labels: NDArray[np.uint8]) -> None:
+        mask, content = Image.fromarray(labels), BytesIO()
+        mask.putpalette(palette(self._names))
+        mask.save(content, "PNG", optimize=True)
+        write_atomically(file, content.getvalue(), folder=self._folder)
+        if self._overlay:
+            from augment.drawing.target_overlays import Drawing  # with Matplotlib
+
+            content = BytesIO()
+            drawn = Drawing(np.asarray(to_rgb(image))).mask(labels, self._names, ignore=IGNORE).pixels
+            Image.fromarray(drawn).save(content, "JPEG", quality=90)
+            overlay = file.with_name(f"{file.stem}_overlay.jpg")
+            write_atomically(overlay, content.getvalue(), folder=self._folder)
+
+
+def upright(image: Image.Image) -> tuple[Tensor, tuple[int, int]]:
+    """Return the matrix from pixels of an image, turned upright, to stored ones, (3, 3), and its width and height."""
+    from augment.pipeline.geometry.frames import turns  # imports PyTorch
+
+    size = upright_size(image)
+    turn = turns(np.array([orientation_of(image)]), np.array([size[::-1]]))[0]
+    return torch.from_numpy(np.linalg.inv(turn)), size
+
+
+def whole_mask(output: Tensor, frame: Tensor, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the mask of an image: logits, interpolated linearly at its pixels, and their highest.
+
+    Args:
+        output: (classes, height, width) logits.
+        frame: (3, 3), from pixels of the image to those of the output.
+        size: height and width of the image.
+
+    Returns:
+        (height, width) labels; 255 where the output shows nothing of the image.
+    """
+    height, width = output.shape[1:]
+    matrix = frame.to(device=output.device, dtype=torch.float64)
+    x = torch.arange(size[1], dtype=torch.float64, device=output.device)
+    parts, rows = [], max(1, _MOST // (size[1] * len(output)))
+    for start in range(0, size[0], rows):
+        y = torch.arange(start, min(start + rows, size[0]), dtype=torch.float64, device=output.device)[:, None]
+        across, down, w = (row[0] * x + row[1] * y + row[2] for row in matrix)
+        across, down = across / w, down / w
+        grid = torch.stack([(2 * across + 1) / width - 1, (2 * down + 1) / height - 1], dim=-1)
+        sampled = F.grid_sample(output[None].float(), grid[None].float(), padding_mode="border", align_corners=False)
+        inside = (across >= -0.5) & (across <= width - 0.5) & (down >= -0.5) & (down <= height - 0.5)
+        parts.append(sampled[0].argmax(dim=0).where(inside, IGNORE).byte())
+    return torch.cat(parts).cpu().numpy()
+
+
+def palette(names: Sequence[str]) -> list[int]:
+    """Return the colors of all labels, RGB one after the other: background black, what is unknown gray."""
+    from augment.drawing.target_overlays import color_of
+
+    colors = [color_of(label) for label in range(IGNORE)] + [_UNKNOWN]
+    if [*names[:1]] == ["background"]:
+        colors[0] = (0, 0, 0)
+    return [value for color in colors for value in color]
+
+
+def mask_files(images: Sequence[Path], given: Sequence[Path], folder: Path, flag: str = "--out") -> Mapping[Path, Path]:
+    """Return the file of each image's mask, below a folder as the image is below the one that was given."""
+    taken: dict[Path, Path] = {}
+    folders = [path for path in given if path.is_dir()]
+    for image in dict.fromkeys(images):
+        above = next((path for path in folders if image.is_relative_to(path)), image.parent)
+        file = (folder / image.relative_to(above)).with_suffix(".png")
+        if (other := taken.setdefault(file, image)) != image:
+            raise UserError(f"{flag} {folder}: {other} and {image} would both become {file}. Allowed: one at a time.")
+    return {image: file for file, image in taken.items()}

@@ -1,0 +1,1 @@
+"""The report of a run: what it shows, its charts, and the HTML page."""

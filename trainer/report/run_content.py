@@ -1,0 +1,154 @@
+"""What the page of a run shows: the run as its folder holds it, and how far it has come."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from PIL.Image import Image
+
+from augment.data.dataset import ImageRef
+from augment.data.images import name_of
+from augment.support.errors import UserError, first_line
+from augment.support.files import json_line, write_atomically
+from augment.support.untrusted_files import contents, read_as
+from trainer.callbacks.plots import REPORT
+from trainer.figures.images import SIDE, data_uri, worst_images
+from trainer.loop.checkpoint import BEST, BestModel, load
+from trainer.run.folder.ownership import FAILED, FINISHED, INTERRUPTED
+from trainer.run.folder.reader import RunFolder
+from trainer.tasks.classify import wilson_interval
+from trainer.tasks.display import Display, Finding, Matrix, WrongSample
+from trainer.tasks.metric import MetricsRow, Samples
+from trainer.tasks.registry import best_row, task_named, task_of
+
+REPORT_FILE, MISTAKES_FILE = REPORT, "mistakes.json"
+
+MISTAKES = 24  # wrong images that are shown by default
+
+Maps = Callable[[Samples, Sequence[int]], Sequence[Image]]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A validation image that the model gets wrong."""
+
+    name: str
+    true: str  # its target, in words
+    predicted: str  # what the model predicts
+    confidence: float | None  # the probability that the model gives to its prediction; None where it gives none
+    uri: str  # a thumbnail, as a data URI; empty if the file cannot be read
+    map: str = ""  # where the model looks, as a data URI; empty if nobody knows
+
+    def __post_init__(self) -> None:
+        # What comes from elsewhere would tell its server who looks at the page.
+        if not all(uri == "" or uri.startswith("data:image/jpeg;base64,") for uri in (self.uri, self.map)):
+            raise ValueError("no images of mistakes")
+
+
+@dataclass(frozen=True)
+class BestPass:
+    """What the page shows of the predictions of the best epoch, as plain values."""
+
+    epoch: float
+    # The images that it gets most wrong, the worst first; None: nobody has looked
+    images: tuple[Mistake, ...] | None = None
+    # Blocks about single classes; None: up to 0.13, they were not written
+    blocks: tuple[Mapping[str, Any], ...] | None = None
+    findings: tuple[Finding, ...] = ()
+    total: int = 0  # number of images
+    interval: tuple[float, float] | None = None  # the 95% interval of a score that is the share of right ones
+
+
+@dataclass
+class RunRecord:
+    """A run, and how far it has come."""
+
+    run: RunFolder  # the run as its folder or its fit holds it; the seconds of one that has not ended are NaN
+    display: Display  # what to show of the task
+    best: MetricsRow = field(default_factory=dict)  # the best epoch's row; empty if there is none
+    best_pass: BestPass | None = None  # None: there are no predictions
+    left: float | None = None  # estimated seconds until the end of a run in progress; None: unknown
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that were configured; 0: unknown."""
+        return len(self.run.facts.batches) or self.run.summary.planned
+
+    def add_best(
+        self,
+        read: Callable[[], BestModel | None],
+        files: Sequence[ImageRef] = (),
+        most: int = 0,
+        maps: Maps = lambda *_: [],
+    ) -> None:
+        """Add what the best epoch achieved, if a function can read it; otherwise note why not.
+
+        Of the validation images, `files` by index, at most so many are drawn that it gets wrong, with maps of where the
+        model looks if somebody knows.
+        """
+        try:
+            with contents(self.run.folder / BEST):
+                if (best := read()) is None:
+                    return
+                task, names, samples = task_named(best.task), best.classes, None
+                if best.samples is not None and len(best.samples["index"]):
+                    samples = task.samples(**best.samples)
+        except (OSError, UserError) as error:
+            self.run.notes[BEST] = first_line(error)
+            return
+        self.best, self.display = best.row, task.display(names)
+        if samples is not None:
+            right = task.right_of(samples)
+            worst = worst_images(task, samples, names, files, most) if most else None
+            self.best_pass = BestPass(
+                epoch=best.row["epoch"],
+                images=None if worst is None else tuple(_mistakes(worst, samples, maps)),
+                blocks=tuple(
+                    {"kind": type(block).__name__, **vars(block)}
+                    | ({"counts": block.counts.tolist()} if isinstance(block, Matrix) else {})
+                    for block in task.section(samples, names)
+                ),
+                findings=tuple(task.findings(samples, names)),
+                total=right[1] if right else 0,
+                interval=wilson_interval(*right) if right else None,
+            )
+
+
+def _mistakes(
+    worst: Sequence[tuple[WrongSample, ImageRef, Image | None]], samples: Samples, maps: Maps
+) -> Iterator[Mistake]:
+    looks = maps(samples, [wrong.position for wrong, _, _ in worst])
+    for look in looks:
+        look.thumbnail((SIDE, SIDE))
+    for (wrong, file, image), beside in zip_longest(worst, looks):
+        uris = ("" if each is None else data_uri(each, "JPEG", 82) for each in (image, beside))
+        yield Mistake(name_of(file), wrong.true, wrong.predicted, wrong.confidence, *uris)
+
+
+def read_record(folder: Path) -> RunRecord:
+    """Read the folder of a run; predictions from best.pt only if the run has not written what a page shows of them."""
+    run = RunFolder(folder)
+    if run.summary.status not in (FINISHED, FAILED, INTERRUPTED):
+        run.summary = replace(run.summary, status=run.status, seconds=math.nan)
+    run.rows = [row for row in run.rows if math.isfinite(row.get("epoch", math.nan))]
+    record = RunRecord(run, run.facts.display or task_of(run.rows).display(run.facts.classes))
+    found = run.attempt(MISTAKES_FILE, partial(read_as, BestPass), None)
+    if found and found.blocks is not None and found.epoch == run.summary.best.get("epoch"):
+        record.best, record.best_pass = run.summary.best, found
+    elif (folder / BEST).is_file():
+        record.add_best(partial(load, folder / BEST, BestModel))
+        if found and record.best_pass and found.epoch == record.best_pass.epoch:
+            record.best_pass = replace(record.best_pass, images=found.images)
+    if not record.best:
+        record.best = best_row(run.rows, record.display.monitor)
+    return record
+
+
+def write_best(record: RunRecord) -> None:
+    """Keep what a record shows of predictions for pages that are written later."""
+    if record.best_pass is not None:
+        write_atomically(record.run.folder / MISTAKES_FILE, json_line(asdict(record.best_pass)))

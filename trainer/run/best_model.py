@@ -1,0 +1,143 @@
+"""The best model of a run: loaded as configured, and fed as in validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from augment.cli.overrides import normalize
+from augment.cli.trust import Saved
+from augment.data.dataset import Split
+from augment.recipe.plan import build_plan
+from augment.support.errors import UserError
+from augment.support.lazy_torch import Tensor, nn, torch
+from augment.support.nested import section_of
+from augment.support.untrusted_files import contents
+from trainer.loop.callback import Callback, Learner
+from trainer.loop.checkpoint import BEST, BestModel, differing, load
+from trainer.loop.settings import LoopSettings
+from trainer.run.config.equality import without_removed
+from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_config
+from trainer.run.failures import explained
+from trainer.tasks.registry import check_views, task_named
+from trainer.tasks.task import Task
+
+
+class KeptOutputs(Callback):
+    """Keeps the outputs of a pass, and frames where they have such, on the device until the pass is over."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Tensor, ...]] = []
+
+    def after_batch(self, learner: Learner) -> None:
+        """Add the batch."""
+        frames = learner.task.frames_of(learner.batch)
+        kept = learner.batch.indices.clone(), learner.output.clone()  # the next batch may overwrite them
+        self._kept.append(kept if frames is None else (*kept, frames))
+
+    def in_order(self) -> list[Tensor]:
+        """Return the tensors of the whole pass in the order of the split's files, on the CPU."""
+        indices, *parts = (torch.cat(kept).cpu() for kept in zip(*self._kept, strict=True))
+        order = indices.argsort()
+        return [part[order] for part in parts]
+
+
+class _Finite(Callback):
+    """Checks that the outputs of a pass are numbers; it waits for the device once, at the end."""
+
+    def __init__(self) -> None:
+        self.wrong: Tensor | None = None
+
+    def after_batch(self, learner: Learner) -> None:
+        """Check the outputs of the batch."""
+        wrong = learner.output.isnan().any()
+        self.wrong = wrong if self.wrong is None else self.wrong | wrong
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The best model of a run."""
+
+    config: Config  # configuration of the run, with overrides
+    classes: tuple[str, ...]  # names of the model's outputs
+    network: nn.Module
+    task: Task[Any]
+    run: Path  # its folder
+
+    def run_over(self, split: Split, *callbacks: Callback, description: str) -> None:
+        """Make one pass over images, as validation does: with its plan, precision and test-time augmentation."""
+        from trainer.callbacks.progress import PassBar
+        from trainer.loop.learner import Learner
+        from trainer.optim.optimizers import make_optimizer
+        from trainer.run.build import make_loader, session
+
+        fit, finite = self.config.fit, _Finite()
+        _, loss = self.task.make_losses(fit, self.network, fit.torch_device())
+        loader = make_loader(self.config, build_plan(self.config.aug, "val"), split, classes=self.classes)
+        with session(self.config), explained(self.config, training=False), PassBar(description, len(loader)) as bar:
+            learner = Learner(
+                self.network,
+                loader,
+                loader,
+                LoopSettings(epochs=1, device=fit.device, precision=fit.precision, graph=False, tta=fit.tta),
+                optimizer=partial(make_optimizer, fit),
+                callbacks=[*callbacks, finite, bar],
+                classes=self.classes,
+                task=self.task,
+                loss_function=loss,
+            )
+            learner.validate()
+        if finite.wrong is not None and finite.wrong:
+            raise _not_numbers(self.run, "the model predicts nan")
+
+
+def load_trained(
+    run: Path, overrides: Sequence[str] = (), *, tta: str | None = None, trust: bool = False, data: bool = True
+) -> Trained:
+    """Load the best model of a run. This does not need the data that it was trained on.
+
+    Args:
+        run: folder of the run.
+        overrides: `key=value` overrides of the run's configuration.
+        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`; None: that of the run.
+        trust: whether the folder may name code to import, see `augment.cli.trust`.
+        data: whether the caller will load the images of the run.
+
+    Raises:
+        UserError: no run, no checkpoint, an override that is not allowed, or another model than the checkpoint's.
+    """
+    given = normalize([*overrides, *([] if tta is None else [f"fit.tta={tta}"])])
+    loaded = without_removed(load_config(run))
+    # What training started from is not read again, and its callbacks may come from a plugin.
+    for section, name in (("model", "weights"), ("fit", "resume")):
+        loaded[section] = {**section_of(loaded, section), name: None}
+    loaded["callbacks"] = {}
+    saved = Saved(loaded, run / CONFIG_FILE, trust=trust, data=data, starts=False)
+    config = parse_config(saved.with_overrides(given))
+
+    best = load(run / BEST, BestModel)
+    task = task_named(best.task)
+    check_views(config.fit.tta, task)
+    # First without its memory, which a folder could ask for without end.
+    for shapes in (torch.device("meta"), nullcontext()):
+        with shapes:
+            network = config.model.untrained().build(task.outputs(len(best.classes)), config.aug.size)
+            with contents(run / BEST):
+                task.restore(network, best.model)
+        if name := differing(best.model, network):
+            raise UserError(f"{run / BEST}: not the weights of the configured model ({name}).")
+    network.load_state_dict(best.model)
+    for name, tensor in network.state_dict().items():
+        if tensor.isnan().any():
+            raise _not_numbers(run, f"{name} holds nan")
+    return Trained(config, best.classes, network, task, run)
+
+
+def _not_numbers(run: Path, why: str) -> UserError:
+    return UserError(
+        f"{run / BEST}: the model cannot be used: {why}. Train it again with a lower fit.lr or fit.precision=fp32."
+    )

@@ -1,0 +1,1 @@
+"""The configuration of a run: schema, checks, equality of two configurations, and sweep settings."""

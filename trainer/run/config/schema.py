@@ -1,0 +1,273 @@
+"""The whole configuration: turn the mapping that Hydra composed into checked and typed sections.
+
+Nothing here imports PyTorch or DALI; `trainer.run.config.checks` checks what has to be tried out.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from omegaconf import OmegaConf
+
+from augment.cli.compose import TOP, check_keys, keys_of
+from augment.cli.trust import KINDS, SETTINGS
+from augment.data.dataset import Dataset
+from augment.data.images import portable_name
+from augment.data.selection import take_some
+from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_data
+from augment.params import Text, Texts, parse_params, parse_settings, plain_value, setting, settings
+from augment.recipe.captions import is_random
+from augment.recipe.op import OPS
+from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
+from augment.support.errors import UserError
+from augment.support.files import expanded, require_in, write_json
+from augment.support.formatting import clip
+from augment.support.nested import section_of
+from augment.support.process import launched
+from augment.support.secrets import as_written, masked
+from augment.support.untrusted_files import contents, read_object
+from augment.support.user_code import load_plugins
+from augment.support.yaml_files import read_yaml
+from trainer.loop.callback import Callback, known_callbacks, parse_callbacks
+from trainer.loop.resize_schedule import plain_stages
+from trainer.models.registry import MODELS, Channels, Model, parse_model
+from trainer.run.config.equality import refuse_removed, with_one_loss
+from trainer.run.config.fit import Fit, check_ranks, parse_fit
+from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
+
+CONFIG_FILE = "config.yaml"
+PLAN_FILE = "plan.txt"
+LEFT_OUT_FILE = "left_out.json"
+
+# For what a folder may decide.
+KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
+SETTINGS["fit"] = Fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLabels:
+    """What people call a run."""
+
+    name: str | None = setting(
+        Text(
+            optional=True,
+            doc="name in the report and in trackers; null: what a sweep varies, otherwise the name of the folder",
+        )
+    )
+    tags: tuple[str, ...] = setting(Texts(default=(), doc="tags in summary.json and in trackers"))
+
+    @property
+    def written_tags(self) -> tuple[str, ...]:
+        """The tags, without secrets."""
+        return tuple(as_written(self.tags))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A checked configuration."""
+
+    data: Source
+    model: Model
+    aug: Aug  # the augmentation, with mean and std filled in
+    fit: Fit
+    callbacks: tuple[Callable[[], Callback], ...]  # a factory for each configured callback
+    seed: int
+    run: RunLabels
+    resolved: Mapping[str, Any]  # the whole configuration as plain values, including defaults, to be written to a file
+    notes: tuple[str, ...] = ()  # sentences about the recipe, to be printed at the start
+
+    @property
+    def dataset(self) -> Dataset:
+        """The images; for a run to resume, those that it had, including images that have turned bad since.
+
+        Of validation, fit.limit_batches leaves a random sample, as sources list classes one after the other.
+        """
+        resumed, limit = self.fit.resume, self.fit.limit_batches
+        dataset = load_dataset(self.data, None if resumed is None else left_out_of(Path(resumed)))
+        if limit is None:
+            return dataset
+        return replace(dataset, val=take_some(dataset.val, limit * self.fit.batch_size, self.data.split_seed))
+
+    @property
+    def model_name(self) -> str:
+        """The model's own name if it has one, otherwise its kind."""
+        return str(self.resolved["model"].get("name") or self.resolved["model"]["kind"])
+
+
+def parse_config(given: Mapping[str, Any]) -> Config:
+    """Check the composed configuration: a mapping with the sections, and the keys seed and plugins.
+
+    Raises:
+        UserError: names the key path, what was given and what is allowed.
+    """
+    check_keys(given, inner_keys())
+    if not given.keys() & {"data", "model"}:
+        allowed = "in the file that --config-name chooses, defaults: [config, _self_], or both sections"
+        raise UserError(f"data, model: missing. Allowed: {allowed}.")
+    top = parse_params(TOP, {n: v for n, v in given.items() if n in TOP}, "")
+    load_plugins(top["plugins"], "plugins")
+    refuse_removed("fit", section_of(given, "fit"))
+    _check_sections(given)
+    model = parse_model(given.get("model"))
+    aug = parse_aug(given.get("aug"))
+    data, fit = parse_data(given.get("data")), parse_fit(given.get("fit"))
+    if (aug.mean is None or aug.std is None) and (norm := _normalization(model, fit.resume)):
+        aug = replace(aug, mean=aug.mean or norm[0], std=aug.std or norm[1])
+    if launched() > 1:
+        fit = replace(fit, gpus=fit.gpus or launched())
+    check_ranks(fit, aug.size)
+    callbacks, known = parse_callbacks(given.get("callbacks") or {}), known_callbacks()
+    run = parse_settings(RunLabels, given.get("run"), "run")
+    return Config(
+        data=data,
+        model=model,
+        aug=aug,
+        fit=fit,
+        callbacks=tuple(partial(known[name], **values) for name, values in callbacks.items()),
+        seed=top["seed"],
+        run=run,
+        resolved={
+            "data": {"source": _name_of(data, SOURCES), **_plain(data)},
+            "model": {"kind": _name_of(model, MODELS), **_plain(model)},
+            "aug": _plain(aug)
+            | {"views": plain_views(aug)}
+            | {split: plain_steps(aug.steps(split)) for split in ("train", "val")},
+            "fit": _plain(fit) | {"stages": plain_stages(fit.stages)},
+            "callbacks": callbacks,
+            "seed": top["seed"],
+            "plugins": list(top["plugins"]),
+            "run": _plain(run),
+        },
+        notes=tuple(_notes(given.get("aug") or {}, aug)),
+    )
+
+
+def _notes(given: Mapping[str, Any], aug: Aug) -> Iterator[str]:
+    """Yield a note if no recipe was chosen, and if validation is random."""
+    if not given.keys() & {"train", "views"}:
+        yield (
+            "aug: no recipe was chosen, so images are not augmented. Choose one, such as +aug=imagenette, or "
+            "+aug=none to train without augmentation and without this note"
+        )
+    if random := [f"aug.val.{step.key}" for step in aug.val if is_random(step)]:
+        yield f"{', '.join(random)}: validation is random, so the scores of epochs and runs differ by chance, too"
+
+
+def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels] | None:
+    """Return mean and std that the weights to start from were trained with; None: no preference.
+
+    A run to resume has written them down; the weights that it started from may be gone.
+    """
+    run = None if model.weights is None else run_of(resume or model.weights)
+    if run is None:
+        return model.normalization()
+    saved = section_of(load_config(run), "aug")
+    aug = parse_aug({name: saved.get(name) for name in ("mean", "std")})
+    return aug.mean or IMAGENET_MEAN, aug.std or IMAGENET_STD
+
+
+def run_of(weights: str) -> Path | None:
+    """Return the folder of the run whose weights `model.weights` names; None: they are of no run."""
+    path = expanded(weights)
+    folder = path if path.is_dir() else path.parent
+    return folder if (path.is_dir() or path.suffix == ".pt") and (folder / CONFIG_FILE).is_file() else None
+
+
+def inner_keys() -> dict[str, str]:
+    """Return the key paths of sweeps' settings, of callbacks and of what sections hold, by name and by alias."""
+    keys = {name: f"hydra.launcher.{name}" for cls in LAUNCHERS.values() for name in settings(cls)}
+    keys |= {name: f"hydra.sweeper.{name}" for name in settings(SearchSettings)}
+    keys |= {name: f"callbacks.{name}" for name in known_callbacks()}
+    for section in ("model", "run", "data", "aug", "fit"):  # the last one counts
+        keys |= _keys_of(section)
+    return keys
+
+
+def _keys_of(section: str) -> dict[str, str]:
+    """Return the key paths of a section, whichever source or model it is about, by name and by alias."""
+    kinds: dict[str, Iterable[type]] = {"data": SOURCES.values(), "model": MODELS.values()}
+    return keys_of(section, kinds.get(section) or [{"fit": Fit, "aug": Aug, "run": RunLabels}[section]])
+
+
+def _check_sections(given: Mapping[str, Any]) -> None:
+    """Refuse settings in the wrong section, where the nearest name would be of another setting."""
+    elsewhere = {op: f"aug.train.{op}" for op in OPS} | inner_keys() | {key: key for key in TOP}
+    for section in ("data", "model", "fit"):
+        values, known = given.get(section), _keys_of(section)
+        for name in values if isinstance(values, Mapping) else ():
+            if name in elsewhere and name not in known:
+                raise UserError(f"{section}.{name}: unknown key. Did you mean '{elsewhere[name]}'?")
+
+
+def new_folder(kind: str = "") -> Path:
+    """Return the path of a new folder in outputs/ for a run, or for whatever `kind` names; it is not created yet."""
+    now = datetime.now()
+    # Two runs that start in the same second must not share a folder.
+    return Path("outputs") / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}-{uuid4().hex[:6]}{kind}"
+
+
+def config_text(config: Config) -> str:
+    """Return the content of a run's config.yaml."""
+    return OmegaConf.to_yaml(as_written(config.resolved))
+
+
+def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
+    """Read the configuration of a run from a file in its folder, or raise a UserError.
+
+    Interpolations stay text; `augment.cli.trust` describes when they are resolved.
+    """
+    require_in(folder, name, allowed="the folder of a run")
+    loaded = read_yaml(file := folder / name, folder=folder)
+    if not isinstance(loaded, dict) or not loaded:
+        raise UserError(f"{file}: not the configuration of a run.")
+    return with_one_loss({str(key): value for key, value in loaded.items()})
+
+
+def write_left_out(folder: Path, dataset: Dataset) -> None:
+    """Record which images the check left out, so that the run can be resumed exactly after others have turned bad."""
+    train, val = ([portable_name(image.file) for image in of.left_out] for of in (dataset.train, dataset.val))
+    write_json(folder / LEFT_OUT_FILE, {"train": train, "val": val})
+
+
+def left_out_of(folder: Path) -> LeftOut | None:
+    """Return what `write_left_out` wrote, or None if there is no such file."""
+    file = folder / LEFT_OUT_FILE
+    try:
+        names = read_object(file)
+    except FileNotFoundError:
+        return None
+    with contents(file):
+        return frozenset(map(str, names["train"])), frozenset(map(str, names["val"]))
+
+
+def _name_of(settings: object, registry: Mapping[str, type]) -> str:
+    return next(name for name, cls in registry.items() if type(settings) is cls)
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    """Return a section as plain values that parse to the same section."""
+    return {name: plain_value(getattr(section, name)) for name in settings(type(section))}
+
+
+def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str:
+    """Return the name of a run: configured, or by the overrides in which it differs from others of its sweep."""
+    if labels.name is not None:
+        return str(as_written(labels.name))
+    return varied_name(varied) or folder.resolve().name
+
+
+def varied_name(varied: Sequence[str]) -> str:
+    """Return overrides as a name: "rotate.p=0.075 seed=1" for aug.train.rotate.p=0.075 and seed=1.
+
+    A key loses its section, unless another key would then be the same.
+    """
+    pairs = [masked(override.lstrip("+~")).partition("=") for override in varied]
+    short = {key: ".".join(key.split(".")[1:][-2:]) or key for key, _, _ in pairs}
+    times = Counter(short.values())
+    name = " ".join(f"{key if times[short[key]] > 1 else short[key]}{is_}{value}" for key, is_, value in pairs)
+    return clip(name, 120)  # the rest of a long override says little

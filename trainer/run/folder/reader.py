@@ -1,0 +1,334 @@
+"""What a run writes of itself at its start, and the one reader of the folders of runs.
+
+Pages need neither its images nor its model or task. Folders may come from strangers: nothing in them is run, imported
+or followed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from augment.support.errors import UserError, first_line
+from augment.support.files import installed_version, near_file
+from augment.support.nested import leaves, section_of
+from augment.support.secrets import as_written
+from augment.support.untrusted_files import contents, parse_json, read_as, read_bytes, read_object, regular
+from augment.support.yaml_files import read_list
+from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
+from trainer.models.registry import count_parameters
+from trainer.run.config.equality import renamed
+from trainer.run.config.schema import CONFIG_FILE, Config, load_config, varied_name
+from trainer.run.folder.ownership import OVERRIDES_FILE, SUMMARY_FILE, Summary, status_of
+from trainer.tasks.display import Display
+from trainer.tasks.metric import MetricsRow
+from trainer.tasks.registry import learn_metrics, task_of
+
+if TYPE_CHECKING:
+    from trainer.loop.learner import Learner
+
+T = TypeVar("T")
+
+FACTS_FILE, ENVIRONMENT_FILE = "run.json", "environment.json"
+JOB_FILE = "job.json"
+
+_POINTS = 401  # of a schedule
+_SETTINGS = ("seed", "data.root", "fit.resume", "fit.schedule", "callbacks.checkpoint.monitor")
+_PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core", "omegaconf", "numpy", "wandb")
+
+# A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
+_MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a run knows at its start; what is empty is unknown."""
+
+    task: str = ""
+    classes: tuple[str, ...] = ()  # names of classes, labels or numbers
+    # Number of different training images, of training samples in an epoch, and of validation images
+    images: tuple[int, int, int] | None = None
+    source: str = ""  # the source of the images, and the part of it that is used
+    model: str = ""
+    parameters: int = 0
+    device: str = ""  # name of the GPU that it trains on, or CPU
+    batches: tuple[int, ...] = ()  # number of training batches of each epoch
+    # Values of each schedule over the whole fit, at equal distances
+    schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    # Up to 0.13, run.json had none of these
+    display: Display | None = None  # what pages show of the task
+    overrides: tuple[str, ...] = ()  # what it was started with, without leading plus signs
+    settings: Mapping[str, Any] = field(default_factory=dict)  # see `page_settings`
+
+
+def page_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in a plain configuration that pages show or need, by their key paths."""
+    return {key: value for key, value in leaves(config) if key in _SETTINGS}
+
+
+def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Facts:
+    """Return the facts of a run that is about to begin."""
+    import torch
+
+    dataset, device = config.dataset, learner.device
+    positions = [i / (_POINTS - 1) for i in range(_POINTS)]
+    return Facts(
+        task=learner.task.name,
+        classes=dataset.classes,
+        images=(dataset.train.images, len(dataset.train), len(dataset.val)),
+        source=", ".join(filter(None, (config.resolved["data"]["source"], config.data.part))),
+        model=config.model_name,
+        parameters=count_parameters(learner.model),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        batches=tuple(map(learner.batches_in, range(learner.epochs))),
+        schedules={name: tuple(map(schedule, positions)) for name, schedule in config.fit.schedules().items()},
+        warnings=dataset.notices,
+        display=learner.task.display(dataset.classes),
+        overrides=tuple(overrides),
+        settings=page_settings(as_written(config.resolved)),
+    )
+
+
+def environment() -> dict[str, Any]:
+    """Return the git revision, versions and devices: together with the configuration, enough to reproduce a run."""
+    import torch
+
+    versions = {package: installed_version(package) for package in _PACKAGES}
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"git": _git_revision(), "python": platform.python_version(), "packages": versions, "gpus": gpus}
+
+
+def _git_revision() -> dict[str, Any] | None:
+    def git(*arguments: str) -> str:
+        here = Path(__file__).parent
+        return subprocess.run(["git", *arguments], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        return {"revision": git("rev-parse", "HEAD"), "modified": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+class RunFolder:
+    """A run, or a job of a sweep, as its folder shows it; each file is read when it is first asked for.
+
+    What is missing stays empty; so does what is damaged, a link, or larger than what a run writes, with a note.
+
+    Attributes:
+        notes: what could not be read so far, by file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.notes: dict[str, str] = {}
+
+    def attempt(self, name: Path | str, read: Callable[[Path], T], otherwise: T) -> T:
+        """Return what a function reads of a file; if there is none, or with a note if that fails, something else."""
+        file = self.folder / name
+        try:
+            with contents(regular(file, self.folder)):
+                return read(file)
+        except FileNotFoundError:
+            return otherwise
+        except (OSError, UserError) as error:
+            self.notes[str(name)] = first_line(error)
+            return otherwise
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The configuration as plain values, interpolations as text."""
+        return self.attempt(CONFIG_FILE, lambda file: load_config(file.parent), {})
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What run.json says; up to 0.13, a part of it is read from other files."""
+        facts = self.attempt(FACTS_FILE, partial(read_as, Facts), Facts())
+        return facts if facts.display else replace(facts, overrides=self.overrides, settings=page_settings(self.config))
+
+    @cached_property
+    def summary(self) -> Summary:
+        """What summary.json says; its status is empty if it is missing or damaged."""
+        read = partial(read_as, Summary, folder=self.folder)
+        return self.attempt(SUMMARY_FILE, read, Summary("", self.folder))
+
+    @cached_property
+    def rows(self) -> list[MetricsRow]:
+        """The rows of metrics.jsonl; only numbers."""
+        return self.attempt(METRICS_FILE, _read_rows, [])
+
+    @cached_property
+    def steps(self) -> list[MetricsRow]:
+        """The running values of steps.jsonl; only numbers."""
+        return self.attempt(STEPS_FILE, _read_rows, [])
+
+    def versions(self, digits: int | None = None) -> dict[str, str]:
+        """Return git revision, versions and GPUs of environment.json as texts by their names."""
+        return self.attempt(ENVIRONMENT_FILE, lambda file: _versions(read_object(file), digits), {})
+
+    @cached_property
+    def job(self) -> Mapping[str, Any] | None:
+        """The job of a sweep that it is, see `load_job`; None: a single run."""
+        return self.attempt(JOB_FILE, load_job, None)
+
+    @cached_property
+    def overrides(self) -> tuple[str, ...]:
+        """What it was started with, without leading plus signs."""
+        if self.job:
+            given: Iterable[object] = self.job["overrides"]
+        else:
+            given = self.attempt(OVERRIDES_FILE, lambda file: read_list(file, self.folder), list[object]())
+        return tuple(override.lstrip("+") for override in renamed(map(str, given)))
+
+    @cached_property
+    def name(self) -> str:
+        """What people call it: its configured name, what its sweep varies, or the name of its folder."""
+        name = self.summary.name or section_of(self.config, "run").get("name")
+        name = name or (varied_name(self.job["varied"]) if self.job else "")
+        return str(name or self.folder.name or self.folder.resolve().name)
+
+    @cached_property
+    def status(self) -> str:
+        """Planned, running, finished, failed, interrupted or killed; or pruned: ended by a search."""
+        return status_of(self.folder, self.summary)
+
+    @cached_property
+    def score(self) -> str:
+        """The key of the score in the rows, such as val_accuracy: that of the task, if it was measured."""
+        measured = [row for row in (*self.rows, self.summary.last) if row]
+        own = task_of(measured).monitor
+        # The task of a plugin, which is not imported here, may have none of the known keys.
+        keys = (own, self.summary.monitor, "val_loss")
+        return next((key for key in keys if any(key in row for row in measured)), own)
+
+    def scored_by(self, score: str) -> RunFolder:
+        """Return the run with another score."""
+        run = copy(self)
+        run.score = score
+        return run
+
+    @property
+    def last(self) -> MetricsRow:
+        """The row of the last epoch; empty if there is none."""
+        return self.summary.last or dict(self.rows[-1] if self.rows else {})
+
+    @property
+    def sweep(self) -> Path | None:
+        """Folder of the sweep that it is a job of; None: a single run."""
+        return None if self.job is None else self.folder.parent
+
+    @property
+    def trial(self) -> bool:
+        """Whether it is a trial of a search."""
+        return self.job is not None and self.job["trial"] is not None
+
+    @cached_property
+    def chooses(self) -> bool:
+        """Whether a search chose by its score, which is therefore too good to be compared."""
+        return self.trial or bool(self.job and self.job["finalist"])
+
+    @property
+    def started(self) -> str:
+        """When the configuration was written, in local time; empty if it has not begun."""
+        file = self.folder / CONFIG_FILE
+        try:
+            return datetime.fromtimestamp(file.lstat().st_mtime).strftime("%Y-%m-%d %H:%M")
+        except (OSError, ValueError, OverflowError):
+            return ""
+
+
+def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
+    """Return all runs in folders of runs, of sweeps, or above such; planned jobs included.
+
+    Symbolic links are followed where they are given, not where they are found.
+
+    Returns:
+        Each run once, in the order of the paths; those of a path by folder, which for the default names is the order
+        in which they began, and the jobs of a sweep in their order.
+
+    Raises:
+        UserError: a path is not a folder.
+    """
+    runs: dict[Path, RunFolder] = {}
+    for path in paths:
+        if not path.is_dir():
+            what, near = ("a file", "") if path.is_file() else ("no such folder", near_file(path, folder=True))
+            raise UserError(f"{path}: {what}. Allowed: folders of runs or sweeps, or above them.{near}")
+        for run in sorted(map(RunFolder, _folders(path)), key=_place):
+            runs.setdefault(run.folder.resolve(), run)
+            learn_metrics(run.summary.metrics)
+    return list(runs.values())
+
+
+def load_job(file: Path) -> dict[str, Any]:
+    """Return what the file of a job says: its overrides, what of them the sweep varies, order, trial and finalist.
+
+    Raises:
+        UserError: it is damaged, or a link.
+        OSError: there is none.
+    """
+    found = read_object(file, file.parent.parent)
+    with contents(file):
+        return {
+            "order": int(found["order"]),
+            "overrides": tuple(renamed(map(str, found["overrides"]))),
+            "varied": tuple(renamed(map(str, found.get("varied", ())))),
+            "trial": None if found.get("trial") is None else int(found["trial"]),
+            "finalist": bool(found.get("finalist")),
+        }
+
+
+def _versions(found: Mapping[str, Any], digits: int | None) -> dict[str, str]:
+    git, gpus = found.get("git") or {}, found.get("gpus")
+    changed = ", with uncommitted changes" if git.get("modified") else ""
+    facts = {
+        "git revision": f"{str(git['revision'])[:digits]}{changed}" if git else "",
+        "Python": found.get("python"),
+        **(found.get("packages") or {}),
+        "GPU": None if gpus is None else ", ".join(gpus) or "none",
+    }
+    return {str(name): str(value) for name, value in facts.items() if value}
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    """Yield the folders of runs from a folder on; runs are not searched for further ones, as trackers write there."""
+    for folder, names, _ in os.walk(path):
+        if any(os.path.lexists(Path(folder) / mark) for mark in _MARKS):
+            yield Path(folder)
+            names.clear()
+        names[:] = [name for name in names if not name.startswith(".")]
+
+
+def _place(run: RunFolder) -> tuple[Path, int, str]:
+    return run.sweep or run.folder, run.job["order"] if run.job else 0, run.folder.name
+
+
+def _read_rows(file: Path) -> list[MetricsRow]:
+    """Return the rows of a file: its numbers, NaN for null, without a last row that is cut short.
+
+    Raises:
+        UserError: another line is not a row.
+        OSError: there is no such file.
+    """
+    rows = []
+    lines = read_bytes(file).split(b"\n")  # not text: a power failure may leave any bytes at the end
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line.strip(b"\0"):
+                row = {key: math.nan if value is None else value for key, value in dict(parse_json(line)).items()}
+                # Without numbers that no float can hold.
+                numbers = ((key, v) for key, v in row.items() if isinstance(v, float | int))
+                rows.append({key: v for key, v in numbers if isinstance(v, float) or abs(v) < 2**53})
+        except (TypeError, ValueError) as error:
+            if any(rest.strip(b"\0") for rest in lines[number:]):
+                raise UserError(f"{file}: line {number} is not a row of metrics ({first_line(error)}).") from None
+    return rows

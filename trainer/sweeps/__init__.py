@@ -1,0 +1,1 @@
+"""Many runs: launchers, the job ledger, searches, comparison, verdicts and the dashboard."""

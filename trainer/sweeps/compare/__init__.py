@@ -1,0 +1,1 @@
+"""`python -m trainer compare`: compare settings across runs and sweeps."""

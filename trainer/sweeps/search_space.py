@@ -1,0 +1,350 @@
+"""What a search is about: its settings and its space, checked, and compared with what its study began with."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, QuotedString, RangeSweep, Sweep
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    check_distribution_compatibility,
+)  # fmt: skip
+from optuna.trial import BaseTrial
+
+from augment.cli.compose import Edit, edited
+from augment.cli.config_files import group_names
+from augment.cli.overrides import check_range, key_of, parse
+from augment.cli.trust import Saved, Start
+from augment.params import parse_settings
+from augment.support.errors import UserError, suggest
+from augment.support.files import shown
+from augment.support.formatting import list_some
+from augment.support.secrets import as_written
+from augment.support.untrusted_files import contents
+from trainer.run.config.equality import identity, refuse_removed, without_removed
+from trainer.run.config.schema import Config, parse_config
+from trainer.run.config.sweep_settings import SearchSettings
+from trainer.run.folder.ownership import SWEEP_FILE
+from trainer.run.jobs import check_configs
+from trainer.sweeps.run_groups import REPEATED, flat, of_loss
+from trainer.sweeps.study import Search
+from trainer.tasks.metric import PACE, columns_of
+from trainer.tasks.registry import task_named
+
+# What a study remembers of the configuration that its search began with.
+_BASE = "base"
+
+_METRICS = "hydra.sweeper.metrics"
+
+_DEFAULT = Start()
+
+# The configuration that a search starts from, among those of its choices of files; and the most of these.
+BASE, _MOST = "base", 50
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A key that a search varies, or a config group."""
+
+    key: str
+    distribution: BaseDistribution
+    plus: str  # the plus signs of its overrides
+    values: Mapping[str, Any] = field(default_factory=dict)  # of choices that are texts in the study
+    group: bool = False  # whether its choices are files
+
+    def override(self, value: Value) -> str:
+        """Return the override that sets a value."""
+        return f"{self.plus}{self.key}={self.text(value)}"
+
+    def text(self, value: Value) -> str:
+        """Return a value as an override has it."""
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, float):  # a choice as it was written, but for the rounding errors of a range
+            return f"{value:.{6 if isinstance(self.distribution, FloatDistribution) else 12}g}"
+        return "null" if value is None else str(value)
+
+    def value(self, chosen: Value) -> Any:
+        """Return the value that a choice of the study stands for, with interpolations unresolved."""
+        values = self.distribution
+        if isinstance(values, CategoricalDistribution):
+            allowed = any(type(one) is type(chosen) and one == chosen for one in values.choices)
+        else:
+            assert isinstance(values, FloatDistribution | IntDistribution)
+            allowed = type(chosen) in (int, float) and values.low <= float(chosen or 0) <= values.high
+        if not allowed:
+            raise UserError(f"{self.key}: {chosen!r} is not among the values of the search.")
+        if isinstance(chosen, float):
+            text = self.text(chosen)
+            return int(text) if text.lstrip("-").isdecimal() else float(text)
+        return self.values.get(chosen, chosen) if isinstance(chosen, str) else chosen
+
+    @property
+    def samples(self) -> Sequence[Any]:
+        """All choices, or both ends of an interval and, if it is one of numbers that are not whole, one in between."""
+        values = self.distribution
+        if isinstance(values, CategoricalDistribution):
+            return values.choices
+        assert isinstance(values, FloatDistribution | IntDistribution)
+        between = [values.low + 0.382 * (values.high - values.low)] if isinstance(values, FloatDistribution) else []
+        return [values.low, values.high, *between]
+
+    def suggest(self, trial: BaseTrial) -> Value:
+        """Return the value that a trial draws."""
+        values = self.distribution
+        if isinstance(values, FloatDistribution):
+            return trial.suggest_float(self.key, values.low, values.high, log=values.log)
+        if isinstance(values, IntDistribution):
+            return trial.suggest_int(self.key, values.low, values.high, log=values.log)
+        assert isinstance(values, CategoricalDistribution)
+        return trial.suggest_categorical(self.key, values.choices)
+
+    def active(self, chosen: Mapping[str, Value]) -> bool:
+        """Return whether the key has an effect, given values of the dimensions before it.
+
+        It has none if what it belongs to was left out: a mapping that is null, or a step with p=0.
+        """
+        parts = self.key.split(".")
+        for count in range(1, len(parts)):
+            above = ".".join(parts[:count])
+            if above in chosen and chosen[above] in (None, "null"):
+                return False
+            if f"{above}.p" in chosen and parts[count] != "p" and chosen[f"{above}.p"] == 0:
+                return False
+        return True
+
+
+def parse_space(tokens: Sequence[str]) -> list[Dimension]:
+    """Return the dimensions of normalized overrides with several values, those that decide about others first."""
+    dimensions, groups = [], group_names()
+    for token in tokens:
+        override = parse(token)
+        key = key_of(override)
+        if key in REPEATED:
+            raise UserError(
+                f"{key}: not for a search, as it is chance that it would choose. Allowed: {key}=0; the search runs its "
+                "best configurations with several seeds itself."
+            )
+        plus = token[: len(token) - len(token.lstrip("+"))]
+        distribution, bare = _distribution(override, token), f"{plus}{key}="
+        texts = distribution.choices if isinstance(distribution, CategoricalDistribution) else ()
+        parsed = {text: parse(f"{bare}{text}").value() for text in texts if isinstance(text, str)}
+        group = key in groups and not any(isinstance(value, dict) for value in parsed.values())
+        dimensions.append(Dimension(key, distribution, plus, parsed, group))
+    # A step's p decides whether its other parameters count, and a shorter key about the longer ones below it.
+    return sorted(dimensions, key=lambda one: (one.key.count("."), not one.key.endswith(".p")))
+
+
+def suggest_from(trial: BaseTrial, space: Sequence[Dimension]) -> dict[str, Value]:
+    """Return the values that a trial draws, without those that have no effect."""
+    chosen: dict[str, Value] = {}
+    for one in space:
+        if one.active(chosen):
+            chosen[one.key] = one.suggest(trial)
+    return chosen
+
+
+def overrides_of(chosen: Mapping[str, Value], space: Sequence[Dimension]) -> list[str]:
+    """Return the overrides that set some values."""
+    return [one.override(chosen[one.key]) for one in space if one.key in chosen]
+
+
+def _distribution(override: Override, token: str) -> BaseDistribution:
+    value, choices = override.value(), list[Any]()
+    if isinstance(value, IntervalSweep):
+        log, low, high = "log" in value.tags, value.start, value.end
+        if low is None or high is None or low >= high or (log and low <= 0):
+            raise UserError(
+                f"{token.lstrip('+')}: not an interval. Allowed: interval(low, high) with low < high, 0 < low for log."
+            )
+        if isinstance(low, int) and isinstance(high, int) and "int(" in token:
+            return IntDistribution(low, high, log=log)
+        return FloatDistribution(float(low), float(high), log=log)
+    if isinstance(value, RangeSweep):
+        check_range(key_of(override), value)
+        choices = [*value.range()]
+    elif isinstance(value, ChoiceSweep) and not any(isinstance(one, Sweep) for one in value.list):
+        # As Optuna can store them: values that are no scalars as the text of an override.
+        texts = zip(value.list, override.sweep_string_iterator(), strict=True)
+        choices = [text if isinstance(one, QuotedString | list | dict) else one for one, text in texts]
+    if not choices:
+        raise UserError(
+            f"{token.lstrip('+')}: cannot be searched. Allowed: interval(low, high), tag(log, interval(...)), "
+            "int(interval(...)), range(...), choice(...) or values with commas."
+        )
+    return CategoricalDistribution(choices)
+
+
+@dataclass(frozen=True)
+class SearchPlan(Search):
+    """What a search is about: its study, what it varies, and the configuration that it starts from."""
+
+    space: tuple[Dimension, ...]
+    fixed: tuple[str, ...]  # the normalized overrides that it does not vary, for people
+    base: Config  # which they make
+    # By the files that a trial chooses, as `_choice` names them: the configuration to put its other values on
+    bases: Mapping[str, Mapping[str, Any]]
+    trust: bool = True  # whether those are the user's own, not a folder's
+
+    @classmethod
+    def of(
+        cls,
+        sweeper: Mapping[str, Any],
+        fixed: Sequence[str],
+        swept: Sequence[str],
+        folder: Path,
+        start: Start = _DEFAULT,
+        *,
+        check: bool = True,
+    ) -> "SearchPlan":
+        """Compose a search and check it: its settings (Hydra's section `sweeper`), its space, and the configuration."""
+        space = parse_space(swept)
+        if not space:
+            raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
+        groups = [one for one in space if one.group]
+        chosen = [dict(zip((one.key for one in groups), values, strict=True))
+                  for values in islice(product(*(one.samples for one in groups)), _MOST + 1)]  # fmt: skip
+        if len(chosen) > _MOST:
+            raise UserError(f"{groups[0].key}: more than {_MOST} combinations of files. Allowed: fewer choices.")
+        bases = {_choice(values): start.raw([*fixed, *overrides_of(values, space)]) for values in chosen}
+        return cls.made(sweeper, space, fixed, {BASE: start.raw(fixed), **bases}, folder, check=check)
+
+    @classmethod
+    def read(cls, sweeper: Mapping[str, Any], found: Mapping[str, Any], folder: Path, *, trust: bool) -> "SearchPlan":
+        """Return the search that the file of a sweep holds; see `plain`."""
+        with contents(file := folder / SWEEP_FILE):
+            space = [_dimension(one) for one in found["space"]]
+            fixed = tuple(map(str, found["fixed"]))
+            bases = {str(key): without_removed(value) for key, value in found["bases"].items()}
+            if BASE not in bases:
+                raise ValueError(f"no {BASE}")
+        for values in bases.values():  # all of them before the first trial
+            Saved(values, file, trust).with_overrides()
+        return cls.made(sweeper, space, fixed, bases, folder, check=False, trust=trust)
+
+    def plain(self) -> dict[str, Any]:
+        """Return what the file of a sweep holds, so that the search can be continued without Hydra."""
+        return {"fixed": list(self.fixed), "space": list(map(_plain, self.space)), "bases": as_written(self.bases)}
+
+    @classmethod
+    def made(
+        cls,
+        sweeper: Mapping[str, Any],
+        space: Sequence[Dimension],
+        fixed: Sequence[str],
+        bases: Mapping[str, Mapping[str, Any]],
+        folder: Path,
+        *,
+        check: bool,
+        trust: bool = True,
+    ) -> "SearchPlan":
+        """Check a search, and with `check` also that each of its choices is possible."""
+        given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
+        refuse_removed("hydra.sweeper", given)
+        settings = parse_settings(SearchSettings, given, "hydra.sweeper")
+        if len(settings.metrics) > 1:
+            raise UserError(
+                f"{_METRICS}: {list(settings.metrics)} is not allowed. Allowed: one; compare --metric shows "
+                "what others are."
+            )
+        base = parse_config(Saved(bases[BASE], folder / SWEEP_FILE, trust).with_overrides())
+        check_configs([base])
+        task = task_named(base.dataset.task)
+        (metric,) = settings.metrics or (task.monitor,)
+        asked = (*base.fit.metrics, *(values.get("monitor") for values in base.resolved["callbacks"].values()))
+        columns = columns_of(task.measured(base.dataset.classes, asked))
+        measured = {"epoch", *(column.key for column in (*columns, *PACE))}
+        if metric not in measured:
+            requested = [one.name for one in task.measured(base.dataset.classes, None) if metric in one.names]
+            hint = f" Allowed: with fit.metrics=[{requested[0]}]." if requested else suggest(metric, measured)
+            raise UserError(f"{_METRICS}: {metric} is not measured.{hint}")
+        if (losses := of_loss(metric, task)) and (key := next((d.key for d in space if d.key.startswith(losses)), "")):
+            allowed = f"{_METRICS}=[val_{task.score}] or the like"
+            raise UserError(f"{key}: not searched by {metric}, which is another loss for each. Allowed: {allowed}.")
+        plan = cls(settings, folder, metric, base.fit.epochs, tuple(space), tuple(fixed), base, bases, trust)
+        for one in space if check else ():
+            check_configs([plan.config({one.key: value}) for value in one.samples])
+        return plan
+
+    def config(self, chosen: Mapping[str, Value], seed: int | None = None) -> Config:
+        """Return the configuration of a trial, perhaps with another seed.
+
+        Raises:
+            UserError: a value, which may be from the study of a stranger, is not allowed.
+        """
+        files = {one.key: chosen[one.key] for one in self.space if one.group and one.key in chosen}
+        if (base := self.bases.get(_choice(files))) is None:
+            raise UserError(f"{_choice(files)}: not among the choices of the search.")
+        own = [one for one in self.space if one.key in chosen and not one.group]
+        edits = [Edit(one.key, one.value(chosen[one.key])) for one in own]
+        edits += [] if seed is None else [Edit("seed", seed)]
+        return parse_config(Saved(edited(base, edits), self.folder / SWEEP_FILE, self.trust).with_overrides())
+
+
+def _choice(files: Mapping[str, Value]) -> str:
+    """Return the name of a choice of files, by group."""
+    return " ".join(f"{group}={name}" for group, name in files.items()) or BASE
+
+
+def _plain(one: Dimension) -> dict[str, Any]:
+    values = one.distribution
+    about: dict[str, Any] = {"key": one.key, "plus": one.plus, "group": one.group}
+    if isinstance(values, CategoricalDistribution):
+        return about | {"choices": list(values.choices), "values": dict(one.values)}
+    assert isinstance(values, FloatDistribution | IntDistribution)
+    return about | {"low": values.low, "high": values.high, "log": values.log}
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _dimension(found: Mapping[str, Any]) -> Dimension:
+    about = (str(found["plus"]), dict(found.get("values", {})), found["group"] is True)
+    bounds = [found["low"], found["high"]] if "choices" not in found else found["choices"]
+    if not all(one is None or (isinstance(one, str | int | float) and math.isfinite(_number(one))) for one in bounds):
+        raise TypeError(f"no values of {found['key']}")
+    if "choices" in found:
+        return Dimension(str(found["key"]), CategoricalDistribution(found["choices"]), *about)
+    low, high, log = found["low"], found["high"], found["log"] is True
+    kind = IntDistribution if isinstance(low, int) else FloatDistribution
+    return Dimension(str(found["key"]), kind(low, high, log=log), *about)
+
+
+def begin(plan: SearchPlan) -> None:
+    """Note what a study is about; refuse another configuration, score or choices than it began with."""
+    folder, now = shown(plan.folder), flat(identity(plan.base.resolved) | {"aug": plan.base.resolved["aug"]})
+    now[_METRICS] = plan.metric
+    with plan.locked() as study:
+        known = study.user_attrs
+        before = {_METRICS: ",".join(known.get("metrics", [plan.metric]))} | known.get(_BASE, now)  # up to 0.13
+        changed = [key for key in (now | before) if now.get(key) != before.get(key)]
+        texts = [f"{key}={now.get(key, 'unset')}, was {before.get(key, 'unset')}" for key in changed]
+        orders = [[key for key in settings if key.startswith("aug.")] for settings in (now, before)]
+        if not changed and orders[0] != orders[1]:
+            texts = ["aug: steps or views in another order"]
+        if texts:
+            raise UserError(
+                f"{list_some(texts, 3, '; ')}: not the configuration of the search in {folder}. Allowed: the same; or "
+                "another hydra.sweep.dir."
+            )
+        for one in plan.space:
+            for trial in study.get_trials(deepcopy=False):
+                began = trial.distributions.get(one.key, one.distribution)
+                try:
+                    check_distribution_compatibility(began, one.distribution)
+                except ValueError as error:
+                    raise UserError(
+                        f"{one.key}: {one.distribution} is not allowed, as the search in {folder} began with {began}. "
+                        "Allowed: the same choices, or an interval of the same kind; or another hydra.sweep.dir."
+                    ) from error
+        if _BASE not in known:
+            study.set_user_attr(_BASE, now)

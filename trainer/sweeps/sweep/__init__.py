@@ -1,0 +1,1 @@
+"""`python -m trainer -m` and `python -m trainer sweep`: start, resume and show sweeps."""

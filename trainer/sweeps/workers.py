@@ -1,0 +1,321 @@
+"""Work on the jobs of a sweep, here or in processes that others start: claim one, run it, until none is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from augment.cli.compose import plain_values
+from augment.params import parse_settings, plain_value
+from augment.support.errors import UserError, describe_error
+from augment.support.files import shown
+from augment.support.formatting import amount, duration
+from augment.support.nested import section_of
+from augment.support.secrets import as_written
+from augment.support.signals import StopSignals
+from trainer.loop.checkpoint import LAST, DamagedError
+from trainer.run.config.schema import Config, parse_config
+from trainer.run.config.sweep_settings import SearchSettings
+from trainer.run.folder.ownership import FAILED, FINISHED, INTERRUPTED, PLANNED, RUNNING, Summary, claimed, user_of
+from trainer.run.folder.reader import RunFolder
+from trainer.run.jobs import check_configs, run_job
+from trainer.sweeps.ledger import ENDED, Job, job_id, unfinished
+
+if TYPE_CHECKING:
+    from trainer.sweeps.study import Search
+
+NO_FURTHER_JOB = "stopped; no further job was started"
+
+# Least seconds between two looks at jobs that other processes work on; see `pause`.
+POLL = 0.1
+
+# Flag of workers: one ends with the process that started it, and reads what to do from standard input.
+WITH_PARENT = "--with-parent"
+
+# Root of the package, for processes that start elsewhere.
+_ROOT = Path(__file__).parents[2]
+
+
+def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0) -> str:
+    """Return how long unfinished jobs and further ones will take, estimated from finished ones; empty if unknown."""
+    endings = (RunFolder(job.folder).summary for job in jobs)
+    finished = [ending.seconds for ending in endings if ending.status == FINISHED]
+    left = len(unfinished(jobs)) + further
+    if not left or not finished:
+        return ""
+    seconds = left * mean(finished)
+    return f"{amount(left, 'job')} left, about {duration(seconds / min(at_a_time, left))}"
+
+
+@dataclass
+class Worker:
+    """What a process needs to work on jobs."""
+
+    console: Console
+    signals: StopSignals  # which end the work between two jobs
+    search: "Search | None" = None  # whose trials may be pruned
+    left: Callable[[Sequence[Job], int], str] = time_left
+    planned: bool = False  # whether the plan of a job was printed; those of further jobs would bury the scores
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """Print a text as it is, in one line."""
+        self.console.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
+
+    def check(self, jobs: Sequence[Job]) -> None:
+        """Check that some of the jobs can be run: in another folder, or on a host without the data, all would fail.
+
+        Raises:
+            UserError: none can; nothing has been changed.
+        """
+        errors = []
+        for job in jobs:
+            if user_of(job.folder) is None:
+                try:
+                    self._config(job, resumed=(job.folder / LAST).is_file())
+                    return
+                except DamagedError:  # of this job alone: it fails
+                    return
+                except UserError as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def work(self, jobs: Sequence[Job]) -> None:
+        """Work until all jobs have ended, waiting for those of other processes; a signal raises KeyboardInterrupt."""
+        waited: set[str] = set()
+        while left := unfinished(jobs):
+            begun = time.monotonic()
+            if any(self._try(job, jobs) for job in left):
+                others = sum(job.status() == RUNNING for job in left)
+                if text := self.left(jobs, 1 + others):
+                    self.say(text)
+                continue
+            for job in left:
+                if (worker := user_of(job.folder)) and job.id not in waited:
+                    waited.add(job.id)
+                    self.say(f"waiting for job {job.id} ({worker})")
+            self.signals.check(NO_FURTHER_JOB)
+            pause(begun)
+
+    def follow(self, jobs: Iterable[Job]) -> None:
+        """Work on jobs that are given one after another, until one of them has failed.
+
+        After an error of CUDA, for example, every further job of the same process would fail, too.
+        """
+        for job in jobs:
+            self.work([job])
+            if job.status() == FAILED:
+                return
+
+    def _try(self, job: Job, jobs: Sequence[Job]) -> bool:
+        """Run a job unless another process works on it or has finished it; return whether it ran."""
+        self.signals.check(NO_FURTHER_JOB)
+        with claimed(job.folder) as mine:
+            if not mine or job.status() in ENDED:  # finished meanwhile
+                return False
+            self._run(job, jobs)
+        return True
+
+    def _run(self, job: Job, jobs: Sequence[Job]) -> None:
+        resumed = (job.folder / LAST).is_file()
+        title = f"{label(job, jobs)}: {job.title}{' (resumed)' if resumed else ''}"
+        self.say(f"── {title}", "bold")
+        try:
+            config = self._config(job, resumed)
+            planned, self.planned = self.planned, True
+            summary = run_job(
+                config,
+                job.overrides,
+                job.folder,
+                again=not resumed,
+                console=self.console,
+                group=job.folder.parent.resolve().name,
+                varied=job.varied,
+                callbacks=self.search.watch(job) if self.search else (),
+                plan=not planned,
+            )
+        except Exception as error:
+            self.say(f"job {job.id} failed: {describe_error(error)}", "red")
+            if RunFolder(job.folder).summary.status != FAILED:  # it failed before the run began
+                Summary(FAILED, job.folder, error=describe_error(error)).write()
+            return
+        self.say(str(summary))
+        if self.signals.asked or summary.status == INTERRUPTED:
+            raise KeyboardInterrupt(NO_FURTHER_JOB)
+
+    def _config(self, job: Job, resumed: bool) -> Config:
+        """Return the checked configuration of a job; if it has a checkpoint, that of continuing in its folder."""
+        plain = dict(job.config or {})
+        if resumed:
+            plain["fit"] = {**section_of(plain, "fit"), "resume": str(job.folder)}
+        try:
+            check_configs([config := parse_config(plain)])
+        except DamagedError as error:
+            raise DamagedError(f"{error} Allowed: delete it, and the job begins again.") from error
+        if job_id(config) != job.id:
+            raise UserError(
+                f"{shown(job.folder)}: its configuration has changed since the sweep was planned (now "
+                f"{job_id(config)}): a file of conf/, a default or the version is different. Allowed: a new sweep."
+            )
+        return config
+
+
+def first_line_of(search: "Search | None", count: int) -> str:
+    """Return the first line that a worker process reads: about the search, and how many jobs it chooses from."""
+    plain: dict[str, Any] = {"jobs": count}
+    if search is not None:
+        settings = {name: plain_value(value) for name, value in vars(search.settings).items()}
+        plain |= {"settings": settings, "metric": search.metric, "epochs": search.epochs}
+    return f"{json.dumps(plain)}\n"
+
+
+def work_as_told(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
+    """Work on jobs in a worker process: lines give it a number to choose from, or one job after another."""
+    plain = json.loads(next(lines))
+    if "settings" in plain:
+        from trainer.sweeps.study import Search  # Optuna takes a while to import
+
+        settings = parse_settings(SearchSettings, plain["settings"], "hydra.sweeper")
+        worker.search = Search(settings, folder, plain["metric"], plain["epochs"])
+    worker.work([read_job(next(lines), folder) for _ in range(plain["jobs"])])
+    worker.follow(read_job(line, folder) for line in lines)
+
+
+def job_line(job: Job) -> str:
+    """Return the line that gives a job to a worker process; see `read_job`."""
+    assert job.config is not None
+    return json.dumps(vars(job) | {"folder": job.id, "config": OmegaConf.to_yaml(as_written(job.config))}) + "\n"
+
+
+def read_job(line: str, folder: Path) -> Job:
+    """Return a job of the sweep in a folder, whose configuration has been checked by who gives it."""
+    found = json.loads(line)
+    plain = plain_values(DictConfig(OmegaConf.create(found["config"])))
+    texts = {name: tuple(found[name]) for name in ("overrides", "varied")}
+    return Job(**{**found, **texts, "folder": folder / found["folder"], "config": plain})
+
+
+def label(job: Job, jobs: Sequence[Job]) -> str:
+    """Return what to call one of several jobs."""
+    if job.trial is not None:
+        return f"job {job.id} (trial {job.trial})"
+    return f"job {job.id}" + (f" ({jobs.index(job) + 1} of {len(jobs)})" if len(jobs) > 1 else "")
+
+
+def pause(begun: float) -> None:
+    """Sleep after a look at jobs that began at some time, so that looking takes at most a fifth of it."""
+    time.sleep(max(POLL, 4 * (time.monotonic() - begun)))
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command of a worker process, which claims jobs of a sweep."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]  # in addition to that of the process that starts it
+    folder: str  # to start it in
+    text: str = ""  # that it reads first: what its jobs are, so that it reads no configuration from their folder
+
+    @classmethod
+    def of(cls, folder: Path, worker: Worker, jobs: Sequence[Job], environment: Mapping[str, str]) -> "Command":
+        """Return the command for some jobs of the sweep in a folder; without any, they are given later."""
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        return cls(
+            (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), WITH_PARENT),
+            {"PYTHONPATH": path, **environment},
+            str(Path.cwd()),
+            "".join([first_line_of(worker.search, len(jobs)), *map(job_line, jobs)]),
+        )
+
+    def start(self, log: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start it, in a session of its own, so that Ctrl-C reaches it only through this process.
+
+        With a file for its output, further jobs are given later; without one, it prints where this process does.
+        """
+        with log.open("ab") if log is not None else nullcontext() as output:
+            process = subprocess.Popen(
+                self.arguments,
+                cwd=self.folder,
+                env=os.environ | self.environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died, which others notice
+            process.stdin.write(self.text.encode())
+            process.stdin.flush()
+            if log is None:
+                process.stdin.close()
+        return process
+
+    def __call__(self) -> int:
+        """Run it, where submitit or Ray wants it; return its exit code."""
+        global _running
+        _running = self.start()
+        # A thread waits, as `checkpoint` runs in a signal handler of this one, which must hold no lock then.
+        threading.Thread(target=_running.wait, daemon=True).start()
+        try:
+            while _running.returncode is None:
+                time.sleep(POLL)
+            return _running.returncode
+        finally:
+            _stop()
+
+    def checkpoint(self) -> Any:
+        """Save the current job, before submitit queues this command again: preempted, or at its time limit."""
+        import submitit
+
+        _stop()
+        return submitit.helpers.DelayedSubmission(self)
+
+
+# The process that `Command` runs.
+_running: subprocess.Popen[bytes] | None = None
+
+
+def _stop() -> None:
+    """Ask the process to stop, and wait until it has saved its job."""
+    if _running is not None and _running.returncode is None:
+        _running.send_signal(signal.SIGTERM)
+        while _running.returncode is None:
+            time.sleep(0.05)
+
+
+def watch(jobs: Sequence[Job], worker: Worker, at_a_time: int, seen: dict[str, str] | None = None) -> Iterator[None]:
+    """Print what becomes of jobs that other processes run, and yield now and then, until all have ended."""
+    seen = {} if seen is None else seen
+    for job in jobs:
+        status = job.status()
+        seen.setdefault(job.id, PLANNED if status in (RUNNING, *ENDED) else status)
+    while True:
+        begun = time.monotonic()
+        now = {job.id: job.status() for job in jobs}
+        news = [job for job in jobs if now[job.id] != seen[job.id]]
+        seen |= now
+        for job in news:
+            ending, status = RunFolder(job.folder).summary, now[job.id]
+            about = f" {status}: {job.title}" if ending.status in ("", RUNNING) else f": {ending}"
+            if ending.error:
+                about = f" {status}: {ending.error}"
+            worker.say(f"{label(job, jobs)}{about}", "red" if status == FAILED else None)
+        if any(now[job.id] in ENDED for job in news) and (text := worker.left(jobs, at_a_time)):
+            worker.say(text)
+        if all(status in ENDED for status in now.values()):
+            return
+        worker.signals.check(NO_FURTHER_JOB)
+        yield
+        pause(begun)

@@ -1,0 +1,1 @@
+"""What differs between tasks: targets, losses, metrics, and what a task shows."""

@@ -1,0 +1,1 @@
+"""The tools of `python -m trainer`, one module or package each."""

@@ -1,0 +1,1 @@
+"""`python -m trainer bench`: whether training waits for data."""

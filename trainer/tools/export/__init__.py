@@ -1,0 +1,1 @@
+"""`python -m trainer export`: a trained model as an ONNX file with its preprocessing."""
