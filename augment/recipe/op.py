@@ -86,8 +86,8 @@ def crop(*, random: bool = False, **params: Param[Any]) -> Decorator:
     """Declare an op that turns an image of any size into one of `size`: `function(source, size, **values)`.
 
     `source` is a `GraphImage` of `augment.pipeline.graph.decoding`, which decodes and resizes. `size` is (height,
-    width). Values are the configured parameters. The function returns a DALI node, (height, width, 3) uint8. A recipe has at most one
-    crop: its first step, without p.
+    width). Values are the configured parameters. The function returns a DALI node, (height, width, 3) uint8. A recipe
+    has at most one crop: its first step, without p.
 
     Args:
         random: whether it draws random numbers in DALI.
@@ -154,8 +154,9 @@ def local(
 ) -> Decorator:
     """Declare an op made of DALI operators: `function(images, dali, **values) -> DALI node`.
 
-    Images are (height, width, 3) uint8, before and after. `dali` is a `Dali` of `augment.pipeline.graph.operators`, with
-    DALI's `fn` and `types`, and the `size`, (height, width). Drawn values are DALI nodes on the CPU, one value per sample.
+    Images are (height, width, 3) uint8, before and after. `dali` is a `Dali` of
+    `augment.pipeline.graph.operators`, with DALI's `fn` and `types`, and the `size`, (height, width). Drawn values are
+    DALI nodes on the CPU, one value per sample.
 
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).
