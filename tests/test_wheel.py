@@ -136,7 +136,9 @@ def test_an_editable_install_reads_the_files_of_the_checkout(project: Path, empt
     assert not list(folder.rglob("*.yaml"))
     # Without the site-packages of this environment, where another checkout may be installed.
     packages = os.pathsep.join([str(folder), sysconfig.get_path("purelib")])
-    code = f"import site; site.addsitedir({str(folder)!r}); from augment.cli import conf; print(conf.CONF)"
+    code = (
+        f"import site; site.addsitedir({str(folder)!r}); from augment.cli import config_files; print(config_files.CONF)"
+    )
     result = subprocess.run(
         [sys.executable, "-S", "-c", code], cwd=empty, env=os.environ | {"PYTHONPATH": packages}, capture_output=True,
         text=True, check=True,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from trainer.loop.settings import LoopSettings
     from trainer.models.base import Model, model
     from trainer.optim.optimizers import optimizer
+    from trainer.predictions.predict import Prediction
+    from trainer.predictions.trained_model import TrainedModel, load_model
     from trainer.run.folder.ownership import Summary
     from trainer.tasks.loss import loss
     from trainer.tasks.metric import metric
@@ -46,10 +48,13 @@ __all__ = [
     "LoopSettings",
     "Model",
     "Phase",
+    "Prediction",
     "Recorder",
     "RunDescription",
     "Summary",
+    "TrainedModel",
     "configurable",
+    "load_model",
     "loss",
     "metric",
     "model",
@@ -69,6 +74,8 @@ _MODULES = {
     "trainer.loop.settings": "LoopSettings",
     "trainer.models.base": "Model model",
     "trainer.optim.optimizers": "optimizer",
+    "trainer.predictions.predict": "Prediction",
+    "trainer.predictions.trained_model": "TrainedModel load_model",
     "trainer.run.folder.ownership": "Summary",
     "trainer.tasks.loss": "loss",
     "trainer.tasks.metric": "metric",

@@ -154,6 +154,15 @@ def check_encoded(images: Images) -> None:
                 raise UserError(f"images[{number}] {fault}.")
 
 
+def pixels_of(image: Any, number: int) -> NDArray[np.uint8]:
+    """Return the pixels of a decoded image in memory, (height, width, 3). `number` is its position, for messages."""
+    if isinstance(image, Image.Image):
+        return _pixels(image, number)
+    _check(image, 3, f"images[{number}]")
+    pixels: NDArray[np.uint8] = _plain(image.cpu() if isinstance(image, Tensor) else image)
+    return pixels
+
+
 def _check(image: Any, ndim: int, what: str) -> None:
     """Check that an image, or a batch of them, is uint8 RGB with the channels last."""
     if not isinstance(image, Tensor | np.ndarray):

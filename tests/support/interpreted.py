@@ -32,7 +32,8 @@ from augment.data.targets.multilabel import LABELS
 from augment.pipeline import transform
 from augment.pipeline.geometry import mixing
 from augment.pipeline.geometry.mixing import Mixer
-from augment.pipeline.graph.decoding import Form, build
+from augment.pipeline.graph import build
+from augment.pipeline.graph.decoding import Form
 from augment.pipeline.images_in_memory import Images, read_images
 from augment.pipeline.kernels import mix
 from augment.pipeline.kernels import stages as kernels

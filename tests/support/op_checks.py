@@ -18,7 +18,7 @@ from photos import SQUARE
 from augment.data.dataset import ImageRef, Split
 from augment.data.images import name_of
 from augment.params import Range
-from augment.pipeline.graph.decoding import build
+from augment.pipeline.graph import build
 from augment.pipeline.kernels.instructions import Program
 from augment.pipeline.loader import Loader
 from augment.recipe.op_kinds import Op

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from augment.support.signals import StopSignals
 from trainer.run.folder.ownership import Summary
-from trainer.sweeps import work
+from trainer.sweeps import workers as work
 
 def run(config, overrides, folder, **_):
     (folder / "where.json").write_text(json.dumps([os.getpid(), os.environ.get("CUDA_VISIBLE_DEVICES")]))

@@ -9,9 +9,7 @@ from typing import ClassVar
 from augment.params import Choice, Count, Flag, Number, Size, parse_named, setting
 from augment.support.errors import UserError, first_line
 from augment.support.lazy_torch import nn, torch
-from trainer.models import (
-    segmentation,  # noqa: F401  # so that their models are in the registry
-)
+from trainer.models import segmentation, torchvision_models  # noqa: F401  # so that their models are in the registry
 from trainer.models.base import MODELS, Channels, Model, model
 from trainer.models.timm_models import Timm
 

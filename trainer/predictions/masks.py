@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from augment.data.dataset import ImageRef
 from augment.data.images import open_image, orientation_of, to_rgb, upright_size
 from augment.data.targets.spatial import IGNORE
 from augment.support.errors import UserError
@@ -28,14 +29,29 @@ class MaskWriter(Callback):
     Attributes:
         shares: for each image the share of every class in the pixels with a prediction, (classes,).
         unseen: for each image the share of pixels without one.
+        labels: the masks that have no file, (height, width).
+
+    Args:
+        files: the images.
+        masks: the file of each mask; None: the mask is kept in memory.
+        names: names of the classes.
+        folder: where the files of the masks are; None: no mask has a file.
+        overlay: whether to write the images with their masks drawn on them, too.
     """
 
     def __init__(
-        self, files: Sequence[Path], masks: Sequence[Path], names: Sequence[str], folder: Path, *, overlay: bool
+        self,
+        files: Sequence[ImageRef],
+        masks: Sequence[Path | None],
+        names: Sequence[str],
+        folder: Path | None,
+        *,
+        overlay: bool,
     ) -> None:
         self._files, self._masks, self._names, self._folder, self._overlay = files, masks, names, folder, overlay
         self.shares: dict[int, NDArray[np.float64]] = {}
         self.unseen: dict[int, float] = {}
+        self.labels: dict[int, NDArray[np.uint8]] = {}
 
     def after_batch(self, learner: Learner) -> None:
         """Write those of the batch."""
@@ -49,7 +65,10 @@ class MaskWriter(Callback):
                 self.unseen[number] = counts[IGNORE] / labels.size
                 counts = counts[: len(self._names)]
                 self.shares[number] = counts / max(counts.sum(), 1)
-                self._write(self._masks[number], image, labels)
+                if (file := self._masks[number]) is None:
+                    self.labels[number] = labels
+                else:
+                    self._write(file, image, labels)
 
     def _write(self, file: Path, image: Image.Image, labels: NDArray[np.uint8]) -> None:
         mask, content = Image.fromarray(labels), BytesIO()

@@ -18,7 +18,8 @@ from pipelines import SEED, SIZE, plan_of, run
 from rendering import chi_square
 
 from augment import Transform, load_recipe
-from augment.pipeline.graph.decoding import Form, Placement, build
+from augment.pipeline.graph import build
+from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.kernels.decoded_images import Direct
 from augment.pipeline.kernels.instructions import Program, kernels_run
 from augment.pipeline.kernels.opcodes import standard_tables

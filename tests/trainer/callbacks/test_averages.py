@@ -32,7 +32,7 @@ def history(*callbacks: Callback, **options: Any) -> tuple[Learner, list[dict[st
     learner = make_learner(
         Recorder(),
         *callbacks,
-        on("after_step", lambda learner: optimizer_steps.append(copied(learner))),
+        on("after_step", lambda learner: steps.append(copied(learner))),
         on("before_validate", lambda learner: validated.append(copied(learner))),
         **options,
     )

@@ -12,10 +12,11 @@ from PIL import Image
 from runs import small_config
 
 from augment.support.errors import UserError
+from trainer.predictions.predict import predict
 from trainer.report.run_content import MISTAKES_FILE, REPORT_FILE
 from trainer.run.best_model import load_trained
 from trainer.run.train import train
-from trainer.tools.predict import main, predict
+from trainer.tools.predict import main
 
 pytestmark = pytest.mark.slow
 

@@ -17,6 +17,8 @@ from runs import read_metrics
 from augment.cli.compose import compose
 from augment.support.errors import UserError
 from trainer.loop.checkpoint import BEST, BestModel, load
+from trainer.predictions.formats import as_json
+from trainer.predictions.predict import predict as predict_images
 from trainer.report.page import render
 from trainer.report.run_content import read_record
 from trainer.run.best_model import load_trained
@@ -190,17 +192,17 @@ def test_the_evaluation_and_the_report(
 def test_predicted_labels(labels: Path, lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [lists / "3.png", lists / "0.png"]
     trained = load_trained(labels)
-    every = predict.predict(trained, files, threshold=0.0)
+    every = predict_images(trained, files, threshold=0.0)
     samples = load(labels / BEST, BestModel).samples
     shares = dict(zip(samples["index"].tolist(), samples["output"].sigmoid().tolist(), strict=True))
     for found, place in zip(every, (3, 0), strict=True):
         assert dict(found.classes) == pytest.approx(dict(zip(("green", "red"), shares[place], strict=True)), abs=1e-4)
         assert found.unit == "label"
     middle = sum(share for _, share in every[0].classes) / 2
-    (alone,) = predict.predict(trained, files[:1], threshold=middle)  # in a batch of one, rounded otherwise
+    (alone,) = predict_images(trained, files[:1], threshold=middle)  # in a batch of one, rounded otherwise
     assert dict(alone.classes) == pytest.approx(dict(every[0].classes[:1]), abs=1e-6)
-    assert [len(found.classes) for found in predict.predict(trained, files, top=1)] == [1, 1]
-    assert all(s >= 0.5 for found in predict.predict(trained, files) for _, s in found.classes)
+    assert [len(found.classes) for found in predict_images(trained, files, top=1)] == [1, 1]
+    assert all(s >= 0.5 for found in predict_images(trained, files) for _, s in found.classes)
     assert predict.main([str(labels), *map(str, files), "--threshold", "1e-6"]) == 0
     assert "red" in capsys.readouterr().out
 
@@ -212,10 +214,10 @@ def test_predicted_numbers(numbers: Path, lists: Path, capsys: pytest.CaptureFix
     expected = samples["output"][samples["index"].tolist().index(5)].tolist()
     assert [float(row["red"]), float(row["green"])] == pytest.approx(expected, abs=1e-3)
     trained = load_trained(numbers)
-    (found,) = json.loads(predict.as_json(predict.predict(trained, [lists / "5.png"])))
+    (found,) = json.loads(as_json(predict_images(trained, [lists / "5.png"])))
     assert list(found["numbers"]) == ["red", "green"]
     assert predict.main([str(numbers), str(lists / "5.png")]) == 0
     with pytest.raises(UserError, match="--threshold: this model predicts numbers"):
-        predict.predict(trained, [lists / "5.png"], threshold=0.5)
+        predict_images(trained, [lists / "5.png"], threshold=0.5)
     with pytest.raises(UserError, match="--top: this model predicts numbers"):
-        predict.predict(trained, [lists / "5.png"], top=1)
+        predict_images(trained, [lists / "5.png"], top=1)

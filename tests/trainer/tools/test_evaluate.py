@@ -12,12 +12,12 @@ from reports import counted
 
 from augment.data.sources import parse_data
 from augment.support.errors import UserError
+from trainer.predictions.predict import predict
 from trainer.report.command import main as report
 from trainer.run.best_model import load_trained
 from trainer.tasks.registry import task_named
 from trainer.tools.evaluate import evaluate, evaluated_split, main
 from trainer.tools.predict import main as predict_main
-from trainer.tools.predict import predict
 
 
 def scored(confusion, names):

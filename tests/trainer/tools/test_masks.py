@@ -21,7 +21,9 @@ from augment.support.errors import UserError
 from trainer.loop.callback import CancelFit
 from trainer.loop.checkpoint import BEST, LAST, BestModel, FitState, load
 from trainer.loop.learner import Learner
+from trainer.predictions.formats import as_json
 from trainer.predictions.masks import mask_files, palette, whole_mask
+from trainer.predictions.predict import predict as predict_images
 from trainer.run.best_model import load_trained
 from trainer.run.config.schema import parse_config
 from trainer.run.train import train
@@ -77,7 +79,7 @@ def test_the_remedy_for_a_folder_works(run: Path, tmp_path: Path, capsys: pytest
 
 def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path) -> None:
     images = run.parent / "val"
-    found = predict.predict(load_trained(run), [images / "images"], out=tmp_path, overlay=True)
+    found = predict_images(load_trained(run), [images / "images"], out=tmp_path, overlay=True)
     for prediction in found:
         assert prediction.mask is not None
         with Image.open(prediction.file) as image, Image.open(prediction.mask) as written:
@@ -88,11 +90,11 @@ def test_masks_are_predicted_at_the_size_of_the_images(run: Path, tmp_path: Path
         assert labels.max() < len(NAMES)
         shares = {name: (labels == number).mean() for number, name in enumerate(NAMES)}
         assert dict(prediction.classes) == pytest.approx({name: share for name, share in shares.items() if share})
-    assert json.loads(predict.as_json(found))[0]["mask"] == str(tmp_path / "0.png")
+    assert json.loads(as_json(found))[0]["mask"] == str(tmp_path / "0.png")
     with Image.open(tmp_path / "1_overlay.jpg") as drawn:
         assert drawn.size == (37, 48)
     trained = load_trained(run, ["aug.val.center_crop={}"])
-    cropped = predict.predict(trained, [images / "images" / "0.jpg"], out=tmp_path)
+    cropped = predict_images(trained, [images / "images" / "0.jpg"], out=tmp_path)
     assert cropped[0].mask is not None
     with Image.open(cropped[0].mask) as written:
         assert (np.asarray(written) == IGNORE).mean() == pytest.approx(0.25)  # 36 of 48 columns are seen
@@ -115,7 +117,7 @@ def test_the_folder_of_the_masks_is_printed(
 
 def test_masks_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:
     files = turned(tmp_path)
-    predict.predict(load_trained(run), files, out=tmp_path / "masks")
+    predict_images(load_trained(run), files, out=tmp_path / "masks")
     found = [np.asarray(Image.open(tmp_path / "masks" / file.name)) for file in files]
     assert len(np.unique(found[0])) > 1
     for other in found:
@@ -163,7 +165,7 @@ def test_an_export_scores_what_evaluate_scores(run: Path, tmp_path: Path) -> Non
     image = run.parent / "val" / "images" / "0.jpg"
     command = [sys.executable, str(tmp_path / "predict.py"), str(image)]
     python = subprocess.run(command, capture_output=True, text=True, check=True)
-    shares = dict(predict.predict(load_trained(run), [image], out=tmp_path)[0].classes)
+    shares = dict(predict_images(load_trained(run), [image], out=tmp_path)[0].classes)
     best = max(shares, key=lambda name: shares[name])
     assert python.stdout.split()[1] == best
 

@@ -13,6 +13,8 @@ from runs import QUIET, rows_of
 
 from augment.cli.compose import compose
 from augment.support.errors import UserError
+from trainer.predictions.formats import as_csv, as_json
+from trainer.predictions.predict import predict as predict_images
 from trainer.run.best_model import load_trained
 from trainer.run.config.checks import check_config
 from trainer.run.config.schema import Config, parse_config
@@ -66,7 +68,7 @@ def test_a_run_of_boxes_is_scored_and_reported(run: Path) -> None:
 
 
 def test_objects_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> None:
-    written = json.loads(predict.as_json(predict.predict(load_trained(run), turned(tmp_path), threshold=0.01)))
+    written = json.loads(as_json(predict_images(load_trained(run), turned(tmp_path), threshold=0.01)))
     assert {(image["width"], image["height"]) for image in written["images"]} == {(48, 36)}
     boxes: dict[int, list[list[float]]] = {}
     for annotation in written["annotations"]:
@@ -78,9 +80,9 @@ def test_objects_are_those_of_the_upright_images(run: Path, tmp_path: Path) -> N
 
 def test_objects_are_predicted_in_pixels_of_their_images(run: Path) -> None:
     images = sorted((run.parent / "val").glob("*.jpg"))
-    found = predict.predict(trained := load_trained(run), images, threshold=0.01)
+    found = predict_images(trained := load_trained(run), images, threshold=0.01)
     assert any(prediction.classes for prediction in found)
-    written = json.loads(predict.as_json(found))
+    written = json.loads(as_json(found))
     assert written["categories"] == [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}], "without ids"
     for image, file in zip(written["images"], images, strict=True):
         with Image.open(file) as opened:
@@ -92,10 +94,10 @@ def test_objects_are_predicted_in_pixels_of_their_images(run: Path) -> None:
         assert left + width <= sizes[annotation["image_id"]][0] + 1e-3
         assert top + height <= sizes[annotation["image_id"]][1] + 1e-3
     assert max(left + width for left, _, width, _ in (a["bbox"] for a in written["annotations"])) > 56
-    every, best = (predict.predict(trained, images[:1], threshold=0.0, top=top)[0].classes for top in (None, 1))
+    every, best = (predict_images(trained, images[:1], threshold=0.0, top=top)[0].classes for top in (None, 1))
     assert len(every) > 1
     assert best == every[:1]
-    lines = predict.as_csv(found).splitlines()
+    lines = as_csv(found).splitlines()
     assert lines[0] == "file,error,class,score,left,top,right,bottom"
     assert len(lines) == 1 + sum(max(1, len(prediction.classes)) for prediction in found)
 
@@ -153,9 +155,9 @@ def test_points_are_trained_and_predicted(tmp_path: Path) -> None:
     given = [f"data.{split}={tmp_path / split / 'all.csv'}" for split in ("train", "val")]
     config = parse_config(compose(["data=points", *given, *QUICK, "fit.tta=flip"]))
     train(config, tmp_path / "run", console=QUIET)
-    (found, *_) = predict.predict(load_trained(tmp_path / "run"), [tmp_path / "val" / "0.jpg"])
+    (found, *_) = predict_images(load_trained(tmp_path / "run"), [tmp_path / "val" / "0.jpg"])
     assert [name for name, _ in found.numbers] == ["left_eye_x", "left_eye_y", "right_eye_x", "right_eye_y"]
-    points = [dict(of.numbers) for of in predict.predict(load_trained(tmp_path / "run"), turned(tmp_path))]
+    points = [dict(of.numbers) for of in predict_images(load_trained(tmp_path / "run"), turned(tmp_path))]
     assert points == [pytest.approx(points[0], abs=1e-3)] * 8
     assert evaluate.evaluate(tmp_path / "run").tta == "flip"
     assert "Correct points in the best epoch" in (tmp_path / "run" / "report.html").read_text()

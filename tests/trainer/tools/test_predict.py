@@ -13,8 +13,10 @@ from torch import Tensor
 
 from augment.data.dataset import Split
 from augment.recipe.plan import build_plan
+from trainer.predictions.formats import as_csv
+from trainer.predictions.predict import Prediction, list_images, predict
 from trainer.run.best_model import load_trained
-from trainer.tools.predict import Prediction, as_csv, list_images, main, predict
+from trainer.tools.predict import main
 
 
 @pytest.fixture

@@ -1,0 +1,132 @@
+"""Load a trained model, and predict from Python."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from augment.cli.compose import Recipe
+from augment.data.dataset import ImageRef
+from augment.data.images import as_ppm
+from augment.pipeline.images_in_memory import pixels_of
+from augment.pipeline.transform import Transform
+from augment.support.user_code import public
+from trainer.predictions.predict import Prediction, predict
+from trainer.run.best_model import Trained, load_trained
+
+
+@dataclass(frozen=True, eq=False)
+class _Pixels:
+    """A decoded image in memory."""
+
+    name: str
+    pixels: NDArray[np.uint8]
+
+    def read(self) -> bytes:
+        return as_ppm(self.pixels)
+
+    def read_pixels(self) -> NDArray[np.uint8]:
+        return self.pixels
+
+
+@dataclass(frozen=True, eq=False)
+class _Encoded:
+    """An encoded image in memory."""
+
+    name: str
+    content: bytes
+
+    def read(self) -> bytes:
+        return self.content
+
+
+class TrainedModel:
+    """The best model of a run, with the preprocessing of its validation. `load_model` returns it.
+
+    Attributes:
+        model: the network in evaluation mode. It maps (N, 3, height, width) float images, as `preprocess` returns them,
+            to outputs such as (N, classes) logits.
+        classes: the names of the outputs: classes, labels, numbers or keypoints.
+        folder: the folder of the run.
+    """
+
+    def __init__(self, trained: Trained) -> None:
+        self._trained = trained
+        self._device = trained.config.fit.torch_device()
+        self.model: nn.Module = trained.network.to(self._device).eval()
+        self.classes = trained.classes
+        self.folder = trained.run
+        recipe = Recipe(trained.config.aug, trained.config.seed, (), trained.config.resolved)
+        self._transform = Transform(recipe, split="val", device=self._device)
+
+    def __repr__(self) -> str:
+        return f"TrainedModel({str(self.folder)!r}, {self._trained.task.name}, {len(self.classes)} outputs)"
+
+    @public
+    def predict(self, images: Any, *, top: int | None = None, threshold: float | None = None) -> list[Prediction]:
+        """Predict images. The results equal those of `python -m trainer predict`.
+
+        Args:
+            images: a path of an image or a folder, or a list of them; a Pillow image; a uint8 array or tensor, (height,
+                width, 3) RGB; an encoded image as bytes; a list of any of these; or a uint8 batch, (N, height, width,
+                3).
+            top: the number of classes or labels per image. Default: 3 classes, or the labels above the threshold.
+            threshold: the lowest probability of a label or object. Default: 0.5.
+
+        Returns:
+            A prediction for each image, in order. A folder's images are sorted by path. The mask of a segmentation
+            model is in `labels`, (height, width) uint8, at the size of the image. 255 marks pixels that validation
+            crops away.
+
+        Raises:
+            UserError: images of another kind, or none that can be decoded.
+        """
+        given = _listed(images)
+        return predict(self._trained, [_as_ref(image, number) for number, image in enumerate(given)], top=top,
+                       threshold=threshold)  # fmt: skip
+
+    @public
+    def preprocess(self, images: Any) -> Tensor:
+        """Return images as validation feeds them to the model, (N, 3, height, width), normalized, on its device.
+
+        Args:
+            images: see `predict`, but no folders.
+        """
+        encoded = [Path(image).read_bytes() if isinstance(image, str | Path) else image for image in _listed(images)]
+        prepared: Tensor = self._transform(encoded)
+        return prepared
+
+
+@public
+def load_model(run: str | Path, *overrides: str, device: str = "auto", trust: bool = False) -> TrainedModel:
+    """Load the best model of a run. It does not need the data that the run was trained on.
+
+    Args:
+        run: the folder of the run.
+        overrides: `key=value` overrides of its configuration, such as `fit.tta=flip`.
+        device: "cuda" or "cpu". "auto" is the GPU if there is one.
+        trust: whether the folder may name code to import, see SECURITY.md.
+
+    Raises:
+        UserError: no run, no checkpoint, or an override that is not allowed.
+    """
+    return TrainedModel(load_trained(Path(run), [*overrides, f"fit.device={device}"], trust=trust, data=False))
+
+
+def _listed(images: Any) -> Sequence[Any]:
+    is_one = isinstance(images, str | Path | bytes | Image.Image) or getattr(images, "ndim", 0) == 3
+    return [images] if is_one else list(images)
+
+
+def _as_ref(image: Any, number: int) -> ImageRef:
+    name = f"images[{number}]"
+    if isinstance(image, str | Path):
+        return Path(image)
+    if isinstance(image, bytes):
+        return _Encoded(name, image)
+    return _Pixels(name, pixels_of(image, number))
