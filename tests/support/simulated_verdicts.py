@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from trainer.sweeps.verdict import LEVEL, JudgedMetric, Replicates, compare, difference, mean_interval
+from trainer.sweeps.verdict import LEVEL, Metric, Replicates, compare, difference, mean_interval
 
 Array = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Array]
@@ -23,7 +23,7 @@ SHARES: dict[str, Callable[[int], int]] = {
     "all but one": lambda n: n - 1,
     "all": lambda n: n,
 }
-LOSS = JudgedMetric("val_loss", smaller=True)
+LOSS = Metric("val_loss", smaller=True)
 
 # Of mean 0 and standard deviation 1; in those that are skewed, a few runs are much worse than the others.
 NOISES: dict[str, Noise] = {

@@ -14,7 +14,7 @@ from augment.support.lazy_torch import Tensor, torch
 from augment.support.untrusted_files import append
 from trainer.loop.callback import Callback, Learner, Phase
 from trainer.tasks.loss import weight_of
-from trainer.tasks.metric import Meter, Metric, MetricsRow, Samples
+from trainer.tasks.metric import Meter, MetricsRow, Samples, TaskMetric
 from trainer.tasks.task import AUTO
 
 METRICS_FILE, STEPS_FILE = "metrics.jsonl", "steps.jsonl"
@@ -59,7 +59,7 @@ class Recorder(Callback):
 
     def __init__(self, interval: float = 0.5, *, everything: bool = False) -> None:
         self.interval, self.everything = interval, everything
-        self.metrics: tuple[Metric, ...] = ()  # what is measured besides the loss
+        self.metrics: tuple[TaskMetric, ...] = ()  # what is measured besides the loss
         self.rows: list[MetricsRow] = []  # a row for each finished epoch
         self.latest: MetricsRow = {}  # the running values when last read, with the key "images_per_second"
         self.val: MetricsRow = {}  # the values of the last validation pass

@@ -18,7 +18,7 @@ from augment.support.nested import grouped
 from trainer.run.folder.ownership import FINISHED, PRUNED
 from trainer.run.folder.reader import RunFolder, find_runs
 from trainer.sweeps.run_groups import OF_LOSSES, RunGroup, first_difference, group_runs
-from trainer.sweeps.verdict import JudgedMetric, compare
+from trainer.sweeps.verdict import Metric, compare
 from trainer.sweeps.verdict_text import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
 from trainer.tasks.registry import DEFAULT, range_of, smaller_is_better, task_named
 
@@ -227,7 +227,7 @@ def _value(row: Mapping[str, float], key: str) -> float | None:
 def _job_table(jobs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]], key: str) -> Table:
     rows, metric = (
         [["job", "what it varies", "last", "best", "seconds", "status"]],
-        JudgedMetric(key, within=range_of(key)),
+        Metric(key, within=range_of(key)),
     )
     for run in jobs:
         values = (_value(row, key) for row in (run.last, run.summary.best))

@@ -12,7 +12,7 @@ from augment.support.nested import grouped, leaves, section_of
 from trainer.run.config.equality import identity, identity_text
 from trainer.run.folder.ownership import FAILED, FINISHED, INTERRUPTED, KILLED, PLANNED, PRUNED, RUNNING
 from trainer.run.folder.reader import RunFolder
-from trainer.sweeps.verdict import Difference, JudgedMetric, Replicates, resolution_of
+from trainer.sweeps.verdict import Difference, Metric, Replicates, resolution_of
 from trainer.tasks.loss import NamedLoss
 from trainer.tasks.registry import range_of, smaller_is_better, task_of
 from trainer.tasks.task import Task
@@ -58,7 +58,7 @@ class RunGroup:
     name: str  # what sets their configuration apart from others
     # The scores of their last epochs; runs of the same seed and fold count as one, with their mean
     replicates: Replicates
-    metric: JudgedMetric
+    metric: Metric
     runs: tuple[RunFolder, ...]  # the runs, in the order in which they were found
     # Settings that must be the same in groups that are compared, such as those of the validation images
     basis: Settings
@@ -96,7 +96,7 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> RunGroup:
     key = runs[0].score
     found = grouped(((value_of(run, SEED), value_of(run, FOLD)), run.last[key]) for run in runs)
     scores = {replicate: mean(values) for replicate, values in found.items()}
-    metric = JudgedMetric(key, smaller_is_better(key), range_of(key))
+    metric = Metric(key, smaller_is_better(key), range_of(key))
     if metric.share and len(set(scores.values())) == 1:
         values = (row.get(key, math.nan) for run in runs for row in (*run.rows, run.last, run.summary.best))
         metric = replace(metric, resolution=resolution_of(filter(math.isfinite, values)))

@@ -22,7 +22,7 @@ from trainer.sweeps.ledger import DELETED, ENDED, Job, plan_jobs, read_ledger, u
 from trainer.sweeps.run_groups import group_runs
 from trainer.sweeps.search_space import SearchPlan, Value, overrides_of, suggest_from
 from trainer.sweeps.study import best_trials, counted
-from trainer.sweeps.verdict import JudgedMetric
+from trainer.sweeps.verdict import Metric
 from trainer.sweeps.verdict_text import Part, markdown_page, present, score
 from trainer.sweeps.workers import Worker, time_left
 from trainer.tasks.registry import range_of
@@ -47,7 +47,7 @@ def search(plan: SearchPlan, launcher: Launcher, worker: Worker) -> int:
     lines, compared = [f"{', '.join(counts)}."], None
     known = {job.id: job for job in read_ledger(plan.folder)}
     if best := best_trials(study, known)[: max(1, settings.finalists)]:
-        metric = JudgedMetric(plan.metric, within=range_of(plan.metric))
+        metric = Metric(plan.metric, within=range_of(plan.metric))
         reached, top = score(metric, best[0].value or 0.0), _joined(overrides_of(best[0].params, plan.space))
         lines.append(f"Best of the search: {metric.key} {reached} with {top}.")
         lines.append(

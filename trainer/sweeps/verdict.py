@@ -33,7 +33,7 @@ _LARGEST = 10**6
 
 
 @dataclass(frozen=True)
-class JudgedMetric:
+class Metric:
     """What scores are."""
 
     key: str  # in the rows of a run, such as val_accuracy
@@ -79,7 +79,7 @@ class Replicates:
         """The standard deviation of one run; None for a single one."""
         return stdev(self.scores.values()) if len(self.scores) > 1 else None
 
-    def interval(self, metric: JudgedMetric) -> Range | None:
+    def interval(self, metric: Metric) -> Range | None:
         """Return the 95% confidence interval of the mean over all seeds, or folds, see `mean_interval`.
 
         Over folds it is a little too narrow: they share training images, so that their scores are not independent, and
@@ -173,7 +173,7 @@ def resolution_of(scores: Iterable[float]) -> float:
 
 
 def compare(
-    baseline: Replicates, others: Sequence[Replicates], metric: JudgedMetric, detect: float
+    baseline: Replicates, others: Sequence[Replicates], metric: Metric, detect: float
 ) -> list[Difference | None]:
     """Compare configurations with a baseline, with Holm's correction for their number.
 
@@ -199,7 +199,7 @@ def compare(
     return [judged(one) if one and one.p is not None else one for one in found]
 
 
-def difference(baseline: Replicates, other: Replicates, metric: JudgedMetric) -> Difference | None:
+def difference(baseline: Replicates, other: Replicates, metric: Metric) -> Difference | None:
     """Return the difference to a baseline, by Student's t of the pairs or Welch's of both sides; see `compare`.
 
     Samples are paired if each has a partner. Otherwise all count without pairs, which is careful where some seeds are

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from augment.support.formatting import amount, as_bytes, list_some, printable
 from augment.support.nested import grouped
-from trainer.sweeps.verdict import MANY, Difference, JudgedMetric, Replicates
+from trainer.sweeps.verdict import MANY, Difference, Metric, Replicates
 
 # A title, and the rows of a table, of which the first one holds the names of its columns.
 Table = tuple[str, list[list[str]]]
@@ -28,9 +28,7 @@ _WORDS = ("job", "what it varies", "status", "configuration")
 _ENOUGH = 5
 
 
-def verdict(
-    found: Difference | None, other: Replicates, baseline: Replicates, metric: JudgedMetric, detect: float
-) -> str:
+def verdict(found: Difference | None, other: Replicates, baseline: Replicates, metric: Metric, detect: float) -> str:
     """Return what a difference means that `trainer.sweeps.verdict.compare` found, without the configuration's name."""
     if found is None:
         return _too_few(other, baseline)
@@ -68,7 +66,7 @@ def verdict(
     return f"no difference beyond chance ({details}){_more(found, metric, detect)}"
 
 
-def _more(found: Difference, metric: JudgedMetric, detect: float) -> str:
+def _more(found: Difference, metric: Metric, detect: float) -> str:
     """Return how many more seeds or folds would show a difference."""
     if found.needed is None:
         return ""
@@ -96,26 +94,26 @@ def _too_few(other: Replicates, baseline: Replicates) -> str:
     return f"one {unit}{where}, which says nothing about chance; run {setting}={values} as well"
 
 
-def size(metric: JudgedMetric, value: float, digits: int | None = None, *, sign: bool = False) -> str:
+def size(metric: Metric, value: float, digits: int | None = None, *, sign: bool = False) -> str:
     """Return a difference of scores with its unit: points, hundredths of 1, for scores in [0, 1]."""
     text = number(metric, value, digits)
     text = f"+{text}" if sign and not text.startswith("-") else text
     return text + (f" point{'' if text in ('1', '1.0') else 's'}" if metric.share else "")
 
 
-def score(metric: JudgedMetric, value: float, like: float | None = None) -> str:
+def score(metric: Metric, value: float, like: float | None = None) -> str:
     """Return a score, or a spread of scores `like` another one, with four decimals, or more if it is small."""
     size = abs(value if like is None else like)
     small = not metric.share and 0 < size < 0.01
     return f"{value:.{3 - math.floor(math.log10(size)) if small else 4}f}"
 
 
-def signed(found: Difference, metric: JudgedMetric) -> str:
+def signed(found: Difference, metric: Metric) -> str:
     """Return a difference to a baseline with its sign, as precisely as it is known."""
     return size(metric, found.mean, _digits(metric, found), sign=True)
 
 
-def number(metric: JudgedMetric, value: float, digits: int | None) -> str:
+def number(metric: Metric, value: float, digits: int | None) -> str:
     """Return a difference of scores without its unit; with three digits if the number of decimals is None."""
     text = f"{value * (100 if metric.share else 1):{'.3g' if digits is None else f'.{digits}f'}}"
     return text.lstrip("-") if not text.strip("-0.") else text  # no -0.0
@@ -138,7 +136,7 @@ def left_out(runs: Iterable[tuple[str, str]]) -> str:
     return f"Left out: {'; '.join(reasons)}." if by_reason else ""
 
 
-def _digits(metric: JudgedMetric, found: Difference) -> int | None:
+def _digits(metric: Metric, found: Difference) -> int | None:
     """Return the decimals that a difference deserves; None without an interval."""
     if found.interval is None:
         return None

@@ -47,11 +47,11 @@ PACE = (
 M = TypeVar("M", bound=Callable[..., Any])
 
 # By the name of the task and its own.
-METRICS: dict[tuple[str, str], Metric] = {}
+METRICS: dict[tuple[str, str], TaskMetric] = {}
 
 
 @dataclass(frozen=True)
-class Metric:
+class TaskMetric:
     """A metric of a task, as `metric` declares it.
 
     Attributes:
@@ -76,7 +76,7 @@ class Metric:
         """Whether a plugin declares it."""
         return not self.function.__module__.startswith("trainer.")
 
-    def of_unit(self, position: int, name: str) -> Metric:
+    def of_unit(self, position: int, name: str) -> TaskMetric:
         """Return the same metric of one column alone, measured on request under a key that ends in its name."""
 
         def function(outputs: Tensor, targets: Tensor) -> Any:
@@ -159,13 +159,13 @@ def metric(
         )
         known = METRICS.get((task, called))
         refuse_second("metric", called, known and known.function, function)
-        METRICS[task, called] = Metric(called, function, columns, whole, on_request, finish)
+        METRICS[task, called] = TaskMetric(called, function, columns, whole, on_request, finish)
         return function
 
     return decorate
 
 
-def columns_of(metrics: Iterable[Metric], *, val_loss: bool = True) -> tuple[Column, ...]:
+def columns_of(metrics: Iterable[TaskMetric], *, val_loss: bool = True) -> tuple[Column, ...]:
     """Return the columns of the loss, also in validation if it has one, and of metrics, those of training first."""
     columns = [column for metric in metrics for column in metric.columns]
     train = [column for column in columns if column.key.startswith("train_")]
@@ -212,7 +212,9 @@ class Meter:
         weight: denominator of the loss that `compute` returned last.
     """
 
-    def __init__(self, task: Task[Any], metrics: Sequence[Metric], device: torch.device, *, keep: bool = False) -> None:
+    def __init__(
+        self, task: Task[Any], metrics: Sequence[TaskMetric], device: torch.device, *, keep: bool = False
+    ) -> None:
         self._task, self._metrics = task, tuple(metrics)
         self._means = [metric for metric in metrics if not metric.whole and (keep or len(metric.columns) > 1)]
         self._whole = [metric for metric in metrics if metric.whole and keep]

@@ -24,7 +24,17 @@ from trainer.tasks.display import (
     WrongSample,
 )
 from trainer.tasks.loss import LossFunction, LossSettings, NamedLoss, declared, named_loss
-from trainer.tasks.metric import METRICS, PACE, SHARE, Column, Metric, MetricsRow, OutputSamples, Samples, columns_of
+from trainer.tasks.metric import (
+    METRICS,
+    PACE,
+    SHARE,
+    Column,
+    MetricsRow,
+    OutputSamples,
+    Samples,
+    TaskMetric,
+    columns_of,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -275,7 +285,7 @@ class Task(Generic[S]):
             yield Finding(f"{missing} of {total} {plural(missing, *absent)} not count.", warning=True)
 
     @property
-    def metrics(self) -> tuple[Metric, ...]:
+    def metrics(self) -> tuple[TaskMetric, ...]:
         """All metrics that are declared for the task or one that it is derived from, those of plugins last."""
         return tuple(sorted(declared(METRICS, self).values(), key=lambda metric: metric.own))
 
@@ -294,12 +304,12 @@ class Task(Generic[S]):
             *(self.mistakes_title, self.mistakes_text),
         )
 
-    def unit_metrics(self, names: Sequence[str]) -> list[Metric]:
+    def unit_metrics(self, names: Sequence[str]) -> list[TaskMetric]:
         """Return the metrics of each number alone, such as `mae_age` of `mae`, if the task has such."""
         metrics = [metric for metric in self.metrics if self.by_unit and not metric.columns[0].above]
         return [metric.of_unit(i, name) for i, name in enumerate(names) for metric in metrics]
 
-    def measured(self, names: Sequence[str], asked: Collection[str] | None = ()) -> tuple[Metric, ...]:
+    def measured(self, names: Sequence[str], asked: Collection[str] | None = ()) -> tuple[TaskMetric, ...]:
         """Return what is measured.
 
         Args:

@@ -13,7 +13,7 @@ from trainer.sweeps.verdict import (
     LEAST,
     MANY,
     Difference,
-    JudgedMetric,
+    Metric,
     Replicates,
     compare,
     difference,
@@ -27,8 +27,8 @@ from trainer.sweeps.verdict_text import score, verdict
 stats = LazyModule("scipy.stats")
 
 SHARE = (0.0, 1.0)
-ACCURACY = JudgedMetric("val_accuracy", within=SHARE)
-LOSS = JudgedMetric("val_loss", smaller=True, within=(0.0, math.inf))
+ACCURACY = Metric("val_accuracy", within=SHARE)
+LOSS = Metric("val_loss", smaller=True, within=(0.0, math.inf))
 
 
 def seeds(name: str, *scores: float, start: int = 0) -> Replicates:
@@ -40,9 +40,7 @@ def folds(name: str, *scores: float) -> Replicates:
     return Replicates({(str(i % 2), str(i // 2)): score for i, score in enumerate(scores)})
 
 
-def said(
-    baseline: Replicates, *others: Replicates, metric: JudgedMetric = ACCURACY, detect: float = 0.005
-) -> list[str]:
+def said(baseline: Replicates, *others: Replicates, metric: Metric = ACCURACY, detect: float = 0.005) -> list[str]:
     found = compare(baseline, others, metric, detect)
     return [verdict(one, other, baseline, metric, detect) for one, other in zip(found, others, strict=True)]
 
@@ -197,12 +195,12 @@ def test_how_many_are_needed(spread: float, freedom: float, detect: float, level
 
 def test_small_scores_keep_their_digits() -> None:
     """Those of numbers in a small unit; shares have four decimals."""
-    error = JudgedMetric("val_mae", smaller=True, within=(0, math.inf))
+    error = Metric("val_mae", smaller=True, within=(0, math.inf))
     assert [score(error, value) for value in (0.0, 12.5, 0.05678, 0.005678, -5.6789e-5)] == [
         "0.0000", "12.5000", "0.0568", "0.005678", "-0.00005679",
     ]  # fmt: skip
     assert score(error, 1.25e-6, like=5.6789e-5) == "0.00000125"
-    assert score(JudgedMetric("val_accuracy", within=(0, 1)), 0.00012) == "0.0001"
+    assert score(Metric("val_accuracy", within=(0, 1)), 0.00012) == "0.0001"
 
 
 def test_better_worse_and_no_difference() -> None:
