@@ -200,16 +200,21 @@ def test_the_command_writes_the_page(
     assert capsys.readouterr().out == "outputs/dashboard.html: 14 runs\n"
     assert main(["outputs/sweep", "--out", "day.html"]) == 0
     assert "./outputs/sweep" not in Path("day.html").read_text()  # none of them has a report
-    Path("linked.html").symlink_to("/nowhere/day.html")
+    Path("linked.html").symlink_to("target.html")
     Path("empty").mkdir()
     monkeypatch.chdir("empty")
     monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", lambda server: None)
     assert main(["--watch", "--port", "0"]) == 0  # before the first run
     assert Path("outputs/dashboard.html").is_file()
     monkeypatch.chdir("..")
-    with pytest.raises(SystemExit, match="2"):
-        main(["--out", "linked.html"])
-    assert "linked.html: cannot be written: it is a link" in capsys.readouterr().err
+    assert main(["--out", "linked.html"]) == 0
+    assert Path("linked.html").is_symlink()  # the user named it
+    assert Path("target.html").is_file()
+    Path("outputs/dashboard.html").unlink()
+    Path("outputs/dashboard.html").symlink_to(Path("precious.html").absolute())
+    assert main([]) == 0
+    assert not Path("outputs/dashboard.html").is_symlink()
+    assert not Path("precious.html").exists()
 
 
 # --- the server ---
