@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         configurable,
     )
     from trainer.loop.learner import Learner
+    from trainer.loop.objective import Objective, recordable
     from trainer.loop.settings import LoopSettings
     from trainer.models.base import Model, model
     from trainer.optim.optimizers import optimizer
@@ -45,6 +46,7 @@ __all__ = [
     "Learner",
     "LoopSettings",
     "Model",
+    "Objective",
     "Phase",
     "Recorder",
     "RunDescription",
@@ -54,6 +56,7 @@ __all__ = [
     "metric",
     "model",
     "optimizer",
+    "recordable",
     "train",
 ]
 
@@ -66,6 +69,7 @@ _MODULES = {
         "configurable"
     ),
     "trainer.loop.learner": "Learner",
+    "trainer.loop.objective": "Objective recordable",
     "trainer.loop.settings": "LoopSettings",
     "trainer.models.base": "Model model",
     "trainer.optim.optimizers": "optimizer",
