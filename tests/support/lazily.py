@@ -11,6 +11,8 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith(("__", "_pytest", "pytest")):  # pytest inspects each global of a test module
+        if attribute.startswith(
+            ("__", "_pytest", "pytest")
+        ):  # pytest inspects each global of a test module
             raise AttributeError(attribute)
         return getattr(import_module(self._name), attribute)

@@ -49,8 +49,9 @@ class IterableLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         number = 0
-        for number, given in enumerate(self._batches, start=1):
+        for given in self._batches:
             yield self._batch(given)
+            number += 1
         if not number:
             raise UserError("data: the iterable yields no batches. Give one that can be iterated over once per epoch.")
         self._length = number

@@ -277,7 +277,7 @@ class Learner(Counts):
         return FitState(
             position=(self.position.epoch, self.position.batch),
             model=self.model.state_dict(),
-            optimizer=states[""] if "" in states else states,
+            optimizer=states.get("", states),
             callbacks={name: state for name, (_, state) in callbacks.items()},
             others=self._others(own | {"callbacks": per_rank}),
             **own,
