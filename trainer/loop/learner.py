@@ -168,7 +168,9 @@ class Learner(Counts):
     def _select(self, name: str) -> None:
         """Make an optimizer, its training step and its runner the current ones."""
         self.optimizer, self.training_step = self.optimizers[name], self.training_steps[name]
-        self.name_of_step, self.runner = name, self.runners.get(name)
+        self.name_of_step = name
+        if name in self.runners:
+            self.runner: Runner = self.runners[name]
 
     def _pass(self) -> None:
         runner, batch = self.runner, self.batch
