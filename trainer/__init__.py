@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         configurable,
     )
     from trainer.loop.learner import Learner
+    from trainer.loop.objective import Objective, recordable
     from trainer.loop.settings import LoopSettings
     from trainer.models.base import Model, model
     from trainer.optim.optimizers import optimizer
@@ -47,6 +48,7 @@ __all__ = [
     "Learner",
     "LoopSettings",
     "Model",
+    "Objective",
     "Phase",
     "Prediction",
     "Recorder",
@@ -59,6 +61,7 @@ __all__ = [
     "metric",
     "model",
     "optimizer",
+    "recordable",
     "train",
 ]
 
@@ -71,6 +74,7 @@ _MODULES = {
         "configurable"
     ),
     "trainer.loop.learner": "Learner",
+    "trainer.loop.objective": "Objective recordable",
     "trainer.loop.settings": "LoopSettings",
     "trainer.models.base": "Model model",
     "trainer.optim.optimizers": "optimizer",

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from importlib.machinery import ModuleSpec
 from itertools import count
 from types import ModuleType, SimpleNamespace
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 
 from augment.params import settings
 from augment.pipeline.batch import Batch
-from trainer.loop.callback import EVENTS, Callback
+from trainer.loop.callback import EVENTS, Callback, RunDescription
 from trainer.loop.learner import Learner
+from trainer.loop.objective import Objective
 from trainer.loop.settings import LoopSettings
 from trainer.optim.settings import Schedule
 
@@ -165,15 +167,22 @@ def make_learner(*callbacks: Callback, train: MemoryLoader | None = None, **opti
     loop: dict[str, Any] = {"epochs": 2, "device": "cpu", "graph": False}
     loop |= {name: options.pop(name) for name in settings(LoopSettings) if name in options}
     loop["device"] = torch.device(loop["device"]).type
-    defaults: dict[str, Any] = {"optimizer": sgd, "classes": CLASSES}
-    return Learner(
+    runner = options.pop("runner", None)
+    made: Any = Learner if runner is None else type("TestedLearner", (Learner,), {"make_runner": staticmethod(runner)})
+    goal = {name: options.pop(name) for name in (f.name for f in fields(Objective)) if name in options}
+    run = options.pop("run", None) or RunDescription()
+    described = {name: options.pop(name) for name in ("folder", "classes") if name in options}
+    defaults: dict[str, Any] = {"optimizer": sgd, "run": replace(run, **({"classes": CLASSES} | described))}
+    learner: Learner = made(
         tiny_model() if model is None else model,
         noise_loader() if train is None else train,
         noise_loader(3, shuffle=False) if val is None else val,
         LoopSettings(**loop),
         callbacks=callbacks,
+        objective=Objective(**{name: value for name, value in goal.items() if value is not None}),
         **(defaults | options),
     )
+    return learner
 
 
 def small_learner(*callbacks: Callback, **options: Any) -> Learner:

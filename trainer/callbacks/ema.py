@@ -37,7 +37,9 @@ class EMA(Callback):
             _copy(self._average, loaded)
 
     def after_step(self, learner: Learner) -> None:
-        """Move the average towards the current values."""
+        """Move the average towards the current values, once a batch: after the last optimizer's step."""
+        if learner.name_of_step != [*learner.optimizers][-1]:
+            return
         if position(learner.step + 1, learner.total_steps) < self.start:
             return
         self._steps += 1

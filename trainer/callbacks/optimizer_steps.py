@@ -95,7 +95,7 @@ class ParamScheduler(Callback):
 
         if learner.training:
             self.now = self.values(learner)
-            for group in learner.optimizer.param_groups:
+            for group in (group for optimizer in learner.optimizers.values() for group in optimizer.param_groups):
                 for name, value in self.now.items():
                     set_value(group, name, value)
 
@@ -117,7 +117,7 @@ class GradClip(Callback):
 
     def before_step(self, learner: Learner) -> None:
         """Clip the gradients, without a check for NaN, which would wait for the device."""
-        nn.utils.clip_grad_norm_(learner.model.parameters(), self.max_norm, error_if_nonfinite=False)
+        nn.utils.clip_grad_norm_(learner.runner.parameters.values(), self.max_norm, error_if_nonfinite=False)
 
 
 class LossScale(Callback):
@@ -128,8 +128,8 @@ class LossScale(Callback):
 
     def after_train(self, learner: Learner) -> None:
         """Look at the scale."""
-        scaler = learner.runner.scaler
-        if scaler is not None and scaler.get_scale() < _LOWEST:
+        scalers = (runner.scaler for runner in learner.runners.values())
+        if any(scaler is not None and scaler.get_scale() < _LOWEST for scaler in scalers):
             raise NonFiniteLossError(
                 "fit.precision=fp16: the gradients are not finite at any scale of the loss, by step "
                 f"{learner.step + 1} of {learner.total_steps} (epoch {learner.epoch + 1}). A smaller fit.lr or "

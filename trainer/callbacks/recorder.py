@@ -94,7 +94,8 @@ class Recorder(Callback):
 
     def before_train(self, learner: Learner) -> None:
         """Start the clock; reset the sums, unless an interrupted epoch continues."""
-        self._train = Meter(learner.task, self.metrics, learner.device)
+        metrics = self.metrics if learner.training_step is None else ()  # such a step returns the loss alone
+        self._train = Meter(learner.task, metrics, learner.device)
         self._seconds, self._running = 0.0, True
         if self._loaded is not None and learner.position.batch:
             self._train.load_state_dict(self._loaded["meter"])

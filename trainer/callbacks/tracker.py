@@ -53,14 +53,12 @@ class TrackedRun(RunDescription):
         id: an identifier of letters and digits; a resumed run keeps it.
         resumed: whether the tracker already knows the run, from before it was interrupted.
         named: whether the name was configured, not derived.
-        folder: the run's folder; None: it has none.
         revision: the git revision of this project; empty: unknown.
     """
 
     id: str
     resumed: bool
     named: bool
-    folder: Path | None
     revision: str = ""
 
 
@@ -165,7 +163,6 @@ class Tracker(Callback):
             id=self._id,
             resumed=resumed,
             named=(run.config.get("run") or {}).get("name") is not None,
-            folder=learner.folder,
             revision=_revision(learner.folder),
         )
         self._worker, self._started, self._warned, self._names = CallQueue(self._give_up), False, False, {}

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,14 +14,12 @@ from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 
 from augment.pipeline.batch import Batch
+from augment.support.errors import UserError
 from trainer.loop.callback import Learner
 from trainer.loop.counts import check_outputs
 from trainer.loop.cuda_graphs import Tensors
 from trainer.tasks.loss import LossFunction, weight_of
 from trainer.tasks.task import Task
-
-# Key of a step's weights in `Runner.kept_gradients`, which no parameter can have.
-_WEIGHTS = ""
 
 
 class Pass(NamedTuple):
@@ -41,11 +40,13 @@ class Runner:
     def __init__(self, learner: "Learner") -> None:
         settings, device = learner.settings, learner.device
         self._learner, self._model, self._optimizer = learner, learner.model, learner.optimizer
-        self._task = learner.task
+        self._task, self._step, self._name = learner.task, learner.training_step, learner.name_of_step
         self.scaler = Scaler(device) if settings.scaled else None
         self._shares = settings.accumulate > 1 or learner.ranks.size > 1
         self._share = torch.ones((), device=device)  # what the loss of this rank's batch is multiplied by
         self._weights = torch.zeros(2, device=device)  # of the pending gradients, see `_weigh`
+        # Key of a step's weights in `kept_gradients`, which no parameter can have.
+        self._weights_key = self._name and f"{self._name}."
         self.pending = False
         self._weighted = False  # whether the pending gradients have to be divided at the step
 
@@ -59,7 +60,14 @@ class Runner:
         self.pending, targets = True, self._task.targets_of(batch)
         if self._shares:
             self._weigh(batch, targets, share)
-        return Pass(*self._run("train", self._forward_backward, batch.images, targets))
+        if self._step is None:
+            return Pass(*self._run("train", self._forward_backward, batch.images, targets))
+
+        def work(images: Tensor, targets: Tensor, *views: Tensor) -> Tensors:
+            return self._step_backward(replace(batch, images=images, targets=targets, views=views))
+
+        (loss,) = self._run("train", work, batch.images, batch.targets, *batch.views)
+        return Pass(loss, loss)
 
     def validate(self, batch: Batch) -> Pass:
         """Run a batch forward."""
@@ -68,6 +76,12 @@ class Runner:
             return self._forward(images, targets, self._learner.val_loss_function, self._learner.settings.tta)
 
         return Pass(*self._run("validate", forward, batch.images, self._task.targets_of(batch)))
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The model's parameters that the optimizer trains, by name."""
+        own = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        return {name: p for name, p in self._model.named_parameters() if id(p) in own}
 
     @contextmanager
     def gradients(self) -> Iterator[None]:
@@ -112,8 +126,8 @@ class Runner:
     def kept_gradients(self) -> dict[str, Tensor]:
         """Return copies of the gradients that no step has used yet, of the loss itself, by names of parameters."""
         factor = 1.0 if self.scaler is None else self.scaler.factor
-        found = self._model.named_parameters() if self.pending else ()
-        weights = {_WEIGHTS: self._weights.clone()} if self.pending and self._weighted else {}
+        found = self.parameters.items() if self.pending else ()
+        weights = {self._weights_key: self._weights.clone()} if self.pending and self._weighted else {}
         return {name: p.grad / factor for name, p in found if p.grad is not None} | weights
 
     def load_state_dict(self, state: dict[str, Any], gradients: Mapping[str, Tensor]) -> None:
@@ -129,13 +143,13 @@ class Runner:
                 values["step"] = count.cpu()
         self._optimizer.load_state_dict(kept | {"state": states})
         factor = 1.0 if self.scaler is None else self.scaler.factor
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in self.parameters.items():
             gradient = gradients.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter.device) * factor
         self._clear()
-        if _WEIGHTS in gradients:
+        if self._weights_key in gradients:
             self._weighted = True
-            self._weights.copy_(gradients[_WEIGHTS])
+            self._weights.copy_(gradients[self._weights_key])
 
     # --- how the work is done ---
 
@@ -174,11 +188,23 @@ class Runner:
         self._backward(scaled if self.scaler is None else self.scaler.scale(scaled))
         return output, loss
 
+    def _step_backward(self, batch: Batch) -> Tensors:
+        assert self._step is not None
+        with self._learner.settings.autocast(self._learner.device):
+            loss = self._step(self._learner, batch)
+        if not isinstance(loss, Tensor) or loss.shape or not loss.requires_grad:
+            raise UserError("training_step: it must return the loss, a tensor of shape () with a gradient.")
+        scaled = loss * self._share if self._shares else loss
+        self._backward(scaled if self.scaler is None else self.scaler.scale(scaled))
+        return (loss,)
+
     def _gradients(self) -> list[Tensor]:
         return [p.grad for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
 
     def _backward(self, loss: Tensor) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]
+        # A training step fills only the gradients of its own optimizer.
+        own = None if self._step is None else [p for p in self.parameters.values() if p.requires_grad]
+        loss.backward(inputs=own)  # type: ignore[no-untyped-call]
 
     def _zero(self) -> None:
         self._optimizer.zero_grad()

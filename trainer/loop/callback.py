@@ -104,6 +104,8 @@ class RunDescription:
         validation: what scores of the validation depend on, as plain values by the names of settings.
         notes: sentences about the model that people should read.
         began: when the run began, on the clock of `time.monotonic`.
+        folder: where callbacks write; None: nowhere.
+        classes: names of classes, labels or numbers; empty: the names that the training data have.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -114,6 +116,8 @@ class RunDescription:
     validation: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     began: float = field(default_factory=monotonic)
+    folder: Path | None = None
+    classes: tuple[str, ...] = ()
 
 
 class Callback:

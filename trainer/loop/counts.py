@@ -1,5 +1,6 @@
 """Where a fit is, and how many batches and steps it has."""
 
+import sys
 from collections.abc import Callable
 from functools import cached_property
 from itertools import accumulate
@@ -14,17 +15,6 @@ from trainer.loop.settings import LoopSettings
 if TYPE_CHECKING:
     from augment.pipeline.loader import Loader
     from trainer.loop.progressive_resizing import StagedLoader
-
-
-def checked_loaders(
-    train_loader: "Loader | StagedLoader", val_loader: "Loader | None"
-) -> "tuple[Loader | StagedLoader, Loader | None]":
-    """Return the loaders of a fit, having checked that none is a `DataLoader` of PyTorch."""
-    for name, loader in (("train_loader", train_loader), ("val_loader", val_loader)):
-        if not hasattr(loader, "batches_in") and (loader is not None or name == "train_loader"):
-            allowed = "a loader of augment.make_loader; of a Dataset, make_loader(recipe, data='own', train=DATASET)"
-            raise UserError(f"{name}: {type(loader).__name__} is not allowed. Allowed: {allowed}.")
-    return train_loader, val_loader
 
 
 def make_optimizer(optimizer: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
@@ -94,7 +84,9 @@ class Counts:
     @property
     def total_steps(self) -> int:
         """Number of training batches in the whole fit."""
-        return self._steps_before[self.epochs]
+        if (total := self._steps_before[self.epochs]) >= sys.maxsize:
+            raise UserError("train_loader: its length is unknown. Set limit_batches, the batches in an epoch.")
+        return total
 
     @property
     def step(self) -> int:
@@ -106,6 +98,10 @@ class Counts:
     def _steps_before(self) -> tuple[int, ...]:
         """Number of training batches before each epoch, and finally of the whole fit."""
         return tuple(accumulate(map(self.batches_in, range(self.epochs)), initial=0))
+
+    def recount(self) -> None:
+        """Count the batches again: a pass over an iterable may have shown its length."""
+        self.__dict__.pop("_steps_before", None)
 
     def _limited(self, batches: int) -> int:
         limit = self.settings.limit_batches

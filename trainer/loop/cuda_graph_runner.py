@@ -159,7 +159,7 @@ class Ranked(Runner):
     @contextmanager
     def gradients(self) -> Iterator[None]:
         """Add up the gradients of a step; if it is cancelled, rank 0 alone keeps the sum."""
-        for p in self._model.parameters():
+        for p in self.parameters.values():
             if p.requires_grad and p.grad is None:
                 p.grad = torch.zeros_like(p)
         if self._statistics:
@@ -182,7 +182,8 @@ class RankedRecorded(Ranked, Recorded):
 def make_runner(learner: "Learner") -> Runner:
     """Return what does the work of a learner's batches: recorded on a GPU, unless the settings say otherwise."""
     ranked = learner.ranks.size > 1
-    if learner.settings.graph and learner.device.type == "cuda" and not learner.task.own_loss:
+    fixed = not learner.task.own_loss if learner.training_step is None else hasattr(learner.training_step, "recordable")
+    if learner.settings.graph and learner.device.type == "cuda" and fixed:
         graphs = Graphs(CudaBackend(learner.device))
         return RankedRecorded(learner, graphs) if ranked else Recorded(learner, graphs)
     return Ranked(learner) if ranked else Runner(learner)

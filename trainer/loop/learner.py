@@ -1,34 +1,39 @@
 """The training loop, as nested small methods; everything else that happens during training is a callback."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
 from augment.pipeline.batch import Batch
 from trainer.loop.batch_runner import Runner
 from trainer.loop.callback import CANCELS, Callback, CancelFit, RunDescription, in_order, loop_text, named
 from trainer.loop.checkpoint import FitState, random_state, set_random_state, to_host
-from trainer.loop.counts import Counts, Position, checked_loaders, make_optimizer
+from trainer.loop.counts import Counts, Position, make_optimizer
 from trainer.loop.cuda_graph_runner import make_runner
+from trainer.loop.iterable import as_loader
+from trainer.loop.objective import Objective, by_name, check_names
 from trainer.loop.ranks import current
 from trainer.loop.settings import LoopSettings
-from trainer.tasks.loss import LossFunction
-from trainer.tasks.registry import DEFAULT, task_named
-from trainer.tasks.task import Task
+from trainer.tasks.registry import task_named
 
 if TYPE_CHECKING:
     from augment.pipeline.loader import Loader
     from trainer.loop.progressive_resizing import StagedLoader
 
 C = TypeVar("C", bound=Callback)
-_START = Position()
+MakeOptimizer = Callable[[nn.Module], Optimizer]
+_START, _OBJECTIVE = Position(), Objective()
+
+
+def default_optimizer(model: nn.Module) -> Optimizer:
+    """Return AdamW with PyTorch's defaults."""
+    return AdamW(model.parameters())
 
 
 class Learner(Counts):
@@ -39,42 +44,37 @@ class Learner(Counts):
 
     Args:
         model: maps (N, 3, height, width) images to (N, classes) outputs; moved to the device, in channels_last memory.
-        train_loader: training batches.
+        train_loader: training batches: a loader, or any iterable of `(images, targets)`.
         val_loader: validation batches; None: there is no validation.
         settings: settings of the loop; None: the defaults.
-        optimizer: makes the optimizer from the model, after the model was moved.
-        loss_function: `(outputs, targets) -> scalar`, a mean over the batch.
-        val_loss_function: that of validation; None: `loss_function`.
+        optimizer: makes the optimizer from the model, after the model was moved; or a mapping of several by name.
+        objective: the task, its losses and training steps; see `trainer.loop.objective`.
         callbacks: see `trainer.loop.callback`.
-        runner: makes what does the work of batches; None: as `settings` say, see `make_runner`.
-        folder: where callbacks write; None: nowhere.
-        classes: names of classes, labels or numbers.
-        task: measures passes and averages views; None: classification.
         run: the run that the fit is part of, for callbacks.
 
     Attributes:
         ranks: the processes that train the model together; see `trainer.loop.ranks`.
-        runner: does the work of batches; see `trainer.loop.batch_runner`.
+        optimizers, runners, training_steps: by name; a single optimizer has an empty name.
+        optimizer, runner, training_step: the current ones. Runners do the work of batches; see
+            `trainer.loop.batch_runner`.
 
     Raises:
         UserError: a loader, callback or optimizer is of another type, or a callback has an unknown event.
     """
 
+    # Makes what does the work of batches for the current optimizer.
+    make_runner: Callable[["Learner"], Runner] = staticmethod(make_runner)
+
     def __init__(
         self,
         model: nn.Module,
-        train_loader: "Loader | StagedLoader",
-        val_loader: "Loader | None" = None,
+        train_loader: "Loader | StagedLoader | Iterable[Any]",
+        val_loader: "Loader | Iterable[Any] | None" = None,
         settings: LoopSettings | None = None,
         *,
-        optimizer: Callable[[nn.Module], Optimizer],
-        loss_function: LossFunction = nn.functional.cross_entropy,
-        val_loss_function: LossFunction | None = None,
+        optimizer: MakeOptimizer | Mapping[str, MakeOptimizer] = default_optimizer,
+        objective: Objective = _OBJECTIVE,
         callbacks: Iterable[Callback] = (),
-        runner: Callable[["Learner"], Runner] | None = None,
-        folder: Path | None = None,
-        classes: tuple[str, ...] = (),
-        task: Task[Any] | None = None,
         run: RunDescription | None = None,
     ) -> None:
         self.settings = settings or LoopSettings()
@@ -84,16 +84,23 @@ class Learner(Counts):
         self.model: nn.Module = model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.settings.compile:
             self.model.compile(dynamic=False)
-        self.optimizer = make_optimizer(optimizer, self.model)
-        self.loss_function = loss_function
-        self.val_loss_function = val_loss_function or loss_function
-        self.train_loader, self.val_loader = checked_loaders(train_loader, val_loader)
-        self.folder = folder
-        self.classes = classes
-        self.task = task or task_named(DEFAULT)
+        self.optimizers = {name: make_optimizer(make, self.model) for name, make in by_name(optimizer).items()}
+        self.training_steps = by_name(objective.training_step)
+        check_names(self.training_steps, self.optimizers)
+        self.loss_function = objective.loss_function
+        self.val_loss_function = objective.val_loss_function or objective.loss_function
+        self.train_loader = as_loader(train_loader, "train_loader", self.device)
+        self.val_loader = as_loader(val_loader, "val_loader", self.device)
         self.run = run or RunDescription()
+        self.folder = self.run.folder
+        self.classes = self.run.classes or tuple(getattr(self.train_loader, "classes", ()))
+        self.task = task_named(objective.task) if isinstance(objective.task, str) else objective.task
         self.ranks = current()
-        self.runner = (runner or make_runner)(self)
+        self.runners: dict[str, Runner] = {}
+        for name in self.optimizers:
+            self._select(name)
+            self.runners[name] = self.make_runner(self)
+        self._select(next(iter(self.runners)))
         self.ranks.copy_from_main((*self.model.parameters(), *self.model.buffers()))
 
     # --- the loop ---
@@ -114,6 +121,7 @@ class Learner(Counts):
 
     def _epoch(self, epoch: int) -> None:
         self.epoch = epoch
+        self.recount()
         self.ranks.gather(None)  # with patience: rank 0 may still be writing, and NCCL waits for ten minutes
         passes = (self._train, self.validate) if self.validates(epoch) else (self._train,)
         self._level("epoch", *passes, finish=lambda: self._advance(Position(epoch + 1)))
@@ -123,13 +131,13 @@ class Learner(Counts):
         self._level("train", self._train_batches)
 
     def _train_batches(self) -> None:
-        self.runner.enter("train")
-        if self.accumulate > 1 and not self.position.batch:
-            self.runner.drop()  # gradients of the previous epoch's unfinished step
+        for runner in self.runners.values():
+            runner.enter("train")
+            if self.accumulate > 1 and not self.position.batch:
+                runner.drop()  # gradients of the previous epoch's unfinished step
         for index, batch in self._fetch(self.train_loader, self.batches_in(self.epoch), self.position.batch):
             self._advance(Position(self.epoch, index + 1))
-            step = (self._step,) if index + 1 == sum(self.group) else ()
-            self._batch(batch, self._pass, *step)
+            self._batch(batch, *(partial(self._train_batch, name) for name in self.runners))
             while self._waiting:
                 self._waiting.pop(0)(self)
 
@@ -151,6 +159,19 @@ class Learner(Counts):
         self.batch = batch
         self._waiting: list[Callable[[Learner], None]] = []  # actions for its end
         self._level("batch", *bodies)
+
+    def _train_batch(self, name: str) -> None:
+        self._select(name)
+        self._pass()
+        if self.position.batch == sum(self.group):
+            self._step()
+
+    def _select(self, name: str) -> None:
+        """Make an optimizer, its training step and its runner the current ones."""
+        self.optimizer, self.training_step = self.optimizers[name], self.training_steps[name]
+        self.name_of_step = name
+        if name in self.runners:
+            self.runner: Runner = self.runners[name]
 
     def _pass(self) -> None:
         runner, batch = self.runner, self.batch
@@ -216,7 +237,8 @@ class Learner(Counts):
 
         Between passes, the learner detects changes by itself. Values that change in place never need this.
         """
-        self.runner.forget()
+        for runner in self.runners.values():
+            runner.forget()
 
     def after_this_batch(self, action: Callable[["Learner"], None]) -> None:
         """Call a function once the current training batch is over for all callbacks, if the pass continues."""
@@ -248,16 +270,17 @@ class Learner(Counts):
         if not self.position.batch:
             self.train_loader.end_pass()  # which a limit may have cut short; any number of ranks can resume then
         own: dict[str, Any] = {
-            "gradients": self.runner.kept_gradients(),
+            "gradients": {k: v for runner in self.runners.values() for k, v in runner.kept_gradients().items()},
             "loader": self.train_loader.state_dict(),
             "random": random_state(self.device),
         }
         callbacks = {name: (callback, callback.state_dict()) for name, callback in named(self.callbacks)}
+        states = {name: runner.state_dict() for name, runner in self.runners.items()}
         per_rank = {name: state for name, (callback, state) in callbacks.items() if callback.per_rank}
         return FitState(
             position=(self.position.epoch, self.position.batch),
             model=self.model.state_dict(),
-            optimizer=self.runner.state_dict(),
+            optimizer=states.get("", states),
             callbacks={name: state for name, (_, state) in callbacks.items()},
             others=self._others(own | {"callbacks": per_rank}),
             **own,
@@ -267,7 +290,7 @@ class Learner(Counts):
         """Return what the other ranks have of their own; until a step, that includes batch norms' statistics."""
         if self.ranks.size == 1:
             return []
-        buffers = dict(self.model.named_buffers()) if self.runner.pending else {}
+        buffers = dict(self.model.named_buffers()) if any(runner.pending for runner in self.runners.values()) else {}
         return self.ranks.gather(cast(dict[str, Any], to_host(own | {"buffers": buffers})))[1:]
 
     def restore(self, state: FitState) -> Position:
@@ -279,8 +302,10 @@ class Learner(Counts):
         was_there = self.ranks.rank < state.ranks
         state = state.on(self.ranks.rank)
         self.model.load_state_dict(state.model)
-        self.runner.load_state_dict(state.optimizer, state.gradients if was_there else {})
-        self.runner.pending = bool(state.gradients)
+        states = {"": state.optimizer} if "" in self.runners else state.optimizer
+        for name, runner in self.runners.items():
+            runner.load_state_dict(states[name], state.gradients if was_there else {})
+            runner.pending = not runner.parameters.keys().isdisjoint(state.gradients)
         self.train_loader.load_state_dict(state.loader)
         for name, callback in named(self.callbacks):
             if name in state.callbacks:  # callbacks that the saved run did not have start without a state

@@ -71,7 +71,9 @@ class Trained:
     def run_over(self, split: Split, *callbacks: Callback, description: str) -> None:
         """Make one pass over images, as validation does: with its plan, precision and test-time augmentation."""
         from trainer.callbacks.progress import PassBar
+        from trainer.loop.callback import RunDescription
         from trainer.loop.learner import Learner
+        from trainer.loop.objective import Objective
         from trainer.optim.optimizers import make_optimizer
         from trainer.run.build import make_loader, session
 
@@ -85,10 +87,9 @@ class Trained:
                 loader,
                 LoopSettings(epochs=1, device=fit.device, precision=fit.precision, graph=False, tta=fit.tta),
                 optimizer=partial(make_optimizer, fit),
+                objective=Objective(self.task, loss),
                 callbacks=[*callbacks, finite, bar],
-                classes=self.classes,
-                task=self.task,
-                loss_function=loss,
+                run=RunDescription(classes=tuple(self.classes)),
             )
             learner.validate()
         if finite.wrong is not None and finite.wrong:

@@ -29,6 +29,7 @@ from augment.support.seeds import derive_seed
 from augment.support.torch_versions import free_workspaces
 from trainer.loop.callback import Callback, RunDescription
 from trainer.loop.learner import Learner
+from trainer.loop.objective import Objective
 from trainer.loop.progressive_resizing import StagedLoader
 from trainer.loop.ranks import current
 from trainer.optim.optimizers import make_optimizer
@@ -161,12 +162,8 @@ def make_learner(
         loaders.val,
         fit,
         optimizer=partial(make_optimizer, fit),
-        loss_function=loss,
-        val_loss_function=val_loss,
+        objective=Objective(task, loss, val_loss),
         callbacks=[callback for callback in callbacks if ranks.is_main or not callback.main_only],
-        folder=folder if ranks.is_main else None,
-        classes=dataset.classes,
-        task=task,
         run=RunDescription(
             as_written(config.resolved),
             group,
@@ -176,6 +173,8 @@ def make_learner(
             validation=validation | {"callbacks.checkpoint.monitor": monitored(monitor, task)},
             notes=tuple(filter(None, notes)),
             began=began or monotonic(),
+            folder=folder if ranks.is_main else None,
+            classes=dataset.classes,
         ),
     )
     if not ranks.is_main:

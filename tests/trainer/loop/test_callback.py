@@ -86,6 +86,6 @@ def test_show_loop_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_no_callback_or_no_loader_is_refused() -> None:
     with pytest.raises(UserError, match=r"^callbacks: 'mine' is not allowed\. Allowed: objects of subclasses of Callb"):
         in_order(["mine"])  # type: ignore[list-item]
-    batches: Any = torch.utils.data.DataLoader([])  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"^val_loader: DataLoader is not allowed\. Allowed: a loader of augment.make_"):
-        Learner(tiny_model(), noise_loader(), batches, optimizer=lambda model: torch.optim.SGD(model.parameters()))
+    number: Any = 3
+    with pytest.raises(UserError, match=r"^val_loader: int is not allowed\. Allowed: a loader of augment.make_"):
+        Learner(tiny_model(), noise_loader(), number, optimizer=lambda model: torch.optim.SGD(model.parameters()))

@@ -21,6 +21,7 @@ from augment.pipeline.graph.decoding import Placement
 from augment.recipe.plan import build_plan
 from augment.support.errors import UserError
 from trainer.callbacks.optimizer_steps import Prepare
+from trainer.loop.callback import RunDescription
 from trainer.loop.counts import Position
 from trainer.loop.learner import Learner
 from trainer.loop.progressive_resizing import StagedLoader
@@ -205,7 +206,7 @@ def learner_of(data: Split, *callbacks: Any, **fit: Any) -> Learner:
         config.fit,
         optimizer=frozen,
         callbacks=callbacks,
-        classes=CLASSES,
+        run=RunDescription(classes=CLASSES),
     )
 
 

@@ -1,0 +1,169 @@
+"""Steps that replace the usual training step, and iterables in place of loaders."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import make_learner, noise_loader, sgd, tiny_model
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from augment.pipeline.batch import Batch
+from augment.support.errors import UserError
+from trainer.callbacks.ema import EMA
+from trainer.callbacks.optimizer_steps import GradClip, ParamScheduler
+from trainer.callbacks.recorder import Recorder
+from trainer.loop.callback import Callback, CancelFit
+from trainer.loop.learner import Learner
+from trainer.loop.settings import LoopSettings
+
+PAGE = Path(__file__).parents[3] / "docs/training_step.md"
+SAMPLES = [(torch.full((3, 8, 8), n / 8), n % 3) for n in range(7)]
+
+
+def test_the_examples_of_the_page_run() -> None:
+    code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S))
+    assert code.count("learner.fit()") == 4
+    exec(code, {})
+
+
+def usual(learner: Learner, batch: Batch) -> Tensor:
+    return learner.loss_function(learner.model(batch.images), batch.targets)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_step_that_does_the_usual_changes_nothing(accumulate: int) -> None:
+    ours, theirs = (
+        make_learner(Recorder(), GradClip(max_norm=0.01), train=noise_loader(5), accumulate=accumulate, training_step=s)
+        for s in (usual, None)
+    )
+    for learner in (ours, theirs):
+        learner.fit()
+    assert all(map(torch.equal, ours.model.state_dict().values(), theirs.model.state_dict().values()))
+    losses = [[row["train_loss"] for row in learner.find(Recorder).rows] for learner in (ours, theirs)]
+    assert losses[0] == losses[1]
+
+
+class Stop(Callback):
+    """Ends the first fit in its second epoch."""
+
+    def after_batch(self, learner: Learner) -> None:
+        if learner.training and learner.step == 3:
+            raise CancelFit
+
+
+def two_optimizers(*callbacks: Callback, **options: Any) -> Learner:
+    model = nn.ModuleDict({"one": tiny_model(), "two": tiny_model(seed=1)})
+
+    def one(learner: Learner, batch: Batch) -> Tensor:
+        return nn.functional.cross_entropy(model["one"](batch.images), batch.targets)
+
+    def two(learner: Learner, batch: Batch) -> Tensor:  # its loss depends on both
+        return (model["one"](batch.images) - model["two"](batch.images)).square().mean()
+
+    return make_learner(
+        Recorder(),
+        ParamScheduler({"lr": lambda position: 0.1 - 0.05 * position}),
+        EMA(),
+        GradClip(max_norm=0.5),
+        *callbacks,
+        model=model,
+        train=noise_loader(5),
+        val=(),
+        optimizer={name: lambda model, name=name: sgd(model[name]) for name in ("one", "two")},
+        training_step={"one": one, "two": two},
+        validate_every=9,
+        **options,
+    )
+
+
+def without_validation(learner: Learner) -> Learner:
+    learner.val_loader = None
+    return learner
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_two_optimizers_resume_exactly(accumulate: int) -> None:
+    whole = without_validation(two_optimizers(accumulate=accumulate))
+    whole.fit()
+    cut = without_validation(two_optimizers(Stop(), accumulate=accumulate))
+    cut.fit()
+    state = cut.state()
+    assert state.position == (1, 1)
+    assert bool(state.gradients) == (accumulate > 1)
+    resumed = without_validation(two_optimizers(accumulate=accumulate))
+    resumed.fit(resumed.restore(state))
+    assert all(map(torch.equal, resumed.model.state_dict().values(), whole.model.state_dict().values()))
+    groups = [group["lr"] for optimizer in whole.optimizers.values() for group in optimizer.param_groups]
+    assert len(set(groups)) == 1
+    assert whole.find(EMA)._steps == 2 * -(-3 // accumulate)
+
+
+def test_each_step_trains_only_its_own_parameters() -> None:
+    learner = without_validation(two_optimizers())
+    alone = make_learner(
+        ParamScheduler({"lr": lambda position: 0.1 - 0.05 * position}), GradClip(max_norm=0.5), train=noise_loader(5)
+    )
+    learner.fit()
+    alone.val_loader = None
+    alone.fit()
+    ours, theirs = learner.model.get_submodule("one"), alone.model
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+
+
+def test_names_of_steps_and_optimizers_agree() -> None:
+    with pytest.raises(UserError, match="training_step"):
+        make_learner(optimizer={"one": sgd}, training_step=usual)
+
+
+class Stream(IterableDataset[Any]):
+    """Samples without a length."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from SAMPLES
+
+
+@pytest.mark.parametrize("data", [SAMPLES, Stream()], ids=["sized", "unsized"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_data_loader_trains(data: Any, accumulate: int) -> None:
+    recorder, seen = Recorder(), []
+
+    class Look(Callback):
+        def after_step(self, learner: Learner) -> None:
+            seen.append(learner.step)
+
+    learner = Learner(
+        tiny_model(),
+        DataLoader(data, 2),
+        DataLoader(data, 4),
+        LoopSettings(epochs=2, device="cpu", accumulate=accumulate),
+        callbacks=[recorder, Look()],
+    )
+    learner.fit()
+    assert [row["epoch"] for row in recorder.rows] == [0, 1]
+    assert {"train_accuracy", "val_accuracy"} <= recorder.rows[-1].keys()
+    assert learner.position == (2, 0)
+    assert seen == ([*range(8)] if accumulate == 1 else [1, 3, 5, 7])
+
+
+@pytest.mark.parametrize("given", [[torch.zeros(2, 3, 8, 8)], [{"images": 1}], [(1, 2)], iter(())])
+def test_other_batches_fail(given: Any) -> None:
+    learner = Learner(tiny_model(), given, settings=LoopSettings(epochs=1, device="cpu"))
+    with pytest.raises(UserError, match="data: the iterable"):
+        learner.fit()
+
+
+def test_a_step_without_a_loss_fails() -> None:
+    with pytest.raises(UserError, match="training_step"):
+        make_learner(training_step=lambda learner, batch: None).fit()
+
+
+def test_a_schedule_without_a_length_fails() -> None:
+    schedule = ParamScheduler({"lr": lambda position: 0.1})
+    settings = LoopSettings(epochs=2, device="cpu")
+    learner = Learner(tiny_model(), DataLoader(Stream(), 2), settings=settings, callbacks=[schedule])
+    with pytest.raises(UserError, match="limit_batches"):
+        learner.fit()

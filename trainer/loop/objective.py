@@ -1,0 +1,63 @@
+"""What a fit optimizes: the task, its losses, and steps that replace the usual training step."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from augment.pipeline.batch import Batch
+from augment.support.errors import UserError
+from trainer.tasks.loss import LossFunction
+from trainer.tasks.registry import DEFAULT
+from trainer.tasks.task import Task
+
+# Takes the learner and a batch, and returns the loss to minimize, a () mean over the batch.
+TrainingStep = Callable[[Any, Batch], Tensor]
+T = TypeVar("T", bound=TrainingStep)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a fit optimizes, and what it measures.
+
+    Attributes:
+        task: the task, or its name; it measures passes and averages views.
+        loss_function: `(outputs, targets) -> scalar`, a mean over the batch.
+        val_loss_function: the loss of validation; None: `loss_function`.
+        training_step: replaces the model's pass over a training batch and its loss; None: the usual pass. With
+            several optimizers, a mapping with a step for each, by the optimizer's name.
+    """
+
+    task: Task[Any] | str = DEFAULT
+    loss_function: LossFunction = nn.functional.cross_entropy
+    val_loss_function: LossFunction | None = None
+    training_step: TrainingStep | Mapping[str, TrainingStep] | None = None
+
+
+def recordable(step: T) -> T:
+    """Declare that CUDA graphs may record a training step.
+
+    The step must do the same work for each batch, read only the batch's images, targets and views, and never wait for
+    the GPU.
+    """
+    step.recordable = True  # type: ignore[attr-defined]
+    return step
+
+
+def by_name(given: Any) -> dict[str, Any]:
+    """Return a mapping as it is, and anything else under an empty name."""
+    return dict(given) if isinstance(given, Mapping) else {"": given}
+
+
+def check_names(steps: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
+    """Check that each optimizer has a training step.
+
+    Raises:
+        UserError: the names differ.
+    """
+    if steps.keys() != optimizers.keys():
+        raise UserError(
+            f"training_step: its names are {sorted(steps)}, the optimizers' names are {sorted(optimizers)}. "
+            "Give both as mappings with the same names, or both without names."
+        )
