@@ -89,7 +89,15 @@ def draw_fusion():
 
 def draw_layers():
     """Draw the packages and their layers."""
-    trainer = ["cli", "tools, report, sweeps", "run", "callbacks", "loop, figures", "optim, models, tasks"]
+    trainer = [
+        "cli",
+        "tools, report, sweeps",
+        "predictions",
+        "run",
+        "callbacks",
+        "loop, figures",
+        "optim, models, tasks",
+    ]
     augment = ["tools", "cli, pipeline (DALI)", "recipe, data", "params, drawing", "support"]
     boxes = {f"trainer {name}": (4, 8 + 6 * i, 34, 5, GREEN, name, "") for i, name in enumerate(trainer)}
     boxes |= {f"augment {name}": (54, 8 + 6 * i, 34, 5, BLUE, name, "") for i, name in enumerate(augment)}
@@ -99,7 +107,7 @@ def draw_layers():
         (46, 24, "trainer\nimports\naugment"),
         (71, 42, "Imports only go down."),
     ]
-    draw_boxes("layers", (92, 47), boxes, [], labels)
+    draw_boxes("layers", (92, 53), boxes, [], labels)
 
 
 if __name__ == "__main__":
