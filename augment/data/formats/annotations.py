@@ -250,25 +250,21 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
     with np.errstate(over="ignore"):
         inside = boxes.clip(0, np.array([width, height] * 2)).astype(np.float32)
     if not np.isfinite(boxes).all() or fault_of_boxes(inside):
-        wrong = next(
-            number for number, box in enumerate(boxes) if fault_of_boxes(box[None]) or fault_of_boxes(inside[[number]])
-        )
-        fault = fault_of_boxes(boxes[[wrong]]) or f"the box {boxes[wrong].tolist()} is outside"
-        return image.blame(f"has a bad object, {objects[wrong].where}: {fault.partition('. ')[0]}")
-    if wanted.shapes and (bare := next((found.where for found in objects if found.shape is None), "")):
+        return image.blame(f"has a bad object, {_fault_of_first(objects, boxes, inside)}")
+    shapes = tuple(found.shape for found in objects if found.shape is not None)
+    if wanted.shapes and len(shapes) < len(objects):
+        bare = next(found.where for found in objects if found.shape is None)
         return image.blame(f"has an object without an outline, {bare}")
     over = (np.abs(boxes - inside) > 1).any(axis=1)  # less, as of rounded boxes, is not worth a word
     if over.any():
         clipped[objects[int(np.argmax(over))].where] += int(over.sum())
+    if wanted.task == "segment":
+        return Regions(image.where, height, width, shapes, tuple(found.label for found in objects), turn)
     regions = None
-    if wanted.shapes:
-        labels = [found.label for found in objects] if wanted.task == "segment" else range(1, len(objects) + 1)
-        if len(objects) > _MOST and wanted.task != "segment":
+    if wanted.instances:
+        if len(objects) > _MOST:
             return image.blame(f"has {len(objects)} objects, but instance masks allow {_MOST}")
-        shapes = tuple(found.shape for found in objects if found.shape is not None)
-        regions = Regions(image.where, height, width, shapes, tuple(labels), turn)
-        if wanted.task == "segment":
-            return regions
+        regions = Regions(image.where, height, width, shapes, tuple(range(1, len(objects) + 1)), turn)
     corners = header.stored(inside.reshape(-1, 2).astype(np.float64), turn).reshape(-1, 2, 2)
     try:
         return Objects.of(
@@ -282,6 +278,17 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
         )
     except UserError as error:  # rounding has left no area
         return image.blame(f"has a bad object in {image.where}: {error}")
+
+
+def _fault_of_first(objects: Sequence[Annotated], boxes: NDArray[np.float64], inside: NDArray[np.float32]) -> str:
+    """Describe the first object whose box, or the part of it inside the image, is wrong."""
+    for found, box, part in zip(objects, boxes, inside, strict=True):
+        fault = fault_of_boxes(box[None])
+        if not fault and fault_of_boxes(part[None]):
+            fault = f"the box {box.tolist()} is outside"
+        if fault:
+            return f"{found.where}: {fault.partition('. ')[0]}"
+    raise AssertionError("no box is wrong")
 
 
 def _make_points(image: AnnotatedImage, header: Header, turn: int, names: Sequence[str]) -> Any:
