@@ -187,11 +187,9 @@ def make_objects(
         made.append(Split(tuple(image.file for image in images), tuple(targets), kind))
     many = amount(clipped.total(), "box that reaches", "boxes that reach")
     notice = f"data: {many} out of the image: clipped, such as {next(iter(clipped))}" if clipped else ""
-    twice = [found.where for images in splits for image in images for found in _repeated(image.objects)]
-    again = f"data: {amount(len(twice), 'object')} with the class and the box of an earlier one" if twice else ""
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
     dataset = Dataset(classes, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults, problems=problems)
-    return dataset.noting(notice, f"{again}, such as {twice[0]}" if twice else "")
+    return dataset.noting(notice)
 
 
 def _without_background(
@@ -213,12 +211,6 @@ def _without_background(
             raise UserError(f"data: {what}. Rename the class, or remove its objects.")
         found.label = numbers.get(name, 0)
     return tuple(kept)
-
-
-def _repeated(objects: Sequence[Annotated]) -> list[Annotated]:
-    """Return the objects that have the class and the box of an earlier one."""
-    first: dict[Any, Annotated] = {}
-    return [found for found in objects if first.setdefault((found.label, *found.box), found) is not found]
 
 
 def label(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ()) -> tuple[str, ...]:
@@ -282,13 +274,11 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
 
 def _fault_of_first(objects: Sequence[Annotated], boxes: NDArray[np.float64], inside: NDArray[np.float32]) -> str:
     """Describe the first object whose box, or the part of it inside the image, is wrong."""
-    for found, box, part in zip(objects, boxes, inside, strict=True):
-        fault = fault_of_boxes(box[None])
-        if not fault and fault_of_boxes(part[None]):
-            fault = f"the box {box.tolist()} is outside"
-        if fault:
-            return f"{found.where}: {fault.partition('. ')[0]}"
-    raise AssertionError("no box is wrong")
+    wrong = next(
+        index for index in range(len(objects)) if fault_of_boxes(boxes[[index]]) or fault_of_boxes(inside[[index]])
+    )
+    fault = fault_of_boxes(boxes[[wrong]]) or f"the box {boxes[wrong].tolist()} is outside"
+    return f"{objects[wrong].where}: {fault.partition('. ')[0]}"
 
 
 def _make_points(image: AnnotatedImage, header: Header, turn: int, names: Sequence[str]) -> Any:
