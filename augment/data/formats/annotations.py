@@ -187,11 +187,9 @@ def make_objects(
         made.append(Split(tuple(image.file for image in images), tuple(targets), kind))
     many = amount(clipped.total(), "box that reaches", "boxes that reach")
     notice = f"data: {many} out of the image: clipped, such as {next(iter(clipped))}" if clipped else ""
-    twice = [found.where for images in splits for image in images for found in _repeated(image.objects)]
-    again = f"data: {amount(len(twice), 'object')} with the class and the box of an earlier one" if twice else ""
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
     dataset = Dataset(classes, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults, problems=problems)
-    return dataset.noting(notice, f"{again}, such as {twice[0]}" if twice else "")
+    return dataset.noting(notice)
 
 
 def _without_background(
@@ -213,12 +211,6 @@ def _without_background(
             raise UserError(f"data: {what}. Rename the class, or remove its objects.")
         found.label = numbers.get(name, 0)
     return tuple(kept)
-
-
-def _repeated(objects: Sequence[Annotated]) -> list[Annotated]:
-    """Return the objects that have the class and the box of an earlier one."""
-    first: dict[Any, Annotated] = {}
-    return [found for found in objects if first.setdefault((found.label, *found.box), found) is not found]
 
 
 def label(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ()) -> tuple[str, ...]:
@@ -250,25 +242,21 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
     with np.errstate(over="ignore"):
         inside = boxes.clip(0, np.array([width, height] * 2)).astype(np.float32)
     if not np.isfinite(boxes).all() or fault_of_boxes(inside):
-        wrong = next(
-            number for number, box in enumerate(boxes) if fault_of_boxes(box[None]) or fault_of_boxes(inside[[number]])
-        )
-        fault = fault_of_boxes(boxes[[wrong]]) or f"the box {boxes[wrong].tolist()} is outside"
-        return image.blame(f"has a bad object, {objects[wrong].where}: {fault.partition('. ')[0]}")
-    if wanted.shapes and (bare := next((found.where for found in objects if found.shape is None), "")):
+        return image.blame(f"has a bad object, {_fault_of_first(objects, boxes, inside)}")
+    shapes = tuple(found.shape for found in objects if found.shape is not None)
+    if wanted.shapes and len(shapes) < len(objects):
+        bare = next(found.where for found in objects if found.shape is None)
         return image.blame(f"has an object without an outline, {bare}")
     over = (np.abs(boxes - inside) > 1).any(axis=1)  # less, as of rounded boxes, is not worth a word
     if over.any():
         clipped[objects[int(np.argmax(over))].where] += int(over.sum())
+    if wanted.task == "segment":
+        return Regions(image.where, height, width, shapes, tuple(found.label for found in objects), turn)
     regions = None
-    if wanted.shapes:
-        labels = [found.label for found in objects] if wanted.task == "segment" else range(1, len(objects) + 1)
-        if len(objects) > _MOST and wanted.task != "segment":
+    if wanted.instances:
+        if len(objects) > _MOST:
             return image.blame(f"has {len(objects)} objects, but instance masks allow {_MOST}")
-        shapes = tuple(found.shape for found in objects if found.shape is not None)
-        regions = Regions(image.where, height, width, shapes, tuple(labels), turn)
-        if wanted.task == "segment":
-            return regions
+        regions = Regions(image.where, height, width, shapes, tuple(range(1, len(objects) + 1)), turn)
     corners = header.stored(inside.reshape(-1, 2).astype(np.float64), turn).reshape(-1, 2, 2)
     try:
         return Objects.of(
@@ -282,6 +270,15 @@ def _make(image: AnnotatedImage, header: Header, wanted: Wanted, clipped: Counte
         )
     except UserError as error:  # rounding has left no area
         return image.blame(f"has a bad object in {image.where}: {error}")
+
+
+def _fault_of_first(objects: Sequence[Annotated], boxes: NDArray[np.float64], inside: NDArray[np.float32]) -> str:
+    """Describe the first object whose box, or the part of it inside the image, is wrong."""
+    wrong = next(
+        index for index in range(len(objects)) if fault_of_boxes(boxes[[index]]) or fault_of_boxes(inside[[index]])
+    )
+    fault = fault_of_boxes(boxes[[wrong]]) or f"the box {boxes[wrong].tolist()} is outside"
+    return f"{objects[wrong].where}: {fault.partition('. ')[0]}"
 
 
 def _make_points(image: AnnotatedImage, header: Header, turn: int, names: Sequence[str]) -> Any:

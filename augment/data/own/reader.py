@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -232,68 +232,80 @@ def read_spatial(
         UserError: the user's code fails, or item 0 has no such target; others are faults of their images.
     """
     kind: Kind = options.kind or MASKS
-    notice = ""
     made = [Items(factory) for factory in factories]
     drawn = [check_drawn(items) for items in made]
     names = given_names([class_names(items.sequence) for items in made], options) or ()
-    names = names[1:] if kind == BOXES and names and names[0] in BACKGROUNDS else names
+    if kind == BOXES and names and names[0] in BACKGROUNDS:
+        names = names[1:]
     read = [_read_targets(items, kind, len(names), with_masks=with_masks) for items in made]
+    notice = ""
     if kind == KEYPOINTS:
-        count = len(read[0][1][0])
-        names = options.names or names or tuple(map(str, range(count)))
+        names = options.names or names or tuple(map(str, range(len(read[0].targets[0]))))
         kind = Keypoints(pair_points(flip_pairs, names))
     else:
-        labels = {label for *_, some in read for label in some}
-        notice = "" if names or kind == BOXES else describe_gaps(labels, "give it the next number in your code")
+        labels = set[int]().union(*(split.labels for split in read))
+        if not names and kind != BOXES:
+            notice = describe_gaps(labels, "give it the next number in your code")
         names = names or tuple(str(label) for label in range(kind == BOXES, max(labels, default=-1) + 1))
+    classes = names
     if kind == BOXES:
-        points = [found.points for _, targets, *_ in read for found in targets if found is not None and len(found)]
-        count = next((of.shape[1] for of in points if of is not None), 0)
-        if options.names and count not in (0, len(options.names)):
-            raise UserError(
-                f"data.targets: {amount(len(options.names), 'name')}. Allowed: {count}, one for each point."
-            )
-        kind = Boxes(options.names, pair_points(flip_pairs, options.names or tuple(map(str, range(count)))))
+        kind = _kind_of_boxes(read, options.names, flip_pairs)
+        classes = (BACKGROUND, *names)
     blank = kind.blank(len(names))
-    splits = [
-        Split(tuple(images), tuple(blank if target is None else target for target in targets), kind)
-        for images, targets, *_ in read
-    ]
-    faults = {image: fault for _, _, faults, _ in read for image, fault in faults.items()}
-    classes = (BACKGROUND, *names) if kind == BOXES else names
-    for key, split in zip([factory.key for factory in factories], splits, strict=True):
-        if fault := kind.fault(split.targets, len(classes)):
-            raise UserError(f"{key}: has the target {fault}")
+    splits: list[Split] = []
+    faults: dict[ImageRef, str] = {}
+    for factory, found in zip(factories, read, strict=True):
+        targets = tuple(blank if target is None else target for target in found.targets)
+        if fault := kind.fault(targets, len(classes)):
+            raise UserError(f"{factory.key}: has the target {fault}")
+        splits.append(Split(tuple(found.images), targets, kind))
+        faults |= found.faults
     dataset = Dataset(classes, splits[0], splits[1] if len(splits) > 1 else NO_VAL, faults=faults)
     return dataset.noting(*drawn, notice)
 
 
-def _read_targets(
-    items: Items, kind: Kind, classes: int, *, with_masks: bool
-) -> tuple[list[ImageRef], list[Any], dict[ImageRef, str], set[int]]:
-    """Return the images, their targets, what is wrong with some, and the labels, or the highest one."""
+class _Targets(NamedTuple):
+    """The images of a split with their targets, None for those with a fault, and the labels, or the highest one."""
+
+    images: list[ImageRef]
+    targets: list[Any]
+    faults: dict[ImageRef, str]
+    labels: set[int]
+
+
+def _kind_of_boxes(
+    read: Sequence[_Targets], names: tuple[str, ...], flip_pairs: Sequence[Sequence[str]] | None
+) -> Boxes:
+    """Return the kind of objects, which may have points."""
+    objects = [found for split in read for found in split.targets if found is not None and len(found)]
+    count = next((found.points.shape[1] for found in objects if found.points is not None), 0)
+    if names and count not in (0, len(names)):
+        raise UserError(f"data.targets: {amount(len(names), 'name')}. Allowed: {count}, one for each point.")
+    return Boxes(names, pair_points(flip_pairs, names or tuple(map(str, range(count)))))
+
+
+def _read_targets(items: Items, kind: Kind, classes: int, *, with_masks: bool) -> _Targets:
+    """Read the targets of all items, unless nothing needs to be known of them."""
     first = items.pair(0)[0]
     form = DecodedItem if isinstance(items.as_image(first, 0), np.ndarray) else ItemImage
-    images: list[ImageRef] = [form(items, index) for index in range(len(items))]
-    if kind == MASKS and classes and not as_path(first):  # nothing needs to be known of the items
-        return images, [ItemMask(items, index, classes) for index in range(len(items))], {}, {classes - 1}
-    targets: list[Any] = []
-    faults: dict[ImageRef, str] = {}
-    labels = set[int]()
+    read = _Targets([form(items, index) for index in range(len(items))], [], {}, set())
+    if kind == MASKS and classes and not as_path(first):
+        masks = [ItemMask(items, index, classes) for index in range(len(items))]
+        return read._replace(targets=masks, labels={classes - 1})
     for index, image, given in items.pairs():
-        images[index] = as_path(image) or images[index]
+        file = read.images[index] = as_path(image) or read.images[index]
+        target = None
         try:
-            found, some = _target(items, index, given, kind, classes, with_masks)
-            labels.update(some)
+            target, labels = _target(items, index, given, kind, classes, with_masks)
+            read.labels.update(labels)
             if is_turned(image):
-                faults[images[index]] = f"is {TURNED.rstrip('.')}"
+                read.faults[file] = f"is {TURNED.rstrip('.')}"
         except UserError as error:
             if not index:
                 raise items.error(index, f"has {_ending(error)}. Allowed: {_ALLOWED[kind.task]}.") from None
-            found = None
-            faults[images[index]] = f"has {_ending(error)}"
-        targets.append(found)
-    return images, targets, faults, labels
+            read.faults[file] = f"has {_ending(error)}"
+        read.targets.append(target)
+    return read
 
 
 def _target(

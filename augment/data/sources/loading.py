@@ -32,27 +32,32 @@ def describe_missing(dataset: Dataset) -> list[str]:
     Raises:
         UserError: both splits have classes, but they share none.
     """
-    splits = {"train": dataset.train} | ({"val": dataset.val} if len(dataset.val) else {})
-    present = {
-        name: {index for target in set(split.targets) for index in dataset.kind.present(target)}
-        for name, split in splits.items()
-    }
+    present = {"train": _present(dataset, dataset.train)}
+    if len(dataset.val):
+        present["val"] = _present(dataset, dataset.val)
     if not any(present.values()):
         return []
     if all(present.values()) and not set.intersection(*present.values()):
         of_train, of_val = (list_some([dataset.classes[index] for index in sorted(some)]) for some in present.values())
         raise UserError(f"data: no class of val is in train; train has {of_train}, val {of_val}.")
+    first = int(dataset.classes[0] == BACKGROUND)
+    of = amount(len(dataset.classes) - first, dataset.kind.noun)
     notices = []
     for name, some in present.items():
-        background = (0,) if dataset.classes[0] == BACKGROUND else ()
-        absent = [known for index, known in enumerate(dataset.classes) if index not in (*some, *background)]
-        if absent:
-            of = amount(len(dataset.classes) - len(background), dataset.kind.noun)
-            have = plural(len(absent), "has", "have")
-            notices.append(f"{len(absent)} of {of} {have} no image in {name}: {list_some(absent)}.")
-            if absent == ["0"] and name == "train" and not dataset.kind.follows:
-                notices[-1] += " Do labels begin at 1? Then set data.label_offset=1."
+        absent = [dataset.classes[index] for index in range(first, len(dataset.classes)) if index not in some]
+        if not absent:
+            continue
+        have = plural(len(absent), "has", "have")
+        notice = f"{len(absent)} of {of} {have} no image in {name}: {list_some(absent)}."
+        if absent == ["0"] and name == "train" and not dataset.kind.follows:
+            notice += " Do labels begin at 1? Then set data.label_offset=1."
+        notices.append(notice)
     return notices
+
+
+def _present(dataset: Dataset, split: Split) -> set[int]:
+    """Return the indices of the classes or labels that images of a split have."""
+    return {index for target in set(split.targets) for index in dataset.kind.present(target)}
 
 
 def describe_left_out(split: Split, name: str) -> str:

@@ -145,6 +145,7 @@ class Boxes(SpatialKind):
             fields["keypoints"] = move_points(joined, owners, motion, self.flip_pairs or ())
         # The number of each object in the mask of its image.
         fields["number"] = np.arange(1, len(owners) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
+        fields["owner"] = owners
         shown, masks = None, [mask for _, mask in loaded]
         if any(mask is not None for mask in masks):
             shown = look_up([mask or MaskRuns.of(np.zeros((1, 1), np.uint8), "") for mask in masks], motion, 0)
@@ -152,13 +153,14 @@ class Boxes(SpatialKind):
             seen.scatter_(1, shown.flatten(1).long(), value=True)
             keep &= seen.cpu().numpy()[owners, fields["number"]]
         own = motion.parts.own
-        left = np.bincount(motion.parts.images[owners[keep]], minlength=len(own)).tolist()
-        numbers = np.array([objects[part].image_id for part in own], np.int64)[:, None]
-        kept = {name: array[keep] for name, array in {**fields, "owner": owners}.items()}
-        moved = to_device({**kept, "image_id": numbers}, motion.device)
-        ids, number, owner = (moved.pop(name) for name in ("image_id", "number", "owner"))
+        kept = {name: array[keep] for name, array in fields.items()}
+        kept["image_id"] = np.array([objects[part].image_id for part in own], np.int64)[:, None]
+        moved = to_device(kept, motion.device)
+        number, owner = moved.pop("number"), moved.pop("owner")
         if shown is not None:
             moved["masks"] = (shown[owner] == number[:, None, None]).to(torch.uint8)
+        ids = moved.pop("image_id")
+        left = np.bincount(motion.parts.images[owners[keep]], minlength=len(own)).tolist()
         columns = {name: torch.split(values, left) for name, values in moved.items()} | {"image_id": ids.unbind()}
         return [dict(zip(columns, of, strict=True)) for of in zip(*columns.values(), strict=True)]
 

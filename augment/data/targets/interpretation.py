@@ -136,9 +136,11 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     splits = []
     twice, same = list[str](), list[str]()
     for lines, files in zip(lists, images, strict=True):
-        first = {line.path: line for line in reversed(lines.lines)}
-        twice += [lines.describe(n) for n, line in enumerate(lines.lines) if first[line.path].words != line.words]
-        same += [lines.describe(n) for n, line in enumerate(lines.lines) if _repeats(line, first[line.path])]
+        first: dict[str, Line] = {}
+        for number, line in enumerate(lines.lines):
+            earlier = first.setdefault(line.path, line)
+            if earlier is not line:
+                (same if earlier.words == line.words else twice).append(lines.describe(number))
         for line in lines.lines if fractions else ():
             if comma := next(filter(_COMMA.fullmatch, line.words), ""):
                 allowed = "numbers with a point, or data.task=classify for names"
@@ -156,10 +158,6 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     if dataset.kind == NUMBERS and len(dataset.classes) == 1 and train.column not in ("", "label"):
         return replace(dataset, classes=(train.column,))
     return dataset
-
-
-def _repeats(line: Line, first: Line) -> bool:
-    return line is not first and line.words == first.words
 
 
 def _value(word: str, *, fractions: bool) -> Label:

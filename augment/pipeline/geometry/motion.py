@@ -163,45 +163,66 @@ class BatchMotion:
         Each is (N, height, width), of int64 or bool, for the images of some rows of the batch: arrays of NumPy on the
         CPU, tensors on a GPU.
         """
-        height, width = self.size
         # On the CPU, PyTorch's threads would be in the way of DALI's.
         xp: Any = np if self.device.type == "cpu" else torch
-        given = self._back_arrays(rows)
-        here: Mapping[str, Any] = given if xp is np else to_device(given, self.device)
-        x, y = (xp.broadcast_to(here[axis], (len(given["last"]), height, width)) for axis in "xy")
-        inside = xp.ones_like(x, dtype=xp.bool_ if xp is np else xp.bool)
-        if self._mixed:
-            left, top, right, bottom = here["rectangles"]
-            shown = (x[:, None] >= left) & (x[:, None] < right) & (y[:, None] >= top) & (y[:, None] < bottom)
-            inside = shown[:, 0] & ~shown[:, 1:].any(1)
+        arrays = self._back_arrays(rows)
+        here: Mapping[str, Any] = arrays if xp is np else to_device(arrays, self.device)
+        shape = (len(here["last"]), *self.size)
+        x, y = xp.broadcast_to(here["x"], shape), xp.broadcast_to(here["y"], shape)
+        inside = self._shown(x, y, here, xp)
         for number in reversed(range(len(self._steps))):
-            step, moved = self._steps[number], given[f"moved {number}"]
+            moved = arrays[f"moved {number}"]
             if not moved.any():
                 continue
-            if isinstance(step, _Remap):
-                places = (torch.from_numpy(np.array(axis)) if xp is np else axis for axis in (x, y))
-                traced = tuple(axis.numpy() if xp is np else axis for axis in step.of(rows).back(*places))
-            else:
-                matrix = f"matrix {number}"
-                traced = _traced(here[matrix], x, y, affine=(given[matrix][:, 2, :2] == 0).all())
-            found: Any = _within(traced[0], traced[1], (width, height), step.border, inside, xp)
+            before = self._undo(number, rows, (x, y, inside), arrays, here)
             if not moved.all():
                 mask = here[f"moved {number}"]
-                found = tuple(xp.where(mask, *pair) for pair in zip(found, (x, y, inside), strict=True))
-            x, y, inside = found
+                before = [xp.where(mask, *pair) for pair in zip(before, (x, y, inside), strict=True)]
+            x, y, inside = before
         if border := self._beyond:
             # In pixels of the resized image: there the crop reflects.
-            first, limits = here["first"], (here["resized"][:, 1], here["resized"][:, 0])
-            x, y, inside = _within(x + first[:, 1], y + first[:, 0], limits, border, inside, xp)
-        factor, shift = here["factor"], here["shift"]
-        x, y = x * factor[:, 1] + shift[:, 1], y * factor[:, 0] + shift[:, 0]
-        if "turn" in given:
+            first, resized = here["first"], here["resized"]
+            sides = (resized[:, 1], resized[:, 0])
+            x, y, inside = _within(x + first[:, 1], y + first[:, 0], sides, border, inside, xp)
+        factor, shift, last = here["factor"], here["shift"], here["last"]
+        x = x * factor[:, 1] + shift[:, 1]
+        y = y * factor[:, 0] + shift[:, 0]
+        if "turn" in here:
             x, y = _traced(here["turn"], x, y, affine=True)
-        whole: list[Any] = [xp.floor(place + 0.5) for place in (y, x)]
-        whole = [place.astype(np.int64) if xp is np else place.long() for place in whole]
-        last, zero = here["last"], here["zero"]
-        row, column = (xp.maximum(xp.minimum(place, last[:, n]), zero) for n, place in enumerate(whole))
-        return row, column, inside
+        return _nearest(y, last[:, 0], xp), _nearest(x, last[:, 1], xp), inside
+
+    def _shown(self, x: Any, y: Any, here: Mapping[str, Any], xp: Any) -> Any:
+        """Return whether an output pixel belongs to its part, and to no part that covers it."""
+        if not self._mixed:
+            return xp.ones_like(x, dtype=bool)
+        x, y = x[:, None], y[:, None]
+        left, top, right, bottom = here["rectangles"]
+        within = (x >= left) & (x < right) & (y >= top) & (y < bottom)
+        return within[:, 0] & ~within[:, 1:].any(1)
+
+    def _undo(
+        self,
+        number: int,
+        rows: slice,
+        places: Sequence[Any],
+        arrays: Mapping[str, NDArray[Any]],
+        here: Mapping[str, Any],
+    ) -> Sequence[Any]:
+        """Return the places before a step, as x, y and whether they are inside.
+
+        `arrays` has the values of `here` on the CPU, where a look at them does not wait for a GPU.
+        """
+        x, y, inside = places
+        step, matrix = self._steps[number], f"matrix {number}"
+        xp: Any = np if here is arrays else torch
+        if not isinstance(step, _Remap):
+            affine = (arrays[matrix][:, 2, :2] == 0).all()
+            x, y = _traced(here[matrix], x, y, affine=affine)
+        elif xp is torch:
+            x, y = step.of(rows).back(x, y)
+        else:
+            x, y = (axis.numpy() for axis in step.of(rows).back(torch.tensor(x), torch.tensor(y)))
+        return _within(x, y, self.size[::-1], step.border, inside, xp)
 
     @property
     def _beyond(self) -> str:
@@ -236,7 +257,7 @@ class BatchMotion:
         if (orientations != 1).any():
             given["turn"] = np.linalg.inv(turns(orientations, sides))[..., None, None]
         y, x = (np.arange(n, dtype=np.float64) for n in self.size)
-        return given | {"x": x, "y": y[:, None], "zero": np.zeros((), np.int64)}
+        return given | {"x": x, "y": y[:, None]}
 
 
 class Motions:
@@ -279,7 +300,8 @@ class Motions:
         """Whether some of the first thousand samples are mirrored, so that what was on the left is on the right."""
         for own in self._samplers:
             matrix = np.eye(3)
-            for stage, draws in ((stage, own.draw(0, 0, 1000)) for stage in own.plan.stages):
+            draws = own.draw(0, 0, 1000)
+            for stage in own.plan.stages:
                 matrix = stage.matrix(draws, own.plan.size) @ matrix
             if (np.linalg.det(matrix) < 0).any():
                 return True
@@ -287,8 +309,11 @@ class Motions:
 
     def _draw(self, where: Where) -> list[list[_Matrix]]:
         """Return the steps of each view for some samples."""
-        drawn = ((own.plan, own.draw(*where)) for own in self._samplers)
-        return [[_step(stage, draws, plan.size) for stage in plan.stages] for plan, draws in drawn]
+        steps = []
+        for sampler in self._samplers:
+            draws = sampler.draw(*where)
+            steps.append([_step(stage, draws, sampler.plan.size) for stage in sampler.plan.stages])
+        return steps
 
 
 def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix:
@@ -310,6 +335,11 @@ def _traced(m: Any, x: Any, y: Any, *, affine: Any) -> tuple[Any, Any]:
         return found[0], found[1]
     w = m[:, 2, 0] * x + (m[:, 2, 1] * y + m[:, 2, 2])
     return found[0] / w, found[1] / w
+
+
+def _nearest(place: Any, last: Any, xp: Any) -> Any:
+    """Return the index of the pixel that a place along an axis shows."""
+    return xp.clip(xp.asarray(xp.floor(place + 0.5), dtype=xp.int64), 0 * last, last)
 
 
 def _within(x: Any, y: Any, sides: tuple[Any, Any], border: str, inside: Any, xp: Any) -> tuple[Any, Any, Any]:

@@ -7,7 +7,7 @@ A further kind of target adds its statistics here, its table and its likely prob
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,14 +51,23 @@ def count_inside(data: Dataset) -> Inside:
     """Count what the targets of a data set are; masks are read."""
     kinds = {MASKS.task: (_pixels, "pixels"), BOXES.task: (_objects, "objects")}
     count, unit = kinds.get(data.kind.task, (_points, "images"))
-    found = [count(getattr(data, name), len(data.classes)) for name in SPLITS]
-    images, amounts = (np.stack([of[part] for of, *_ in found], axis=1) for part in (0, 1))
-    figures = {name: np.concatenate([of[name] for _, of, _ in found]) for name in found[0][1]}
-    return Inside(unit, images, amounts, figures, {name: [of[name] for *_, of in found] for name in found[0][2]})
+    train, val = (count(split, len(data.classes)) for split in (data.train, data.val))
+    return Inside(
+        unit,
+        images=np.stack([train.images, val.images], axis=1),
+        amounts=np.stack([train.amounts, val.amounts], axis=1),
+        figures={name: np.concatenate([values, val.figures[name]]) for name, values in train.figures.items()},
+        counts={name: [number, val.counts[name]] for name, number in train.counts.items()},
+    )
 
 
-# Images and amounts of each class, values of images or objects by name, and counts by name.
-_Counted = tuple[tuple[NDArray[np.int64], NDArray[np.int64]], dict[str, NDArray[Any]], dict[str, int]]
+class _Counted(NamedTuple):
+    """What is in the images of one split, see `Inside`."""
+
+    images: NDArray[np.int64]  # (classes,)
+    amounts: NDArray[np.int64]  # (classes,)
+    figures: dict[str, NDArray[Any]]
+    counts: dict[str, int]
 
 
 def _pixels(split: Split, classes: int) -> _Counted:
@@ -72,7 +81,7 @@ def _pixels(split: Split, classes: int) -> _Counted:
             images += counts[:classes] > 0
             amounts += counts[:classes]
             ignored += [100 * counts[IGNORE] / counts.sum()] if counts.any() else []
-    return (images, amounts), {"ignored, %": np.array(ignored)}, {}
+    return _Counted(images, amounts, {"ignored, %": np.array(ignored)}, {})
 
 
 def _histogram(mask: Any) -> NDArray[np.int64]:
@@ -94,13 +103,14 @@ def _objects(split: Split, classes: int) -> _Counted:
     marked = {n: sum(int(getattr(target, n).sum()) for target in split.targets) for n in ("crowd", "difficult")}
     sides = np.sqrt(np.prod(boxes[:, 2:] - boxes[:, :2], axis=1))
     counted = {"no objects": int((each == 0).sum())} | marked
-    return (images[1:], amounts[1:]), {"objects": each, "box, px": sides}, counted
+    return _Counted(images[1:], amounts[1:], {"objects": each, "box, px": sides}, counted)
 
 
 def _points(split: Split, classes: int) -> _Counted:
     labeled = np.array(split.targets, np.float64).reshape(len(split), classes, 3)[..., 2] > 0
     images = labeled.sum(axis=0)
-    return (images, images), {"points": labeled.sum(axis=1)}, {"no points": int((~labeled.any(axis=1)).sum())}
+    without = int((~labeled.any(axis=1)).sum())
+    return _Counted(images, images, {"points": labeled.sum(axis=1)}, {"no points": without})
 
 
 LISTED = 24  # classes, up to which all are listed; of more, only half as many of the largest and of the smallest
