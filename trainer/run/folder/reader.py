@@ -12,7 +12,7 @@ import platform
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -149,8 +149,9 @@ class RunFolder:
 
     @cached_property
     def facts(self) -> Facts:
-        """What run.json says."""
-        return self.attempt(FACTS_FILE, partial(read_as, Facts), Facts())
+        """What run.json says; overrides and settings come from other files if it cannot be read."""
+        facts = self.attempt(FACTS_FILE, partial(read_as, Facts), Facts())
+        return facts if facts.display else replace(facts, overrides=self.overrides, settings=page_settings(self.config))
 
     @cached_property
     def summary(self) -> Summary:
