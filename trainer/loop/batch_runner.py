@@ -134,7 +134,7 @@ class Runner:
         """Restore what `state_dict` and `kept_gradients` returned, from whatever device."""
         if self.scaler is not None and "scaler" in state:  # the saved run may have had another precision
             self.scaler.load_state_dict(state["scaler"])
-        kept = {name: value for name, value in state.items() if name not in ("scaler", "bad")}  # bad: up to 0.12
+        kept = {name: value for name, value in state.items() if name != "scaler"}
         # PyTorch moves counts of steps from the host to where the optimizer expects them; an eager step would wait for
         # one on a GPU.
         states = {k: dict(values) if isinstance(values, dict) else values for k, values in kept["state"].items()}

@@ -56,8 +56,7 @@ class BestPass:
     epoch: float
     # The images that it gets most wrong, the worst first; None: nobody has looked
     images: tuple[Mistake, ...] | None = None
-    # Blocks about single classes; None: up to 0.13, they were not written
-    blocks: tuple[Mapping[str, Any], ...] | None = None
+    blocks: tuple[Mapping[str, Any], ...] = ()  # blocks about single classes
     findings: tuple[Finding, ...] = ()
     total: int = 0  # number of images
     interval: tuple[float, float] | None = None  # the 95% interval of a score that is the share of right ones
@@ -137,12 +136,10 @@ def read_record(folder: Path) -> RunRecord:
     run.rows = [row for row in run.rows if math.isfinite(row.get("epoch", math.nan))]
     record = RunRecord(run, run.facts.display or task_of(run.rows).display(run.facts.classes))
     found = run.attempt(MISTAKES_FILE, partial(read_as, BestPass), None)
-    if found and found.blocks is not None and found.epoch == run.summary.best.get("epoch"):
+    if found and found.epoch == run.summary.best.get("epoch"):
         record.best, record.best_pass = run.summary.best, found
     elif (folder / BEST).is_file():
         record.add_best(partial(load, folder / BEST, BestModel))
-        if found and record.best_pass and found.epoch == record.best_pass.epoch:
-            record.best_pass = replace(record.best_pass, images=found.images)
     if not record.best:
         record.best = best_row(run.rows, record.display.monitor)
     return record

@@ -20,7 +20,6 @@ from augment.support.untrusted_files import contents
 from trainer.loop.callback import Callback, Learner
 from trainer.loop.checkpoint import BEST, BestModel, differing, load
 from trainer.loop.settings import LoopSettings
-from trainer.run.config.equality import without_removed
 from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import explained
 from trainer.tasks.registry import check_views, task_named
@@ -112,7 +111,7 @@ def load_trained(
         UserError: no run, no checkpoint, an override that is not allowed, or another model than the checkpoint's.
     """
     given = normalize([*overrides, *([] if tta is None else [f"fit.tta={tta}"])])
-    loaded = without_removed(load_config(run))
+    loaded = load_config(run)
     # What training started from is not read again, and its callbacks may come from a plugin.
     for section, name in (("model", "weights"), ("fit", "resume")):
         loaded[section] = {**section_of(loaded, section), name: None}

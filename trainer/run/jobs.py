@@ -23,7 +23,6 @@ from augment.support.signals import StopSignals
 from augment.support.untrusted_files import open_regular
 from trainer.loop.checkpoint import LAST
 from trainer.run import NOTHING_TO_RESUME
-from trainer.run.config.equality import without_removed
 from trainer.run.config.fit import Fit
 from trainer.run.config.schema import CONFIG_FILE, Config, load_config, parse_config
 from trainer.run.failures import folder_error
@@ -178,6 +177,6 @@ def start_of(
 
 def saved_run(folder: Path, *, trust: bool, fit: Collection[str] = ("resume",)) -> Saved:
     """Return the configuration of a run that has a checkpoint, without some settings of the section `fit`."""
-    values = without_removed(load_config(folder))
+    values = load_config(folder)
     kept = {name: value for name, value in section_of(values, "fit").items() if name not in fit}
     return Saved({**values, "fit": kept}, folder / CONFIG_FILE, trust=trust, starts=False)

@@ -13,7 +13,7 @@ from augment.support.files import shown, write_atomically, write_json
 from augment.support.nested import section_of
 from augment.support.untrusted_files import UnreadableError, read_text
 from trainer.loop.checkpoint import LAST
-from trainer.run.config.equality import identity, identity_text, without_removed
+from trainer.run.config.equality import identity, identity_text
 from trainer.run.config.schema import CONFIG_FILE, Config, config_text, load_config
 from trainer.run.folder.ownership import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, user_of
 from trainer.run.folder.reader import JOB_FILE, RunFolder, load_job
@@ -121,7 +121,7 @@ def with_config(job: Job, *, trust: bool) -> Job:
             f"{shown(job.folder)}: holds no configuration, as a version before 0.19 planned it. Allowed: the command "
             "of the sweep once more, with its hydra.sweep.dir."
         )
-    values = without_removed(load_config(job.folder, name))
+    values = load_config(job.folder, name)
     fit = dict(section_of(values, "fit"))
     if Path(str(fit.get("resume"))).name == job.id:  # it was resumed in its own folder
         fit["resume"] = None

@@ -2,8 +2,10 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -174,10 +176,13 @@ def name_groups(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
         tokens = overrides
     names = [list_some(one, _SETTINGS, " ") for one in tokens]
     # What is still alike differs in the order of steps or in what was cut.
-    return [
-        name if name and names.count(name) == 1 else f"{name} ({runs[0].folder})" if name else str(runs[0].folder)
-        for name, runs in zip(names, groups, strict=True)
-    ]
+    return [_distinct_name(name, names, runs[0].folder) for name, runs in zip(names, groups, strict=True)]
+
+
+def _distinct_name(name: str, names: Sequence[str], folder: Path) -> str:
+    if not name:
+        return str(folder)
+    return name if names.count(name) == 1 else f"{name} ({folder})"
 
 
 def settings_of(run: RunFolder) -> Settings:
@@ -222,11 +227,11 @@ def _differing_overrides(groups: Sequence[Sequence[RunFolder]]) -> list[list[str
 
 def _differing(groups: Sequence[Settings]) -> list[list[str]]:
     """Return the settings in which some groups differ, and the sections that only some have, for each group."""
-    known = [{path for key in one for path in _paths(key)} for one in groups]
-    partial = known[0].union(*known) - known[0].intersection(*known)
+    known = [set(chain.from_iterable(map(_paths, one))) for one in groups]
+    partial = set[str]().union(*known) - known[0].intersection(*known)
     named: list[dict[str, str]] = [{} for _ in groups]
-    for key in dict.fromkeys(key for one in groups for key in one):
-        top = "" if key.startswith(_OF_KINDS) else next((path for path in _paths(key) if path in partial), "")
+    for key in dict.fromkeys(chain.from_iterable(groups)):
+        top = _highest(key, partial)
         differs = len({one[key] for one in groups if key in one}) > 1
         for one, paths, tokens in zip(groups, known, named, strict=True):
             if top and top not in paths:
@@ -235,10 +240,22 @@ def _differing(groups: Sequence[Settings]) -> list[list[str]]:
                 tokens[key] = f"{key}={one[key]}"
             elif top:
                 tokens.setdefault(top, f"+{top}")
-    # A section whose settings are named need not be.
+    return [_without_named_sections(tokens) for tokens in named]
+
+
+def _highest(key: str, partial: Collection[str]) -> str:
+    """Return the highest of a setting's sections, or the setting, that only some groups have; empty if all have it."""
+    if key.startswith(_OF_KINDS):
+        return ""
+    return next((path for path in _paths(key) if path in partial), "")
+
+
+def _without_named_sections(tokens: Mapping[str, str]) -> list[str]:
+    """Return the tokens without the sections whose settings are named."""
     return [
-        [text for key, text in tokens.items() if text[0] != "+" or not any(one.startswith(f"{key}.") for one in tokens)]
-        for tokens in named
+        text
+        for key, text in tokens.items()
+        if not (text.startswith("+") and any(other.startswith(f"{key}.") for other in tokens))
     ]
 
 

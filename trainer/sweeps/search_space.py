@@ -27,7 +27,7 @@ from augment.support.files import shown
 from augment.support.formatting import list_some
 from augment.support.secrets import as_written
 from augment.support.untrusted_files import contents
-from trainer.run.config.equality import identity, refuse_removed, without_removed
+from trainer.run.config.equality import identity
 from trainer.run.config.schema import Config, parse_config
 from trainer.run.config.sweep_settings import SearchSettings
 from trainer.run.folder.ownership import SWEEP_FILE
@@ -223,7 +223,7 @@ class SearchPlan(Search):
         with contents(file := folder / SWEEP_FILE):
             space = [_dimension(one) for one in found["space"]]
             fixed = tuple(map(str, found["fixed"]))
-            bases = {str(key): without_removed(value) for key, value in found["bases"].items()}
+            bases = {str(key): dict(value) for key, value in found["bases"].items()}
             if BASE not in bases:
                 raise ValueError(f"no {BASE}")
         for values in bases.values():  # all of them before the first trial
@@ -248,7 +248,6 @@ class SearchPlan(Search):
     ) -> "SearchPlan":
         """Check a search, and with `check` also that each of its choices is possible."""
         given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
-        refuse_removed("hydra.sweeper", given)
         settings = parse_settings(SearchSettings, given, "hydra.sweeper")
         if len(settings.metrics) > 1:
             raise UserError(
@@ -325,7 +324,7 @@ def begin(plan: SearchPlan) -> None:
     now[_METRICS] = plan.metric
     with plan.locked() as study:
         known = study.user_attrs
-        before = {_METRICS: ",".join(known.get("metrics", [plan.metric]))} | known.get(_BASE, now)  # up to 0.13
+        before = known.get(_BASE, now)
         changed = [key for key in (now | before) if now.get(key) != before.get(key)]
         texts = [f"{key}={now.get(key, 'unset')}, was {before.get(key, 'unset')}" for key in changed]
         orders = [[key for key in settings if key.startswith("aug.")] for settings in (now, before)]

@@ -220,8 +220,7 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
             raise UserError(f"fit.loss_options={fit.loss_options}: needs fit.loss. Allowed: null, or with {names}.")
         return
     named = named_loss(task, fit)
-    began = getattr(fit, "resume", None) is not None  # in an older version, which ignored it
-    if fit.label_smoothing and task.loss_type is NamedLoss and not (began or any(map(smooths, named.terms))):
+    if fit.label_smoothing and task.loss_type is NamedLoss and not any(map(smooths, named.terms)):
         raise UserError(f"fit.label_smoothing={fit.label_smoothing:g}: not with fit.loss={fit.loss}. Allowed: 0.")
     for term in named.terms:
         smoothed = named.smoothing and not smooths(term)

@@ -298,9 +298,7 @@ class Meter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; metrics that were not measured become NaN."""
-        # Up to 0.9.7 sums had no names, but the order of the tasks' own metrics, and samples left out were counted.
-        sums = dict(zip(state.get("names", self._names), state["sums"].tolist(), strict=False))
-        sums.setdefault("counted", state["samples"] - float(state.get("left_out", 0)))
+        sums = dict(zip(state["names"], state["sums"].tolist(), strict=True))
         sums.setdefault("weight", sums["counted"])  # up to 0.18
         self._sums.copy_(self._sums.new_tensor([sums.get(name, math.nan) for name in self._names]))
         self.samples = state["samples"]

@@ -36,7 +36,7 @@ from augment.support.yaml_files import read_yaml
 from trainer.loop.callback import Callback, known_callbacks, parse_callbacks
 from trainer.loop.resize_schedule import plain_stages
 from trainer.models.registry import MODELS, Channels, Model, parse_model
-from trainer.run.config.equality import refuse_removed, with_one_loss
+from trainer.run.config.equality import REMOVED
 from trainer.run.config.fit import Fit, check_ranks, parse_fit
 from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 
@@ -111,7 +111,6 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         raise UserError(f"data, model: missing. Allowed: {allowed}.")
     top = parse_params(TOP, {n: v for n, v in given.items() if n in TOP}, "")
     load_plugins(top["plugins"], "plugins")
-    refuse_removed("fit", section_of(given, "fit"))
     _check_sections(given)
     model = parse_model(given.get("model"))
     aug = parse_aug(given.get("aug"))
@@ -225,7 +224,13 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
     loaded = read_yaml(file := folder / name, folder=folder)
     if not isinstance(loaded, dict) or not loaded:
         raise UserError(f"{file}: not the configuration of a run.")
-    return with_one_loss({str(key): value for key, value in loaded.items()})
+    config = {str(key): value for key, value in loaded.items()}
+    if removed := sorted(REMOVED.keys() & section_of(config, "fit").keys()):
+        raise UserError(
+            f"{file}: fit.{removed[0]} was removed in version 0.13. "
+            "Use the version that wrote this run, or train it again."
+        )
+    return config
 
 
 def write_left_out(folder: Path, dataset: Dataset) -> None:

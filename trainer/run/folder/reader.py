@@ -26,7 +26,6 @@ from augment.support.untrusted_files import contents, parse_json, read_as, read_
 from augment.support.yaml_files import read_list
 from trainer.callbacks.recorder import METRICS_FILE, STEPS_FILE
 from trainer.models.registry import count_parameters
-from trainer.run.config.equality import renamed
 from trainer.run.config.schema import CONFIG_FILE, Config, load_config, varied_name
 from trainer.run.folder.ownership import OVERRIDES_FILE, SUMMARY_FILE, Summary, status_of
 from trainer.tasks.display import Display
@@ -65,7 +64,6 @@ class Facts:
     # Values of each schedule over the whole fit, at equal distances
     schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    # Up to 0.13, run.json had none of these
     display: Display | None = None  # what pages show of the task
     overrides: tuple[str, ...] = ()  # what it was started with, without leading plus signs
     settings: Mapping[str, Any] = field(default_factory=dict)  # see `page_settings`
@@ -151,7 +149,7 @@ class RunFolder:
 
     @cached_property
     def facts(self) -> Facts:
-        """What run.json says; up to 0.13, a part of it is read from other files."""
+        """What run.json says; overrides and settings come from other files if it cannot be read."""
         facts = self.attempt(FACTS_FILE, partial(read_as, Facts), Facts())
         return facts if facts.display else replace(facts, overrides=self.overrides, settings=page_settings(self.config))
 
@@ -187,7 +185,7 @@ class RunFolder:
             given: Iterable[object] = self.job["overrides"]
         else:
             given = self.attempt(OVERRIDES_FILE, lambda file: read_list(file, self.folder), list[object]())
-        return tuple(override.lstrip("+") for override in renamed(map(str, given)))
+        return tuple(override.lstrip("+") for override in map(str, given))
 
     @cached_property
     def name(self) -> str:
@@ -280,8 +278,8 @@ def load_job(file: Path) -> dict[str, Any]:
     with contents(file):
         return {
             "order": int(found["order"]),
-            "overrides": tuple(renamed(map(str, found["overrides"]))),
-            "varied": tuple(renamed(map(str, found.get("varied", ())))),
+            "overrides": tuple(map(str, found["overrides"])),
+            "varied": tuple(map(str, found.get("varied", ()))),
             "trial": None if found.get("trial") is None else int(found["trial"]),
             "finalist": bool(found.get("finalist")),
         }
