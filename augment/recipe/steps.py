@@ -126,20 +126,22 @@ class Aug:
         )
     )
     mean: tuple[float, float, float] | None = setting(
-        Channels(optional=True, within=(0, 1), doc="mean of RGB in 0..1; null: the pretrained model's, else ImageNet's")
+        Channels(optional=True, within=(0, 1), doc="RGB mean in 0..1. Default: the pretrained model's, else ImageNet's")
     )
     std: tuple[float, float, float] | None = setting(
-        Channels(optional=True, within=(0, 10), above=0, doc="standard deviation of RGB in 0..1; null: as for mean")
+        Channels(optional=True, within=(0, 10), above=0, doc="RGB standard deviation in 0..1. Default: as for mean")
     )
     min_visible: float = setting(
-        Number(default=0.1, within=(0, 1), doc="boxes of which less than this share is visible are dropped")
+        Number(default=0.1, within=(0, 1), doc="minimum visible share of a box. Boxes below it are dropped")
     )
     min_area: float = setting(
-        Number(default=1.0, within=(0, inf), doc="boxes of which less is visible are dropped, in square pixels")
+        Number(
+            default=1.0,
+            within=(0, inf),
+            doc="minimum visible area of a box in square pixels. Boxes below it are dropped",
+        )
     )
-    fill_label: int = setting(
-        Count(default=255, within=(0, 255), doc="label of masks where the image is filled; 255 does not count")
-    )
+    fill_label: int = setting(Count(default=255, within=(0, 255), doc="mask label for filled areas. 255 is ignored"))
     decode: str = setting(
         Choice(
             default="mixed",
@@ -155,7 +157,7 @@ class Aug:
         Number(
             optional=True,
             within=(0, 1),
-            doc="share of JPEGs for the GPU's hardware decoder, which rounds differently; null: from sizes and threads",
+            doc="JPEG share of the GPU's hardware decoder, which rounds differently. Default: from sizes and threads",
         )
     )
     plugins: tuple[str, ...] = setting(Texts(default=(), doc="Python modules that declare your own ops", reach=IMPORTS))
