@@ -36,7 +36,7 @@ from augment.support.user_code import load_plugins
 SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 
-# As in torchvision and timm; a pretrained model may bring its own.
+# As in torchvision and timm. A pretrained model may bring its own.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -45,7 +45,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class Step:
     """One use of an op in a recipe."""
 
-    key: str  # its name in YAML, unique among its siblings; its random stream depends on it
+    key: str  # its name in YAML, unique among its siblings and the key of its random stream
     op: Op
     p: float = 1.0  # probability of applying it to a sample
     params: Mapping[str, Any] = field(default_factory=dict)  # all other parameters, validated and complete
@@ -150,7 +150,9 @@ class Aug:
         )
     )
     cache: int | str = setting(
-        CacheSize(default="off", doc="decoded images to keep in GPU memory: half of what is free (gpu), or an amount")
+        CacheSize(
+            default="off", doc="decoded images to keep in GPU memory: half of the free memory (gpu), or an amount"
+        )
     )
     prefetch: int = setting(Count(default=4, within=(1, 64), doc="batches to prefetch"))
     hw_decoder_load: float | None = setting(
@@ -174,7 +176,7 @@ def parse_aug(given: object) -> Aug:
     """Validate the `aug` section and return it typed.
 
     Args:
-        given: mapping with any of the keys of `Aug`; null means no augmentation.
+        given: mapping with any of the keys of `Aug`. Null means no augmentation.
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
@@ -322,7 +324,7 @@ def border_doubts(aug: Aug, unrepeated: str) -> Iterator[str]:
 
 
 def _keyed(aug: Aug) -> Iterator[tuple[str, Step]]:
-    """Yield all steps, those of policies behind them, by their keys."""
+    """Yield all steps by their keys. A policy's steps follow the policy."""
     named = {f"aug.views.{v.name}.steps": tuple(s for s in v.steps if s not in aug.train) for v in aug.views.named}
     for key, steps in {**{f"aug.{split}": aug.steps(split) for split in SPLITS}, **named}.items():
         yield from _with_nested(steps, key)
