@@ -6,7 +6,7 @@
     transform = augment.Transform(recipe, split="train")
     images = transform(batch)
 
-Importing this package imports neither PyTorch nor DALI. Plugins import what they need from here, too.
+Importing this package imports neither PyTorch nor DALI. Plugins also import from this package.
 """
 
 import logging
@@ -78,15 +78,15 @@ __all__ = [
     "torch_op",
 ]
 
-# Without it, small images of uneven size, and what else is small and brought to a GPU, can arrive there wrong: DALI may
-# free the pinned buffer that it copies them from before the copy has ended. It must be set before DALI is used.
+# Without this setting, small arrays and small images of uneven size can be corrupted on their way to the GPU. DALI may
+# free their pinned buffer before the copy has ended. Set the variable before DALI is used.
 os.environ.setdefault("DALI_RESTRICT_PINNED_MEM", "1")
 
-# The decoder has more streams than the GPU has queues by default, 8: those that share one with the model's stream would
-# wait for its kernels, and decoding would stop while the model trains. It must be set before CUDA is used.
+# The decoder has more streams than the GPU's 8 default queues. Streams that share a queue with the model's stream wait
+# for the model's kernels, so decoding would stop during training. Set the variable before CUDA is used.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
-# Where each name is declared, for `__getattr__`.
+# The module that declares each name, for `__getattr__`.
 _MODULES = {
     "augment.cli.compose": "Recipe",
     "augment.data.dataset": "Dataset Split",
@@ -122,12 +122,12 @@ def load_recipe(recipe: "str | Path | Mapping[str, Any]", *overrides: str, **mis
     """Compose and check a recipe.
 
     Args:
-        recipe: the name of a file of conf/aug, the path to a YAML file of that form, or its content as a mapping.
+        recipe: the name of a conf/aug file, the path to a recipe's YAML file, or its content as a mapping.
         overrides: overrides as on the command line, such as "aug.size=160".
-        misspelled: nothing; an override in another form is refused.
+        misspelled: not used. Unknown keyword arguments raise a UserError.
 
     Raises:
-        UserError: an unknown name, key or op, or a value that is not allowed.
+        UserError: an unknown name, key or op, or an invalid value.
     """
     from augment.cli.compose import compose_recipe, keys_of
     from augment.cli.config_files import read_config
@@ -165,25 +165,25 @@ def make_loader(
     threads: int | None = None,
     **settings: Any,
 ) -> "Loader":
-    """Make the loader of a split of a data set.
+    """Create the loader for one split of a dataset.
 
     Args:
         recipe: a recipe from `load_recipe`.
-        data: the name of a source, or of a file of conf/data; None: the source that the recipe's overrides choose.
+        data: the name of a source or of a conf/data file. Default: the source in the recipe's overrides.
         split: train or val.
-        batch_size: samples in a batch; the last one of an epoch may be smaller.
-        device: where batches are made and returned, "cuda" or "cpu"; "auto": on the GPU if there is one.
-        seed: the seed of the shuffle and the draws; None: that of the recipe.
-        rank: the rank of this process among those that share an epoch.
+        batch_size: number of samples per batch. The last batch of an epoch may be smaller.
+        device: the device that makes and returns batches, "cuda" or "cpu". "auto" uses the GPU if there is one.
+        seed: seed for the shuffle and the sampled parameters. Default: the recipe's seed.
+        rank: rank of this process among the processes that share an epoch.
         world_size: number of processes that share an epoch.
         drop_last: leave out the smaller last batch, unless it is the only one.
-        half: float16 in place of float32.
-        threads: CPU threads; None: one per core, at most 16.
-        settings: settings of the source, as `data.*` on the command line: `root=DIR`, `val_fraction=0.2`; of "own",
+        half: return float16 instead of float32.
+        threads: number of CPU threads. Default: one per core, at most 16.
+        settings: the source's settings, named like `data.*` on the command line, such as `root=DIR`. With "own",
             train and val may also be objects, such as a torch Dataset.
 
     Raises:
-        UserError: an unknown source or setting, a value that is not allowed, or data that cannot be used.
+        UserError: an unknown source or setting, an invalid value, or unusable data.
     """
     from augment.cli.compose import with_data
     from augment.data.sources import LOADED, load_dataset
@@ -215,7 +215,7 @@ def make_loader(
     LOADED.clear()
     dataset = load_dataset(source, needs_val=False)
     if split == "val" and not len(dataset.val):
-        dataset = load_dataset(source)  # says what is missing
+        dataset = load_dataset(source)  # raises the error about the missing split
     chosen = dataset.train if split == "train" else dataset.val
     for note in border_doubts(recipe.aug, chosen.kind.unrepeated):
         logging.getLogger(__name__).warning("%s", note)

@@ -40,7 +40,7 @@ def config_folders() -> list[Path]:
 
 
 def config_files(group: str) -> dict[str, Path]:
-    """Return the files of a config group by name; those of the group "" are for --config-name."""
+    """Return the files of a config group by name. Files of the group "" are for --config-name."""
     files: dict[str, Path] = {}
     for folder in config_folders():
         for file in sorted((folder / group).glob("*.yaml")):

@@ -65,7 +65,7 @@ def list_tools(package: str) -> str:
 
 
 def refuse_tool(word: str, package: str, *, surely: bool = True) -> None:
-    """Refuse a word that is no tool of a package; name the tool that is meant, which may be of the other package.
+    """Reject an unknown tool. Name the tool that is meant, which may be of the other package.
 
     One that resembles no tool is refused only if it is `surely` meant as one.
     """

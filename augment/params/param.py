@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 Interval = tuple[float, float]
 
-_SHOWN = 200  # characters of a value that is not allowed, in the message
+_SHOWN = 200  # characters that a message shows of an invalid value
 
-# What the values of some parameters decide; see `Param.reach`.
+# Side effects of some parameters, for `Param.reach`.
 IMPORTS, DOWNLOADS, WRITES, SENDS, READS, PASSES, MATCHES = (
     "what is imported",
     "what is downloaded",
@@ -32,12 +32,12 @@ class Param(Generic[T]):
 
     Attributes:
         default: the value if the configuration gives none; None may mean "decided elsewhere", as the doc says.
-        doc: what it does, as a phrase.
-        unit: the unit of the value, for tables and messages.
+        doc: its help text, a noun phrase.
+        unit: the unit of the value, in tables and messages.
         optional: whether null is allowed.
         required: whether the configuration must give a value.
-        reach: what a value decides beyond this program, such as what is imported; a run folder may not set it.
-        aliases: names that it has elsewhere; the message about such a key suggests this parameter.
+        reach: side effects outside this process, such as imports. A run folder may not set such a parameter.
+        aliases: names in other tools. The error about such a key suggests this parameter.
     """
 
     default: T | None = None
@@ -48,7 +48,7 @@ class Param(Generic[T]):
     reach: str = ""
     aliases: tuple[str, ...] = ()
 
-    _phrase: ClassVar[str]  # what is allowed, where that is always the same
+    _phrase: ClassVar[str]  # the allowed values, if they are always the same
 
     def __post_init__(self) -> None:
         if self.default is not None:
@@ -68,7 +68,7 @@ class Param(Generic[T]):
         return parsed
 
     def _refusal(self, value: object, key: str) -> str:
-        """Return the message about a value that is not allowed, without its key, and with what it may mean."""
+        """Return the error message about an invalid value, without its key, and suggest a valid reading."""
         shown = repr(value)
         if len(shown) > _SHOWN:  # an array or a list of a caller in Python
             shown = f"{' '.join(shown[:_SHOWN].split())} ..."
@@ -99,7 +99,7 @@ _FLAGS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "fal
 
 
 def _readings(value: object) -> Iterator[object]:
-    """Yield what a value that is not allowed may mean: 0,5 for 0.5, 20% for 0.2, 3.0 for 3, 7..9 for [7, 9]."""
+    """Yield likely meanings of an invalid value: 0,5 for 0.5, 20% for 0.2, 3.0 for 3, 7..9 for [7, 9]."""
     if isinstance(value, str):
         text = re.sub(r"(?<=\d),(?=\d)", ".", value) if value.count(",") == 1 else value
         begins = re.match(r"(\w=)?\W*\d", text)  # resnet18 is not a number
@@ -129,7 +129,7 @@ def number_in(value: object, within: Interval) -> float | None:
 
 
 def bounds(within: Interval, above: float = -inf) -> str:
-    """Return bounds as the end of a phrase such as "a number ... from 0 to 1"; "" if there are none."""
+    """Return bounds as the end of a phrase such as "a number from 0 to 1", or "" without bounds."""
     low, high = within
     if above > -inf:
         return f" above {above:.15g}" + (f" up to {high:.15g}" if high < inf else "")

@@ -15,7 +15,7 @@ from augment.support.errors import suggest
 
 @dataclass(frozen=True, kw_only=True)
 class Number(Param[float]):
-    """A real number within closed bounds; `above`, if given, is an exclusive lower bound."""
+    """A real number within closed bounds. `above`, if given, is an exclusive lower bound."""
 
     within: Interval = (-inf, inf)
     above: float = -inf
@@ -100,7 +100,7 @@ class Choice(Param[str]):
 
 
 def _as_text(value: object) -> str | None:
-    """Return a text, also one that unquoted YAML reads as a whole number; None for other values."""
+    """Return a text or an integer as text (unquoted YAML reads digits as integers), else None."""
     if isinstance(value, str):
         return value  # also one that knows an object, see `augment.data.own.factory`
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
@@ -127,7 +127,7 @@ class Texts(Param[tuple[str, ...]]):
 
 @dataclass(frozen=True, kw_only=True)
 class OptionMap(Param[Mapping[str, Any]]):
-    """A mapping from names to any values; the receiver checks them."""
+    """A mapping from names to any values. The receiver checks them."""
 
     _phrase = "a mapping of names to values"
 
@@ -171,7 +171,7 @@ class Channels(Param[tuple[float, float, float]]):
 
 
 class Size(NamedTuple):
-    """Height and width of images in pixels; as text "360 x 480", or "128" for a square."""
+    """Height and width of images in pixels. Its text is "360 x 480", or "128" for a square."""
 
     height: int
     width: int
@@ -201,7 +201,7 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSize(Param[Size]):
-    """One number for a square, or height and width; integers within closed bounds."""
+    """One integer for a square, or height and width, within closed bounds."""
 
     within: Interval = (1, inf)
 
@@ -247,7 +247,7 @@ class Range(Param[Interval | Values]):
 
     @property
     def neutral(self) -> float | None:
-        """The middle of a default range around 0 or 1, where the op changes nothing; None: it has another range."""
+        """The middle of the default range (0 or 1), where the op changes nothing. None for any other range."""
         low, high = self.default if isinstance(self.default, tuple) else (0, 1)
         return {0.0: 0.0, 2.0: 1.0}.get(float(low + high)) if not self.whole else None
 
@@ -261,7 +261,7 @@ class Range(Param[Interval | Values]):
         return low * (high / low) ** uniform if self.log else low + (high - low) * uniform
 
     def doubts(self, value: Interval | Values) -> str:
-        """Return a note if a value seems to be meant in another unit; otherwise an empty string."""
+        """Return a note if a value seems to use another unit, else an empty string."""
         size = max(map(abs, value.values if isinstance(value, Values) else value))
         return self.doubt[1] if self.doubt is not None and 0 < size <= self.doubt[0] else ""
 

@@ -33,9 +33,9 @@ def check_known(
     key: str,
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Check the keys of the mapping at a key path, empty at the top; the message about an unknown one suggests another.
+    """Check the keys of the mapping at a key path (empty at the top). The error about an unknown key suggests another.
 
-    Known keys have a parameter, or None; `others` are names that are known elsewhere, each with what to write here.
+    Known keys have a parameter, or None. `others` maps names from other tools to our keys.
     """
     for name, value in given.items():
         if name not in known:
@@ -44,7 +44,7 @@ def check_known(
 
 
 def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> dict[str, Any]:
-    """Validate the mapping at a key path, empty at the top, by its parameters, and fill in defaults; null is empty."""
+    """Validate the mapping at a key path (empty at the top) and fill in defaults. Null is an empty mapping."""
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
@@ -74,7 +74,7 @@ def plain_value(value: object) -> object:
 def parse_named(kinds: Mapping[str, type[T]], given: object, key: str, selector: str) -> T:
     """Build one of several dataclasses of settings from the mapping at a key path, `{selector: name, ...settings}`.
 
-    The selector is the key that holds the name, for example "source"; messages call a dataclass by it, too.
+    The selector is the key that holds the name, for example "source". Messages also use this word for the dataclass.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get(selector), str):
         raise UserError(f"{key}.{selector}: missing. Allowed: {', '.join(kinds)}.")

@@ -1,4 +1,4 @@
-"""The op registry. An op is declared once, by a decorator on its function; everything else is derived from that.
+"""The op registry. An op is declared once, by a decorator on its function. Everything else is derived from it.
 
 Validation, error messages, the op table, previews, benchmark rows and the tests of every op come from the declaration.
 A function in a module that `aug.plugins` lists is an op, too (docs/extending.md):
@@ -45,7 +45,7 @@ OPS: Mapping[str, Op] = MappingProxyType(_OPS)
 
 
 def _register(kind: type[Op], given: tuple[str, ...], params: dict[str, Param[Any]], **fields: Any) -> Decorator:
-    """Return the decorator that declares an op; `given` is what its function is given first, before its values."""
+    """Return the decorator that declares an op. `given` lists the function's first arguments, before its values."""
     common = dict(kind.common)
     if fields.get("moves_inside"):
         del common["border"], common["fill"]
@@ -104,9 +104,9 @@ def geometry(*, moves_inside: bool = False, uniforms: tuple[str, ...] = (), **pa
     (3, 3) matrix.
 
     Args:
-        moves_inside: whether the result shows nothing beyond the edges, as for a flip; the op then has no border.
+        moves_inside: whether the result shows nothing beyond the edges, as for a flip. Such an op has no border.
         uniforms: names of further drawn values, uniform in [0, 1).
-        params: the op's parameters by name; p, border, fill and draw are added.
+        params: the op's parameters by name. p, border, fill and draw are added.
     """
     return _register(GeometryOp, (), params, moves_inside=moves_inside, uniforms=uniforms)
 
@@ -123,7 +123,7 @@ def remap(*, uniforms: tuple[str, ...] = (), prepare: Function | None = None, **
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).
         prepare: see `local`.
-        params: the op's parameters by name; p, border, fill and draw are added.
+        params: the op's parameters by name. p, border, fill and draw are added.
     """
     return _register(RemapOp, ("x", "y"), params, uniforms=uniforms, prepare=prepare)
 
@@ -133,11 +133,11 @@ def color(*, uniforms: tuple[str, ...] = (), **params: Param[Any]) -> Decorator:
 
     Drawn values are (N,) arrays. Without any, return a single (3, 4) matrix. An (N, 3, 7) matrix acts on
     (R, G, B, mean R, mean G, mean B, 1), with the mean color of the image. (N, K, 3, 4) or (N, K, 3, 7) are K matrices
-    in order of application; without fusion they are applied one by one.
+    in order of application. Without fusion, they are applied one by one.
 
     Args:
         uniforms: names of further drawn values, uniform in [0, 1).
-        params: the op's parameters by name; p is added.
+        params: the op's parameters by name. p is added.
     """
     return _register(ColorOp, (), params, uniforms=uniforms)
 
@@ -164,10 +164,10 @@ def local(
             place of the drawn values; the size is (height, width).
         neutral: drawn or prepared values with which the op changes no bit, for an op that is cheap on the GPU.
         random: whether it draws random numbers in DALI: each operator that does takes `**dali.random`.
-        checkpoints: whether DALI can checkpoint its operators; false makes resuming an epoch slower.
+        checkpoints: whether DALI can checkpoint its operators. False makes resuming an epoch slower.
         moves: false promises that each pixel stays where it is, and with it what masks, boxes and points mark; an op
             that moves some is refused where there are any, unless it is declared by `remap`.
-        params: the op's parameters by name; p is added.
+        params: the op's parameters by name. p is added.
     """
     return _register(
         LocalOp, ("images", "dali"), params, uniforms=uniforms, prepare=prepare, neutral=neutral, random=random,
@@ -233,9 +233,9 @@ def batch(
             of each sample and of the K that follow it. These are a rectangle (left, top, right and bottom edge in
             pixels; none if it has no area), a scale s, and shifts x and y: what is at (u, v) from the top left corner
             of the sample is at (s u + x, s v + y). A sample's own rectangle shows it where the others do not. Masks and
-            boxes follow; without it the op is refused where there are some. It needs `neutral`.
+            boxes follow; without it, the op fails on data with boxes. It needs `neutral`.
         blends: whether several samples are seen in one place, which masks cannot follow.
-        params: the op's parameters by name; p is added.
+        params: the op's parameters by name. p is added.
     """
     if parts and not neutral:
         raise ValueError("parts: needs neutral values, for samples that skip the op.")
@@ -249,7 +249,7 @@ def policy(**params: Param[Any]) -> Decorator:
     """Declare an op that expands to other steps: `function(**values) -> mapping of steps`, written as in YAML.
 
     Args:
-        params: the op's parameters by name, passed as configured; p is added.
+        params: the op's parameters by name, passed as configured. p is added.
     """
     return _register(PolicyOp, (), params)
 
@@ -265,8 +265,8 @@ def combinator(
     Args:
         slots: `(weights, **params)` -> for each slot {index of a step: share of samples}.
         weighted: whether nested steps may have weights.
-        numbers: how many of the columns of `uniform` it takes; None: all.
-        params: the op's parameters by name; p is added.
+        numbers: number of `uniform` columns that it uses. Default: all.
+        params: the op's parameters by name. p is added.
     """
     return _register(PolicyOp, ("weights", "uniform"), params, slots=slots, weighted=weighted, numbers=numbers)
 

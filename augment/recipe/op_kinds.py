@@ -28,7 +28,7 @@ _REMAP_BORDER = Choice(default="reflect_101", options=BORDERS[:3], doc=_BORDER.d
 _DRAW = Choice(
     default="each",
     options=("each", "once"),
-    doc="draw values for each sample, or once for the whole run, from its seed; p is always drawn for each sample",
+    doc="draw values for each sample, or once for the whole run from its seed. p is always drawn for each sample",
 )
 
 
@@ -40,7 +40,7 @@ class Op:
         name: the name in YAML.
         params: all parameters that YAML may set, including those common to the kind.
         function: see the decorator of the kind; takes `values`, drawn values and fixed parameters, by name.
-        doc: help text; the first line goes to the op table.
+        doc: help text. The op table shows its first line.
         kind: what `function` takes and returns.
         common: parameters that ops of the kind have besides their own.
         moves: how it moves pixels, and with them masks, boxes and points.
@@ -147,7 +147,7 @@ class PreparedOp(Op):
 
 @dataclass(frozen=True, repr=False)
 class RemapOp(PreparedOp):
-    """Maps coordinates of the result to those of the image by a function in PyTorch."""
+    """Maps output coordinates to image coordinates with a PyTorch function."""
 
     kind = "remap"
     common: ClassVar[Mapping[str, Param[Any]]] = {"p": _P, "border": _REMAP_BORDER, "fill": FILL, "draw": _DRAW}

@@ -19,7 +19,7 @@ _SPLITS_ELSEWHERE = {"training": "train", **dict.fromkeys(("valid", "validation"
 class Plan:
     """Everything that is done to the images of a split: crop, stages, normalization.
 
-    `str(plan)` describes it; `plan.digest` is equal for plans that make the same pixels.
+    `str(plan)` describes it; `plan.digest` is equal for plans that produce the same pixels.
 
     Attributes:
         split: train or val.
@@ -28,12 +28,12 @@ class Plan:
         stages: the stages in order.
         mean: mean of RGB in 0..1, subtracted.
         std: standard deviation of RGB in 0..1, divided by.
-        tree: the steps as the recipe nests them, without those of p = 0.
+        tree: the steps as the recipe nests them, without steps with p = 0.
         skipped: steps with p = 0, which are not in the plan.
-        rules: min_visible, min_area and fill_label, by which targets in the image are handed out.
-        views: the views that are made of each image, as the recipe gives them.
-        view: the name of the view that the plan is for; "" if views have no names.
-        shared: names of the steps whose draws are those of the first view.
+        rules: min_visible, min_area and fill_label, the rules for returned targets.
+        views: the views of each image, as in the recipe.
+        view: the name of the plan's view, or "" if views have no names.
+        shared: names of the steps that share the random draws of the first view.
         others: the plans of the views after the first.
     """
 
@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def per_view(self) -> tuple["Plan", ...]:
-        """The plan of each view; this one is that of the first."""
+        """The plan of each view, starting with this plan for the first view."""
         return (self, *self.others)
 
     @property
@@ -62,7 +62,7 @@ class Plan:
         return f"aug.views.{self.view}.steps" if self.view else f"aug.{self.split}"
 
     def in_common(self, first: "Plan") -> int:
-        """Return how many results this view has in common with the first: its crop's, and those of stages after it."""
+        """Return how many results this view shares with the first view: its crop's result and later stages' results."""
         if self.crop.key not in self.shared or (self.size, self.crop) != (first.size, first.crop):
             return 0
         count = 1
@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps of all stages, in order; within a policy a step's key is its path and p its overall probability."""
+        """All stages' steps, in order. Within a policy, a step's key is its path and p its overall probability."""
         return tuple(step for stage in self.stages for step in stage.steps)
 
     @property
@@ -256,7 +256,7 @@ def _build(aug: Aug, split: SplitName, steps: tuple[Step, ...], views: Views) ->
 
 
 def _prune(step: Step) -> Step | None:
-    """Return None for a step without effect; steps with p = 0 stay within a policy, as they can be chosen."""
+    """Return None for a step without effect. Steps with p = 0 stay within a policy, as they can be chosen."""
     if step.p == 0:
         return None
     return step if any(True for _ in step.leaves()) else None

@@ -19,7 +19,7 @@ from augment.support.seeds import derive_seed
 # `Transform` that follow each other, the number of these, of so many samples each.
 Where = tuple[int, int, int] | tuple[int, int, int, int]
 
-CALL = 2**32  # from the position of a call's first sample to that of the next call's
+CALL = 2**32  # distance between the positions of the first samples of two calls
 _WORD = 2**64 - 1
 _DOUBLES = 4  # that Philox 4x64 yields for each value of its counter
 

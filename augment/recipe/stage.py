@@ -31,7 +31,7 @@ class Stage:
 
     Attributes:
         kind: the kind of operation.
-        positions: alternatives in order of application; at most one of each applies to a sample.
+        positions: alternatives in order of application. At most one of each applies to a sample.
         border: warps only: the border mode and fill of all its steps.
         chained: color only: the matrices are applied one after the other, and each result is clipped to 0..255.
     """
@@ -161,7 +161,7 @@ class Stage:
         return dict(op.prepare(size=size, **op.values(params, drawn)))
 
     def _prepare_applied(self, drawn: dict[str, Array], draws: Mapping[str, Draws], size: Size) -> dict[str, Array]:
-        """Prepare the samples that the stage applies to, and one skipped sample in place of all skipped ones.
+        """Prepare the samples that the stage applies to, and one skipped sample instead of all skipped ones.
 
         Most samples skip the stage, and preparing can be slow.
         """
@@ -222,7 +222,7 @@ def _matrices(
 
 
 def _checked(step: Step, made: Any, count: int) -> Array:
-    """Return the matrices that an op made for `count` samples; refuse what is none."""
+    """Return the matrices that an op made for `count` samples. Reject invalid results."""
     matrix = np.asarray(made)
     columns, most = ("3", 1) if step.op.kind == "geometry" else ("47", 2)
     leading, ending = matrix.shape[:-2], matrix.shape[-2:]

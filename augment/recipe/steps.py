@@ -36,7 +36,7 @@ from augment.support.user_code import load_plugins
 SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 
-# As in torchvision and timm; a pretrained model may bring its own.
+# As in torchvision and timm. A pretrained model may bring its own.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -45,7 +45,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class Step:
     """One use of an op in a recipe."""
 
-    key: str  # its name in YAML, unique among its siblings; its random stream depends on it
+    key: str  # its name in YAML, unique among its siblings and the key of its random stream
     op: Op
     p: float = 1.0  # probability of applying it to a sample
     params: Mapping[str, Any] = field(default_factory=dict)  # all other parameters, validated and complete
@@ -126,20 +126,22 @@ class Aug:
         )
     )
     mean: tuple[float, float, float] | None = setting(
-        Channels(optional=True, within=(0, 1), doc="mean of RGB in 0..1; null: the pretrained model's, else ImageNet's")
+        Channels(optional=True, within=(0, 1), doc="RGB mean in 0..1. Default: the pretrained model's, else ImageNet's")
     )
     std: tuple[float, float, float] | None = setting(
-        Channels(optional=True, within=(0, 10), above=0, doc="standard deviation of RGB in 0..1; null: as for mean")
+        Channels(optional=True, within=(0, 10), above=0, doc="RGB standard deviation in 0..1. Default: as for mean")
     )
     min_visible: float = setting(
-        Number(default=0.1, within=(0, 1), doc="boxes of which less than this share is visible are dropped")
+        Number(default=0.1, within=(0, 1), doc="minimum visible share of a box. Boxes below it are dropped")
     )
     min_area: float = setting(
-        Number(default=1.0, within=(0, inf), doc="boxes of which less is visible are dropped, in square pixels")
+        Number(
+            default=1.0,
+            within=(0, inf),
+            doc="minimum visible area of a box in square pixels. Boxes below it are dropped",
+        )
     )
-    fill_label: int = setting(
-        Count(default=255, within=(0, 255), doc="label of masks where the image is filled; 255 does not count")
-    )
+    fill_label: int = setting(Count(default=255, within=(0, 255), doc="mask label for filled areas. 255 is ignored"))
     decode: str = setting(
         Choice(
             default="mixed",
@@ -148,14 +150,16 @@ class Aug:
         )
     )
     cache: int | str = setting(
-        CacheSize(default="off", doc="decoded images to keep in GPU memory: half of what is free (gpu), or an amount")
+        CacheSize(
+            default="off", doc="decoded images to keep in GPU memory: half of the free memory (gpu), or an amount"
+        )
     )
     prefetch: int = setting(Count(default=4, within=(1, 64), doc="batches to prefetch"))
     hw_decoder_load: float | None = setting(
         Number(
             optional=True,
             within=(0, 1),
-            doc="share of JPEGs for the GPU's hardware decoder, which rounds differently; null: from sizes and threads",
+            doc="JPEG share of the GPU's hardware decoder, which rounds differently. Default: from sizes and threads",
         )
     )
     plugins: tuple[str, ...] = setting(Texts(default=(), doc="Python modules that declare your own ops", reach=IMPORTS))
@@ -172,7 +176,7 @@ def parse_aug(given: object) -> Aug:
     """Validate the `aug` section and return it typed.
 
     Args:
-        given: mapping with any of the keys of `Aug`; null means no augmentation.
+        given: mapping with any of the keys of `Aug`. Null means no augmentation.
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
@@ -320,7 +324,7 @@ def border_doubts(aug: Aug, unrepeated: str) -> Iterator[str]:
 
 
 def _keyed(aug: Aug) -> Iterator[tuple[str, Step]]:
-    """Yield all steps, those of policies behind them, by their keys."""
+    """Yield all steps by their keys. A policy's steps follow the policy."""
     named = {f"aug.views.{v.name}.steps": tuple(s for s in v.steps if s not in aug.train) for v in aug.views.named}
     for key, steps in {**{f"aug.{split}": aug.steps(split) for split in SPLITS}, **named}.items():
         yield from _with_nested(steps, key)

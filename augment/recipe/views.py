@@ -1,4 +1,4 @@
-"""Several views of each train image: equal ones, or views by name with steps of their own."""
+"""Several views of each train image: equal views, or named views with their own steps."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -25,15 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A view with steps of its own: those of `aug.train`, changed and continued by its own."""
+    """A named view. Its own steps change and extend the steps of `aug.train`."""
 
-    count: int = setting(Count(default=1, within=(1, 16), doc="number of these views, each with draws of its own"))
+    count: int = setting(Count(default=1, within=(1, 16), doc="number of these views, each with its own random draws"))
     size: Size | None = setting(  # noqa: RUF009
-        ImageSize(
-            optional=True, within=(8, 4096), doc="size of these views, as aug.size, which null stands for", unit="px"
-        )
+        ImageSize(optional=True, within=(8, 4096), doc="size of these views. Default: aug.size", unit="px")
     )
-    share: tuple[str, ...] = setting(Texts(default=(), doc="steps whose draws are those of the first view"))
+    share: tuple[str, ...] = setting(Texts(default=(), doc="steps that share the random draws of the first view"))
     name: str = ""  # in YAML
     steps: "tuple[Step, ...]" = ()  # all of them, in order
 
@@ -42,11 +40,17 @@ class View:
 class Views:
     """Several views of each train image, for self-supervised training."""
 
-    count: int = setting(Count(default=1, within=(1, 16), doc="views of each image, each with draws of its own"))
-    crop: str = setting(
-        Choice(default="own", options=("own", "same"), doc="whether each view has its own crop window or all share one")
+    count: int = setting(
+        Count(default=1, within=(1, 16), doc="number of views per image, each with its own random draws")
     )
-    named: tuple[View, ...] = field(default=(), repr=False)  # with steps of their own, in place of `count` equal ones
+    crop: str = setting(
+        Choice(
+            default="own", options=("own", "same"), doc="crop window: one per view (own), or one for all views (same)"
+        )
+    )
+    named: tuple[View, ...] = field(
+        default=(), repr=False
+    )  # views with their own steps, instead of `count` equal views
 
 
 def parse_views(
@@ -106,10 +110,10 @@ def _check_shared(view: View, first: View, key: str) -> None:
 
 
 def merge_steps(base: Mapping[str, Any], own: Mapping[str, Any], last: Collection[str] = ()) -> dict[str, Any]:
-    """Return steps that are changed and continued by others, as by a recipe that builds on another one.
+    """Merge `own` steps into `base` steps, as for a recipe that extends another recipe.
 
-    A step of `own` with the name and op of one of `base` changes its parameters; any other is new. New steps come after
-    those of `base`, except for the `last` ones, but a crop replaces the crop.
+    An own step with the name and op of a base step changes its parameters. Any other own step is new. New steps follow
+    the base steps, but precede the `last` steps. A new crop replaces the base crop.
     """
     own_crops = [name for name in own if _is_crop(name, own[name])]
     kept = {n: v for n, v in base.items() if n in own or not (own_crops and _is_crop(n, v))}

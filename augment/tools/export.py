@@ -96,6 +96,6 @@ def main(arguments: Sequence[str]) -> int:
         console = text_console()
         console.print(str(plan))
         if options.run is None and recipe.aug.mean is None:
-            console.print("Mean and std are ImageNet's; --run DIR uses those of a run's model.")
+            console.print("Mean and std are ImageNet's. --run DIR uses the mean and std of a run's model.")
         console.print(f"Written to {folder}")
     return 0

@@ -17,7 +17,7 @@ _EXAMPLES = """\
   python -m augment plan +aug=imagenette aug.train.rotate.p=.2                      one recipe
   diff <(python -m augment plan +aug=imagenette) <(python -m augment plan +aug=strong)  what differs
 
-Overrides are those of python -m trainer; model, fit and callbacks do not matter here.
+Overrides work as in python -m trainer; model, fit and callbacks do not matter here.
 """
 
 

@@ -37,7 +37,7 @@ def resize(source: "GraphImage", size: Size, side: str) -> Any:
         within=(0, 1),
         above=0,
         few=False,
-        doc="area of the window as a share of the image; its low end is fastai's min_scale",
+        doc="window area as a share of the image. The lower bound is fastai's min_scale",
     ),
     aspect_range=Range(
         default=(3 / 4, 4 / 3),

@@ -102,7 +102,7 @@ def scale(size: Size, factor: Array) -> Array:
     ),
 )
 def shear(size: Size, x: Array, y: Array, center: str) -> Array:
-    """Shear the image along x, then y; positive angles move pixels below the center right, those right of it down."""
+    """Shear the image along x, then y. Positive angles move lower pixels to the right and right pixels down."""
     tan_x, tan_y = np.tan(np.radians(x)), np.tan(np.radians(y))
     height, width = size
     # The corner is half a side left of and above the middle.
@@ -138,7 +138,7 @@ def perspective(size: Size, distortion: Array, **corners: Array) -> Array:
     moves_inside=True, turns_range=Range(default=(0, 3), within=(0, 3), whole=True, doc="number of quarter turns")
 )
 def rot90(size: Size, turns: Array) -> Array:
-    """Rotate the image counter-clockwise by quarter turns; one that is not square is then stretched to its size."""
+    """Rotate the image counter-clockwise by quarter turns. A non-square image is stretched back to its size."""
     cos, sin = np.array([1, 0, -1, 0])[turns.astype(int)], np.array([0, 1, 0, -1])[turns.astype(int)]
     height, width = size
     return stack((cos, sin * (width / height), 0), (-sin * (height / width), cos, 0), (0, 0, 1))

@@ -172,7 +172,7 @@ def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Nod
 
 @local(
     moves=False,
-    gamma_range=Range(default=(0.8, 1.25), within=(0.05, 20), doc="exponent; below 1 brightens, above 1 darkens"),
+    gamma_range=Range(default=(0.8, 1.25), within=(0.05, 20), doc="exponent. Below 1 brightens, above 1 darkens"),
 )
 def gamma(images: Node, dali: "Dali", gamma: Node) -> Node:
     """Raise every channel, in 0..1, to a power."""
@@ -262,7 +262,7 @@ def _windows(size: Size, area: Array, aspect: Array, x: Array, y: Array, fill: s
     uniforms=("x", "y"),
     area_range=Range(default=(0.02, 0.33), within=(0, 1), doc="area of the hole as a share of the image"),
     aspect_range=Range(
-        default=(0.3, 3.3), within=(0.01, 100), log=True, doc="width of the hole divided by its height; log-uniform"
+        default=(0.3, 3.3), within=(0.01, 100), log=True, doc="width of the hole divided by its height (log-uniform)"
     ),
     fill=Choice(
         default="constant",

@@ -76,7 +76,7 @@ _NOT_IDENTITY = len(_OPS) / (len(_OPS) + 1)
     magnitude=Number(
         default=9.0,
         within=(0, _BINS - 1),
-        doc=f"strength of all ops, from 0 to {_BINS - 1}, as in torchvision; timm's m9 is 27",
+        doc=f"strength of all ops, from 0 to {_BINS - 1}, as in torchvision. timm's m9 is 27",
     ),
     **_BORDER,
 )

@@ -20,7 +20,7 @@ _EXAMPLES = """\
   python -m augment info data=filelist data.train=T.csv data.val=V.csv --out figure.png
   python -m augment info data=webdataset data.train='D/train-*.tar' data.val='D/val-*.tar'
 
-Overrides are those of python -m trainer; only data and aug.size matter here. The exit code is 0 even if problems are
+Overrides work as in python -m trainer; only data and aug.size matter here. The exit code is 0 even if problems are
 found.
 """
 

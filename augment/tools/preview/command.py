@@ -25,7 +25,7 @@ _EXAMPLES = """\
   python -m augment preview --op rotate --op erase                                   two ops
   python -m augment preview --op all aug.plugins=[my_ops]                            all ops, including your own
 
-Overrides are those of python -m trainer; model, fit and callbacks do not matter here.
+Overrides work as in python -m trainer; model, fit and callbacks do not matter here.
 """
 
 
