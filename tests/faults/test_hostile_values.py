@@ -256,6 +256,36 @@ def archive(pickled: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
     return stream.getvalue()
 
 
+def two_archives() -> bytes:
+    """Return a file in which Python finds an honest archive, and PyTorch a compressed one."""
+    stream = io.BytesIO()
+    hidden = rezipped(saved(model={"weight": torch.rand(1000)}), stream, zipfile.ZIP_DEFLATED)
+    stream.truncate(stream.getvalue().rindex(b"PK\5\6"))
+    rezipped(saved(), stream, zipfile.ZIP_STORED, hidden)
+    content = stream.getvalue()
+    return content[:-6] + hidden.to_bytes(4, "little") + content[-2:]
+
+
+def rezipped(content: bytes, stream: io.BytesIO, method: int, before: int = 0) -> int:
+    """Append the files of an archive to a stream; return where their directory is, from another one on."""
+    with zipfile.ZipFile(io.BytesIO(content)) as read, zipfile.ZipFile(stream, "a", method) as written:
+        for name in read.namelist():
+            written.writestr(name, read.read(name))
+        for entry in written.filelist if before else ():
+            entry.header_offset -= written.start_dir - before
+        return written.start_dir
+
+
+def in_capitals() -> bytes:
+    """Return an archive whose pickle PyTorch finds under a name in capitals."""
+    stream = io.BytesIO(saved())
+    with zipfile.ZipFile(stream) as read, zipfile.ZipFile(renamed := io.BytesIO(), "w") as written:
+        for name in read.namelist():
+            written.writestr(name.replace("data.pkl", "DATA.PKL"), read.read(name))
+        written.writestr(f"{read.namelist()[0].partition('/')[0]}/a/data.pkl", b"")
+    return renamed.getvalue()
+
+
 def call(name: bytes, number: int) -> bytes:
     """Return a pickle that calls a function with a number."""
     return b"\x80\x02c" + name + b"\n\x8a\x06" + number.to_bytes(6, "little") + b"\x85R."
@@ -276,6 +306,8 @@ CHECKPOINTS: dict[str, Callable[[], bytes]] = {
     "many values": lambda: archive(b"\x80\x02]" + b"]" * 2**24 + b"."),
     "a pickle that ends": lambda: archive(b"\x80\x02(((("),
     "no values": lambda: archive(b""),
+    "two archives": two_archives,
+    "a name in capitals": in_capitals,
     "nothing": lambda: b"",
 }
 

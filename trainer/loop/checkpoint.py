@@ -69,7 +69,7 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
             with zipfile.ZipFile(path) as archive:
                 if odd := _oddity(archive, path):
                     raise UserError(f"{path}: not a checkpoint: {odd}.")
-                (name,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+                (name,) = filter(_is_pickle, archive.namelist())
                 if not is_whole(path):
                     raise DamagedError(f"{path}: not a checkpoint, or cut short.")
                 _check_makers(archive.read(name), path)
@@ -87,11 +87,30 @@ def read_plain(path: Path, device: torch.device | None = None, *, old: bool = Fa
 def _oddity(archive: zipfile.ZipFile, path: Path) -> str:
     """Return why an archive is none of PyTorch's, by its directory alone; empty if it may be one."""
     entries = archive.infolist()
+    if _directory(path) != archive.start_dir:
+        return "it holds more than one archive"
     if sum(entry.file_size for entry in entries) > path.stat().st_size:
         return "it is compressed, and those of PyTorch never are"
-    if any(entry.file_size > _MAX_PICKLE for entry in entries if entry.filename.endswith("/data.pkl")):
+    if any(entry.file_size > _MAX_PICKLE for entry in entries if _is_pickle(entry.filename)):
         return f"it holds more than {_MAX_PICKLE:,} bytes of values that are not in tensors"
     return ""
+
+
+def _is_pickle(name: str) -> bool:
+    return name.lower().endswith("/data.pkl")  # PyTorch ignores case
+
+
+def _directory(path: Path) -> int:
+    """Return where PyTorch finds the directory of an archive, -1 for one with a second end.
+
+    Python also accepts others, such as archives behind other data.
+    """
+    with open(path, "rb") as stream:
+        start = stream.seek(-98, os.SEEK_END)
+        wide, locator, end = (stream.read(size) for size in (56, 20, 22))
+    if locator[:4] != b"PK\6\7":
+        return int.from_bytes(end[16:20], "little")
+    return int.from_bytes(wide[48:], "little") if int.from_bytes(locator[8:16], "little") == start else -1
 
 
 def _check_makers(content: bytes, path: Path) -> None:

@@ -15,6 +15,7 @@ from augment.data.dataset import ImageRef
 from augment.data.images import as_ppm
 from augment.pipeline.images_in_memory import pixels_of
 from augment.pipeline.transform import Transform
+from augment.support.files import read_file
 from augment.support.user_code import public
 from trainer.predictions.predict import Prediction, predict
 from trainer.run.best_model import Trained, load_trained
@@ -97,7 +98,7 @@ class TrainedModel:
         Args:
             images: see `predict`, but no folders.
         """
-        encoded = [Path(image).read_bytes() if isinstance(image, str | Path) else image for image in _listed(images)]
+        encoded = [read_file(Path(image)) if isinstance(image, str | Path) else image for image in _listed(images)]
         prepared: Tensor = self._transform(encoded)
         return prepared
 

@@ -16,7 +16,7 @@ from augment.data.formats.folder import find_images
 from augment.data.formats.polygons import read_polygons
 from augment.data.formats.text_files import read_text
 from augment.support.errors import UserError, nearest
-from augment.support.files import near_file
+from augment.support.files import near_file, read_file
 from augment.support.formatting import amount
 from augment.support.yaml_files import read_yaml
 
@@ -112,7 +112,7 @@ def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Ma
     """Add the objects of a file of labels to its image; what is wrong with one is a fault of the image."""
     height, width = header.shown
     try:
-        lines = source.read_text("utf-8-sig").splitlines()
+        lines = read_file(source).decode("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         return image.blame(f"has labels that cannot be read: {error}")
     image.size = header.shown

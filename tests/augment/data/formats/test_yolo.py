@@ -1,5 +1,6 @@
 """YOLO's data sets."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -145,4 +146,13 @@ def test_a_category_of_the_background_is_label_zero() -> None:
 def test_splits_without_objects_are_reported() -> None:
     put("")
     with pytest.raises(UserError, match="no image of train has an object"):
+        load("yolo", root="set")
+
+
+def test_labels_that_are_a_pipe() -> None:
+    put("0 .5 .5 1 1")
+    for split in ("train", "val"):
+        (labels := Path(f"set/labels/{split}/0.txt")).unlink()
+        os.mkfifo(labels)
+    with pytest.raises(UserError, match="it is a named pipe"):
         load("yolo", root="set")
