@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -66,6 +67,8 @@ class IterableLoader:
                 f"data: the iterable yields {type(given).__name__}, not pairs of images and targets. Yield "
                 "`(images, targets)`, with images as a tensor, or as a list of tensors for several views."
             )
+        if not views[0].is_floating_point():
+            raise UserError(f"data: the iterable yields images of {views[0].dtype}. Convert and normalize them first.")
         moved = tuple(self._move(view) for view in views)
         indices = torch.full((len(moved[0]),), -1, device=self._device)
         return Batch(moved[0], self._move(given[1]), indices, views=moved if len(moved) > 1 else ())
@@ -102,5 +105,7 @@ def as_loader(given: Any, name: str, device: torch.device) -> Any:
         allowed = "a loader of augment.make_loader, or an iterable of (images, targets), such as a DataLoader"
         raise UserError(f"{name}: {type(given).__name__} is not allowed. Allowed: {allowed}.")
     if name == "train_loader":
+        if length_hint(given, 1) == 0:
+            raise UserError("train_loader: it is empty. Give one with at least one batch.")
         log.warning("train_loader: a fit that is resumed within an epoch starts this iterable again.")
     return IterableLoader(given, device)

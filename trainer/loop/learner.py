@@ -17,7 +17,7 @@ from trainer.loop.checkpoint import FitState, random_state, set_random_state, to
 from trainer.loop.counts import Counts, Position, make_optimizer
 from trainer.loop.cuda_graph_runner import make_runner
 from trainer.loop.iterable import as_loader
-from trainer.loop.objective import Objective, by_name, check_names
+from trainer.loop.objective import Objective, by_name, check_names, losses_of
 from trainer.loop.ranks import current
 from trainer.loop.settings import LoopSettings
 from trainer.tasks.registry import task_named
@@ -87,14 +87,13 @@ class Learner(Counts):
         self.optimizers = {name: make_optimizer(make, self.model) for name, make in by_name(optimizer).items()}
         self.training_steps = by_name(objective.training_step)
         check_names(self.training_steps, self.optimizers)
-        self.loss_function = objective.loss_function
-        self.val_loss_function = objective.val_loss_function or objective.loss_function
         self.train_loader = as_loader(train_loader, "train_loader", self.device)
         self.val_loader = as_loader(val_loader, "val_loader", self.device)
         self.run = run or RunDescription()
         self.folder = self.run.folder
         self.classes = self.run.classes or tuple(getattr(self.train_loader, "classes", ()))
         self.task = task_named(objective.task) if isinstance(objective.task, str) else objective.task
+        self.loss_function, self.val_loss_function = losses_of(objective, self.task, self.model, self.device)
         self.ranks = current()
         self.runners: dict[str, Runner] = {}
         for name in self.optimizers:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from augment.pipeline.batch import Batch
 from augment.support.errors import UserError
-from trainer.tasks.loss import LossFunction
+from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.registry import DEFAULT
 from trainer.tasks.task import Task
 
@@ -23,16 +24,27 @@ class Objective:
 
     Attributes:
         task: the task, or its name; it measures passes and averages views.
-        loss_function: `(outputs, targets) -> scalar`, a mean over the batch.
+        loss_function: `(outputs, targets) -> scalar`, a mean over the batch; None: the task's own.
         val_loss_function: the loss of validation; None: `loss_function`.
         training_step: replaces the model's pass over a training batch and its loss; None: the usual pass. With
             several optimizers, a mapping with a step for each, by the optimizer's name.
     """
 
     task: Task[Any] | str = DEFAULT
-    loss_function: LossFunction = nn.functional.cross_entropy
+    loss_function: LossFunction | None = None
     val_loss_function: LossFunction | None = None
     training_step: TrainingStep | Mapping[str, TrainingStep] | None = None
+
+
+def losses_of(
+    objective: Objective, task: Task[Any], model: nn.Module, device: torch.device
+) -> tuple[LossFunction, LossFunction]:
+    """Return the losses of training and of validation."""
+    own: tuple[LossFunction, LossFunction] = nn.functional.cross_entropy, nn.functional.cross_entropy
+    if objective.loss_function is None and task.name != DEFAULT:
+        own = task.make_losses(LossSettings(), model, device)
+    loss = objective.loss_function or own[0]
+    return loss, objective.val_loss_function or objective.loss_function or own[1]
 
 
 def recordable(step: T) -> T:

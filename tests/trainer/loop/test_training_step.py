@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import make_learner, noise_loader, sgd, tiny_model
+from fakes import make_learner, noise_loader, on, sgd, tiny_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -18,6 +18,7 @@ from trainer.callbacks.optimizer_steps import GradClip, ParamScheduler
 from trainer.callbacks.recorder import Recorder
 from trainer.loop.callback import Callback, CancelFit
 from trainer.loop.learner import Learner
+from trainer.loop.objective import Objective
 from trainer.loop.settings import LoopSettings
 
 PAGE = Path(__file__).parents[3] / "docs/training_step.md"
@@ -149,7 +150,7 @@ def test_a_data_loader_trains(data: Any, accumulate: int) -> None:
     assert seen == ([*range(8)] if accumulate == 1 else [1, 3, 5, 7])
 
 
-@pytest.mark.parametrize("given", [[torch.zeros(2, 3, 8, 8)], [{"images": 1}], [(1, 2)], iter(())])
+@pytest.mark.parametrize("given", [[torch.zeros(2, 3, 8, 8)], [{"images": 1}], [(1, 2)], (batch for batch in ())])
 def test_other_batches_fail(given: Any) -> None:
     learner = Learner(tiny_model(), given, settings=LoopSettings(epochs=1, device="cpu"))
     with pytest.raises(UserError, match="data: the iterable"):
@@ -167,3 +168,25 @@ def test_a_schedule_without_a_length_fails() -> None:
     learner = Learner(tiny_model(), DataLoader(Stream(), 2), settings=settings, callbacks=[schedule])
     with pytest.raises(UserError, match="limit_batches"):
         learner.fit()
+
+
+@pytest.mark.parametrize("task", ["regress", "multilabel"])
+def test_a_task_has_its_own_loss(task: str) -> None:
+    """Cross entropy would be 0 for a single output."""
+    losses: list[float] = []
+    learner = Learner(
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 1)),
+        [(torch.rand(8, 3, 2, 2), torch.rand(8, 1))],
+        settings=LoopSettings(epochs=1, device="cpu"),
+        objective=Objective(task=task),
+        callbacks=[on("after_step", lambda learner: losses.append(float(learner.loss.detach())))],
+    )
+    learner.fit()
+    assert min(losses) > 0
+
+
+@pytest.mark.parametrize(("data", "key"), [([], "train_loader"), ([(torch.zeros(2, 3, 2, 2).byte(), None)], "uint8")])
+def test_data_that_cannot_train_is_named(data: list[object], key: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Learner(tiny_model(), data, settings=LoopSettings(epochs=1, device="cpu")).fit()
+    assert key in str(caught.value)

@@ -35,7 +35,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         for key, added in _ADDED.items()
         if isinstance(plain.get(key), Mapping)
     }
-    aug, fit = section_of(plain, "aug"), REMOVED | section_of(plain, "fit")
+    aug, fit = section_of(plain, "aug"), {**REMOVED, **section_of(plain, "fit")}
     callbacks = {
         name: value
         for name, value in section_of(plain, "callbacks").items()
