@@ -26,6 +26,7 @@ from trainer.run.config.schema import CONFIG_FILE, PLAN_FILE
 from trainer.run.folder.ownership import FINISHED, RUNNING
 from trainer.tasks.task import AUTO
 
+_MOST_LINES = 5000  # of the table of epochs
 _MOST_PIXELS, _WITHIN = 2**26, (1600, 2**26)  # of a figure; those of a run have a tenth of the pixels
 
 _FORM = re.compile(r"\{:,?\.\d[fg%]\}")  # of a number, which no stranger makes long
@@ -142,11 +143,12 @@ def _inline(file: Path) -> str:
 
 
 def _table(record: RunRecord) -> dict[str, Any]:
-    """Return head and lines of the table of all epochs."""
+    """Return title, head and lines of the table of epochs, the last ones of very many."""
     columns = [column for column in record.display.columns if any(column.key in row for row in record.run.rows)]
     forms = [form if _FORM.fullmatch(form := column.page or column.line) else "{:.4g}" for column in columns]
     lines = []
-    for row in record.run.rows:
+    for row in record.run.rows[-_MOST_LINES:]:
         values = [(row.get(column.key, nan), form) for column, form in zip(columns, forms, strict=True)]
         lines.append((int(row["epoch"]) + 1, [form.format(v) if isfinite(v) else "-" for v, form in values]))
-    return {"head": [column.title for column in columns], "lines": lines}
+    shown = "All" if len(lines) == len(record.run.rows) else f"The last {_MOST_LINES:,}"
+    return {"title": f"{shown} epochs", "head": [column.title for column in columns], "lines": lines}

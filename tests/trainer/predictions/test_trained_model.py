@@ -1,6 +1,7 @@
 """`load_model` predicts what `python -m trainer predict` predicts, for every task, from paths and from memory."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -138,3 +139,9 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load_model(tmp_path)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_preprocessing_does_not_wait_for_a_pipe(finished_run: Path, tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "cat.jpg")
+    with pytest.raises(OSError, match="it is a named pipe"):
+        load_model(str(finished_run), device="cpu").preprocess(pipe)

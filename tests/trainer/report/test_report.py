@@ -16,6 +16,7 @@ from augment.support.files import json_line
 from trainer.callbacks.recorder import METRICS_FILE
 from trainer.figures.images import SIDE
 from trainer.loop.checkpoint import BEST, BestModel, load, save
+from trainer.report import page
 from trainer.report.charts import charts
 from trainer.report.command import main
 from trainer.report.page import render, write_record
@@ -270,3 +271,10 @@ def test_pointing_at_a_curve_shows_the_values_of_the_epoch(run: Path) -> None:
     assert 5 < loss.spots[0][0] < ends[0] < ends[-1] <= 100
     assert [left for left, *_ in loss.spots[1:]] == pytest.approx(ends[:-1], abs=0.02)
     assert 'data-text="epoch 1\n' in render(shown)
+
+
+def test_a_table_of_many_epochs_has_the_last_ones(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "_MOST_LINES", 2)
+    shown = render(read_record(run))
+    assert "The last 2 epochs as a table" in shown
+    assert shown.partition('class="epochs"')[2].partition("</table>")[0].count('<th scope="row">') == 2
