@@ -78,7 +78,9 @@ def settings_table(params: Mapping[str, Param[Any]], prefix: str) -> str:
 def configuration() -> str:
     """Return the reference of all configuration keys: a heading and a table for each section with settings."""
     parts: dict[str, str] = {}
-    for section in sections():
+    # Callbacks are registered in the order in which a process imports them.
+    found = sorted(sections(), key=lambda section: section.prefix if section.prefix.startswith("callbacks.") else "")
+    for section in found:
         title, _, doc = section.head.partition("  ") if "  " in section.head else section.head.partition(": ")
         title = f"`{title}`" if section.prefix else "Outside the sections"
         table = settings_table(section.params, section.prefix)
