@@ -187,9 +187,12 @@ def make_objects(
         made.append(Split(tuple(image.file for image in images), tuple(targets), kind))
     many = amount(clipped.total(), "box that reaches", "boxes that reach")
     notice = f"data: {many} out of the image: clipped, such as {next(iter(clipped))}" if clipped else ""
+    repeated = [found.where for images in splits for image in images for found in _repeated(image.objects)]
+    count = amount(len(repeated), "object")
+    again = f"data: {count} with the class and the box of an earlier one, such as {repeated[0]}" if repeated else ""
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
     dataset = Dataset(classes, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults, problems=problems)
-    return dataset.noting(notice)
+    return dataset.noting(notice, again)
 
 
 def _without_background(
@@ -211,6 +214,12 @@ def _without_background(
             raise UserError(f"data: {what}. Rename the class, or remove its objects.")
         found.label = numbers.get(name, 0)
     return tuple(kept)
+
+
+def _repeated(objects: Sequence[Annotated]) -> list[Annotated]:
+    """Return the objects that have the class and the box of an earlier one."""
+    first: dict[Any, Annotated] = {}
+    return [found for found in objects if first.setdefault((found.label, *found.box), found) is not found]
 
 
 def label(splits: Sequence[Sequence[AnnotatedImage]], given: Sequence[str] = ()) -> tuple[str, ...]:

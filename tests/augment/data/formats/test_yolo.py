@@ -143,7 +143,12 @@ def test_a_category_of_the_background_is_label_zero() -> None:
         load("yolo", root="set")
 
 
-def test_splits_without_objects_are_reported() -> None:
+def test_repeated_objects_and_splits_without_objects_are_reported() -> None:
+    put("0 .5 .5 1 1", "0 .5 .5 1 1")
+    assert any(
+        "2 objects with the class and the box of an earlier one" in notice
+        for notice in load("yolo", root="set").notices
+    )
     put("")
     with pytest.raises(UserError, match="no image of train has an object"):
         load("yolo", root="set")
