@@ -188,8 +188,8 @@ def make_objects(
     many = amount(clipped.total(), "box that reaches", "boxes that reach")
     notice = f"data: {many} out of the image: clipped, such as {next(iter(clipped))}" if clipped else ""
     repeated = [found.where for images in splits for image in images for found in _repeated(image.objects)]
-    count = amount(len(repeated), "object")
-    again = f"data: {count} with the class and the box of an earlier one, such as {repeated[0]}" if repeated else ""
+    objects = amount(len(repeated), "object")
+    again = f"data: {objects} with the class and the box of an earlier one, such as {repeated[0]}" if repeated else ""
     classes = tuple(names) if wanted.task == "keypoints" else (BACKGROUND, *names)
     dataset = Dataset(classes, made[0], made[1] if len(made) > 1 else NO_VAL, faults=faults, problems=problems)
     return dataset.noting(notice, again)
