@@ -81,8 +81,8 @@ class Saved:
         for key, value in leaves(config):
             if "${" in f"{key} {value}" and value_at(named, key) != value:
                 raise UntrustedError(
-                    f"{key}: {value} in {self.where} is not resolved, as a run folder may come from a stranger. "
-                    f"Allowed: {key}=VALUE {ALLOWED}."
+                    f"{key}: {value} in {self.where} is not resolved, because a run folder may come from a stranger. "
+                    f"Pass {key}=VALUE {ALLOWED}."
                 )
 
     def _check_reach(self, plain: Mapping[str, Any], config: Mapping[str, Any], named: Mapping[str, Any]) -> None:
@@ -92,8 +92,8 @@ class Saved:
             if theirs is None or (value != {} and theirs != value_at(config, key)):
                 shown = f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
                 raise UntrustedError(
-                    f"{key}: {shown} in {self.where} is not used, as a run folder does not decide {reach}. "
-                    f"Allowed: {key}={shown} {ALLOWED}."
+                    f"{key}: {shown} in {self.where} is not used, because a run folder may not decide {reach}. "
+                    f"Pass {key}={shown} {ALLOWED}."
                 )
 
     def _reaching(self, config: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:

@@ -52,7 +52,7 @@ def open_regular(file: Path, folder: Path | None = None, flags: int = os.O_RDONL
     descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UnreadableError(f"{file}: no regular file. Allowed: to remove it.")
+        raise UnreadableError(f"{file}: not a regular file. Remove it.")
     return descriptor
 
 

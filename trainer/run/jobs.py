@@ -169,8 +169,8 @@ def start_of(
     gpus = None if own else settings(Fit)["gpus"].parse(section_of(saved.values, "fit").get("gpus"), "fit.gpus")
     if gpus is not None and gpus > (os.cpu_count() or 1):
         raise UntrustedError(
-            f"fit.gpus: {gpus} in {saved.where} is not used, as a run folder does not decide to start more processes "
-            f"than this machine has cores. Allowed: fit.gpus={gpus} {ALLOWED}."
+            f"fit.gpus: {gpus} in {saved.where} is not used, because a run folder may not start more processes than "
+            f"this machine has cores. Pass fit.gpus={gpus} {ALLOWED}."
         )
     return given, Start(config_name, saved), before
 

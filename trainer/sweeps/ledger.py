@@ -118,8 +118,8 @@ def with_config(job: Job, *, trust: bool) -> Job:
     name = PLANNED_FILE if (job.folder / PLANNED_FILE).exists() else CONFIG_FILE
     if not (job.folder / name).exists():
         raise UserError(
-            f"{shown(job.folder)}: holds no configuration, as a version before 0.19 planned it. Allowed: the command "
-            "of the sweep once more, with its hydra.sweep.dir."
+            f"{shown(job.folder)}: has no configuration, because a version before 0.19 planned it. Repeat the command "
+            "of the sweep with its hydra.sweep.dir."
         )
     values = load_config(job.folder, name)
     fit = dict(section_of(values, "fit"))

@@ -213,7 +213,7 @@ class SearchPlan(Search):
         chosen = [dict(zip((one.key for one in groups), values, strict=True))
                   for values in islice(product(*(one.samples for one in groups)), _MOST + 1)]  # fmt: skip
         if len(chosen) > _MOST:
-            raise UserError(f"{groups[0].key}: more than {_MOST} combinations of files. Allowed: fewer choices.")
+            raise UserError(f"{groups[0].key}: more than {_MOST} combinations of files. Search fewer files at once.")
         bases = {_choice(values): start.raw([*fixed, *overrides_of(values, space)]) for values in chosen}
         return cls.made(sweeper, space, fixed, {BASE: start.raw(fixed), **bases}, folder, check=check)
 

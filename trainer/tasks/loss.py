@@ -236,8 +236,8 @@ def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str 
             raise UserError(f"fit.loss={fit.loss}: {why} ({first_line(error)}).") from error
         if shape[:1] not in ((), (samples,)) or samples in shape[1:]:
             raise UserError(
-                f"fit.loss={fit.loss}: returns shape {shape} for {samples} samples. Allowed: a value for each of "
-                f"them, ({samples},), or their mean, ()."
+                f"fit.loss={fit.loss}: returns shape {shape} for {samples} samples. Return one value per sample, "
+                f"({samples},), or their mean, ()."
             )
         each, whole = "label" if task.loss_type is LabelLoss else "sample", "sample" if shape else "batch"
         if weighted and len(shape) < 1 + (each == "label"):

@@ -26,8 +26,8 @@ def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
     counts = len(re.findall(r"[*+{]", pattern)), len(re.findall(r"[?|]", pattern))
     if len(pattern) > 200 or counts[0] > 3 or counts[1] > 10 or re.search(r"\)[*+{]|\\\d|\(\?[^:Pi]|\(\?P=", pattern):
         raise UserError(
-            f"data.group={pattern[:200]}: could take forever. Allowed: at most three of * + {{}}, none of them after "
-            "a group, ten of ? |, and no references to groups. A column or a shorter expression works, too."
+            f"data.group={pattern[:200]}: may take too long. Use at most three of * + {{}} and ten of ? |, repeat "
+            "no group, and refer to none. Or use a column."
         )
     try:
         compiled = re.compile(pattern)
@@ -151,7 +151,7 @@ class Source:
         """Why training would refuse data without validation data."""
         if hasattr(self, "val"):
             return f"data.val: missing. Allowed: validation data; or {CUT}."
-        return f"data: there are no validation images. Allowed: such images where the source looks for them; or {CUT}."
+        return f"data: there are no validation images. Add some, or use {CUT}."
 
     @property
     def cuts_val(self) -> bool:

@@ -70,7 +70,7 @@ class Objects(Digested):
         given = np.asarray(labels).reshape(-1)
         found = given.astype(np.int64)
         if (given != found).any():
-            raise UserError(f"the label {given[given != found][0]}. Allowed: whole numbers.")
+            raise UserError(f"the label {given[given != found][0]} is not a whole number. Round the labels.")
         if len(edges) != len(found):
             raise UserError(f"{len(edges)} boxes and {len(found)} labels. Allowed: as many.")
         if fault := fault_of_boxes(edges):
@@ -232,7 +232,7 @@ def joined_masks(masks: Any, what: str, count: int | None = None) -> NDArray[np.
     allowed = "(K, height, width) of 0 and 1, one an object"
     given = check_array(masks, (count, None, None), what, allowed)
     if given.dtype.kind == "f" and not np.isin(given, (0, 1)).all():
-        raise UserError(f"{what}: numbers between 0 and 1, or others. Allowed: {allowed}.")
+        raise UserError(f"{what}: has values other than 0 and 1. Use {allowed}.")
     parts = given != 0
     if len(parts) >= IGNORE:
         raise UserError(f"{what}: {len(parts)} masks. Allowed: {IGNORE - 1}.")
@@ -263,7 +263,7 @@ def _given(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
     identity = target.get("image_id", 0)
     number = check_array(identity if np.ndim(identity) else [identity], (1,), f"{what}: image_id", "a whole number")
     if number[0] != int(number[0]):
-        raise UserError(f"{what}: image_id: {number[0]}. Allowed: a whole number.")
+        raise UserError(f"{what}: image_id {number[0]} is not a whole number. Use one number per image.")
     try:
         objects = Objects.of(
             boxes,

@@ -145,11 +145,11 @@ def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> 
 
 
 def missing_pairs(names: Sequence[str], where: str) -> UserError:
-    """Return the error about images that `where` mirrors, if it is not known which points change places in them."""
-    points = f"the names of the points, {list_some(names)}," if names else "what is known of the points"
+    """Return the error for mirrored images whose left and right points are unknown. `where` names the setting."""
+    points = f"Their names ({list_some(names)}) do" if names else "The data does"
     return UserError(
-        f"data.flip_pairs: missing. {where} mirrors images, and {points} does not say which points change places. "
-        "Allowed: pairs of names, such as [[left_eye,right_eye]], or [] if there are none."
+        f"data.flip_pairs: missing. {where} mirrors images, so left and right keypoints must change places. "
+        f"{points} not show which ones. Set pairs of names, such as [[left_eye,right_eye]], or [] if there are none."
     )
 
 

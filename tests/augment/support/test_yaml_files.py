@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
         pytest.param("\n".join(f"k{i}: 1" for i in range(MAX_VALUES)), TOO_LARGE, id="many values"),
         pytest.param("#" * 2**21, "2,097,152 bytes. Allowed: a file of at most 1,048,576 bytes.", id="a large file"),
         pytest.param("a: !!python/object/apply:os.system [ls]", "the tag tag:yaml.org,2002:python/object", id="code"),
-        pytest.param("a: !mine x", "the tag !mine is not allowed", id="an unknown tag"),
+        pytest.param("a: !mine x", "the tag !mine", id="an unknown tag"),
         pytest.param("a: [1, 2\nb: 3", "while parsing a flow sequence from line 1, column 4. Allowed: ", id="a list"),
         pytest.param("a: \0", "control characters are not allowed. Allowed: ", id="no text"),
         pytest.param("a:\n  b: 1\n  b: 2", "line 3, column 3: found duplicate key b while", id="a key twice"),
@@ -49,7 +49,7 @@ def test_aliases_count_as_what_they_repeat(file: Path) -> None:
     file.write_text("a: &a {b: 1}\nc: *a\n")
     assert read_yaml(file) == {"a": {"b": 1}, "c": {"b": 1}}
     bomb = "a: &a [x, x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}]\n" for a, b in pairwise("abcdefghijk"))
-    for text, why in (("a: &a [*a]", r"the alias \*a repeats itself"), (bomb, "too large")):
+    for text, why in (("a: &a [*a]", r"the alias \*a contains itself"), (bomb, "too large")):
         file.write_text(text)
         with pytest.raises(UserError, match=rf"x\.yaml: {why}.* Allowed: "):
             read_yaml(file)

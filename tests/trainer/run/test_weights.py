@@ -220,7 +220,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         "cut.pth": "not a checkpoint, or cut short.",
         "old.pth": "not a checkpoint, or cut short",
         "text.pth": "not a checkpoint, or cut short.",
-        "pipe.pth": "no regular file.",
+        "pipe.pth": "not a regular file.",
         "tensr.pth": f"no such file. Did you mean {tmp_path / 'tensor.pth'}?",
         "": "the folder has no best.pt. Allowed: the folder of a run, or a file.",
     }.items():

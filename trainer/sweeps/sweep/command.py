@@ -202,8 +202,8 @@ def read_sweep(folder: Path) -> dict[str, Any]:
         found = {**_LOCAL_GRID, **found}
     if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in _SECTIONS):
         raise UserError(
-            f"{file}: damaged, or a version before 0.19 wrote it. Allowed: the command of the sweep once more, "
-            "with its hydra.sweep.dir."
+            f"{file}: damaged, or written by a version before 0.19. Repeat the command of the sweep with its "
+            "hydra.sweep.dir."
         )
     return found
 
@@ -321,7 +321,7 @@ def _sections(about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool) -
     for name in _SECTIONS:
         for key, value in leaves({"hydra": {name: about[name]}}):
             if not trust and key not in named and f"hydra/{name}" not in named and "${" in f"{key} {value}":
-                raise UntrustedError(f"{key}: {value} was asked of the sweep. Allowed: {key}=VALUE {ALLOWED}.")
+                raise UntrustedError(f"{key}: {value} is in the sweep folder only. Pass {key}=VALUE {ALLOWED}.")
         asked = {one.removeprefix(f"hydra.{name}.").split(".")[0] for one in named}
         given = {key: value for key, value in own[name].items() if key in asked}
         kept[name] = own[name] if f"hydra/{name}" in named else merged(about[name], given)
@@ -331,5 +331,5 @@ def _sections(about: Mapping[str, Any], tokens: Sequence[str], *, trust: bool) -
     elif launcher.at_a_time > (os.cpu_count() or 1):
         theirs = f"hydra.launcher.n_jobs={launcher.at_a_time}"
     if theirs and not trust and not {"hydra/launcher", theirs.partition("=")[0]} & named:
-        raise UntrustedError(f"{theirs}: was asked of the sweep. Allowed: {theirs} here as well, or {TRUST_FLAG}.")
+        raise UntrustedError(f"{theirs} is in the sweep folder only. Pass it, or {TRUST_FLAG}, on the command line.")
     return launcher, kept["sweeper"]

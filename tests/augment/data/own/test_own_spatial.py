@@ -271,7 +271,7 @@ def test_names_or_settings_pair_points(task: str) -> None:
 def test_labels_and_masks_that_a_conversion_changes_are_rejected() -> None:
     for target, why in (
         ('{"boxes": [[0, 0, 9, 9]], "labels": [1.5]}', r"label 1\.5"),
-        ('{"boxes": [[0, 0, 9, 9]], "labels": [1], "image_id": 1.5}', r"image_id: 1\.5"),
+        ('{"boxes": [[0, 0, 9, 9]], "labels": [1], "image_id": 1.5}', r"image_id 1\.5"),
     ):
         with pytest.raises(UserError, match=why):
             written(f"{CODE}        return {target}\n", task="detect")

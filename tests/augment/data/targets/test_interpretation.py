@@ -87,5 +87,5 @@ def test_both_splits_must_have_the_same_form() -> None:
 
 def test_numbers_that_int64_cannot_hold_are_refused() -> None:
     assert Labels.of_rows(np.array([2**63 - 1], np.uint64)).values.tolist() == [2**63 - 1]
-    with pytest.raises(UserError, match=r"Allowed: below 2\^63"):
+    with pytest.raises(UserError, match=r"below 2\^63"):
         Labels.of_rows(np.array([1, 2**63], np.uint64))
