@@ -1,8 +1,9 @@
-"""What the folder of a run or sweep may decide: values, but neither which code runs nor where files come from or go to.
+"""Decide which values of a run or sweep folder count.
 
-A folder holds a resolved configuration, as data. Hydra never reads it: it composes the command line alone, whose
-values are put on top. A setting whose parameter has a `reach`, a download, a tracker and an interpolation count only
-if the command line asks for the same, or with --trust.
+A folder holds a resolved configuration as data, and Hydra never reads it. Hydra composes only the command line, whose
+values are put on top. A folder may set plain values. It may not decide which code runs, or where files come from or go
+to. So a setting with a `reach`, a download, a tracker and an interpolation count only if the command line names the
+same value, or with --trust.
 """
 
 import re
@@ -86,7 +87,7 @@ class Saved:
                 )
 
     def _check_reach(self, plain: Mapping[str, Any], config: Mapping[str, Any], named: Mapping[str, Any]) -> None:
-        """Check that the command line names what reaches beyond this program."""
+        """Check that the command line names each setting with side effects outside this process."""
         for key, reach, value in self._reaching(plain):
             theirs = value_at(named, key)
             if theirs is None or (value != {} and theirs != value_at(config, key)):
@@ -97,7 +98,7 @@ class Saved:
                 )
 
     def _reaching(self, config: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:
-        """Yield what reaches beyond this program: the key path of a setting, what it decides, and its value."""
+        """Yield each setting with side effects outside this process: its key, what it decides, and its value."""
         yield from _set(config, "", TOP)
         named = TOP["plugins"].parse(config.get("plugins") or (), "plugins")
         load_plugins(tuple(named or ()), "plugins")  # they may declare what follows

@@ -114,7 +114,7 @@ def read_exif(block: bytes) -> int:
 
 
 def orientation_of(image: Image.Image) -> int:
-    """Return the orientation of an opened image, 1 to 8, by its EXIF block alone; 1 is upright."""
+    """Return the orientation in the EXIF block of an opened image, 1 to 8. 1 is upright. XMP does not count."""
     if image.format == "TIFF":
         found = image.tag_v2.get(0x112, 1)  # type: ignore[attr-defined]
         return found if found in range(1, 9) else 1
@@ -125,7 +125,7 @@ def orientation_of(image: Image.Image) -> int:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return an image in RGB, 8 bits per channel, upright; transparency is dropped."""
+    """Return an image in RGB with 8 bits per channel, turned upright. Transparency is dropped."""
     white = 65535
     if image.format == "TIFF":  # which Pillow turns by itself
         vars(image)["filename"] = ""  # Pillow would map the file and then turn some wrongly

@@ -126,7 +126,7 @@ _watching: set[int] = set()  # processes with a thread that watches them
 
 @contextmanager
 def no_pipes(images: Sequence[ImageRef]) -> Iterator[None]:
-    """Do not wait for a named pipe that has taken the place of an image: DALI then reads an empty file, and fails."""
+    """Keep DALI from waiting for a named pipe that replaced an image. DALI then reads an empty file and fails."""
     if os.getpid() not in _watching:
         _watching.add(os.getpid())
         Thread(target=_watch, daemon=True).start()

@@ -154,7 +154,7 @@ class Runner:
     # --- how the work is done ---
 
     def _weigh(self, batch: Batch, targets: Any, share: float) -> None:
-        """Set how much the batch counts in its step: its share of the images, times the mean weight of these.
+        """Set the weight of the batch in its step: its share of the images times their mean weight.
 
         If the loss declares its denominator, the mean weight of the step's images is known only at its end. Gradients
         are divided by it then.
