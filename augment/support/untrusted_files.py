@@ -34,7 +34,7 @@ _DAMAGE = (
 
 
 class UnreadableError(UserError):
-    """A file of a run or sweep folder is no regular file, or does not hold what a run writes."""
+    """A file of a run or sweep folder is not a regular file, or does not hold what a run writes."""
 
 
 def open_regular(file: Path, folder: Path | None = None, flags: int = os.O_RDONLY) -> int:
@@ -43,7 +43,7 @@ def open_regular(file: Path, folder: Path | None = None, flags: int = os.O_RDONL
     By default, the folder is the file's own; the flags are those of `os.open`.
 
     Raises:
-        UnreadableError: it is no regular file, or a link leads to it from the folder.
+        UnreadableError: it is not a regular file, or a link leads to it from the folder.
         OSError: it cannot be opened.
     """
     inside = [path for path in file.parents if folder is not None and path != folder and path.is_relative_to(folder)]

@@ -98,7 +98,7 @@ def _file_of(given: str) -> Path:
         missing = f"no such file.{near_file(file)}"
         if path.is_dir():
             missing = f"the folder has no {BEST}. Allowed: the folder of a run, or a file."
-        raise UserError(f"model.weights={given}: {'no regular file.' if file.exists() else missing}")
+        raise UserError(f"model.weights={given}: {'not a regular file.' if file.exists() else missing}")
     return file
 
 
