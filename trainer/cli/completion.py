@@ -1,7 +1,7 @@
 """Complete command lines in bash, zsh and fish: tools, keys, groups, ops and values.
 
-Shells run this file by itself, without the package and what it imports, so that it answers at once. What the
-declarations name is in a cache, which is written again when a module has changed; files of conf/ are listed each time.
+Shells run this file directly, without importing the package, so that it answers at once. Names and values come from a
+cache, which is rebuilt when a module has changed. Files of conf/ are listed each time.
 """
 
 import json
@@ -19,7 +19,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _OURS = r"(-m[[:space:]]+|dali-)(trainer|augment)[[:space:]]"
 _PROGRAMS = "python python3 dali-trainer dali-augment"
 
-# COMPLETE is replaced by the command that prints what may follow a line. In bash, = and : separate words.
+# COMPLETE stands for the command that prints completions. In bash, = and : separate words.
 _BASH = f"""\
 _dali() {{
     local line="${{COMP_LINE:0:COMP_POINT}}" ours='{_OURS}' IFS=$'\\n' word
@@ -54,13 +54,13 @@ SHELLS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def script(shell: str) -> str:
-    """Return what turns completion on in a shell that evaluates it; write the cache if needed."""
+    """Return shell code that enables completion. This also writes the cache if needed."""
     _cached()
     return SHELLS[shell].replace("COMPLETE", f"{shlex.quote(sys.executable)} -IS {shlex.quote(__file__)}")
 
 
 def complete(line: str) -> list[str]:
-    """Return what the last word of a command line may be, up to its next separator; nothing: perhaps a file."""
+    """Return completions of the last word, up to its next separator. None means that the word may be a file."""
     found = re.search(r"(?:-m\s+|dali-)(trainer|augment)\s+(.*)$", line, re.DOTALL)
     if not found:
         return []
@@ -75,7 +75,7 @@ def complete(line: str) -> list[str]:
     elif "=" in word:
         return list(_values(word, before, known["keys"]))
     elif (tool and not word) or word.startswith("-"):
-        return []  # many tools take files, and list their flags themselves
+        return []  # many tools expect files, and --help lists their flags
     elif found[1] == "augment" and not before:
         names = tools
     elif word.startswith("+"):
@@ -86,7 +86,7 @@ def complete(line: str) -> list[str]:
 
 
 def _next(word: str, names: Iterable[str]) -> list[str]:
-    """Return the names that begin with a word, up to the next dot; a step that ~ takes out, without it."""
+    """Return the names that begin with a word, up to the next dot. For a step removed by ~, the dot is left out."""
     sign = word[: len(word) - len(word.lstrip("+~"))]
     start = len(word) - len(sign)
     found: dict[str, None] = {}
@@ -99,7 +99,7 @@ def _next(word: str, names: Iterable[str]) -> list[str]:
 
 
 def _values(word: str, before: list[str], keys: dict[str, list[str]]) -> Iterator[str]:
-    """Yield a word KEY=VALUE with each value that it may have; of several in a sweep, the last one."""
+    """Yield KEY=VALUE for each possible value. In the list of a sweep, the last value is completed."""
     key, _, value = word.partition("=")
     bare, typed = key.lstrip("+"), value.rpartition(",")
     values = _groups(before).get(bare) or keys.get(bare, [])
@@ -107,7 +107,7 @@ def _values(word: str, before: list[str], keys: dict[str, list[str]]) -> Iterato
 
 
 def _groups(before: list[str]) -> dict[str, list[str]]:
-    """Return the groups of conf/ with their files: of the project, the current folder and --config-dir."""
+    """Return the files of each group in conf/ of the project, of the current folder and of --config-dir."""
     given = [after for flag, after in pairwise(before) if flag in ("--config-dir", "-cd")]
     found: dict[str, set[str]] = {}
     for folder in (_ROOT / "augment" / "conf", *map(Path, ("conf", *given))):
@@ -117,7 +117,7 @@ def _groups(before: list[str]) -> dict[str, list[str]]:
 
 
 def _cached() -> Any:
-    """Return what the declarations name, from the cache if it is of these modules."""
+    """Return the declared names from the cache, which is rebuilt if a module has changed."""
     modules = [file for package in ("augment", "trainer") for file in (_ROOT / package).rglob("*.py")]
     stamp = [str(_ROOT), len(modules), max(file.stat().st_mtime_ns for file in modules)]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dali-trainer"
@@ -136,12 +136,12 @@ def _cached() -> Any:
         (part := folder / f"{os.getpid()}.part").write_text(json.dumps(known))
         part.replace(file)
     except OSError:
-        pass  # it is collected again the next time
+        pass  # the next call collects them again
     return known
 
 
 def declared() -> None:
-    """Print what the declarations name as a line of JSON: keys with their values, tools, topics of help."""
+    """Print the declared names as a line of JSON: keys with their values, tools, help topics."""
     from augment.cli.config_files import config_files
     from augment.cli.tools import find_tools
     from augment.data.sources import SOURCES

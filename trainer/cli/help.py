@@ -1,4 +1,4 @@
-"""The text of `python -m trainer --help`, and of each of its topics, derived from the declarations."""
+"""The text of `python -m trainer --help` and of its topics, derived from the declarations."""
 
 import re
 import textwrap
@@ -28,16 +28,16 @@ from trainer.run.config.sweep_settings import LAUNCHERS, SearchSettings
 _WIDTH = 80
 
 _USAGE = """\
-usage: python -m trainer [TOOL] [-m] [+aug=NAME] [data=NAME] [key=value ...]
-Without the name of a tool, it trains. --help TOPIC explains a topic or a tool
-below, an op (rotate) or a key (fit.lr); --help all explains everything.
+usage: python -m trainer [TOOL] [-m] [aug=NAME] [data=NAME] [key=value ...]
+Without a tool, it trains. --help TOPIC explains a topic or a tool below,
+an op (rotate) or a key (fit.lr). --help all explains everything.
 """
 
 _FLAGS = """\
   -m              train once for each combination of comma-separated values
-  fit.resume=RUN  resume a run; with --trust, also one that names your own code
+  fit.resume=RUN  resume a run (with --trust also if it names your own code)
   --cfg job       print the configuration and exit
-  --config-dir    a folder with more config files, as in ./conf
+  --config-dir    a folder with more config files, like ./conf
   --completion    in a shell: eval "$(python -m trainer --completion bash)"
   --version       print the version and exit
 """
@@ -53,7 +53,7 @@ class Section:
     params: Mapping[str, Param[Any]]
 
     def lines(self, *only: str) -> list[str]:
-        """Return the heading, and a line for each setting, or for some."""
+        """Return the heading and a line for each setting, or only for the named settings."""
         params = {name: param for name, param in self.params.items() if not only or name in only}
         dot = f"{self.prefix}." if self.prefix else ""
         return [self.head, *(f"  {dot}{row}" for row in rows(params)), ""]
@@ -65,7 +65,7 @@ def sections() -> Iterator[Section]:
     fit = {name: param for name, param in settings(Fit).items() if name not in optimizer}
     yield Section("seed", "", "outside the sections", {"seed": TOP["seed"]})
     yield Section("plugins", "", "outside the sections", {"plugins": TOP["plugins"]})
-    yield Section("run", "run", "run: its name and tags", settings(RunLabels))
+    yield Section("run", "run", "run: name and tags", settings(RunLabels))
     yield Section("hydra.sweeper", "hydra.sweeper", "hydra/sweeper=optuna: a search, with -m", settings(SearchSettings))
     for name, cls in LAUNCHERS.items():
         head = f"hydra/launcher={name}  {summary_of(cls.__doc__)}"
@@ -73,14 +73,14 @@ def sections() -> Iterator[Section]:
     yield Section("fit", "fit", "fit", fit)
     yield Section("fit", "fit", "fit: the optimizer", optimizer)
     stages = "fit.stages.<stage>"
-    yield Section("fit", stages, f"{stages}: sizes that change over epochs", settings(StageSettings))
+    yield Section("fit", stages, f"{stages}: progressive resizing", settings(StageSettings))
     yield Section("aug", "aug", "aug", settings(Aug))
     yield Section(
-        "aug", "aug.views", "aug.views: several views of each train image, by the same steps", settings(Views)
+        "aug", "aug.views", "aug.views: several views of each training image with the same steps", settings(Views)
     )
     view = "aug.views.<view>"
-    yield Section("aug", view, f"{view}: a view with `steps` of its own", settings(View))
-    yield Section("data", "data", "data: settings of every source", shared)
+    yield Section("aug", view, f"{view}: a view with its own `steps`", settings(View))
+    yield Section("data", "data", "data: settings of all sources", shared)
     for group, (registry, key) in _kinds().items():
         files = config_files(group)
         for name, cls in registry.items():
@@ -92,7 +92,7 @@ def sections() -> Iterator[Section]:
 
 
 def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
-    """Return what a group chooses from, with the start of the key that does."""
+    """Return the registry of each group, and how an override that chooses from it begins."""
     return {
         "data": (SOURCES, "data.source="),
         "model": (MODELS, "model.kind="),
@@ -101,7 +101,7 @@ def _kinds() -> dict[str, tuple[Mapping[str, type], str]]:
 
 
 def topics() -> dict[str, str]:
-    """Return the topics that --help lists, each with a phrase or with what there is to choose."""
+    """Return the topics of --help, each with a phrase or with its choices."""
     found = {section.topic: section.head.rpartition(": ")[2] for section in sections() if "=" not in section.topic}
     found = {topic: text for topic, text in found.items() if not topic.startswith("callbacks.")}
     found |= {name: TOP[name].doc for name in TOP}
@@ -113,7 +113,7 @@ def topics() -> dict[str, str]:
 
 
 def overview() -> str:
-    """Return the text of --help: a screen of 80 columns."""
+    """Return the text of --help, at most 80 columns wide."""
     lines = [_USAGE, "", "topics", *columns({f"{topic:<14}": text for topic, text in topics().items()}), ""]
     lines += ["tools", *list_tools("trainer").splitlines()]
     lines += [f"  python -m augment: {', '.join(find_tools('augment'))}", list_own_files(), "", "flags", _FLAGS]
@@ -122,7 +122,7 @@ def overview() -> str:
 
 
 def _short(line: str) -> str:
-    """Return a line that fits on the screen."""
+    """Shorten a line to the width of the screen."""
     indent = line[: len(line) - len(line.lstrip())]
     start, gap, rest = line.strip().partition("  ")
     fixed = f"{indent}{start}{gap}{rest[: len(rest) - len(rest.lstrip())]}"
@@ -130,10 +130,10 @@ def _short(line: str) -> str:
 
 
 def explain(word: str) -> str:
-    """Return the text of `--help WORD`: of a topic, a file of conf/, an op or a key.
+    """Return the text of `--help WORD` for a topic, a file of conf/, an op or a key.
 
     Raises:
-        UserError: there is no such thing.
+        UserError: nothing has this name.
     """
     if word == "all":
         files = (f"{group}=NAME: {', '.join(config_files(group))}" for group in group_names())
@@ -161,7 +161,7 @@ def explain(word: str) -> str:
 
 
 def _of_topic(name: str) -> Iterator[str]:
-    """Yield the lines of a topic: its settings, and what there is to choose."""
+    """Yield the lines of a topic: its settings and its choices."""
     group, _, file = name.partition("=")
     files = config_files(group) if group in group_names() else {}
     if file in files:
@@ -174,13 +174,13 @@ def _of_topic(name: str) -> Iterator[str]:
     registry, key = _kinds().get(name, ({}, ""))
     if kinds := {kind: summary_of(cls.__doc__) for kind, cls in registry.items()}:
         shown = "callbacks.NAME" if name == "callbacks" else f"{name}=NAME"
-        yield from (f"{key}NAME, explained by --help {shown}", *columns(kinds), "")
-    yield f"{name}=NAME, files of conf/{name}, shown by --help {name}=NAME"
+        yield from (f"{key}NAME (explained by --help {shown})", *columns(kinds), "")
+    yield f"{name}=NAME, files of conf/{name} (shown by --help {name}=NAME)"
     yield from columns({file: _comment(path.read_text()) for file, path in files.items()})
 
 
 def _of_key(name: str) -> Iterator[str]:
-    """Yield the lines of a setting in each section that has it."""
+    """Yield the lines of a setting from each section that has it."""
     prefix, _, last = name.rpartition(".")
     for section in sections():
         if section.prefix == prefix and last in section.params:
@@ -188,7 +188,7 @@ def _of_key(name: str) -> Iterator[str]:
 
 
 def _mentions(word: str) -> list[str]:
-    """Return the lines of keys whose names or explanations have a word, up to six."""
+    """Return the lines of up to six settings that contain a word."""
     pattern = re.compile(rf"(?<![a-z]){re.escape(word)}(?![a-z])".replace("\\ ", "[ _]"), re.IGNORECASE)
     lines = [line.strip() for section in sections() for line in section.lines()[1:]]
     return list({line.partition(": ")[0]: line for line in reversed(lines) if pattern.search(line)}.values())[::-1][:6]

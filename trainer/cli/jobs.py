@@ -1,6 +1,6 @@
-"""Single runs: composed once, also where `fit.resume=auto` stands for a run that began before; and `trainer.train`.
+"""Compose single runs, find the run that `fit.resume=auto` continues, and train from Python.
 
-With `auto`, one command line starts a run, resumes it, and leaves it alone once it has finished.
+With `auto`, the same command starts a run, resumes it, and does nothing once the run has finished.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,28 +30,32 @@ _DEFAULT = Start()
 
 @dataclass(frozen=True)
 class Prepared:
-    """A single run that has been composed."""
+    """A single run that has been composed, but not checked."""
 
-    config: Config  # not checked yet
-    tokens: Sequence[str]  # its overrides, without those of Hydra itself
+    config: Config
+    tokens: Sequence[str]  # its overrides, except Hydra's own
     template: DictConfig  # Hydra's section `run`, whose `dir` is the run's folder
-    done: Summary | None = None  # how it has ended if it is not repeated
+    done: Summary | None = None  # how the run ended, if it has finished and is not repeated
 
 
 def prepare(
     tokens: Sequence[str], start: Start = _DEFAULT, before: Sequence[str] = (), folder: Path | None = None
 ) -> Prepared:
-    """Compose a run from its normalized overrides, once, and find the run that `fit.resume=auto` stands for.
+    """Compose a run from its normalized overrides, and find the run that `fit.resume=auto` continues.
 
-    What else it was started with, `before`, is kept for people.
+    `auto` looks at runs of an equal configuration, see `trainer.run.config.equality.identity`, newest first. A finished
+    run is not repeated. A run with a checkpoint is resumed. A run without one is ignored. If the command line names the
+    run's folder, `auto` looks only there.
 
-    Runs of the same configuration are those of the same `trainer.run.config.equality.identity`. The newest decides: one
-    that finished is not repeated, one that left a checkpoint is resumed, one without any is ignored. If the command
-    line names the folder of the run, only this one is looked at, and the run continues or starts again there.
+    Args:
+        tokens: the overrides.
+        start: the configuration that they change.
+        before: overrides of the resumed run, which are recorded with the new ones.
+        folder: the run's folder, if Python code names it.
 
     Raises:
-        UserError: a mistake in the configuration; or with `auto`, the run is in progress, or the folder holds a run of
-            another configuration.
+        UserError: a mistake in the configuration. With `auto`, also if the run is in progress, or if the folder holds
+            a run of another configuration.
     """
     plain, template = start.plain(tokens), start.hydra(tokens).run
     own = [*before, *(token for token in tokens if not key_of(parse(token)).startswith("hydra"))]
@@ -69,20 +73,20 @@ def prepare(
 
 
 def _find(config: Config, template: DictConfig, folder: Path | None) -> tuple[Path | None, Summary | None]:
-    """Return the folder of the run to resume, or how the run ended; neither: a new one starts. See `prepare`."""
+    """Return the folder of the run to resume, or how the finished run ended, or neither for a new run."""
     key, own, pattern = "folder", folder, Path()
     if folder is None:
         key, (own, pattern) = "hydra.run.dir", _where(template)
     for run in _same_runs(config, pattern) if own is None else [own]:
         if user := user_of(run):
             raise UserError(
-                f"fit.resume=auto: a run of this configuration is in progress in {shown(run)} ({user}). Allowed: to "
-                "wait until it has ended; or to leave out fit.resume, which starts a second one."
+                f"fit.resume=auto: a run of this configuration is in progress in {shown(run)} ({user}). Wait until it "
+                "has ended, or leave out fit.resume to start another run."
             )
         if own is not None and (run / CONFIG_FILE).is_file() and not _is_same(config, run):
             raise UserError(
-                f"{key}={shown(run)}: holds a run of another configuration. Allowed: another folder; or "
-                f"fit.resume={shown(run)} in place of auto, if that run can resume with this configuration."
+                f"{key}={shown(run)}: this folder holds a run of another configuration. Use another folder. To "
+                f"continue that run with this configuration, replace auto with fit.resume={shown(run)}."
             )
         if (ending := RunFolder(run).summary).status == FINISHED:
             return None, ending
@@ -94,7 +98,7 @@ def _find(config: Config, template: DictConfig, folder: Path | None) -> tuple[Pa
 
 
 def _where(template: DictConfig) -> tuple[Path | None, Path]:
-    """Return the folder of the run if it is always the same, else None; and a pattern that all such folders match."""
+    """Return the run's folder if its name is fixed, otherwise None and a pattern that all possible folders match."""
     unresolved: Any = OmegaConf.to_container(template)
     if "${now:" not in unresolved["dir"] and "${run_suffix:" not in unresolved["dir"]:
         return named_folder(template.dir, "hydra.run.dir"), Path()
@@ -102,7 +106,7 @@ def _where(template: DictConfig) -> tuple[Path | None, Path]:
 
 
 def _same_runs(config: Config, pattern: Path) -> Iterator[Path]:
-    """Yield the runs of a configuration in the folders that match a pattern, the one that began last first."""
+    """Yield the runs of an equal configuration in folders that match a pattern, newest first."""
     top = Path(pattern.anchor)
     files = top.glob(str((pattern / CONFIG_FILE).relative_to(pattern.anchor)))
     for file in sorted(files, key=lambda file: (file.stat().st_mtime_ns, file), reverse=True):
@@ -113,28 +117,28 @@ def _same_runs(config: Config, pattern: Path) -> Iterator[Path]:
 def _is_same(config: Config, run: Path) -> bool:
     try:
         return identity_text(identity(load_config(run))) == identity_text(identity(config.resolved))
-    except UserError:  # not a configuration that can be read
+    except UserError:  # the configuration cannot be read
         return False
 
 
 @public
 def train(*overrides: str, folder: Path | str | None = None, trust: bool = False, **misspelled: object) -> Summary:
-    """Train as `python -m trainer` does: `train("+aug=imagenette", "fit.epochs=2")`.
+    """Train as `python -m trainer` does: `train("aug=imagenette", "fit.epochs=2")`.
 
-    In a program that torchrun started, all ranks call it; they train together, with the overrides of rank 0. If the
-    fit fails, a rank should end: the others may wait for it.
+    In a program that torchrun started, all ranks call this function and train together with the overrides of rank 0.
+    If the fit fails, end the process, because other ranks may wait for it.
 
     Args:
         overrides: overrides as on the command line, without flags and sweeps.
-        folder: the run's folder; None: a new one in outputs/.
+        folder: the run's folder. Default: a new one in outputs/.
         trust: whether the run that fit.resume names may name code to import, see `augment.cli.trust`.
-        misspelled: nothing; an override in another form is refused.
+        misspelled: keyword arguments are rejected, with the right override.
 
     Returns:
-        How the run ended; with `fit.resume=auto`, perhaps earlier.
+        How the run ended. With `fit.resume=auto`, it may have finished earlier.
 
     Raises:
-        UserError: a mistake in the overrides, found before anything is written, or one that ends the run.
+        UserError: a mistake in the overrides, found before anything is written, or a failure that the user can fix.
     """
     refuse_keywords(misspelled, inner_keys())
     LOADED.clear()
@@ -143,7 +147,7 @@ def train(*overrides: str, folder: Path | str | None = None, trust: bool = False
         ranks.follow(leaves=False)
         ending: Any = None
         if (ending := ranks.share(ending)) is None:
-            raise UserError("rank 0 did not train; its message says why.")
+            raise UserError("rank 0 did not train. Its message says why.")
         return cast(Summary, ending)
     try:
         refuse_words(overrides)

@@ -26,7 +26,7 @@ from trainer.run.config.schema import inner_keys
 from trainer.run.folder.ownership import named_folder, release, reserve
 from trainer.run.jobs import AUTO, RanksError, check_configs, resumed_in, run_job, start_of
 
-# Keys of Hydra's own that have an effect, for a single run and for a sweep.
+# Hydra's own keys that have an effect, for a single run and for a sweep.
 _OF_RUNS = ("hydra.run.dir", "hydra.searchpath")
 _OF_SWEEPS = ("hydra.sweep.dir", "hydra.searchpath", "hydra?launcher*", "hydra?sweeper*")
 
@@ -44,7 +44,7 @@ class _Parser(Parser):
         self.add_trust_flag()
 
     def meant(self, flag: str, after: str) -> str:
-        """Return a hint at the setting or config group of the same name, or at the nearest flag, if there is one."""
+        """Suggest the setting or config group of the same name, or else the nearest flag."""
         name, equals, value = flag.lstrip("-").partition("=")
         name = name.replace("-", "_")
         if not equals:
@@ -63,12 +63,12 @@ class _Parser(Parser):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    logging.raiseExceptions = False  # a log on a full disk is no reason for a traceback for each of its lines
+    logging.raiseExceptions = False  # otherwise a log on a full disk prints a traceback for each line
     with readable_errors(), StopSignals() as signals:
         try:
             return _main(list(arguments), signals)
         except KeyboardInterrupt as error:
-            # A run that began says itself what there is to resume.
+            # After the start of a run, the exception states how to resume.
             sys.stdout.write(f"{str(error) or ('stopped at once' if signals.held else NOTHING_TO_RESUME)}\n")
             raise
         except Exception as error:
@@ -97,10 +97,10 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return _help(given)
     refuse_words(given)
     if options.multirun and options.cfg:
-        raise UserError("--multirun and --cfg: exclude each other. Allowed: one of them.")
+        raise UserError("--multirun and --cfg cannot be combined. Use one of them.")
     resumed = resumed_in(given)
     if options.trust and resumed in (None, AUTO):
-        raise UserError(f"{TRUST_FLAG}: there is nothing to trust. Allowed: with fit.resume=RUN.")
+        raise UserError(f"{TRUST_FLAG} has no effect without fit.resume=RUN. Add fit.resume=RUN, or remove the flag.")
     tokens, start, before = start_of(given, trust=options.trust, config_name=options.config_name)
     if ranks.follows():
         return ranks.follow()
@@ -114,18 +114,18 @@ def _main(arguments: list[str], signals: StopSignals) -> int:
         return _run(prepare(tokens, start, before), arguments, signals)
     if resumed == AUTO:
         raise UserError(
-            "fit.resume=auto: resumes only single runs. Allowed: --multirun without it; sweeps continue by "
-            "themselves in the folder that hydra.sweep.dir names."
+            "fit.resume=auto resumes only single runs. Remove it: a sweep continues by itself in the folder that "
+            "hydra.sweep.dir names."
         )
     if launched() > 1:
-        raise UserError("--multirun: each job trains on one GPU. Allowed: to start it without torchrun.")
+        raise UserError("--multirun does not work with torchrun, because each job uses one GPU. Start it without.")
     from trainer.sweeps.sweep.command import Request, sweep
 
     return sweep(Request.of(tokens, start), signals)
 
 
 def _help(given: Sequence[str]) -> int:
-    """Print the screen of --help, or explain topics, tools and chosen files; return the exit code."""
+    """Print the overview, or explain topics, tools and config files. Return the exit code."""
     from trainer.cli.help import explain, overview
 
     tools, groups = find_tools("augment") | find_tools("trainer"), group_names()
@@ -139,7 +139,7 @@ def _help(given: Sequence[str]) -> int:
 def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
     """Check and train a single run; return the exit code."""
     if run.done is not None:
-        sys.stdout.write(printable(f"already finished, nothing to resume: {run.done}\n"))
+        sys.stdout.write(printable(f"already finished, so there is nothing to resume: {run.done}\n"))
         ranks.share(None)
         return 0
     try:
@@ -149,7 +149,7 @@ def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
         return ranks.start(several.count, arguments)
     ranks.share(run.config.resolved)
     signals.check()
-    signals.hold()  # from here on there may be a folder, whose run handles them
+    signals.hold()  # from here on, the run handles them
     folder, console = named_folder(run.template.dir, "hydra.run.dir"), PlainConsole()
     reserve(folder, run.config.fit.resume, key="hydra.run.dir")
     summary = run_job(run.config, run.tokens, folder, console=console, began=BEGAN)
@@ -160,18 +160,18 @@ def _run(run: Prepared, arguments: Sequence[str], signals: StopSignals) -> int:
 
 
 def _check_hydra(tokens: Sequence[str], *, sweeps: bool) -> None:
-    """Refuse settings of Hydra's own that have no effect."""
+    """Reject Hydra's own settings that have no effect."""
     for key in (key_of(parse(token)) for token in tokens):
         allowed, others = (_OF_SWEEPS, _OF_RUNS) if sweeps else (_OF_RUNS, _OF_SWEEPS)
         if key.startswith(("hydra.", "hydra/")) and not any(fnmatch(key, name) for name in allowed):
             why = "unknown key"
             if any(fnmatch(key, name) for name in others):
-                why = "of single runs" if sweeps else "there is no sweep without -m"
+                why = "has no effect on a sweep" if sweeps else "has no effect without -m"
             raise UserError(f"{key}: {why}. Allowed: {', '.join(allowed).replace('?', '.')}.")
 
 
 def _load_given_plugins(tokens: Sequence[str]) -> None:
-    """Import the plugins that the command line names, so that --help lists what they declare."""
+    """Import the plugins that the command line names, so that --help lists their ops and callbacks."""
     for override in (parse(token) for token in tokens if "=" in token):
         if (key := key_of(override)) in ("plugins", "aug.plugins"):
             load_plugins(tuple(TOP["plugins"].parse(override.value(), key) or ()), key)

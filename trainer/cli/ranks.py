@@ -1,4 +1,4 @@
-"""Several processes that train together: start them, and follow rank 0 in all others."""
+"""Start several processes that train together, and follow rank 0 in all others."""
 
 import logging
 import os
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 
 def start(count: int, arguments: Sequence[str]) -> int:
-    """Start processes with the same arguments, as torchrun does; return the exit code once all have ended."""
+    """Start processes with the same arguments, as torchrun does, and return the exit code after all have ended."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     for name in tuple(logging.root.manager.loggerDict):
         if name.startswith("torch.distributed.elastic"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # the ranks say themselves what went wrong
-    # Otherwise each would use all cores, for PyTorch's work on the CPU.
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # the ranks print their own errors
+    # Otherwise each process would use all cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
-    # For saving after a signal; a rank that hangs is killed then.
+    # Seconds for saving after a signal. After them, a hanging rank is killed.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "50")
     config = LaunchConfig(
         *(1, 1, count),
@@ -46,7 +46,7 @@ def start(count: int, arguments: Sequence[str]) -> int:
         killed = {rank: signal.Signals(-code).name for rank, code in codes.items() if code < 0}
         for rank, name in killed.items():
             sys.stderr.write(f"rank {rank}: ended by {name}\n")
-        # Of several, some only lost the one that failed.
+        # Some ranks fail only because another one did.
         return 1 if killed else next((code for code in (2, INTERRUPTED) if code in codes.values()), 1)
     except (SignalException, KeyboardInterrupt):
         return INTERRUPTED
@@ -54,19 +54,19 @@ def start(count: int, arguments: Sequence[str]) -> int:
 
 
 def follows() -> bool:
-    """Return whether this process is one of several that were started together, and not the first."""
+    """Return whether this process is a rank other than 0."""
     if launched() == 1:
         return False
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # ranks whose torchrun was killed would train on, unseen
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # ranks must not survive a killed torchrun
         end_with_parent()
     return not join().is_main
 
 
 def follow(*, leaves: bool = True) -> int:
-    """In a rank other than the first: train what rank 0 checked and shared, whatever this one was given.
+    """Train the configuration that rank 0 checked and shared, and ignore this rank's own arguments.
 
     Args:
-        leaves: whether the process ends now, and so leaves the other ranks; otherwise errors of others are raised, too.
+        leaves: whether the process ends after this call. If not, failures of other ranks are raised.
 
     Returns:
         The exit code.
@@ -78,28 +78,28 @@ def follow(*, leaves: bool = True) -> int:
         if (plain := share(nothing)) is None:
             return 0
         config = parse_config(plain)
-        logging.disable(logging.WARNING)  # rank 0 has logged it
+        logging.disable(logging.WARNING)  # rank 0 logs the same warnings
         try:
             check_configs([config])
         finally:
             logging.disable(logging.NOTSET)
         status = train(config)
         if leaves:
-            share(None)  # rank 0 may still be writing, which the end of this process would cut short
+            share(None)  # the end of this process would interrupt rank 0, which may still be writing
             leave()
     except LostRankError:
         if not leaves:
             raise
-        return 1  # the one that failed says why
+        return 1  # the rank that failed prints why
     except KeyboardInterrupt:
         if not leaves:
             raise
-        return INTERRUPTED  # rank 0 says what there is to resume
+        return INTERRUPTED  # rank 0 prints how to resume
     except Exception as error:
         mistake = isinstance(error, UserError)
         first_to_fail = report(message := f"rank {current().rank}: {error if mistake else describe_error(error)}")
         if leaves and not first_to_fail:
-            return 1  # another one says why
+            return 1  # another rank prints why
         if mistake:
             raise UserError(message) from error
         raise
@@ -107,17 +107,17 @@ def follow(*, leaves: bool = True) -> int:
 
 
 def once(error: Exception) -> Exception:
-    """Return what rank 0 prints of an error: where another rank has printed the cause, only how to resume."""
+    """Return the error that rank 0 prints. If another rank has printed the cause, it only states how to resume."""
     if launched() == 1:
         return error
     if not current().is_main or report(f"rank 0: {error}"):
         return error
     hint = error.hint if isinstance(error, UserError) else ""
-    return UserError(f"{reported().partition(':')[0]} failed; its message says why. {hint}".rstrip())
+    return UserError(f"{reported().partition(':')[0]} failed. Its message says why. {hint}".rstrip())
 
 
 def share(value: T) -> T:
-    """Return the value of rank 0; all ranks call it, first with the configuration to train, None for nothing."""
+    """Return rank 0's value in all ranks. The first shared value is the configuration, or None for nothing to train."""
     if launched() == 1:
         return value
     return join().broadcast(value)

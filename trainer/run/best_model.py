@@ -1,4 +1,4 @@
-"""The best model of a run: loaded as configured, and fed as in validation."""
+"""Load the best model of a run, and feed it images as validation does."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from trainer.tasks.task import Task
 
 
 class KeptOutputs(Callback):
-    """Keeps the outputs of a pass, and frames where they have such, on the device until the pass is over."""
+    """Keeps the outputs of a pass on the device, with their frames if the task has them."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[Tensor, ...]] = []
 
     def after_batch(self, learner: Learner) -> None:
-        """Add the batch."""
+        """Append a copy of the batch's outputs, because the next batch may overwrite them."""
         frames = learner.task.frames_of(learner.batch)
-        kept = learner.batch.indices.clone(), learner.output.clone()  # the next batch may overwrite them
+        kept = learner.batch.indices.clone(), learner.output.clone()
         self._kept.append(kept if frames is None else (*kept, frames))
 
     def in_order(self) -> list[Tensor]:
-        """Return the tensors of the whole pass in the order of the split's files, on the CPU."""
+        """Return the tensors of the whole pass on the CPU, in the order of the split's files."""
         indices, *parts = (torch.cat(kept).cpu() for kept in zip(*self._kept, strict=True))
         order = indices.argsort()
         return [part[order] for part in parts]
 
 
 class _Finite(Callback):
-    """Checks that the outputs of a pass are numbers; it waits for the device once, at the end."""
+    """Records whether any output of a pass is nan. Reading `wrong` waits for the device."""
 
     def __init__(self) -> None:
         self.wrong: Tensor | None = None
 
     def after_batch(self, learner: Learner) -> None:
-        """Check the outputs of the batch."""
+        """Check the outputs without waiting for the device."""
         wrong = learner.output.isnan().any()
         self.wrong = wrong if self.wrong is None else self.wrong | wrong
 
@@ -61,14 +61,14 @@ class _Finite(Callback):
 class Trained:
     """The best model of a run."""
 
-    config: Config  # configuration of the run, with overrides
-    classes: tuple[str, ...]  # names of the model's outputs
+    config: Config  # the run's configuration, with overrides
+    classes: tuple[str, ...]  # the names of the model's outputs
     network: nn.Module
     task: Task[Any]
     run: Path  # its folder
 
     def run_over(self, split: Split, *callbacks: Callback, description: str) -> None:
-        """Make one pass over images, as validation does: with its plan, precision and test-time augmentation."""
+        """Make one pass over images with the plan, precision and test-time augmentation of validation."""
         from trainer.callbacks.progress import PassBar
         from trainer.loop.callback import RunDescription
         from trainer.loop.learner import Learner
@@ -98,21 +98,22 @@ class Trained:
 def load_trained(
     run: Path, overrides: Sequence[str] = (), *, tta: str | None = None, trust: bool = False, data: bool = True
 ) -> Trained:
-    """Load the best model of a run. This does not need the data that it was trained on.
+    """Load the best model of a run. This does not need the run's data.
 
     Args:
         run: folder of the run.
         overrides: `key=value` overrides of the run's configuration.
-        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`; None: that of the run.
+        tta: test-time augmentation, a name of `trainer.loop.settings.TTA`. Default: the run's own.
         trust: whether the folder may name code to import, see `augment.cli.trust`.
-        data: whether the caller will load the images of the run.
+        data: whether the caller will load the run's images.
 
     Raises:
-        UserError: no run, no checkpoint, an override that is not allowed, or another model than the checkpoint's.
+        UserError: the folder holds no run or no checkpoint, an override is not allowed, or the checkpoint belongs to
+            another model.
     """
     given = normalize([*overrides, *([] if tta is None else [f"fit.tta={tta}"])])
     loaded = load_config(run)
-    # What training started from is not read again, and its callbacks may come from a plugin.
+    # The best model needs no initial weights and no resumed run, and callbacks may come from a plugin.
     for section, name in (("model", "weights"), ("fit", "resume")):
         loaded[section] = {**section_of(loaded, section), name: None}
     loaded["callbacks"] = {}
@@ -122,14 +123,14 @@ def load_trained(
     best = load(run / BEST, BestModel)
     task = task_named(best.task)
     check_views(config.fit.tta, task)
-    # First without its memory, which a folder could ask for without end.
+    # First on the meta device, because a stranger's folder could name a model of any size.
     for shapes in (torch.device("meta"), nullcontext()):
         with shapes:
             network = config.model.untrained().build(task.outputs(len(best.classes)), config.aug.size)
             with contents(run / BEST):
                 task.restore(network, best.model)
         if name := differing(best.model, network):
-            raise UserError(f"{run / BEST}: not the weights of the configured model ({name}).")
+            raise UserError(f"{run / BEST}: these are not the weights of the configured model ({name}).")
     network.load_state_dict(best.model)
     for name, tensor in network.state_dict().items():
         if tensor.isnan().any():

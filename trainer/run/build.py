@@ -38,8 +38,8 @@ from trainer.run.initial_weights import start_from
 from trainer.tasks.registry import monitored, task_named
 from trainer.tasks.task import AUTO
 
-# On a GPU, a batch of validation is up to this many times as large as one of training, up to a number of images: small
-# batches leave the GPU waiting for Python, and without gradients these still take less memory than one of training.
+# On a GPU, validation batches are up to 4 times as large as training batches, but at most 256 images. Small batches
+# leave the GPU waiting for Python. Without gradients, the larger ones still need less memory than a training batch.
 _VAL_TIMES, _VAL_IMAGES = 4, 256
 
 log = logging.getLogger(__name__)
@@ -48,10 +48,14 @@ log = logging.getLogger(__name__)
 def make_loader(
     config: Config, plan: Plan, split: Split, placement: Placement | None = None, *, classes: Sequence[str] = ()
 ) -> Loader:
-    """Make the loader of a split as configured; on a GPU that of validation images has larger batches.
+    """Make the loader of a split.
 
-    Without a placement of decoding it is chosen for the split; without names of classes, they are those of the
-    configured data.
+    Args:
+        config: the configuration of the run.
+        plan: the plan of the split.
+        split: images and targets.
+        placement: where images are decoded. Default: chosen for the split.
+        classes: class names. Default: the dataset's.
     """
     device = config.fit.torch_device()
     if placement is None:
@@ -66,7 +70,7 @@ def make_loader(
         Order(
             batch_size, config.seed, RankShard(ranks.rank, ranks.size), config.fit.drop_last and plan.split == "train"
         ),
-        placement.on(device, config.fit.cpu_threads()),  # what rank 0 chose, on this rank's device
+        placement.on(device, config.fit.cpu_threads()),  # rank 0 chose it, perhaps for another GPU
         Form(half=device.type == "cuda" and config.fit.half),
         classes=classes or config.dataset.classes,
     )
@@ -88,7 +92,7 @@ def make_train_loader(config: Config, split: Split, placement: Placement | None 
 
 @dataclass(frozen=True)
 class Loaders:
-    """The loaders of a run, with the same placement of decoding."""
+    """The loaders of both splits, which decode in the same place."""
 
     train: Loader | StagedLoader
     val: Loader
@@ -100,7 +104,10 @@ class Loaders:
 
 
 def make_loaders(config: Config) -> Loaders:
-    """Make the loaders of a run and start building the first pipeline, unless the run is to be resumed."""
+    """Make the loaders of a run.
+
+    The first pipeline is built in the background, except that of a resumed run.
+    """
     dataset, fresh = config.dataset, config.fit.resume is None
     train = dataset.train
     files = train.files[: train.images] + dataset.val.files
@@ -122,18 +129,18 @@ def make_learner(
     loaders: Loaders,
     folder: Path | None = None,
     *,
-    callbacks: tuple[Callback, ...],
+    callbacks: Sequence[Callback],
     group: str | None = None,
     name: str = "",
     began: float | None = None,
 ) -> Learner:
-    """Make the learner of a configuration; the model's initial weights depend only on the seed."""
+    """Make the learner of a configuration. Only the seed decides the model's initial weights."""
     fit, dataset, device = config.fit, config.dataset, config.fit.torch_device()
     if device.type == "cuda":
-        # Let cuDNN's heuristics choose algorithms: trying all of them for each shape took seconds and gained 1%.
+        # cuDNN's heuristics choose well. Trying all algorithms for each shape takes seconds and gains 1%.
         torch.backends.cudnn.benchmark = False
     torch.manual_seed(config.seed)
-    # The checkpoint of a run to resume holds all weights.
+    # A resumed run reads all weights from its checkpoint.
     model = config.model if fit.resume is None else config.model.untrained()
     task = task_named(dataset.task)
     network = model.build(task.outputs(len(dataset.classes)), config.aug.size)
@@ -152,10 +159,10 @@ def make_learner(
     if fit.sync_batchnorm and ranks.size > 1:
         from timm.layers import convert_sync_batchnorm  # imports all of timm
 
-        network = convert_sync_batchnorm(network)  # also norms that have an activation of their own
+        network = convert_sync_batchnorm(network)  # including timm's norms with a built-in activation
         fit = replace(fit, graph=False)  # a recorded exchange between ranks must not outlive them
     if getattr(model, "checkpointing", False):
-        fit = replace(fit, graph=False)  # the state of random numbers, which is kept for the second time, has no graph
+        fit = replace(fit, graph=False)  # checkpointing saves the random state, which a graph cannot record
     learner = Learner(
         network,
         loaders.train,
@@ -184,33 +191,33 @@ def make_learner(
 
 @contextmanager
 def session(config: Config) -> Iterator[None]:
-    """Set PyTorch and this process up for work as configured, and release memory after it.
+    """Configure PyTorch and this process for a run, and release memory after it.
 
-    With fit.deterministic, operations that have no deterministic algorithm raise an error.
+    With `fit.deterministic`, operations without a deterministic algorithm raise an error.
     """
     device, before = config.fit.torch_device(), torch.are_deterministic_algorithms_enabled()
     if config.fit.deterministic:
-        # cuBLAS requires this, though PyTorch gives it a workspace for each stream anyway.
+        # cuBLAS needs this to be deterministic.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     if device.type == "cpu":
         keep_freed_memory()
     try:
-        # A GPU becomes PyTorch's current one, where libraries allocate memory and wait.
+        # Libraries allocate and wait on PyTorch's current GPU.
         with prompt_turns(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
     finally:
-        if config.fit.deterministic:  # PyTorch imports its compiler for it
+        if config.fit.deterministic:  # only then, because the call imports PyTorch's compiler
             torch.use_deterministic_algorithms(before)
         release_memory()
 
 
 def release_memory() -> None:
-    """Release the memory that libraries keep in pools after a run, so that a sweep fills neither GPU nor host."""
+    """Release the memory that libraries keep in pools after a run, so that a sweep does not run out of it."""
     gc.collect()
     end_readers()
     backend.ReleaseUnusedMemory()  # type: ignore[attr-defined]
     if torch.cuda.is_available():
-        free_workspaces()  # each run has a stream of its own
+        free_workspaces()  # cuBLAS keeps one per stream, and each run has its own stream
         torch.cuda.empty_cache()
     return_freed_memory()

@@ -1,4 +1,4 @@
-"""Failures of a run that its user can fix: a problem with the folder, with memory or with a setting."""
+"""Failures that users can fix: problems with the run's folder, with memory or with a setting."""
 
 import errno
 from collections.abc import Iterator
@@ -16,16 +16,17 @@ from trainer.run.config.schema import Config
 # Write errors that do not name the file.
 _OF_A_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
-# Parts of messages, as there is no error class for it: of DALI, cuDNN and cuBLAS; of PyTorch and DALI on the CPU.
+# Libraries have no error class for this, so these are parts of their messages: DALI, cuDNN and cuBLAS on the GPU, then
+# PyTorch and DALI on the CPU.
 _OUT_OF_MEMORY = ("out of memory", "cudaErrorMemoryAllocation", "ALLOC_FAILED", "Can't allocate")
 _OUT_OF_HOST_MEMORY = ("DefaultCPUAllocator", "bad_alloc")
 
-# What PyTorch says of a batch of a single image.
+# From PyTorch's message about a batch of one image.
 _SINGLE = "Expected more than 1 value per channel"
 
 
 def explain(error: BaseException, config: Config, folder: Path, *, training: bool = True) -> UserError | None:
-    """Return an error that says what the user can do about a failure, or None for any other kind of failure."""
+    """Return an error that states what the user can do about a failure, or None for other kinds of failure."""
     if isinstance(error, OSError):
         return folder_error(error, folder)
     if said := out_of_memory(error):
@@ -33,13 +34,13 @@ def explain(error: BaseException, config: Config, folder: Path, *, training: boo
         return _too_large(said, config, training=training, on_host=on_host)
     if _SINGLE in str(error):
         return UserError(
-            "a training batch is a single image, on which the model's batch norm cannot train. Allowed: a "
-            "fit.batch_size that leaves at least two; or fit.drop_last=true, which leaves out an epoch's last few "
-            "samples, others every time."
+            "A training batch is a single image, and the model's batch norm needs at least two. Change fit.batch_size, "
+            "or set fit.drop_last=true, which leaves out the last samples of each shuffled epoch."
         )
     if config.fit.deterministic and "deterministic" in str(error):
         return UserError(
-            f"fit.deterministic=true: {first_line(error)} Allowed: false, or a model or a loss without that operation."
+            f"fit.deterministic=true: {first_line(error)} Set it to false, or use a model or loss without that "
+            "operation."
         )
     if isinstance(error, Exception) and not isinstance(error, UserError) and (own := describe_own(error)):
         return OwnCodeError(own)
@@ -48,7 +49,7 @@ def explain(error: BaseException, config: Config, folder: Path, *, training: boo
 
 @contextmanager
 def explained(config: Config, *, training: bool = True) -> Iterator[None]:
-    """Where anybody knows what the user can do about a failure of a pass, raise an error that says it."""
+    """Replace failures of a pass by errors that state what the user can do, see `explain`."""
     try:
         yield
     except (MemoryError, RuntimeError, ValueError) as error:
@@ -58,10 +59,10 @@ def explained(config: Config, *, training: bool = True) -> Iterator[None]:
 
 
 def folder_error(error: OSError, folder: Path) -> UserError | None:
-    """Return a one-sentence error if `error` came from writing to the run's folder, else None."""
+    """Return an error of one sentence if `error` came from writing to the run's folder, otherwise None."""
     name = shown(folder)
     if error.errno == errno.ENOENT and (not folder.is_dir() or error.filename == str(folder)):
-        return UserError(f"{name}: the folder of the run was deleted while it ran.")
+        return UserError(f"{name}: the run's folder was deleted during the run.")
     named = error.filename is not None and Path(str(error.filename)).resolve().is_relative_to(folder.resolve())
     if not named and not (error.filename is None and error.errno in _OF_A_WRITE):
         return None
@@ -69,16 +70,16 @@ def folder_error(error: OSError, folder: Path) -> UserError | None:
 
 
 def out_of_memory(error: BaseException) -> str:
-    """Return what an error, from whichever library, says of the memory that ran out; empty for other errors."""
+    """Return the line of an error that reports a lack of memory, or an empty string for other errors."""
     if not isinstance(error, RuntimeError | MemoryError):
         return ""
-    lines = (line.strip() for line in str(error).splitlines())  # DALI's comes after pages of context
+    lines = (line.strip() for line in str(error).splitlines())  # DALI prints pages of context first
     said = next((line for line in lines if any(text in line for text in (*_OUT_OF_MEMORY, *_OUT_OF_HOST_MEMORY))), "")
     return said or (first_line(error) if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) else "")
 
 
 def _too_large(said: str, config: Config, *, training: bool, on_host: bool) -> UserError:
-    """Return an error that says what did not fit, and which settings to reduce."""
+    """Return an error that states what did not fit, and which settings to reduce."""
     fit, device = config.fit, config.fit.torch_device()
     if on_host or device.type == "cpu":
         where, other = f"the host ({host_memory() / 2**30:.0f} GiB)", "a machine with more memory"
@@ -95,5 +96,5 @@ def _too_large(said: str, config: Config, *, training: bool, on_host: bool) -> U
     batches = " and ".join(f"batches of {amount(n, 'image')} at {size} px" for _, n, size in fed)
     return UserError(
         f"out of memory on {where} with {config.model_name}, {batches}, fit.precision={fit.precision}: "
-        f"{said.rstrip('.')}. Allowed: {', '.join(lower)}, or {other}."
+        f"{said.rstrip('.')}. Try {', '.join(lower)}, or {other}."
     )

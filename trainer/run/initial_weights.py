@@ -1,6 +1,6 @@
-"""Weights to start from, `model.weights`: of one of our runs, or of a file as timm and torchvision write them.
+"""Initial weights, `model.weights`: from a run's folder, or from a file of timm, torchvision or other programs.
 
-Files are data: safetensors, or what `torch.save` wrote, of which only plain values and tensors are read.
+Weights are safetensors or files of `torch.save`. Reading them never runs code: only plain values and tensors are read.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,8 +22,8 @@ from trainer.loop.checkpoint import BEST, check_tensors, read_plain
 from trainer.models.registry import Model
 from trainer.tasks.regress import MEAN, STD
 
-_COUNTERS = "num_batches_tracked"  # of batch norm, which older files lack; nothing depends on their values
-# Where training scripts keep the weights in their checkpoints; averaged ones first, as timm does.
+_COUNTERS = "num_batches_tracked"  # older files lack these counters of batch norms, and no result depends on them
+# The keys under which training scripts save weights. Averaged weights come first, as in timm.
 _SECTIONS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
 
 
@@ -33,26 +33,26 @@ class Weights:
 
     file: Path
     tensors: dict[str, Tensor]
-    classes: tuple[str, ...] | None  # names of the model's outputs; None: the file does not say
+    classes: tuple[str, ...] | None  # the names of the model's outputs, if the file has them
 
 
 def require_start(model: Model) -> None:
-    """Check that the weights to start from can be had, without reading them: within seconds, before data checks."""
+    """Check that the initial weights exist, without reading them."""
     model.require_weights()
     if model.weights is not None:
         _file_of(model.weights)
 
 
 def check_weights(model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> None:
-    """Check that the weights to start from fit."""
+    """Check that the initial weights fit the network."""
     if model.weights is not None:
         _fit(read_weights(model.weights), model, network, classes, size)
 
 
 def start_from(model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> str:
-    """Put the weights to start from, if there are any, into a network; return a sentence that says which, or nothing.
+    """Load the initial weights, if any, into a network, and describe them in one sentence.
 
-    See `check_weights` for the arguments and errors.
+    Arguments and errors are those of `check_weights`.
     """
     if model.weights is None:
         return ""
@@ -62,28 +62,28 @@ def start_from(model: Model, network: nn.Module, classes: tuple[str, ...], size:
     parts = [amount(len(found), "tensor")]
     new = [name for name in network.state_dict() if name not in found and not name.endswith(_COUNTERS)]
     if layers := sorted({name.rpartition(".")[0] or name for name in new}):
-        parts.append(f"the head ({', '.join(layers)}) is new, for {amount(len(classes), 'output')}")
+        parts.append(f"with a new head ({', '.join(layers)}) for {amount(len(classes), 'output')}")
         if weights.classes is not None:
-            parts.append(f"it was trained for {list_some(map(printable, weights.classes), 3)}")
+            parts.append(f"trained for {list_some(map(printable, weights.classes), 3)}")
     else:
         parts.append("with the head")
-    return f"model.weights: {weights.file}: {'; '.join(parts)}"
+    return f"model.weights: {weights.file}: {', '.join(parts)}"
 
 
 def read_weights(given: str) -> Weights:
-    """Read weights from a file, or the best ones from the folder of a run.
+    """Read weights from a file, or the best weights from a run's folder.
 
     Raises:
-        UserError: there is no such file, it is of another kind, cut short, or holds more than values and tensors.
+        UserError: the file is missing, damaged, of another kind, or holds more than values and tensors.
     """
     file = _file_of(given)
     if file.suffix.lower() == ".safetensors":
         try:
             saved: Any = load_file(file)
         except (SafetensorError, OSError, ValueError) as error:
-            raise UserError(f"{file}: not a safetensors file, or cut short ({first_line(error)}).") from error
+            raise UserError(f"{file}: not a safetensors file, or an incomplete one ({first_line(error)}).") from error
     elif not isinstance(saved := read_plain(file, old=True), dict):
-        raise UserError(f"{file}: holds {type(saved).__name__}. Allowed: a mapping of names to tensors.")
+        raise UserError(f"{file}: holds a {type(saved).__name__}, but weights map names to tensors.")
     tensors = _tensors_in(saved, file)
     names = saved.get("classes") if "format" in saved else None
     known = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
@@ -97,24 +97,26 @@ def _file_of(given: str) -> Path:
     if not file.is_file():
         missing = f"no such file.{near_file(file)}"
         if path.is_dir():
-            missing = f"the folder has no {BEST}. Allowed: the folder of a run, or a file."
+            missing = f"the folder has no {BEST}. Name a run's folder, or a file."
         raise UserError(f"model.weights={given}: {'not a regular file.' if file.exists() else missing}")
     return file
 
 
 def _tensors_in(saved: Mapping[str, Any], file: Path) -> dict[str, Tensor]:
-    """Return the weights in what a file holds: the whole, or a section of a training script's checkpoint."""
+    """Find the weights in a file: all of it, or a section of a training script's checkpoint."""
     found = next((saved[name] for name in _SECTIONS if isinstance(saved.get(name), Mapping)), saved)
     odd = [name for name, value in found.items() if not (isinstance(name, str) and isinstance(value, Tensor))]
     if odd or not found:
-        what = f"'{odd[0]}' is not a named tensor" if odd else "it is empty"
-        raise UserError(f"{file}: {what}. Allowed: tensors by name, at the top or in {', '.join(_SECTIONS)}.")
-    # The scale of numbers belongs to the data that they were learned from.
+        what = f"'{odd[0]}' is not a named tensor" if odd else "the file is empty"
+        raise UserError(
+            f"{file}: {what}. Weights are tensors by name, at the top level or below {', '.join(_SECTIONS)}."
+        )
+    # The mean and std of regression targets belong to the old data.
     return {name: tensor for name, tensor in found.items() if name not in (MEAN, STD)}
 
 
 def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str, ...], size: Size) -> dict[str, Tensor]:
-    """Match weights with a network; its head stays new if the weights are of other classes."""
+    """Match weights with a network. The head stays new if the weights have other classes."""
     state = network.state_dict()
     head = head_of(model, classes, size)
     try:
@@ -132,30 +134,33 @@ def _fit(weights: Weights, model: Model, network: nn.Module, classes: tuple[str,
 
 
 def head_of(model: Model, classes: tuple[str, ...], size: Size) -> list[str]:
-    """Return the names of the tensors of a model that depend on the number of classes."""
+    """Return the names of a model's tensors whose shapes depend on the number of classes."""
     with torch.device("meta"):
         one, other = (model.untrained().build(len(classes) + more, size).state_dict() for more in (0, 1))
     return [name for name, tensor in one.items() if name not in other or tensor.shape != other[name].shape]
 
 
 def _converted(model: Model, weights: Weights, network: nn.Module) -> Mapping[str, Tensor] | None:
-    """Return weights of another layout as the model converts them, or None if it does not know how."""
+    """Let the model convert weights of another layout. Return None if it cannot."""
     try:
         found = model.convert(weights.tensors, network)
-    except (LookupError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError):  # they are not of it
+    except (LookupError, RuntimeError, ValueError, TypeError, AttributeError, AssertionError):  # from another library
         return None
     return None if found is weights.tensors else found
 
 
 def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Collection[str]) -> dict[str, Tensor]:
-    """Return the tensors of a file by their names in a network; only its head may be another one, or missing.
+    """Match the tensors of a file with a network by name. Only the head may differ or be missing.
 
-    If all names have a prefix that the network's lack, as of wrappers, it is ignored.
+    A prefix of all names that the network lacks, such as a wrapper's, is removed.
 
-    The head's tensors are those that depend on the number of classes; only names, shapes and types count.
+    Args:
+        tensors: the tensors of a file by name.
+        network: the network's tensors by name. Only their shapes and types count.
+        head: the names of the tensors that depend on the number of classes.
 
     Raises:
-        UserError: they do not fit; the message says which, and begins with "not".
+        UserError: they do not fit. The message begins with "not" and names a tensor.
     """
     given = dict(tensors)
     while given and not any(name in network for name in given):
@@ -168,7 +173,7 @@ def match(tensors: Mapping[str, Tensor], network: Mapping[str, Tensor], head: Co
     if missing := [name for name in body if name not in given]:
         raise UserError(
             f"not the weights of this model: {len(missing)} of its {amount(len(body), 'tensor')} are missing, such as "
-            f"'{missing[0]}'.{nearest(missing[0], spare)} Allowed: tensors by the names of the model's own."
+            f"'{missing[0]}'.{nearest(missing[0], spare)} Tensors need the names that the model uses."
         )
     if wrong := [name for name in body if not _fits(given[name], network[name])]:
         raise UserError(

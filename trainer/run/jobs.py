@@ -1,4 +1,7 @@
-"""Jobs, from the command line, from Python or of a sweep: checked before anything is written, then run in a folder."""
+"""Check and run jobs from the command line, from Python or of a sweep.
+
+All jobs are checked before anything is written.
+"""
 
 import gc
 import logging
@@ -33,18 +36,18 @@ _DEFAULT = Start()
 
 
 class RanksError(UserError):
-    """A job needs several processes, and this one was started alone."""
+    """A job needs several processes, but this one was started without others."""
 
     def __init__(self, count: int) -> None:
         super().__init__(
-            f"fit.gpus: {count}, but this process trains alone. Allowed: null or 1; or a single run of "
-            "`python -m trainer`, which starts the others; or torchrun."
+            f"fit.gpus={count} needs {count} processes. Start a single run with `python -m trainer`, which starts "
+            "them, or use torchrun. Otherwise set fit.gpus=1."
         )
         self.count = count
 
 
 def require_ranks(config: Config) -> None:
-    """Check that as many processes were started as a job needs."""
+    """Raise a RanksError if a job needs more processes than were started."""
     if (config.fit.gpus or 1) > launched():
         raise RanksError(config.fit.gpus or 1)
 
@@ -64,15 +67,14 @@ def check_jobs(
 
 
 def check_configs(configs: Sequence[Config], signals: StopSignals | None = None) -> None:
-    """Check the configurations of jobs by trying them out; the first mistake counts.
+    """Check the configurations of jobs by trying them out.
 
-    What is wrong without a look at data and model, such as a misspelled key, is known before PyTorch is imported here.
-
-    Signals of the command line end the process at once while modules are imported.
+    Importing PyTorch takes seconds, so this comes after the checks that do not need it. During the import, a signal
+    ends the process at once.
 
     Raises:
         RanksError: a job needs several processes.
-        UserError: it cannot run.
+        UserError: the first mistake.
     """
     for config in configs:
         require_ranks(config)
@@ -80,7 +82,7 @@ def check_configs(configs: Sequence[Config], signals: StopSignals | None = None)
         gc.disable()
         with signals.ending(130, f"{NOTHING_TO_RESUME}\n") if signals else nullcontext():
             import trainer.run.train  # noqa: F401
-        gc.freeze()  # or Python looks for garbage among all of PyTorch, again and again
+        gc.freeze()  # otherwise Python searches all of PyTorch for garbage again and again
         gc.enable()
     from trainer.run.config.checks import check_config, check_resume
 
@@ -90,7 +92,7 @@ def check_configs(configs: Sequence[Config], signals: StopSignals | None = None)
 
 
 class _Log(logging.FileHandler):
-    """A log that follows no link."""
+    """A log file that is never opened through a symbolic link."""
 
     def _open(self) -> Any:
         descriptor = open_regular(Path(self.baseFilename), flags=os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -98,7 +100,15 @@ class _Log(logging.FileHandler):
 
 
 def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bool = False, **options: Any) -> Summary:
-    """Train in a folder of its own, with a log and the overrides; `again`: in place of a run that the folder holds."""
+    """Train in the run's own folder, which also gets a log and the overrides.
+
+    Args:
+        config: the checked configuration.
+        overrides: what the run was started with.
+        folder: the run's folder.
+        again: whether to replace the run in the folder.
+        options: further arguments of `trainer.run.train.train`.
+    """
     from trainer.run.train import train
 
     reserve(folder, config.fit.resume, again=again)
@@ -114,7 +124,6 @@ def run_job(config: Config, overrides: Sequence[str], folder: Path, *, again: bo
 
 @contextmanager
 def _logged(handler: logging.Handler) -> Iterator[None]:
-    """Write the log to a file."""
     root = logging.getLogger()
     handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
     level = root.level
@@ -125,16 +134,16 @@ def _logged(handler: logging.Handler) -> Iterator[None]:
     finally:
         root.setLevel(level)
         root.removeHandler(handler)
-        with suppress(OSError):  # what is buffered finds no room on a full disk
+        with suppress(OSError):  # a full disk has no room for buffered lines
             handler.close()
 
 
-# Value of fit.resume, see `trainer.cli.jobs`.
+# The value of fit.resume that continues the newest run of the same configuration.
 AUTO = "auto"
 
 
 def resumed_in(tokens: Sequence[str]) -> str | None:
-    """Return the value of `fit.resume` among overrides, the last one of several; None: there is none."""
+    """Return the last value of `fit.resume` in overrides, or None."""
     values = [parse(token).value() for token in tokens if "=" in token and key_of(parse(token)) == "fit.resume"]
     return None if not values or values[-1] is None else str(values[-1])
 
@@ -142,24 +151,26 @@ def resumed_in(tokens: Sequence[str]) -> str | None:
 def start_of(
     tokens: Sequence[str], *, trust: bool = False, config_name: str = "config"
 ) -> tuple[list[str], Start, list[str]]:
-    """Return normalized overrides, what they are put on, and for people what else the run was started with.
+    """Find the configuration that overrides change: that of the run that `fit.resume` names, or the project's.
 
-    They are put on the configuration of the run that `fit.resume` names, if it names one.
+    Returns:
+        The normalized overrides, the configuration that they change, and the overrides of the resumed run that still
+        hold.
 
     Raises:
-        UserError: an override is not UTF-8, or the folder is not that of a run.
+        UserError: an override is not UTF-8, or the folder does not hold a run.
     """
     for token in tokens:
         if as_bytes(token) != token.encode(errors="replace"):
             raise UserError(
-                f"{token}: is not UTF-8, so config.yaml could not hold it. Allowed: names in UTF-8, also for a "
-                "symbolic link; only images and class folders may have other names."
+                f"{token}: this name is not UTF-8, so config.yaml cannot hold it. Rename it, or use a symbolic link "
+                "with a UTF-8 name. Only images and class folders may have other names."
             )
     resume, given = resumed_in(tokens), normalize(tokens)
     if resume in (None, AUTO):
         return given, Start(config_name), []
     folder = Path(str(resume))
-    allowed = "the folder of a run that saved a checkpoint"
+    allowed = "the folder of a run with a checkpoint"
     require_in(folder, LAST, CONFIG_FILE, key="fit.resume=", allowed=allowed)
     given_keys = {key_of(parse(token)) for token in tokens} | {"fit.resume", "hydra"}
     keys = {text: text.lstrip("~").partition("=")[0] for text in RunFolder(folder).overrides}
@@ -176,7 +187,7 @@ def start_of(
 
 
 def saved_run(folder: Path, *, trust: bool, fit: Collection[str] = ("resume",)) -> Saved:
-    """Return the configuration of a run that has a checkpoint, without some settings of the section `fit`."""
+    """Return the configuration of a run with a checkpoint, without the named settings of the section `fit`."""
     values = load_config(folder)
     kept = {name: value for name, value in section_of(values, "fit").items() if name not in fit}
     return Saved({**values, "fit": kept}, folder / CONFIG_FILE, trust=trust, starts=False)

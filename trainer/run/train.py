@@ -1,9 +1,9 @@
-"""One run: from a checked configuration to a trained model in a folder of its own."""
+"""Train one run: from a checked configuration to a trained model in the run's own folder."""
 
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
 
@@ -55,98 +55,144 @@ def train(
     Args:
         config: the checked configuration.
         folder: the run's own folder; created if it is missing.
-        console: where to print; None: the terminal.
-        group: name of the sweep that the run is part of, for dashboards.
-        varied: the overrides by which the run differs from others of its sweep, which name it by default.
-        callbacks: callbacks in addition to those of the configuration.
-        plan: whether to print the plan of the augmentation.
-        began: when the run began, on the clock of `time.monotonic`; None: now.
+        console: where to print. Default: the terminal.
+        group: name of the sweep that the run belongs to, for dashboards.
+        varied: the overrides that the sweep varies. They are the run's default name.
+        callbacks: callbacks in addition to the configured ones.
+        plan: whether to print the augmentation plan.
+        began: when the run began, on the clock of `time.monotonic`. Default: now.
 
     Returns:
-        How the run ended, as recorded in the folder's summary.json. A failure is recorded there, too, and raised
-        again. So is the KeyboardInterrupt of a signal that comes before the fit or for the second time, with a message
-        that says how to resume.
+        How the run ended, as recorded in the folder's summary.json.
+
+    Raises:
+        KeyboardInterrupt: a signal came before the fit, or a second one during it. The message says how to resume.
+        Exception: the run failed. The folder's summary.json records the failure.
     """
-    begun = began or monotonic()
-    name, console = run_name(config.run, folder, varied), console or PlainConsole()
+    run = _Run(config, folder, run_name(config.run, folder, varied), console or PlainConsole(), began or monotonic())
     with StopSignals() as signals:
         folder.mkdir(parents=True, exist_ok=True)
         remove_parts(folder)
-        learner: Learner | None = None
-        opened = ExitStack()
-        try:
-            signals.check()
-            opened.enter_context(session(config))
-            Summary(RUNNING, folder, name=name, tags=config.run.written_tags).write()  # it has not ended
-            # Data are usually loaded before the run has a log, and only once for all jobs of a sweep.
-            log_notices(config.dataset.notices)
-            plans = "\n".join(str(build_plan(config.aug, split)) for split in ("train", "val"))
-            write_atomically(folder / CONFIG_FILE, config_text(config))
-            write_json(folder / ENVIRONMENT_FILE, environment())
-            write_atomically(folder / PLAN_FILE, plans + "\n")
-            write_left_out(folder, config.dataset)
-            loaders = opened.enter_context(closing(make_loaders(config)))
-            every = (*_callbacks(config), *callbacks)
-            learner = make_learner(config, loaders, folder, callbacks=every, group=group, name=name, began=begun)
-            if plan:
-                console.print(plans, highlight=False)
-            _announce(config, learner, loaders, folder, console)
-            start = Position() if config.fit.resume is None else resume(learner, loaders, config)
-            done = sum(map(learner.batches_in, range(start.epoch))) + start.batch
-            moved = learner.find(ParamScheduler).describe_moved(learner, done)
-            for note in filter(None, (describe_changed_validation(learner), moved)):
-                log.warning(note)
-                console.print(note, highlight=False, soft_wrap=True)
-            signals.check()
-            signals.hold()  # the fit handles them; the work after it is short and should complete
-            learner.fit(start)
-            summary = summarize(learner, folder, monotonic() - begun)
-            summary.write()
-        except BaseException as error:
-            signals.hold()
-            # If the disk is full, callbacks fail in after_fit, too: report the error that ended the fit.
-            cause = getattr(learner, "error", None) or error
-            pressed = isinstance(cause, KeyboardInterrupt)
-            failure = explain(cause, config, folder) or _of_state(cause, config, learner)
-            complete = learner is not None and learner.position.epoch >= learner.epochs  # nothing is left to resume
-            ending = "finished" if complete else "interrupted"
-            status, why = (ending, "") if pressed else ("failed", describe_error(failure))
-            with suppress(OSError):  # the message below says enough
-                folder.stat()  # fails if the folder was deleted, so that it is not created again
-                seconds = monotonic() - begun
-                summary = Summary(status, folder, seconds=seconds, name=name, tags=config.run.written_tags)
-                if learner is not None and hasattr(learner, "error"):  # the fit has begun
-                    summary = summarize(learner, folder, seconds)
-                replace(summary, status=status, error=why).write()
-            if pressed:
-                text = "stopped after the last epoch; figures or the report may be missing"
-                cause.args = (text if complete else _cut_short(learner, config.fit.resume, folder),)
-                log.info("%s", cause)
-                raise cause from None
-            if not isinstance(failure, UserError):
-                log.exception("the run failed", exc_info=failure)
-                raise failure from failure.__cause__
-            if (folder / LAST).is_file() and not isinstance(failure, NonFiniteLossError):
-                failure.hint = f"fit.resume={shown(folder)} continues from its last checkpoint."
-                failure.args = (f"{failure} {failure.hint}",)
-            log.error(
-                "the run failed: %s",
-                failure,
-                exc_info=cause if isinstance(failure, OwnCodeError | UnreadableError) else None,
-            )
-            raise failure from cause
-        finally:
-            learner = None  # so that its memory is released, too
-            opened.close()
+        with ExitStack() as opened:
+            try:
+                signals.check()
+                opened.enter_context(session(config))
+                opened.callback(run.drop_learner)  # before the session releases memory
+                plans = run.write_start()
+                loaders = opened.enter_context(closing(make_loaders(config)))
+                every = (*_callbacks(config), *callbacks)
+                summary = run.fit(loaders, every, signals, group=group, plans=plans if plan else "")
+            except BaseException as error:
+                signals.hold()
+                raise run.record_failure(error)  # noqa: B904  (it has its cause)
         log.info("%s", summary)
         return summary
 
 
+@dataclass
+class _Run:
+    """A run in its folder, from the first file that it writes to its summary."""
+
+    config: Config
+    folder: Path
+    name: str
+    console: Console
+    began: float  # on the clock of `time.monotonic`
+    learner: Learner | None = None
+
+    def write_start(self) -> str:
+        """Write the files that describe the run, and return the plans of both splits."""
+        Summary(RUNNING, self.folder, name=self.name, tags=self.config.run.written_tags).write()
+        # A sweep loads its data before its first run has a log, and only once.
+        log_notices(self.config.dataset.notices)
+        plans = "\n".join(str(build_plan(self.config.aug, split)) for split in ("train", "val"))
+        write_atomically(self.folder / CONFIG_FILE, config_text(self.config))
+        write_json(self.folder / ENVIRONMENT_FILE, environment())
+        write_atomically(self.folder / PLAN_FILE, plans + "\n")
+        write_left_out(self.folder, self.config.dataset)
+        return plans
+
+    def fit(
+        self, loaders: Loaders, callbacks: Sequence[Callback], signals: StopSignals, *, group: str | None, plans: str
+    ) -> Summary:
+        """Build the learner, resume its run if configured, and fit it."""
+        learner = self.learner = make_learner(
+            self.config, loaders, self.folder, callbacks=callbacks, group=group, name=self.name, began=self.began
+        )
+        if plans:
+            self.console.print(plans, highlight=False)
+        _announce(self.config, learner, loaders, self.folder, self.console)
+        start = Position() if self.config.fit.resume is None else resume(learner, loaders, self.config)
+        for note in _describe_changes(learner, start):
+            log.warning(note)
+            self.console.print(note, highlight=False, soft_wrap=True)
+        signals.check()
+        signals.hold()  # the fit handles them; the work after it is short and should complete
+        learner.fit(start)
+        summary = summarize(learner, self.folder, monotonic() - self.began)
+        summary.write()
+        return summary
+
+    def drop_learner(self) -> None:
+        """Drop the last reference to the model, so that its memory can be released."""
+        self.learner = None
+
+    def record_failure(self, error: BaseException) -> BaseException:
+        """Write and log how an error or a signal ended the run, and return what to raise."""
+        # On a full disk, callbacks also fail in after_fit. The error that ended the fit counts.
+        cause: BaseException = getattr(self.learner, "error", None) or error
+        if isinstance(cause, KeyboardInterrupt):
+            return self._record_stop(cause)
+        failure = explain(cause, self.config, self.folder) or _of_state(cause, self.config, self.learner)
+        self._write_summary("failed", describe_error(failure))
+        if not isinstance(failure, UserError):
+            log.exception("the run failed", exc_info=failure)
+            return failure
+        if (self.folder / LAST).is_file() and not isinstance(failure, NonFiniteLossError):
+            failure.hint = f"fit.resume={shown(self.folder)} continues from its last checkpoint."
+            failure.args = (f"{failure} {failure.hint}",)
+        has_details = isinstance(failure, OwnCodeError | UnreadableError)
+        log.error("the run failed: %s", failure, exc_info=cause if has_details else None)
+        failure.__cause__ = cause
+        return failure
+
+    def _record_stop(self, signal: KeyboardInterrupt) -> KeyboardInterrupt:
+        learner = self.learner
+        complete = learner is not None and learner.position.epoch >= learner.epochs  # nothing is left to resume
+        self._write_summary("finished" if complete else "interrupted")
+        text = "stopped after the last epoch. Figures or the report may be missing"
+        signal.args = (text if complete else _cut_short(learner, self.config.fit.resume, self.folder),)
+        signal.__cause__ = None
+        log.info("%s", signal)
+        return signal
+
+    def _write_summary(self, status: str, error: str = "") -> None:
+        with suppress(OSError):  # the error message says enough
+            self.folder.stat()  # fails if the folder was deleted, so that it is not created again
+            seconds = monotonic() - self.began
+            if self.learner is not None and hasattr(self.learner, "error"):  # the fit has begun
+                summary = summarize(self.learner, self.folder, seconds)
+            else:
+                tags = self.config.run.written_tags
+                summary = Summary(status, self.folder, seconds=seconds, name=self.name, tags=tags)
+            replace(summary, status=status, error=error).write()
+
+
+def _describe_changes(learner: Learner, start: Position) -> list[str]:
+    """Return one sentence for each way in which a resumed fit differs from its run before."""
+    done = sum(map(learner.batches_in, range(start.epoch))) + start.batch
+    notes = describe_changed_validation(learner), learner.find(ParamScheduler).describe_moved(learner, done)
+    return [note for note in notes if note]
+
+
 def follow(config: Config) -> str:
-    """Train along with rank 0, which trains the same configuration with `train`; write and print nothing.
+    """Train the same configuration as rank 0, which uses `train`, without writing or printing.
 
     Returns:
-        How the fit ended: finished or interrupted. A LostRankError says that another rank has ended.
+        How the fit ended: finished or interrupted.
+
+    Raises:
+        LostRankError: another rank has ended.
     """
     with StopSignals() as signals, session(config):
         signals.hold()
@@ -155,7 +201,7 @@ def follow(config: Config) -> str:
 
 
 def _fit_along(config: Config, loaders: Loaders) -> str:
-    """Fit in a function of its own: at its end nothing refers to the model, whose memory can be released."""
+    # In a separate function, because its return drops the last reference to the model before memory is released.
     learner = make_learner(config, loaders, callbacks=_callbacks(config))
     with explained(config):
         learner.fit(Position() if config.fit.resume is None else resume(learner, loaders, config))
@@ -163,7 +209,10 @@ def _fit_along(config: Config, loaders: Loaders) -> str:
 
 
 def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
-    """Restore the last checkpoint of a run, copy its best model to another folder, and return where the fit starts."""
+    """Restore the last checkpoint of `fit.resume`, and return where the fit starts.
+
+    A run in a new folder also gets a copy of the best model so far.
+    """
     assert config.fit.resume is not None
     run = Path(config.fit.resume)
     state = load(run / LAST, FitState, learner.device)
@@ -171,28 +220,28 @@ def resume(learner: Learner, loaders: Loaders, config: Config) -> Position:
         position = learner.restore(state)
     for image in (*config.dataset.train.bad, *config.dataset.val.bad):
         log.warning(
-            "data.skip_bad=true: %s %s, but the run to resume had read it: another image of its class stands in for it",
+            "data.skip_bad=true: %s %s, but the resumed run had read it. Another image of its class replaces it.",
             name_of(image.file), image.reason,
         )  # fmt: skip
-    loaders.val.placement = loaders.train.placement  # restored to the saved run's choice
+    loaders.val.placement = loaders.train.placement  # as the saved run chose
     if learner.folder is not None and learner.folder.resolve() != run.resolve() and (run / BEST).is_file():
         write_atomically(learner.folder / BEST, regular(run / BEST).read_bytes())
     return position
 
 
 def describe_changed_validation(learner: Learner) -> str:
-    """Return a sentence about a resumed run that validates in another way than before; empty if it does not."""
+    """Return a warning if a resumed run validates differently than before, otherwise an empty string."""
     recorder = learner.find(Recorder)
     if not (changed := recorder.changed_validation(learner)):
         return ""
     return (
-        f"{', '.join(changed)}: not as in the saved run, so scores cannot be compared: the best epoch is determined "
-        f"again, from epoch {len(recorder.rows) + 1} on"
+        f"{', '.join(changed)}: not as in the saved run, so old and new scores cannot be compared. The best epoch is "
+        f"chosen from epoch {len(recorder.rows) + 1} on."
     )
 
 
 def _of_state(error: BaseException, config: Config, learner: Learner | None) -> BaseException:
-    """Return the error that names the checkpoint if one of a resumed run was raised before its first batch was done."""
+    """Blame the checkpoint for an error before the first batch of a resumed run, and return the error to raise."""
     began = learner is not None and learner.find(Recorder).first is not None
     if config.fit.resume is None or began or describe_own(error):
         return error
@@ -214,12 +263,12 @@ def _callbacks(config: Config) -> tuple[Callback, ...]:
 
 
 def loop_callbacks(schedules: dict[str, Schedule], plateau: tuple[int, float] | None = None) -> tuple[Callback, ...]:
-    """Return the callbacks that every run has, whatever the configuration."""
+    """Return the callbacks of every run, without the configured ones."""
     return Recorder(), Prepare(), ParamScheduler(schedules, plateau), Interrupt()
 
 
 def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, console: Console) -> None:
-    """Write what the run knows of itself, and print a part of it: stages, decoding, settings without effect, data."""
+    """Write the run's facts, and print the important ones: stages, decoding, settings without effect, data."""
     dataset, facts = config.dataset, facts_of(config, learner, RunFolder(folder).overrides)
     write_atomically(folder / FACTS_FILE, json_line(asdict(facts)))
     if ids := ids_of(dataset):
@@ -247,8 +296,9 @@ def _announce(config: Config, learner: Learner, loaders: Loaders, folder: Path, 
 
 
 def _cut_short(learner: Learner | None, resumed: str | None, folder: Path) -> str:
-    """Return a message that says how to resume a run that a signal stopped at once."""
+    """Describe how to resume a run that a signal stopped in the middle of an epoch or before the fit."""
     when = "at once" if hasattr(learner, "error") else "before the first batch"
     run = folder if (folder / LAST).is_file() else resumed
-    what = "nothing to resume" if run is None else f"fit.resume={shown(Path(run))} continues from its last checkpoint"
-    return f"stopped {when}; {what}"
+    if run is None:
+        return f"stopped {when}, so there is nothing to resume"
+    return f"stopped {when}. fit.resume={shown(Path(run))} continues from its last checkpoint"

@@ -77,10 +77,10 @@ def test_a_used_folder_is_refused_untouched_and_its_run_continues_in_place(
     code, text = call("hydra.run.dir=whole")
     assert (code, text) == (
         2,
-        "error: hydra.run.dir=whole: holds a run. Allowed: a folder of its own for each run; or fit.resume=whole as "
-        "well, which continues that run.\n",
+        "error: hydra.run.dir=whole: this folder holds a run. Use a separate folder for each run. To continue that run, "
+        "add fit.resume=whole.\n",
     )
-    with pytest.raises(UserError, match=r"^folder=whole: holds a run\."):
+    with pytest.raises(UserError, match=r"^folder=whole: this folder holds a run\."):
         train(*read_overrides(tmp_path / "whole"), folder="whole")
     assert contents(tmp_path / "whole") == before
 
@@ -116,7 +116,7 @@ def test_auto_starts_resumes_and_leaves_a_finished_run_alone(
     assert len(rows_of(second)) == 3
     code, text = call("fit.resume=auto", "run.name=again", "callbacks.tensorboard={}")  # the same configuration
     assert code == 0
-    assert text.startswith("already finished, nothing to resume: finished after 3 epochs: ")
+    assert text.startswith("already finished, so there is nothing to resume: finished after 3 epochs: ")
     assert len(started(tmp_path)) == 3
     assert train(*(token for token in read_overrides(second) if "resume" not in token), "fit.resume=auto").epochs == 3
     assert len(started(tmp_path)) == 3

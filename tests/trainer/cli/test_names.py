@@ -75,4 +75,4 @@ def test_from_training_to_a_prediction(
 def test_what_could_not_be_written_into_a_configuration_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["data=folder", os.fsdecode(b"data.root=s\xe9t")])
-    assert "is not UTF-8, so config.yaml could not hold it. Allowed: names in UTF-8" in capfd.readouterr().err
+    assert "is not UTF-8, so config.yaml cannot hold it. Rename it" in capfd.readouterr().err

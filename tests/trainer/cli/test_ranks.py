@@ -110,7 +110,7 @@ def test_after_an_epoch_any_number_of_ranks_resumes(runs: dict[int, Path]) -> No
 def test_within_an_epoch_only_as_many_ranks_resume(images: Path, runs: dict[int, Path]) -> None:
     # Without the plugin, which would be registered in this process.
     resumed = ["data=folder", f"data.root={images}", "model=cnn", "aug.size=8", "fit.device=cpu"]
-    with pytest.raises(UserError, match=r"^fit\.gpus: 1, but 3 processes trained the unfinished epoch"):
+    with pytest.raises(UserError, match=r"^fit\.gpus=1, but 3 processes trained the unfinished epoch"):
         check_jobs([normalize([*resumed, f"fit.resume={runs[3] / 'stopped'}"])])
 
 
@@ -138,7 +138,7 @@ def test_the_command_starts_ranks_and_one_that_fails_ends_the_others(images: Pat
     cause = "rank 1: RuntimeError: shape '[2]' is invalid"
     assert f"error: {cause}" in ended.stderr
     assert ended.stderr.count("RuntimeError") == ended.stdout.count("train loss") == 1
-    assert "error: rank 1 failed; its message says why. fit.resume=run continues" in ended.stderr
+    assert "error: rank 1 failed. Its message says why. fit.resume=run continues" in ended.stderr
     assert cause in json.loads((tmp_path / "run" / "summary.json").read_text())["error"]
     assert load_config(tmp_path / "run")["fit"]["gpus"] == 2
 
@@ -150,7 +150,7 @@ def test_an_error_of_all_ranks_is_printed_by_the_first(first: bool, monkeypatch:
     monkeypatch.setattr("trainer.cli.ranks.report", lambda _: first)
     monkeypatch.setattr("trainer.cli.ranks.reported", lambda: "rank 1: the same")
     error = UserError("the same fit.resume=old. fit.resume=run continues.")
-    assert str(ranks.once(error)) == (str(error) if first else "rank 1 failed; its message says why.")
+    assert str(ranks.once(error)) == (str(error) if first else "rank 1 failed. Its message says why.")
     error.hint = "fit.resume=run continues."
-    short = "rank 1 failed; its message says why. fit.resume=run continues."
+    short = "rank 1 failed. Its message says why. fit.resume=run continues."
     assert str(ranks.once(error)) == (str(error) if first else short)

@@ -90,5 +90,5 @@ def test_a_run_that_was_interrupted_or_killed_equals_one_that_was_not(
             train(config_of(at, error), tmp_path / f"{at}")
         resumed = train(config_of(10**6, resume=str(tmp_path / f"{at}")), tmp_path / f"{at}-resumed")
         assert_same(resumed, whole, f"interrupted in batch {at}")
-    with pytest.raises(UserError, match=r"^fit\.accumulate: 1, but the run to resume had 2\. Allowed: the same\."):
+    with pytest.raises(UserError, match=r"^fit\.accumulate: 1, but the resumed run had 2\. Use the same value"):
         check_resume(config_of(resume=str(tmp_path / "1"), accumulate=1))

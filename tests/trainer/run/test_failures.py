@@ -67,14 +67,14 @@ def test_a_folder_that_is_deleted_is_not_made_again(again: bool, config: Config)
         if again:
             Path("run").mkdir()
 
-    assert failing(config, "before_validate", 1, delete) == "run: the folder of the run was deleted while it ran."
+    assert failing(config, "before_validate", 1, delete) == "run: the run's folder was deleted during the run."
     assert not (Path("run") / LAST).exists()
     assert Path("run").exists() == again
 
 
 def test_a_batch_of_a_single_image_says_what_helps(config: Config) -> None:
     config = replace(config, fit=replace(config.fit, batch_size=2))
-    with pytest.raises(UserError, match=r"^a training batch is a single image, .* or fit\.drop_last=true"):
+    with pytest.raises(UserError, match=r"^A training batch is a single image, .* fit\.drop_last=true"):
         train(config, Path("run"), console=Console(quiet=True))
 
 
@@ -106,7 +106,7 @@ def test_out_of_memory_says_what_was_tried_and_what_to_lower(on_gpu: Config, tmp
     error = explain(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), on_gpu, tmp_path)
     assert str(error) == (
         "out of memory on the GPU (NVIDIA H100, 80 GiB) with cnn, batches of 4 images at 16 px, fit.precision=fp32: "
-        "CUDA out of memory. Tried to allocate 2 GiB. Allowed: a smaller fit.batch_size with a larger fit.accumulate, "
+        "CUDA out of memory. Tried to allocate 2 GiB. Try a smaller fit.batch_size with a larger fit.accumulate, "
         "a smaller aug.size, a smaller model, fit.precision=bf16, or a GPU that nothing else uses."
     )
 
@@ -133,7 +133,7 @@ def test_a_batch_too_large_for_the_cpu_is_a_sentence_with_a_way_out(
     what = TOO_MUCH if error.args else "MemoryError"
     assert message == (
         "out of memory on the host (16 GiB) with cnn, batches of 4 images at 16 px, fit.precision=fp32: "
-        f"{what}. Allowed: a smaller fit.batch_size with a larger fit.accumulate, a smaller aug.size, "
+        f"{what}. Try a smaller fit.batch_size with a larger fit.accumulate, a smaller aug.size, "
         "a smaller model, fit.precision=bf16, or a machine with more memory. "
         "fit.resume=run continues from its last checkpoint."
     )
@@ -142,7 +142,7 @@ def test_a_batch_too_large_for_the_cpu_is_a_sentence_with_a_way_out(
 def test_tools_say_what_to_lower_too(on_gpu: Config) -> None:
     with pytest.raises(UserError) as caught, explained(on_gpu, training=False):
         no_memory()
-    advice = "Allowed: a smaller fit.batch_size, fit.device=cpu, fit.precision=bf16, or a GPU that nothing else uses."
+    advice = "Try a smaller fit.batch_size, fit.device=cpu, fit.precision=bf16, or a GPU that nothing else uses."
     assert str(caught.value).endswith(advice)
     with pytest.raises(ZeroDivisionError), explained(on_gpu, training=False):
         raise ZeroDivisionError
@@ -150,7 +150,7 @@ def test_tools_say_what_to_lower_too(on_gpu: Config) -> None:
 
 def test_a_rank_that_finds_too_little_memory_says_so(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Learner, "fit", no_memory)
-    with pytest.raises(UserError, match=r"^out of memory on the host .* Allowed: "):
+    with pytest.raises(UserError, match=r"^out of memory on the host .* Try a smaller fit"):
         follow(config)
 
 

@@ -60,7 +60,7 @@ def test_a_gpu_has_a_number_and_may_not_be_there(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("given", [{"batch_size": 9}, {"stages": {"small": {"batch_size": 9}}, "batch_size": 8}])
 def test_processes_share_batches_evenly(given: dict[str, Any]) -> None:
     assert config_of(fit={"gpus": 2, "batch_size": 8}).fit.gpus == 2
-    with pytest.raises(UserError, match=r"batch_size: 9 images .* by 2 processes .* multiples of 2, such as 8\.$"):
+    with pytest.raises(UserError, match=r"batch_size=9 is not divisible .* a multiple of 2, such as 8\.$"):
         config_of(fit=given | {"gpus": 2})
 
 

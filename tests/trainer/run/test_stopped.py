@@ -30,17 +30,17 @@ def test_ctrl_c_while_data_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: p
     with pytest.raises(SystemExit) as stopped:
         cli.main([])
     assert stopped.value.code == 130
-    assert capsys.readouterr().out == "stopped before the first batch; nothing to resume\n"
+    assert capsys.readouterr().out == "stopped before the first batch, so there is nothing to resume\n"
 
 
 def test_ctrl_c_while_pipelines_are_built(photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "place", stop)
-    with pytest.raises(KeyboardInterrupt, match=r"^stopped before the first batch; nothing to resume$"):
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped before the first batch, so there is nothing to resume$"):
         run.train(small_config(photo_root), tmp_path / "run", console=QUIET)
     assert status(tmp_path / "run") == "interrupted"
     again = small_config(photo_root, "fit.resume=old")
     with pytest.raises(
-        KeyboardInterrupt, match=r"^stopped before the first batch; fit.resume=old continues from its last"
+        KeyboardInterrupt, match=r"^stopped before the first batch\. fit.resume=old continues from its last"
     ):
         run.train(again, tmp_path / "run", console=QUIET)
 
@@ -48,10 +48,10 @@ def test_ctrl_c_while_pipelines_are_built(photo_root: Path, tmp_path: Path, monk
 def test_a_second_ctrl_c_says_what_was_saved(photo_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GradClip, "before_step", stop)
     folder = tmp_path / "run"
-    for saved, said in ((False, "nothing to resume"), (True, "fit.resume=run continues from its last")):
+    for saved, said in ((False, ", so there is nothing to resume"), (True, r"\. fit.resume=run continues from its last")):
         if saved:
             (folder / "last.pt").touch()
-        with pytest.raises(KeyboardInterrupt, match=f"^stopped at once; {said}"):
+        with pytest.raises(KeyboardInterrupt, match=f"^stopped at once{said}"):
             run.train(small_config(photo_root, "+callbacks.grad_clip={}"), folder, console=QUIET)
         assert status(folder) == "interrupted"
 
@@ -61,7 +61,7 @@ def test_a_second_signal_after_the_last_epoch_leaves_a_finished_run(photo_root: 
     config = small_config(photo_root, "fit.epochs=1", *BARE)
     twice = on("after_fit", stop)
     with pytest.raises(
-        KeyboardInterrupt, match=r"^stopped after the last epoch; figures or the report may be missing$"
+        KeyboardInterrupt, match=r"^stopped after the last epoch. Figures or the report may be missing$"
     ):
         run.train(replace(config, callbacks=(*config.callbacks, lambda: twice)), tmp_path / "run", console=QUIET)
     summary = RunFolder(tmp_path / "run").summary

@@ -52,8 +52,8 @@ def differing(network: nn.Module, tensors: dict[str, Tensor]) -> set[str]:
     ("classes", "said"),
     [
         (COLORS, "with the head"),
-        (OTHERS, "the head (23) is new, for 3 outputs; it was trained for blue, green, red"),
-        ((*COLORS, *OTHERS), "the head (23) is new, for 6 outputs; it was trained for blue, green, red"),
+        (OTHERS, "with a new head (23) for 3 outputs, trained for blue, green, red"),
+        ((*COLORS, *OTHERS), "with a new head (23) for 6 outputs, trained for blue, green, red"),
     ],
 )
 def test_a_run_gives_its_weights_and_its_head_to_the_same_classes(
@@ -197,7 +197,7 @@ def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds more than plain values and tensors \(posix.system\)\.$"):
         read_weights(str(tmp_path / "model.pth"))
     (tmp_path / "model.safetensors").write_bytes(pickle.dumps(content))
-    with pytest.raises(UserError, match="not a safetensors file, or cut short"):
+    with pytest.raises(UserError, match="not a safetensors file, or an incomplete one"):
         read_weights(str(tmp_path / "model.safetensors"))
     assert not (tmp_path / "ran").exists()
 
@@ -213,7 +213,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "text.pth").write_text("version https://git-lfs.github.com/spec/v1")
     os.mkfifo(tmp_path / "pipe.pth")
     for name, message in {
-        "tensor.pth": "holds Tensor. Allowed: a mapping of names to tensors.",
+        "tensor.pth": "holds a Tensor, but weights map names to tensors.",
         "mixed.pth": "'b' is not a named tensor. Allowed: tensors by name, at the top or in state_dict_ema, ",
         "grown.pth": "holds a tensor that is larger than its file.",
         "empty.pth": "it is empty.",
@@ -251,7 +251,7 @@ def test_real_weights_recognize_a_flower(tmp_path: Path) -> None:
     theirs = [tensor for name, tensor in torch.load(lite0()).items() if "tracked" not in name]
     torch.save(dict(zip(ours, theirs, strict=True)), file)
     note = start_from(model, network, classes, Size(224, 224))
-    assert note.endswith("; with the head")
+    assert note.endswith(", with the head")
     images = np.asarray(photo("flower.jpg").resize((224, 224)), np.float32)[None].transpose(0, 3, 1, 2) / 127.5 - 1
     with torch.inference_mode():
         assert network.eval()(torch.from_numpy(images)).topk(2).indices[0].tolist() == [985, 309]

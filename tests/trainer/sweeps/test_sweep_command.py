@@ -206,7 +206,7 @@ def test_a_folder_holds_a_run_a_sweep_or_a_search(call: Call) -> None:
         assert [file.name for file in Path("R").iterdir()] == ["config.yaml"]
     assert call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[0] == 0
     before = Path("S/sweep.yaml").read_text()
-    with pytest.raises(UserError, match=r"^folder=S: holds a sweep\. Allowed: a folder of its own"):
+    with pytest.raises(UserError, match=r"^folder=S: this folder holds a sweep\. Use a separate folder"):
         reserve(Path("S"))
     code, text = call("-m", "hydra/sweeper=optuna", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")
     assert (code, text) == (2, "error: hydra.sweep.dir=S: a plain sweep is in this folder. Allowed: another one.\n")

@@ -116,9 +116,9 @@ def test_a_resumed_run_must_standardize_alike(ages: Path) -> None:
     go_on = (f"fit.resume={fit(ages, 'begun', 'fit.epochs=1', *settings)}", "fit.epochs=2", *settings)
     check(ages, *go_on)
     assert len(read_metrics(fit(ages, "resumed", *go_on))) == 2
-    with pytest.raises(UserError, match=r"^fit\.standardize: false, but the run to resume had true\."):
+    with pytest.raises(UserError, match=r"^fit\.standardize: false, but the resumed run had true\."):
         check(ages, *go_on, "fit.standardize=false")
-    with pytest.raises(UserError, match=r"^fit\.loss: mae, but the run to resume had null\. Allowed"):
+    with pytest.raises(UserError, match=r"^fit\.loss: mae, but the resumed run had null\. Use the same"):
         check(ages, *go_on, "fit.loss=mae")
 
 

@@ -1,4 +1,4 @@
-"""Decide whether two configurations are the same: the one form in which everything compares them."""
+"""Decide whether two configurations are equal."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,8 @@ from augment.support.nested import section_of
 from augment.support.secrets import as_written
 from trainer.loop.callback import known_callbacks
 
-# Added settings with their defaults. An identity leaves them out, so that the ids of older jobs stay the same.
+# Settings that were added later, with their defaults. Identities leave out these defaults, so that the ids of older
+# jobs stay the same.
 _ADDED: Mapping[str, Mapping[str, Any]] = {
     "data": {"group": None, "cache_gb": None, "window": None},
     "aug": {"min_visible": 0.1, "min_area": 1.0, "fill_label": 255},
@@ -16,17 +17,16 @@ _ADDED: Mapping[str, Mapping[str, Any]] = {
     "fit": {"loss": None, "loss_options": None, "step_share": 0.3, "drop_factor": 0.1, "plateau_patience": 5},
 }
 
-# Removed settings with their defaults, which the ids of jobs include.
+# Removed settings with their defaults, which are part of the ids of jobs.
 REMOVED = {"auto_batch_size": False, "skip_nonfinite": 0, "regression_loss": "huber"}
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the resolved configuration without what changes no result.
+    """Return the resolved configuration without settings that do not change results.
 
-    These are `fit.resume`, `fit.gpus`, `fit.metrics`, `run` and trackers. Two configurations are the same if
-    `identity_text` of these values is. Where the order of keys counts, mappings become lists of pairs: steps, views,
-    stages, and what is nested in arguments of other code, which may look at it. Built-in callbacks have an order of
-    their own.
+    It leaves out `fit.resume`, `fit.gpus`, `fit.metrics`, `run` and trackers. Two configurations are equal if their
+    identities have the same `identity_text`. Mappings whose order counts become lists of pairs: steps, views, stages,
+    and nested arguments of plugins. The order of built-in callbacks does not count, because they sort themselves.
     """
     plain = as_written(config)
     known = known_callbacks()
@@ -56,21 +56,21 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity_text(values: Mapping[str, Any]) -> str:
-    """Return what `identity` returned, or a part of it, as a text that is the same for the same configuration."""
+    """Return an identity, or a part of it, as text. Equal configurations have equal texts."""
     try:
         return json.dumps(values, sort_keys=True, default=str)
-    except (TypeError, ValueError):  # keys of several types, in a damaged file
+    except (TypeError, ValueError):  # a damaged file may mix types of keys
         return repr(values)
 
 
 def _is_ordered(name: str, value: Any) -> bool:
-    """Whether a part of a recipe is a mapping whose order counts: steps, or views by name."""
+    """Return whether the order counts in this part of a recipe: steps, or views by name."""
     by_name = isinstance(value, Mapping) and any(isinstance(view, Mapping) for view in value.values())
     return name in ("train", "val") or (name == "views" and by_name)
 
 
 def _with_arguments(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section in whose mappings of arguments the order counts below the names of the arguments."""
+    """Turn mappings inside arguments into lists of pairs. The order of the arguments themselves does not count."""
     return {
         name: {key: _pairs(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
         for name, value in section.items()

@@ -1,4 +1,4 @@
-"""The section `fit` of the configuration."""
+"""The configuration section `fit`."""
 
 import os
 from collections.abc import Mapping
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 from augment.params import READS, Count, Flag, Size, Text, check_known, parse_settings, setting, settings
 from augment.support.errors import UserError
-from augment.support.formatting import amount
 from augment.support.process import launched, local_rank
 from trainer.loop.resize_schedule import FitStage, StageSettings, complete_stages, parse_stages
 from trainer.loop.settings import LoopSettings
@@ -16,27 +15,27 @@ from trainer.tasks.loss import LossSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Fit(LoopSettings, LossSettings, ScheduleSettings):
-    """How to train: the settings of the loop, the loss, the schedules and the optimizer, and how batches are made."""
+    """How to train: batches, and the settings of the loop, the loss, the schedules and the optimizer."""
 
     batch_size: int = setting(
         Count(
             aliases=("bs", "batch", "batchsize"),
             default=64,
             within=(1, 10**6),
-            doc="images in a training batch, the total of all GPUs; batches of validation are larger on a GPU",
+            doc="images in a training batch, over all GPUs. Validation batches are larger on a GPU",
         )
     )
     drop_last: bool = setting(
         Flag(
             default=False,
-            doc="leave out the smaller last training batch, which differs between epochs; needed if it is a single "
-            "small image, on which batch norm cannot train",
+            doc="leave out the last training batch if it is smaller. It holds other images in each epoch. Needed if it "
+            "is a single image, because batch norm cannot train on one",
         )
     )
     fresh_statistics: bool | None = setting(
         Flag(
             optional=True,
-            doc="let running statistics of batch norms begin anew in each epoch; null: in epochs of fewer than 50 "
+            doc="reset the running statistics of batch norms in each epoch. Default: in epochs of fewer than 50 "
             "batches, unless the model starts from given weights",
         )
     )
@@ -45,32 +44,31 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
             aliases=("workers", "num_workers", "num_threads"),
             optional=True,
             within=(1, 1024),
-            doc="CPU threads of each input pipeline; null: one per core, at most 16",
+            doc="CPU threads of each input pipeline. Default: one per core, at most 16",
         )
     )
     resume: str | None = setting(
         Text(
             aliases=("checkpoint", "ckpt", "resume_from"),
             optional=True,
-            doc="folder of a run to resume; auto: the newest run of the same configuration unless it has finished, "
-            "or a new run if there is none",
+            doc="folder of a run to resume. auto resumes the newest unfinished run of the same configuration, or "
+            "starts a new one",
             reach=READS,
         )
     )
     stages: tuple[StageSettings, ...] = field(default=())
 
     def cpu_threads(self) -> int:
-        """Return the CPU threads of a pipeline."""
         return self.threads or max(1, min(16, len(os.sched_getaffinity(0)) // local_rank()[1]))
 
     def full_stages(self, size: Size) -> tuple[FitStage, ...]:
-        """Return the stages with all settings filled in; images have `size` unless a stage sets another size."""
+        """Return the stages with all settings filled in. `size` holds for stages that set no size."""
         if not self.stages:
             return ()
         return complete_stages(self.stages, epochs=self.epochs, size=size, batch_size=self.batch_size)
 
     def fed(self, size: Size) -> list[tuple[str, int, Size]]:
-        """Return the batches of each stage, or of the whole fit: their setting, their images, and the images' size."""
+        """Return for each stage, or for the whole fit, the key of its batch size, the batch size and the image size."""
         stages = self.full_stages(size)
         return [(f"fit.stages.{stage.name}.batch_size", stage.batch_size, stage.size) for stage in stages] or [
             ("fit.batch_size", self.batch_size, size)
@@ -78,7 +76,7 @@ class Fit(LoopSettings, LossSettings, ScheduleSettings):
 
 
 def parse_fit(given: object) -> Fit:
-    """Check the `fit` section and return it typed.
+    """Check and parse the `fit` section.
 
     Raises:
         UserError: an unknown key, or a value that is not allowed.
@@ -91,15 +89,15 @@ def parse_fit(given: object) -> Fit:
 
 
 def check_ranks(fit: Fit, size: Size) -> None:
-    """Check that the number of ranks is that of the started processes, and divides all batches."""
+    """Check that `fit.gpus` equals the number of started processes and divides all batch sizes."""
     count = launched()
     if fit.gpus is not None and count > 1 and fit.gpus != count:
-        raise UserError(f"fit.gpus: {fit.gpus}, but torchrun started {count} processes. Allowed: {count}, or null.")
+        raise UserError(f"fit.gpus={fit.gpus}, but torchrun started {count} processes. Set fit.gpus={count} or null.")
     ranks = fit.gpus or count
     for key, batch_size, _ in fit.fed(size):
         if batch_size % ranks:
             near = max(batch_size // ranks, 1) * ranks
             raise UserError(
-                f"{key}: {amount(batch_size, 'image')} cannot be shared evenly by {ranks} processes (fit.gpus). "
-                f"Allowed: multiples of {ranks}, such as {near}."
+                f"{key}={batch_size} is not divisible by the number of processes, {ranks} (fit.gpus). "
+                f"Use a multiple of {ranks}, such as {near}."
             )

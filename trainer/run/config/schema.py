@@ -1,6 +1,6 @@
-"""The whole configuration: turn the mapping that Hydra composed into checked and typed sections.
+"""The whole configuration: parse what Hydra composed into checked and typed sections.
 
-Nothing here imports PyTorch or DALI; `trainer.run.config.checks` checks what has to be tried out.
+Nothing here imports PyTorch or DALI. Checks that need them are in `trainer.run.config.checks`.
 """
 
 from collections import Counter
@@ -44,19 +44,19 @@ CONFIG_FILE = "config.yaml"
 PLAN_FILE = "plan.txt"
 LEFT_OUT_FILE = "left_out.json"
 
-# For what a folder may decide.
+# `augment.cli.trust` needs them to decide which values of a stranger's folder count.
 KINDS |= {"model": lambda: MODELS, "callbacks": known_callbacks}
 SETTINGS["fit"] = Fit
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunLabels:
-    """What people call a run."""
+    """The name and tags of a run."""
 
     name: str | None = setting(
         Text(
             optional=True,
-            doc="name in the report and in trackers; null: what a sweep varies, otherwise the name of the folder",
+            doc="name in the report and in trackers. Default: what a sweep varies, or the name of the folder",
         )
     )
     tags: tuple[str, ...] = setting(Texts(default=(), doc="tags in summary.json and in trackers"))
@@ -78,14 +78,14 @@ class Config:
     callbacks: tuple[Callable[[], Callback], ...]  # a factory for each configured callback
     seed: int
     run: RunLabels
-    resolved: Mapping[str, Any]  # the whole configuration as plain values, including defaults, to be written to a file
-    notes: tuple[str, ...] = ()  # sentences about the recipe, to be printed at the start
+    resolved: Mapping[str, Any]  # all values including defaults, as plain values for a file
+    notes: tuple[str, ...] = ()  # sentences about the recipe, printed at the start
 
     @property
     def dataset(self) -> Dataset:
-        """The images; for a run to resume, those that it had, including images that have turned bad since.
+        """The dataset. A resumed run gets the images it had, including files that have become unreadable since.
 
-        Of validation, fit.limit_batches leaves a random sample, as sources list classes one after the other.
+        `fit.limit_batches` leaves a random sample of the validation images, because sources list them by class.
         """
         resumed, limit = self.fit.resume, self.fit.limit_batches
         dataset = load_dataset(self.data, None if resumed is None else left_out_of(Path(resumed)))
@@ -95,20 +95,22 @@ class Config:
 
     @property
     def model_name(self) -> str:
-        """The model's own name if it has one, otherwise its kind."""
+        """The model's name, or its kind if it has no name."""
         return str(self.resolved["model"].get("name") or self.resolved["model"]["kind"])
 
 
 def parse_config(given: Mapping[str, Any]) -> Config:
-    """Check the composed configuration: a mapping with the sections, and the keys seed and plugins.
+    """Check and parse a composed configuration, which maps section names, `seed` and `plugins` to their values.
 
     Raises:
-        UserError: names the key path, what was given and what is allowed.
+        UserError: the first mistake, with its key.
     """
     check_keys(given, inner_keys())
     if not given.keys() & {"data", "model"}:
-        allowed = "in the file that --config-name chooses, defaults: [config, _self_], or both sections"
-        raise UserError(f"data, model: missing. Allowed: {allowed}.")
+        raise UserError(
+            "The configuration lacks the sections data and model. Add `defaults: [config, _self_]` to the file that "
+            "--config-name chooses, or add both sections."
+        )
     top = parse_params(TOP, {n: v for n, v in given.items() if n in TOP}, "")
     load_plugins(top["plugins"], "plugins")
     _check_sections(given)
@@ -147,20 +149,20 @@ def parse_config(given: Mapping[str, Any]) -> Config:
 
 
 def _notes(given: Mapping[str, Any], aug: Aug) -> Iterator[str]:
-    """Yield a note if no recipe was chosen, and if validation is random."""
+    """Warn if no recipe was chosen, and if validation is random."""
     if not given.keys() & {"train", "views"}:
         yield (
-            "aug: no recipe was chosen, so images are not augmented. Choose one, such as +aug=imagenette, or "
-            "+aug=none to train without augmentation and without this note"
+            "aug: no recipe was chosen, so images are not augmented. Choose one, such as aug=imagenette, or aug=none "
+            "to train without augmentation and without this note"
         )
     if random := [f"aug.val.{step.key}" for step in aug.val if is_random(step)]:
-        yield f"{', '.join(random)}: validation is random, so the scores of epochs and runs differ by chance, too"
+        yield f"{', '.join(random)}: validation is random, so scores of epochs and runs also differ by chance"
 
 
 def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels] | None:
-    """Return mean and std that the weights to start from were trained with; None: no preference.
+    """Return the mean and std that the initial weights were trained with, or None without a preference.
 
-    A run to resume has written them down; the weights that it started from may be gone.
+    A resumed run reads them from its folder, because the weights that it started from may be gone.
     """
     run = None if model.weights is None else run_of(resume or model.weights)
     if run is None:
@@ -171,30 +173,30 @@ def _normalization(model: Model, resume: str | None) -> tuple[Channels, Channels
 
 
 def run_of(weights: str) -> Path | None:
-    """Return the folder of the run whose weights `model.weights` names; None: they are of no run."""
+    """Return the folder of the run whose weights `model.weights` names, or None if they come from elsewhere."""
     path = expanded(weights)
     folder = path if path.is_dir() else path.parent
     return folder if (path.is_dir() or path.suffix == ".pt") and (folder / CONFIG_FILE).is_file() else None
 
 
 def inner_keys() -> dict[str, str]:
-    """Return the key paths of sweeps' settings, of callbacks and of what sections hold, by name and by alias."""
+    """Return the key paths of all settings and callbacks, by name and by alias."""
     keys = {name: f"hydra.launcher.{name}" for cls in LAUNCHERS.values() for name in settings(cls)}
     keys |= {name: f"hydra.sweeper.{name}" for name in settings(SearchSettings)}
     keys |= {name: f"callbacks.{name}" for name in known_callbacks()}
-    for section in ("model", "run", "data", "aug", "fit"):  # the last one counts
+    for section in ("model", "run", "data", "aug", "fit"):  # if sections share a name, the last section counts
         keys |= _keys_of(section)
     return keys
 
 
 def _keys_of(section: str) -> dict[str, str]:
-    """Return the key paths of a section, whichever source or model it is about, by name and by alias."""
+    """Return the key paths of a section, for all sources or models, by name and by alias."""
     kinds: dict[str, Iterable[type]] = {"data": SOURCES.values(), "model": MODELS.values()}
     return keys_of(section, kinds.get(section) or [{"fit": Fit, "aug": Aug, "run": RunLabels}[section]])
 
 
 def _check_sections(given: Mapping[str, Any]) -> None:
-    """Refuse settings in the wrong section, where the nearest name would be of another setting."""
+    """Reject settings in the wrong section, and suggest the right one."""
     elsewhere = {op: f"aug.train.{op}" for op in OPS} | inner_keys() | {key: key for key in TOP}
     for section in ("data", "model", "fit"):
         values, known = given.get(section), _keys_of(section)
@@ -204,21 +206,23 @@ def _check_sections(given: Mapping[str, Any]) -> None:
 
 
 def new_folder(kind: str = "") -> Path:
-    """Return the path of a new folder in outputs/ for a run, or for whatever `kind` names; it is not created yet."""
+    """Return the path of a new folder in outputs/, without creating it. Its name ends with `kind`."""
     now = datetime.now()
     # Two runs that start in the same second must not share a folder.
     return Path("outputs") / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}-{uuid4().hex[:6]}{kind}"
 
 
 def config_text(config: Config) -> str:
-    """Return the content of a run's config.yaml."""
     return OmegaConf.to_yaml(as_written(config.resolved))
 
 
 def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
-    """Read the configuration of a run from a file in its folder, or raise a UserError.
+    """Read the configuration in a run's folder.
 
-    Interpolations stay text; `augment.cli.trust` describes when they are resolved.
+    Interpolations stay text. `augment.cli.trust` describes when they are resolved.
+
+    Raises:
+        UserError: the file is missing, damaged, or from a version before 0.13.
     """
     require_in(folder, name, allowed="the folder of a run")
     loaded = read_yaml(file := folder / name, folder=folder)
@@ -234,13 +238,13 @@ def load_config(folder: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
 
 
 def write_left_out(folder: Path, dataset: Dataset) -> None:
-    """Record which images the check left out, so that the run can be resumed exactly after others have turned bad."""
+    """Record which images the check left out, so that the run resumes with the same images."""
     train, val = ([portable_name(image.file) for image in of.left_out] for of in (dataset.train, dataset.val))
     write_json(folder / LEFT_OUT_FILE, {"train": train, "val": val})
 
 
 def left_out_of(folder: Path) -> LeftOut | None:
-    """Return what `write_left_out` wrote, or None if there is no such file."""
+    """Read what `write_left_out` wrote, or return None without such a file."""
     file = folder / LEFT_OUT_FILE
     try:
         names = read_object(file)
@@ -260,19 +264,19 @@ def _plain(section: Any) -> dict[str, Any]:
 
 
 def run_name(labels: RunLabels, folder: Path, varied: Sequence[str] = ()) -> str:
-    """Return the name of a run: configured, or by the overrides in which it differs from others of its sweep."""
+    """Return the configured name of a run, or else what its sweep varies, or else the name of its folder."""
     if labels.name is not None:
         return str(as_written(labels.name))
     return varied_name(varied) or folder.resolve().name
 
 
 def varied_name(varied: Sequence[str]) -> str:
-    """Return overrides as a name: "rotate.p=0.075 seed=1" for aug.train.rotate.p=0.075 and seed=1.
+    """Make a name of overrides, such as "rotate.p=0.075 seed=1" for aug.train.rotate.p=0.075 and seed=1.
 
-    A key loses its section, unless another key would then be the same.
+    A key loses its section, unless it would then equal another key.
     """
     pairs = [masked(override.lstrip("+~")).partition("=") for override in varied]
     short = {key: ".".join(key.split(".")[1:][-2:]) or key for key, _, _ in pairs}
     times = Counter(short.values())
     name = " ".join(f"{key if times[short[key]] > 1 else short[key]}{is_}{value}" for key, is_, value in pairs)
-    return clip(name, 120)  # the rest of a long override says little
+    return clip(name, 120)

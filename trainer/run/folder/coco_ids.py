@@ -1,4 +1,4 @@
-"""The COCO ids of the images and categories that a run was trained with, so that its predictions can repeat them."""
+"""The COCO ids of a run's images and categories, so that its predictions use the same ids."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,15 +6,14 @@ from typing import Any
 from augment.data.dataset import Dataset
 from augment.data.images import portable_names
 
-# The file in a run's folder with the ids of the annotations that it was trained with, see `ids_of`.
-IDS_FILE = "coco_ids.json"
+IDS_FILE = "coco_ids.json"  # in a run's folder
 
-# The ids of "images", by the ends of their paths, and of "categories", by their names.
+# The ids of "images" by path and of "categories" by name.
 Ids = Mapping[str, Mapping[str, Any]]
 
 
 def ids_of(dataset: Dataset) -> Ids:
-    """Return the ids of a dataset's classes, and of its validation images; none if no file of annotations has them."""
+    """Return the ids of a dataset's classes and validation images, or nothing without COCO annotations."""
     if not dataset.class_ids:
         return {}
     names = portable_names(dataset.val.files)

@@ -1,4 +1,4 @@
-"""The folder of a run: it belongs to one run, and to one process at a time."""
+"""A run's folder belongs to one run, and to one process at a time. How the run ended is in its summary."""
 
 import fcntl
 import logging
@@ -25,10 +25,10 @@ from trainer.tasks.registry import describe_metrics, task_of
 
 SUMMARY_FILE, OVERRIDES_FILE = "summary.json", Path(".hydra") / "overrides.yaml"
 
-# Statuses of runs; `status_of` tells them apart.
+# The statuses of runs, see `status_of`.
 PLANNED, RUNNING, KILLED = "planned", "running", "killed"
 FINISHED, FAILED, INTERRUPTED = "finished", "failed", "interrupted"
-PRUNED = "pruned"  # finished early, as it was behind other trials of a search
+PRUNED = "pruned"  # ended early by a search
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class Summary:
         status: finished, interrupted or failed.
         folder: the run's folder.
         epochs: number of finished epochs.
-        best: row of the best epoch, by the checkpoint's monitor; empty if there is none. Its score on the validation
-            data is optimistic, because the epoch was selected by it.
-        last: row of the last epoch, which was not selected by its score; empty if there is none.
-        seconds: duration of this process's part of the run; on the command line, since the process began.
-        error: the error of a failed run; empty if there was none.
-        stopped: why a callback ended it before the last epoch; empty if none did.
-        monitor: the value that the best epoch was chosen by; empty: the task's own.
-        planned: number of planned epochs; 0: unknown.
-        name: what people call the run; empty: unknown.
+        best: row of the best epoch, by the checkpoint's monitor, or empty. Its validation score is optimistic, because
+            it is the reason why the epoch was chosen.
+        last: row of the last epoch, or empty. Its score is not a reason to choose it.
+        seconds: duration of the run in this process. On the command line, this includes starting Python.
+        error: why the run failed, or empty.
+        stopped: why a callback ended the run before its last epoch, or empty.
+        monitor: the value that decides the best epoch, or empty for the task's own.
+        planned: number of planned epochs, or 0 if unknown.
+        name: name of the run, or empty if unknown.
         tags: its tags.
-        first_step: the part of `seconds` before the first training batch was done; None: none was.
+        first_step: seconds before the end of the first training batch, part of `seconds`, or None.
         metrics: how the metrics of plugins are read, see `trainer.tasks.registry.describe_metrics`.
     """
 
@@ -69,7 +69,7 @@ class Summary:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self) -> None:
-        """Write summary.json."""
+        """Write the run's summary.json."""
         write_json(self.folder / SUMMARY_FILE, {**vars(self), "folder": str(self.folder)})
 
     def __repr__(self) -> str:
@@ -101,12 +101,12 @@ class Summary:
         fewer = f" of {self.planned}" if self.planned > self.epochs else ""
         epochs = f"{self.epochs}{fewer} {plural(self.planned or self.epochs, 'epoch')}"
         resumable = self.status == "interrupted" and (self.folder / LAST).is_file()
-        on = f"; fit.resume={shown(self.folder)} continues it" if resumable else ""
+        on = f". Continue it with fit.resume={shown(self.folder)}" if resumable else ""
         return f"{self.status} after {epochs}{early}: {score}{final}, {took}{on}"
 
 
 def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
-    """Return how a fit ended, `seconds` after the run began; from the after_fit of callbacks on."""
+    """Summarize a fit that ended `seconds` after the run began. Callbacks can use this from `after_fit` on."""
     recorder, error = learner.find(Recorder), learner.error
     rows = recorder.rows
     monitor, best = best_of(learner)
@@ -128,17 +128,17 @@ def summarize(learner: Learner, folder: Path, seconds: float) -> Summary:
     )
 
 
-# The system releases the lock when the process ends, however it ends; the file stays.
+# The operating system releases the lock when the process ends, even if it is killed. The file stays.
 LOCK_FILE = ".lock"
 
-# What is asked of a sweep: the overrides of its command. A folder with it belongs to a sweep.
+# The overrides of a sweep's command. A folder with this file belongs to a sweep.
 SWEEP_FILE = "sweep.yaml"
 
 # A folder with any of these files belongs to a run.
 _FILES = (CONFIG_FILE, SUMMARY_FILE, METRICS_FILE, LAST, BEST)
 
-# Locks that this process holds, by resolved folder: those reserved for runs that are about to start, and those of jobs
-# that it claimed; and all of them.
+# The file descriptors of locks that this process holds, by resolved folder: reserved for runs that are about to start,
+# claimed for jobs of a sweep, and all of them.
 _reserved: dict[Path, int] = {}
 _claimed: dict[Path, int] = {}
 _held: set[int] = set()
@@ -153,28 +153,26 @@ def named_folder(name: str, key: str) -> Path:
         UserError: the name is empty, such as a variable of the shell that is not set.
     """
     if not name:
-        raise UserError(f"{key}: a folder is missing. Allowed: such as outputs/mine.")
+        raise UserError(f"{key}: the name of the folder is empty. Set it, for example to outputs/mine.")
     return Path(name)
 
 
 def reserve(folder: Path, resumed: str | None = None, *, key: str = "folder", again: bool = False) -> None:
-    """Check that a run may start in a folder, and lock it until that run has ended or `release` is called.
+    """Lock a folder for a run until the run has ended or `release` is called.
 
-    Nothing but the lock is written. A folder that this process has already reserved or claimed is accepted.
+    This writes only the lock. Repeating it, or reserving a folder that this process has claimed, does nothing.
 
     Args:
         folder: the run's folder; created if it is missing.
         resumed: the folder of the run to resume, which may be the same one.
-        key: the setting that the folder was given by, for messages.
-        again: whether the folder may already hold a run, which then starts from the beginning.
+        key: the setting that names the folder, for messages.
+        again: whether the folder may hold a run, which then starts from the beginning.
 
     Raises:
         UserError: the folder holds another run, or cannot be written to.
     """
     path = folder.resolve()
-    if path in _reserved:
-        return
-    if path in _claimed:
+    if path in _reserved or path in _claimed:
         return
     in_place = again or (resumed is not None and Path(resumed).resolve() == path)
     if not in_place:
@@ -187,7 +185,7 @@ def claimed(folder: Path) -> Iterator[bool]:
     """Hold the lock of a job's folder, also during its run; yield False if another process holds it.
 
     Raises:
-        UserError: the file system has no locks, and the last process to hold this one has not released it.
+        UserError: the file system has no locks, and another process has not released this folder.
         OSError: the folder cannot be written to.
     """
     path = own_folder(folder).resolve()
@@ -204,9 +202,9 @@ def claimed(folder: Path) -> Iterator[bool]:
 
 @contextmanager
 def owned(folder: Path, resumed: str | None = None) -> Iterator[None]:
-    """Hold a folder's lock during its run; call `reserve` first if that has not been done yet."""
+    """Hold a folder's lock during its run, and reserve it first if necessary."""
     reserve(folder, resumed)
-    lock = _reserved.pop(folder.resolve(), None)  # None: it was claimed, which lasts longer
+    lock = _reserved.pop(folder.resolve(), None)  # None: the claim on the folder outlasts the run
     try:
         yield
     finally:
@@ -221,7 +219,7 @@ def release() -> None:
 
 
 def user_of(folder: Path) -> str | None:
-    """Return the process that is writing to a run's folder, as "process 17 on HOST"; None if there is none."""
+    """Return the process that is writing to a run's folder, such as "process 17 on HOST", or None."""
     try:
         lock = open_regular(folder / LOCK_FILE)
     except (OSError, UserError):
@@ -238,7 +236,7 @@ def user_of(folder: Path) -> str | None:
 
 
 def status_of(folder: Path, summary: Summary) -> str:
-    """Return the status of a run, given what its summary.json says: killed, if its process on this host is gone."""
+    """Return the status of a run. An unfinished run whose process on this host is gone was killed."""
     if summary.status in (FINISHED, FAILED, INTERRUPTED):
         return PRUNED if summary.stopped.startswith(PRUNED) else summary.status
     if user_of(folder):
@@ -247,21 +245,21 @@ def status_of(folder: Path, summary: Summary) -> str:
         return PLANNED
     with suppress(OSError, UserError):
         _, _, host = read_text(folder / LOCK_FILE, most=1000).strip().partition(" on ")
-        return KILLED if host in ("", socket.gethostname()) else RUNNING  # one on another host is taken at its word
+        return KILLED if host in ("", socket.gethostname()) else RUNNING  # this host cannot see other hosts' processes
     return KILLED
 
 
 def _refuse_used(folder: Path, key: str) -> None:
     if (folder / SWEEP_FILE).exists():
-        raise UserError(f"{key}={shown(folder)}: holds a sweep. Allowed: a folder of its own for each run.")
+        raise UserError(f"{key}={shown(folder)}: this folder holds a sweep. Use a separate folder for each run.")
     if not any((folder / name).exists() for name in _FILES):
         return
     if user := user_of(folder):
         raise UserError(_in_use(folder, key, user))
-    allowed = "a folder of its own for each run"
+    remedy = "Use a separate folder for each run."
     if (folder / LAST).is_file():
-        allowed += f"; or fit.resume={shown(folder)} as well, which continues that run"
-    raise UserError(f"{key}={shown(folder)}: holds a run. Allowed: {allowed}.")
+        remedy += f" To continue that run, add fit.resume={shown(folder)}."
+    raise UserError(f"{key}={shown(folder)}: this folder holds a run. {remedy}")
 
 
 def _lock(folder: Path, key: str) -> int:
@@ -270,7 +268,7 @@ def _lock(folder: Path, key: str) -> int:
         lock = open_regular(folder / LOCK_FILE, flags=os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise UserError(
-            f"{key}={shown(folder)}: cannot be written: {error.strerror}. Allowed: a folder that is writable."
+            f"{key}={shown(folder)}: cannot write to this folder: {error.strerror}. Choose a writable folder."
         ) from error
     if not _take(lock, folder):
         raise UserError(_in_use(folder, key, user_of(folder) or "a process"))
@@ -278,8 +276,11 @@ def _lock(folder: Path, key: str) -> int:
 
 
 def _take(lock: int, folder: Path, *, alone: bool = False) -> bool:
-    """Lock an open file, or close it and return False if another process holds it; without locks, `alone` needs one."""
-    for pause in (0.01, 0.1, None):  # `user_of` and `clean` of others, such as a dashboard, may hold it for a moment
+    """Lock an open file, or close it and return False if another process holds the lock.
+
+    On a file system without locks, this succeeds, except that `alone` requires that no other process uses the folder.
+    """
+    for pause in (0.01, 0.1, None):  # other programs, such as a dashboard, may hold it for a moment
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
@@ -293,12 +294,12 @@ def _take(lock: int, folder: Path, *, alone: bool = False) -> bool:
             if alone and user:
                 os.close(lock)
                 raise UserError(
-                    f"{shown(folder)}: this file system has no locks ({error.strerror}), and {user} works here. "
-                    f"Allowed: one process at a time; or, if that one has ended, to delete {shown(folder / LOCK_FILE)}."
+                    f"{shown(folder)}: {user} uses this folder, and its file system has no locks ({error.strerror}). "
+                    f"Wait for that process. If it has ended, delete {shown(folder / LOCK_FILE)}."
                 ) from error
-            log.warning("%s: not locked, as this file system has no locks: %s", shown(folder), error.strerror)
+            log.warning("%s: not locked, because its file system has no locks: %s", shown(folder), error.strerror)
             break
-    with suppress(OSError):  # the disk is full; only messages use the text
+    with suppress(OSError):  # on a full disk, only messages lack the text
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     _held.add(lock)
@@ -307,20 +308,20 @@ def _take(lock: int, folder: Path, *, alone: bool = False) -> bool:
 
 def _in_use(folder: Path, key: str, user: str) -> str:
     return (
-        f"{key}={shown(folder)}: a run is writing to it ({user}). Allowed: another folder, or this one once that run "
+        f"{key}={shown(folder)}: a run is writing to this folder ({user}). Use another folder, or wait until that run "
         "has ended."
     )
 
 
 def _unlock(lock: int) -> None:
-    with suppress(OSError):  # where there are no locks, its text would be taken for a process that still works here
+    with suppress(OSError):  # without locks, the text in the file shows that a process uses the folder
         os.ftruncate(lock, 0)
     _held.discard(lock)
     os.close(lock)
 
 
 def _close_in_child() -> None:
-    """Close the locks that a worker process inherits; otherwise it would keep them after its parent has died."""
+    """Close the locks that a worker process inherits, so that they end with its parent."""
     while _held:
         os.close(_held.pop())
     _reserved.clear()

@@ -1,7 +1,7 @@
-"""What a run writes of itself at its start, and the one reader of the folders of runs.
+"""What a run records at its start, and the only reader of run folders.
 
-Pages need neither its images nor its model or task. Folders may come from strangers: nothing in them is run, imported
-or followed.
+Reading needs no images and no model. Folders may come from strangers, so reading never runs or imports what they hold,
+and never follows links.
 """
 
 from __future__ import annotations
@@ -40,42 +40,42 @@ T = TypeVar("T")
 FACTS_FILE, ENVIRONMENT_FILE = "run.json", "environment.json"
 JOB_FILE = "job.json"
 
-_POINTS = 401  # of a schedule
+_POINTS = 401  # recorded values of a schedule
 _SETTINGS = ("seed", "data.root", "fit.resume", "fit.schedule", "callbacks.checkpoint.monitor")
 _PACKAGES = ("nvidia-dali-cuda120", "torch", "torchmetrics", "timm", "hydra-core", "omegaconf", "numpy", "wandb")
 
-# A folder with any of these files is a run's. A config.yaml alone is not: other programs write files of that name.
+# A folder with any of these files belongs to a run. Other programs also write files called config.yaml.
 _MARKS = (Path(JOB_FILE), Path(SUMMARY_FILE), Path(METRICS_FILE), OVERRIDES_FILE)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a run knows at its start; what is empty is unknown."""
+    """What a run knows at its start. An empty value is unknown."""
 
     task: str = ""
-    classes: tuple[str, ...] = ()  # names of classes, labels or numbers
-    # Number of different training images, of training samples in an epoch, and of validation images
+    classes: tuple[str, ...] = ()  # the names of the model's outputs
+    # The number of different training images, of training samples per epoch, and of validation images
     images: tuple[int, int, int] | None = None
-    source: str = ""  # the source of the images, and the part of it that is used
+    source: str = ""  # the source of the images, and the selected part
     model: str = ""
     parameters: int = 0
-    device: str = ""  # name of the GPU that it trains on, or CPU
-    batches: tuple[int, ...] = ()  # number of training batches of each epoch
-    # Values of each schedule over the whole fit, at equal distances
+    device: str = ""  # the name of the GPU, or CPU
+    batches: tuple[int, ...] = ()  # the number of training batches in each epoch
+    # The values of each schedule at equal distances over the whole fit
     schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    display: Display | None = None  # what pages show of the task
-    overrides: tuple[str, ...] = ()  # what it was started with, without leading plus signs
+    display: Display | None = None  # how pages show the task
+    overrides: tuple[str, ...] = ()  # the overrides of the run, without leading plus signs
     settings: Mapping[str, Any] = field(default_factory=dict)  # see `page_settings`
 
 
 def page_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in a plain configuration that pages show or need, by their key paths."""
+    """Return the settings of a configuration that pages need, by key."""
     return {key: value for key, value in leaves(config) if key in _SETTINGS}
 
 
 def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Facts:
-    """Return the facts of a run that is about to begin."""
+    """Collect the facts of a run that is about to start."""
     import torch
 
     dataset, device = config.dataset, learner.device
@@ -98,7 +98,7 @@ def facts_of(config: Config, learner: Learner, overrides: Sequence[str]) -> Fact
 
 
 def environment() -> dict[str, Any]:
-    """Return the git revision, versions and devices: together with the configuration, enough to reproduce a run."""
+    """Collect the git revision, versions and devices, which reproduce a run together with its configuration."""
     import torch
 
     versions = {package: installed_version(package) for package in _PACKAGES}
@@ -118,12 +118,13 @@ def _git_revision() -> dict[str, Any] | None:
 
 
 class RunFolder:
-    """A run, or a job of a sweep, as its folder shows it; each file is read when it is first asked for.
+    """A run or a job of a sweep, read from its folder. Each property reads its file at the first access.
 
-    What is missing stays empty; so does what is damaged, a link, or larger than what a run writes, with a note.
+    Properties of missing files are empty. Files that are damaged, links, or larger than a run writes also count as
+    empty, with a note.
 
     Attributes:
-        notes: what could not be read so far, by file.
+        notes: why files could not be read so far, by name.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -131,7 +132,7 @@ class RunFolder:
         self.notes: dict[str, str] = {}
 
     def attempt(self, name: Path | str, read: Callable[[Path], T], otherwise: T) -> T:
-        """Return what a function reads of a file; if there is none, or with a note if that fails, something else."""
+        """Read a file with a function. Return `otherwise` if the file is missing, or if it fails, with a note."""
         file = self.folder / name
         try:
             with contents(regular(file, self.folder)):
@@ -144,43 +145,43 @@ class RunFolder:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The configuration as plain values, interpolations as text."""
+        """The configuration as plain values, with interpolations as text."""
         return self.attempt(CONFIG_FILE, lambda file: load_config(file.parent), {})
 
     @cached_property
     def facts(self) -> Facts:
-        """What run.json says; overrides and settings come from other files if it cannot be read."""
+        """The contents of run.json. If it cannot be read, overrides and settings come from other files."""
         facts = self.attempt(FACTS_FILE, partial(read_as, Facts), Facts())
         return facts if facts.display else replace(facts, overrides=self.overrides, settings=page_settings(self.config))
 
     @cached_property
     def summary(self) -> Summary:
-        """What summary.json says; its status is empty if it is missing or damaged."""
+        """The contents of summary.json. Its status is empty if the file is missing or damaged."""
         read = partial(read_as, Summary, folder=self.folder)
         return self.attempt(SUMMARY_FILE, read, Summary("", self.folder))
 
     @cached_property
     def rows(self) -> list[MetricsRow]:
-        """The rows of metrics.jsonl; only numbers."""
+        """The numbers in the rows of metrics.jsonl."""
         return self.attempt(METRICS_FILE, _read_rows, [])
 
     @cached_property
     def steps(self) -> list[MetricsRow]:
-        """The running values of steps.jsonl; only numbers."""
+        """The numbers in the rows of steps.jsonl."""
         return self.attempt(STEPS_FILE, _read_rows, [])
 
     def versions(self, digits: int | None = None) -> dict[str, str]:
-        """Return git revision, versions and GPUs of environment.json as texts by their names."""
+        """Return the git revision, versions and GPUs of environment.json as texts by name."""
         return self.attempt(ENVIRONMENT_FILE, lambda file: _versions(read_object(file), digits), {})
 
     @cached_property
     def job(self) -> Mapping[str, Any] | None:
-        """The job of a sweep that it is, see `load_job`; None: a single run."""
+        """The job of a sweep, see `load_job`, or None for a single run."""
         return self.attempt(JOB_FILE, load_job, None)
 
     @cached_property
     def overrides(self) -> tuple[str, ...]:
-        """What it was started with, without leading plus signs."""
+        """The overrides of the run, without leading plus signs."""
         if self.job:
             given: Iterable[object] = self.job["overrides"]
         else:
@@ -189,54 +190,54 @@ class RunFolder:
 
     @cached_property
     def name(self) -> str:
-        """What people call it: its configured name, what its sweep varies, or the name of its folder."""
+        """The run's configured name, or else what its sweep varies, or else the name of its folder."""
         name = self.summary.name or section_of(self.config, "run").get("name")
         name = name or (varied_name(self.job["varied"]) if self.job else "")
         return str(name or self.folder.name or self.folder.resolve().name)
 
     @cached_property
     def status(self) -> str:
-        """Planned, running, finished, failed, interrupted or killed; or pruned: ended by a search."""
+        """The run's status: planned, running, finished, failed, interrupted, killed or pruned."""
         return status_of(self.folder, self.summary)
 
     @cached_property
     def score(self) -> str:
-        """The key of the score in the rows, such as val_accuracy: that of the task, if it was measured."""
+        """The key of the score in the rows, such as val_accuracy. The task's own score is preferred."""
         measured = [row for row in (*self.rows, self.summary.last) if row]
         own = task_of(measured).monitor
-        # The task of a plugin, which is not imported here, may have none of the known keys.
+        # Plugins are not imported here, so the task of a plugin may have none of the known keys.
         keys = (own, self.summary.monitor, "val_loss")
         return next((key for key in keys if any(key in row for row in measured)), own)
 
     def scored_by(self, score: str) -> RunFolder:
-        """Return the run with another score."""
+        """Return a copy of the run with another score."""
         run = copy(self)
         run.score = score
         return run
 
     @property
     def last(self) -> MetricsRow:
-        """The row of the last epoch; empty if there is none."""
+        """The row of the last epoch, or an empty one."""
         return self.summary.last or dict(self.rows[-1] if self.rows else {})
 
     @property
     def sweep(self) -> Path | None:
-        """Folder of the sweep that it is a job of; None: a single run."""
+        """The folder of the run's sweep, or None for a single run."""
         return None if self.job is None else self.folder.parent
 
     @property
     def trial(self) -> bool:
-        """Whether it is a trial of a search."""
+        """Whether the run is a trial of a search."""
         return self.job is not None and self.job["trial"] is not None
 
     @cached_property
     def chooses(self) -> bool:
-        """Whether a search chose by its score, which is therefore too good to be compared."""
+        """Whether a search chose by this run's score. Such scores are too good to be compared."""
         return self.trial or bool(self.job and self.job["finalist"])
 
     @property
     def started(self) -> str:
-        """When the configuration was written, in local time; empty if it has not begun."""
+        """The local time at which the configuration was written, or empty before the start."""
         file = self.folder / CONFIG_FILE
         try:
             return datetime.fromtimestamp(file.lstat().st_mtime).strftime("%Y-%m-%d %H:%M")
@@ -245,13 +246,13 @@ class RunFolder:
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
-    """Return all runs in folders of runs, of sweeps, or above such; planned jobs included.
+    """Find all runs in and below folders, including planned jobs of sweeps.
 
-    Symbolic links are followed where they are given, not where they are found.
+    The paths may be symbolic links, but links inside them are not followed.
 
     Returns:
-        Each run once, in the order of the paths; those of a path by folder, which for the default names is the order
-        in which they began, and the jobs of a sweep in their order.
+        Each run once, in the order of the paths. Runs below a path are sorted by folder. The jobs of a sweep keep
+        their order.
 
     Raises:
         UserError: a path is not a folder.
@@ -260,7 +261,7 @@ def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
     for path in paths:
         if not path.is_dir():
             what, near = ("a file", "") if path.is_file() else ("no such folder", near_file(path, folder=True))
-            raise UserError(f"{path}: {what}. Allowed: folders of runs or sweeps, or above them.{near}")
+            raise UserError(f"{path}: {what}. Name the folder of a run or a sweep, or a folder above them.{near}")
         for run in sorted(map(RunFolder, _folders(path)), key=_place):
             runs.setdefault(run.folder.resolve(), run)
             learn_metrics(run.summary.metrics)
@@ -268,11 +269,11 @@ def find_runs(paths: Iterable[Path]) -> list[RunFolder]:
 
 
 def load_job(file: Path) -> dict[str, Any]:
-    """Return what the file of a job says: its overrides, what of them the sweep varies, order, trial and finalist.
+    """Read the file of a job: its overrides, the ones that the sweep varies, its order, trial and finalist.
 
     Raises:
-        UserError: it is damaged, or a link.
-        OSError: there is none.
+        UserError: the file is damaged, or a link.
+        OSError: the file is missing.
     """
     found = read_object(file, file.parent.parent)
     with contents(file):
@@ -298,7 +299,7 @@ def _versions(found: Mapping[str, Any], digits: int | None) -> dict[str, str]:
 
 
 def _folders(path: Path) -> Iterator[Path]:
-    """Yield the folders of runs from a folder on; runs are not searched for further ones, as trackers write there."""
+    """Yield the folders of runs in and below a folder. Inside runs, the search stops."""
     for folder, names, _ in os.walk(path):
         if any(os.path.lexists(Path(folder) / mark) for mark in _MARKS):
             yield Path(folder)
@@ -311,19 +312,19 @@ def _place(run: RunFolder) -> tuple[Path, int, str]:
 
 
 def _read_rows(file: Path) -> list[MetricsRow]:
-    """Return the rows of a file: its numbers, NaN for null, without a last row that is cut short.
+    """Read the numbers of each row, with NaN for null. An incomplete last row is ignored.
 
     Raises:
         UserError: another line is not a row.
-        OSError: there is no such file.
+        OSError: the file is missing.
     """
     rows = []
-    lines = read_bytes(file).split(b"\n")  # not text: a power failure may leave any bytes at the end
+    lines = read_bytes(file).split(b"\n")  # as bytes, because a power failure may leave any bytes at the end
     for number, line in enumerate(lines, start=1):
         try:
             if line.strip(b"\0"):
                 row = {key: math.nan if value is None else value for key, value in dict(parse_json(line)).items()}
-                # Without numbers that no float can hold.
+                # Drop integers that a float cannot hold.
                 numbers = ((key, v) for key, v in row.items() if isinstance(v, float | int))
                 rows.append({key: v for key, v in numbers if isinstance(v, float) or abs(v) < 2**53})
         except (TypeError, ValueError) as error:
