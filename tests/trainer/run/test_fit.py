@@ -68,5 +68,5 @@ def test_what_torchrun_started_is_written_down(monkeypatch: pytest.MonkeyPatch) 
     for name, value in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     assert config_of().fit.gpus == 4
-    with pytest.raises(UserError, match=r"^fit\.gpus: 2, but torchrun started 4 processes\. Allowed: 4, or null\.$"):
+    with pytest.raises(UserError, match=r"^fit\.gpus=2, but torchrun started 4 processes\. Set fit\.gpus=4 or null\.$"):
         config_of(fit={"gpus": 2})

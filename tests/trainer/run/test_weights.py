@@ -64,7 +64,7 @@ def test_a_run_gives_its_weights_and_its_head_to_the_same_classes(
     network, note = started(Cnn(), finished_run, classes)
     assert (
         note
-        == f"model.weights: {finished_run / 'best.pt'}: {len(saved.tensors) - 2 * (classes != COLORS)} tensors; {said}"
+        == f"model.weights: {finished_run / 'best.pt'}: {len(saved.tensors) - 2 * (classes != COLORS)} tensors, {said}"
     )
     same = {name: value for name, value in network.state_dict().items() if not name.startswith("23.")}
     assert len(same) == len(saved.tensors) - 2
@@ -128,7 +128,7 @@ def test_files_of_other_programs(name: str, tmp_path: Path) -> None:
     tensors, (write, said) = tensors_of(model), LAYOUTS[name]
     write(tensors, tmp_path / name)
     network, note = started(model, tmp_path / name)
-    assert note.endswith(f"; {said}")
+    assert note.endswith(f", {said}")
     head = {"fc.weight", "fc.bias"} if name.startswith("headless") else set()
     counters = {n for n in tensors if n.endswith("num_batches_tracked")}
     assert differing(network, tensors) - counters == head
@@ -214,15 +214,15 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.pth")
     for name, message in {
         "tensor.pth": "holds a Tensor, but weights map names to tensors.",
-        "mixed.pth": "'b' is not a named tensor. Allowed: tensors by name, at the top or in state_dict_ema, ",
+        "mixed.pth": "'b' is not a named tensor. Weights are tensors by name, at the top level or below state_dict_ema, ",
         "grown.pth": "holds a tensor that is larger than its file.",
-        "empty.pth": "it is empty.",
+        "empty.pth": "the file is empty.",
         "cut.pth": "not a checkpoint, or cut short.",
         "old.pth": "not a checkpoint, or cut short",
         "text.pth": "not a checkpoint, or cut short.",
         "pipe.pth": "not a regular file.",
         "tensr.pth": f"no such file. Did you mean {tmp_path / 'tensor.pth'}?",
-        "": "the folder has no best.pt. Allowed: the folder of a run, or a file.",
+        "": "the folder has no best.pt. Name a run's folder, or a file.",
     }.items():
         with pytest.raises(UserError, match=re.escape(message)):
             read_weights(str(tmp_path / name))
