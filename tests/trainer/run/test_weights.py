@@ -118,7 +118,7 @@ LAYOUTS: dict[str, tuple[Callable[[dict[str, Tensor], Path], object], str]] = {
     "model.safetensors": (lambda tensors, file: save_file(tensors, file), "with the head"),
     "whole.pth": (torch.save, "with the head"),
     "wrapped.pth.tar": (wrapped, "with the head"),
-    "headless.safetensors": (headless, "the head (fc) is new, for 3 outputs"),
+    "headless.safetensors": (headless, "with a new head (fc) for 3 outputs"),
 }
 
 
