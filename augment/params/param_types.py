@@ -83,6 +83,8 @@ class Choice(Param[str]):
         others: common aliases of some names, which the error message resolves.
     """
 
+    _lead = "Allowed:"
+
     options: Collection[str]
     others: Mapping[str, str] = field(default_factory=dict)
 

@@ -58,16 +58,16 @@ def import_extra(key: str, package: str, extra: str) -> Any:
 
 def missing_package(key: str, package: str | None, extra: str) -> UserError:
     """Return the error about a package that is not installed, which `key` needs and an extra of ours installs."""
-    return UserError(f"{key}: needs the package {package}. Allowed: pip install 'dali-trainer[{extra}]'.")
+    return UserError(f"{key} needs the package {package}. Install it: pip install 'dali-trainer[{extra}]'")
 
 
 def key_slip(name: object, value: object) -> str:
     """Return a hint at a slip of YAML if a key looks as if it came from one; otherwise an empty string."""
     if pair := re.fullmatch(r"(\w+)\s*[=:]\s*(\S.*)", str(name)):
         end = "" if value is None else f": {value}"
-        return f" Did you mean '{pair[1]}: {pair[2]}{end}'? A key is followed by a colon and a space."
+        return f" Did you mean '{pair[1]}: {pair[2]}{end}'? Write a colon and a space after a key."
     if value is None and re.fullmatch(r"[-+.\d]+\W?", str(name)):
-        return " In { }, a comma ends a value: write decimals with a point, and lists in [ ]."
+        return " In { }, a comma ends a value. Write decimals with a point, and lists in [ ]."
     return ""
 
 

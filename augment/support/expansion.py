@@ -33,4 +33,4 @@ def combinations(choices: Collection[Collection[T]], what: str) -> Iterator[tupl
 
 def too_many(what: str) -> UserError:
     """Return the error about an expression that stands for too many values."""
-    return UserError(f"{what}: stands for more than {MAX_EXPANDED:,} values. Use fewer.")
+    return UserError(f"{what}: expands to more than {MAX_EXPANDED:,} values. Use fewer.")

@@ -47,12 +47,12 @@ IN_DEFAULTS = [
 
 # What is in a file of aug, or in a mapping; the whole message.
 IN_VALUES = [
-    ("train: {flip: {p: 0,5}}", "aug.train.flip.5: unknown key. In { }, a comma ends a value: write decimals with a"),
-    ("train:\n  flip:\n    p: 0,5", "aug.train.flip.p: '0,5' is not allowed. Did you mean 0.5? Allowed: a number"),
+    ("train: {flip: {p: 0,5}}", "aug.train.flip.5: unknown key. In { }, a comma ends a value. Write decimals with a"),
+    ("train:\n  flip:\n    p: 0,5", "aug.train.flip.p: '0,5' is not allowed. Did you mean 0.5? Use a number"),
     ("train:\n  flip:\n  p: 0.5", "aug.train.p: 0.5 is not allowed. Did you mean aug.train.flip.p? In a file, the"),
     ("train:\nflip: {p: 0.5}", "aug.flip: unknown key. Did you mean 'train.flip'? Allowed: "),
     ("aug:\n  train: {}", "aug.aug: unknown key. Did you mean its content, without 'aug:' around it? Allowed: "),
-    ("train:\n  flip:{p: 0.5}", "aug.train.flip:{p: '0.5}' is not allowed. Did you mean 'flip: {p: 0.5}'? A key is"),
+    ("train:\n  flip:{p: 0.5}", "aug.train.flip:{p: '0.5}' is not allowed. Did you mean 'flip: {p: 0.5}'? Write"),
     ("train:\n  - flip: {}", "aug.train: [{'flip': {}}] is not allowed. Allowed: a mapping of steps, such as rotate:"),
     ("train:\n  flip: {p: '${nothing}'}", "aug.train.flip.p: ${nothing}: Interpolation key 'nothing' not found."),
     (

@@ -163,7 +163,7 @@ def test_failed_impossible_and_pruned_trials_count_but_have_no_score(runs: FakeR
 
 def test_an_interval_of_whole_numbers(tmp_path: Path) -> None:
     """Its ends are allowed, but no value in between."""
-    with pytest.raises(UserError, match=r"^fit\.epochs: 1\.\d+ is not .* Allowed: a whole number"):
+    with pytest.raises(UserError, match=r"^fit\.epochs: 1\.\d+ is not .* Use a whole number"):
         SearchPlan.of(SWEEPER, FIXED, ["++fit.epochs=interval(1,3)"], tmp_path)
     SearchPlan.of(SWEEPER, FIXED, ["++fit.epochs=int(interval(1,3))"], tmp_path)
 
