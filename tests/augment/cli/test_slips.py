@@ -41,8 +41,8 @@ IN_FILES = [
 
 # What Hydra itself says of such a file.
 IN_DEFAULTS = [
-    ("defaults: [slip, _self_]", "defaults: config files build on each other in a circle. Allowed: defaults without"),
-    ("size: ${aug.size", "size: no viable alternative at input '${aug.size'. Allowed: numbers and text of YAML, "),
+    ("defaults: [slip, _self_]", "defaults: config files include each other in a circle. Remove one of"),
+    ("size: ${aug.size", "size: no viable alternative at input '${aug.size'. Use YAML numbers, text, lists"),
 ]
 
 # What is in a file of aug, or in a mapping; the whole message.
@@ -88,7 +88,7 @@ def test_a_slip_in_a_value_is_named_with_its_key(text: str, message: str, mine: 
 
 def test_a_missing_main_file(mine: Path) -> None:
     (mine / "main.yaml").write_text("defaults: [config, _self_]\n")
-    expected = r"^--config-name mian: there is no such file\. Did you mean 'main'\? Allowed: config, main\.$"
+    expected = r"^--config-name mian: this file does not exist\. Did you mean 'main'\? Allowed: config, main\.$"
     with pytest.raises(UserError, match=expected):
         compose_run([], config_name="mian")
 
@@ -96,7 +96,7 @@ def test_a_missing_main_file(mine: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fit: {epochs: 3}", "experiment: the first line of its file is not # @package _global_. Allowed: that line,"),
+        ("fit: {epochs: 3}", "experiment: the file needs the first line `# @package _global_`"),
         (f"{GLOBAL}defaults: [override /aug: nune]", "aug: unknown name 'nune'. Did you mean 'none'? Allowed: "),
         (f"{GLOBAL}defaults: [override aug: none]", "In 'experiment/slip': "),
     ],

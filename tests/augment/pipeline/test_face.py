@@ -48,10 +48,10 @@ def test_a_recipe_is_a_name_a_file_or_a_mapping(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("list.yaml",), "list.yaml: holds [1, 2]. Allowed: a mapping"),
+        (("list.yaml",), "list.yaml: [1, 2] is not a mapping"),
         (("broken.yaml",), "broken.yaml: line 2, column 1: did not find expected ',' or ']'"),
         (({"size": "${x}"},), "aug.size: ${x}: Interpolation key 'x' not found."),
-        (("imagenette", "+aug=strong"), "aug: chosen twice, imagenette and strong."),
+        (("imagenette", "+aug=strong"), "aug is chosen twice: imagenette and strong."),
         (("imagenette", "size"), "'size' is not an override."),
         ((3,), "recipe: 3 is not allowed. Allowed: the name of a file of conf/aug, the path to a YAML file, or a "),
         (({"train": {"flip": {"p": np.float32(1)}}},), "aug.train.flip.p: Value 'float32' is not a supported"),
