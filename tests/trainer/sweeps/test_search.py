@@ -245,5 +245,5 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(UserError, match=r"needs locks, .* Allowed: a folder on another one, such as with hydra"):
+    with pytest.raises(UserError, match=r"has no file locks .* set hydra"):
         begin(make(tmp_path))
