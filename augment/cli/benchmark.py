@@ -1,4 +1,4 @@
-"""Run a benchmark: measure its rows in turns, print a table, and write a JSON file."""
+"""Measure the interleaved rows of a benchmark, print a table, and write a JSON file."""
 
 import platform
 from argparse import Namespace
@@ -21,11 +21,12 @@ from augment.support.files import installed_version, write_json
 from augment.support.formatting import amount
 from augment.support.process import cores, keep_freed_memory, own_seconds
 
-Run = Callable[[int], int]  # runs so many batches, without waiting for the GPU; returns the number of images
+# Runs a number of batches without waiting for the GPU, and returns the number of images.
+Run = Callable[[int], int]
 
 
 class LeftOutError(Exception):
-    """A row cannot run here; the message says why."""
+    """A row cannot run on this machine. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,16 @@ class Row:
 
     name: str  # on the command line and in files
     title: str  # in tables and charts
-    start: Callable[[], Run]  # prepares it and returns what runs it; either may raise `LeftOutError`
-    is_bound: bool = False  # whether it does less work than others, and so is an upper bound
-    ours: bool = False  # whether it is this project's own way
-    ahead: int = 5  # batches that may be ready before they are requested, and so are not timed
-    stride: int = 1  # batches that are finished at the same time, as each worker process works on one
+    start: Callable[[], Run]  # prepares the row; it and the function that it returns may raise `LeftOutError`
+    is_bound: bool = False  # whether the row does less work than others, and so is an upper bound
+    ours: bool = False  # whether the row is this project's own way
+    ahead: int = 5  # batches that may be prefetched; they are not timed
+    stride: int = 1  # batches that finish at the same time, because each worker process prepares one
 
 
 @dataclass(frozen=True)
 class Timing:
-    """A measurement of one row in one round; the CPU time is that of all threads and worker processes."""
+    """A measurement of one row in one round. The CPU time includes all threads and worker processes."""
 
     images: int
     batches: int
@@ -53,11 +54,11 @@ class Timing:
 
 @dataclass
 class Result:
-    """What was measured of a row."""
+    """The measurements of a row."""
 
     row: Row
     timings: list[Timing] = field(default_factory=list)  # one per round
-    left_out: str = ""  # why there are none
+    left_out: str = ""  # why the row was not measured
 
     @property
     def speeds(self) -> list[float]:
@@ -75,7 +76,7 @@ class Result:
         return median(timing.cpu_seconds / timing.seconds for timing in self.timings)
 
     def ratio(self, to: "Result") -> float:
-        """Return the ratio of its speed to another row's, the median over the rounds.
+        """Return the ratio of its speed to another row's speed, the median over the rounds.
 
         The rows of a round run right after each other, so a temporary slowdown of the machine affects both.
         """
@@ -83,44 +84,38 @@ class Result:
 
 
 def consumer(stream: Iterator[Sized]) -> Run:
-    """Return what takes batches from an endless stream."""
+    """Return a function that consumes batches of an endless stream."""
     return lambda batches: sum(map(len, islice(stream, batches)))
 
 
 def take_turns(rows: Sequence[Row], rounds: int, seconds: float) -> list[Result]:
-    """Warm up every row, then time each for about so many seconds in every round.
+    """Warm up every row, then time each row for about `seconds` in every round.
 
-    How many batches that are is computed in advance from the row's speed so far, as a host that runs ahead of the GPU
-    does not know how much time has passed.
+    The number of batches is computed in advance from the row's speed so far. The host cannot watch the clock instead,
+    because it runs ahead of the GPU.
     """
     results = [Result(row) for row in rows]
     running: list[tuple[Result, Run, Timing]] = []
     with progress_bar() as progress:
-        bar = progress.add_task("", total=len(rows) * (rounds + 1))
-        for result in results:
-            progress.update(bar, description=f"warming up: {result.row.title}")
+        for result in progress.track(results, description="warming up"):
             try:
                 run = result.row.start()
                 last = time_batches(run, result.row, result.row.stride)  # records graphs, chooses kernels
-                while last.seconds < seconds / 4:  # not more at once, as a few batches give a poor estimate
+                while last.seconds < seconds / 4:  # a few batches would give a poor estimate of the speed
                     last = time_batches(run, result.row, 4 * last.batches)
                 running.append((result, run, last))
             except LeftOutError as error:
                 result.left_out = str(error)
-            progress.advance(bar, 1 + rounds * bool(result.left_out))
-        for number in range(rounds):
-            for result, run, first in running:
-                progress.update(bar, description=f"round {number + 1} of {rounds}: {result.row.title}")
-                last, stride = (result.timings or [first])[-1], result.row.stride
-                strides = round(seconds * last.batches / last.seconds / stride)
-                _settle()
-                result.timings.append(time_batches(run, result.row, stride * max(1, strides)))
-                progress.advance(bar)
+        for result, run, first in progress.track(running * rounds, description="measuring"):
+            last, stride = (result.timings or [first])[-1], result.row.stride
+            strides = round(seconds * last.batches / last.seconds / stride)
+            _settle()
+            result.timings.append(time_batches(run, result.row, stride * max(1, strides)))
     return results
 
 
 def time_batches(run: Run, row: Row, batches: int) -> Timing:
-    """Time so many batches of a running row, without those that are ready."""
+    """Time some batches of a running row, after consuming the batches that are prefetched."""
     run(row.ahead)
     _synchronize()
     cpu, begun = own_seconds(), monotonic()
@@ -135,7 +130,7 @@ def _synchronize() -> None:
 
 
 def _settle() -> None:
-    """Wait, at most five seconds, until threads and workers have filled their queues and are idle."""
+    """Wait until threads and workers have filled their queues and are idle, but at most five seconds."""
     end = monotonic() + 5
     while monotonic() < end:
         before = own_seconds()
@@ -145,7 +140,7 @@ def _settle() -> None:
 
 
 def endless(loader: Any) -> Iterator[Any]:
-    """Yield the batches of endless passes of a loader, once its cache, if it has one, is full."""
+    """Yield the batches of endless epochs of a loader. If the loader has a cache, fill the cache first."""
     try:
         if loader.placement.cache:
             for _ in loader:
@@ -165,9 +160,15 @@ def compare(
     baselines: Sequence[str],
     settings: Mapping[str, Any],
 ) -> list[Result]:
-    """Measure rows in turns, print a table, and write it as JSON, with further plain values.
+    """Measure interleaved rows, print a table, and write it as JSON together with `settings`.
 
-    All are compared with the rows that `baselines` names; `flags` are those of `add_measuring_flags`.
+    Args:
+        subject: the start of the table's title.
+        rows: the rows to measure.
+        flags: the flags of `add_measuring_flags`.
+        device: the device that runs the rows.
+        baselines: names of the rows with which all rows are compared.
+        settings: further plain values for the JSON file.
     """
     if device.type == "cpu":
         keep_freed_memory()  # as in training
@@ -175,28 +176,16 @@ def compare(
     headline = f"{subject} on {where}, {amount(flags.rounds, 'round')} of {flags.seconds:g} s a row"
     results = take_turns(rows, flags.rounds, flags.seconds)
     references = [result for result in results if result.row.name in baselines and result.timings]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=headline, title_justify="left")
-    # On narrow terminals titles are folded, never numbers cut.
-    table.add_column("", overflow="fold", min_width=8)
-    for head in ("img/s", "min..max", *(f"of {one.row.name}" for one in references), "cores"):
-        table.add_column(head, justify="right", no_wrap=True)
-    plain: list[dict[str, Any]] = []
-    for result in results:
-        row, low, high = result.row, min(result.speeds, default=0), max(result.speeds, default=0)
-        plain.append({"name": row.name, "title": row.title, "left_out": result.left_out or None})
-        if result.timings:
-            ratios = {one.row.name: result.ratio(one) for one in references}
-            plain[-1] |= {"images_per_second": result.speed, "lowest": low, "highest": high, "cpu_cores": result.cores}
-            plain[-1] |= {f"of_{name}": ratio for name, ratio in ratios.items()}
-            shown = [f"{ratio:.3g}" for ratio in ratios.values()]
-            speeds = (f"{result.speed:,.0f}", f"{low:,.0f}..{high:,.0f}")
-            table.add_row(row.title, *speeds, *shown, f"{result.cores:.1f}", style="bold" * row.ours)
-        plain[-1]["rounds"] = [vars(timing) for timing in result.timings]
     console = table_console()
-    console.print(table)
+    console.print(_table(headline, results, references))
     packages = ("torch", "nvidia-dali-cuda120", "torchvision", "timm")
-    versions = {"python": platform.python_version(), **{name: installed_version(name) for name in packages}}
-    whole = {"headline": headline, **settings, "cores": cores(), "versions": versions, "rows": plain}
+    whole = {
+        "headline": headline,
+        **settings,
+        "cores": cores(),
+        "versions": {"python": platform.python_version(), **{name: installed_version(name) for name in packages}},
+        "rows": [_plain(result, references) for result in results],
+    }
     folder = flags.out or Path(f"outputs/bench-{datetime.now():%Y-%m-%d-%H-%M-%S}")
     with writing(f"--out {folder}"):  # the table is printed in any case
         write_json(folder / "bench.json", whole)
@@ -204,3 +193,29 @@ def compare(
     for line in (*left_out, f"{folder}/bench.json"):
         console.print(line, highlight=False, soft_wrap=True)
     return results
+
+
+def _table(headline: str, results: Sequence[Result], references: Sequence[Result]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=headline, title_justify="left")
+    # Narrow terminals fold titles, but never cut numbers.
+    table.add_column("", overflow="fold", min_width=8)
+    for head in ("img/s", "min..max", *(f"of {one.row.name}" for one in references), "cores"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for result in results:
+        if result.timings:
+            speeds = (f"{result.speed:,.0f}", f"{min(result.speeds):,.0f}..{max(result.speeds):,.0f}")
+            ratios = [f"{result.ratio(one):.3g}" for one in references]
+            table.add_row(result.row.title, *speeds, *ratios, f"{result.cores:.1f}", style="bold" * result.row.ours)
+    return table
+
+
+def _plain(result: Result, references: Sequence[Result]) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "name": result.row.name,
+        "title": result.row.title,
+        "left_out": result.left_out or None,
+    }
+    if result.timings:
+        plain |= {"images_per_second": result.speed, "lowest": min(result.speeds), "highest": max(result.speeds)}
+        plain |= {"cpu_cores": result.cores, **{f"of_{one.row.name}": result.ratio(one) for one in references}}
+    return plain | {"rounds": [vars(timing) for timing in result.timings]}

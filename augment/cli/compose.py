@@ -1,4 +1,4 @@
-"""Compose the configuration from overrides, in the same way for every program."""
+"""Compose the configuration of every program from overrides."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,30 +33,32 @@ if TYPE_CHECKING:
     from augment.data.sources import Source
 
 
-# Hydra's name for a recipe that is not in a file of conf/aug.
+# Hydra's name for a recipe that is given as a mapping, not as a file of conf/aug.
 _GIVEN = "given"
 
-# How an edit changes a configuration, and the sections that a chosen file replaces.
+# The ways in which an edit changes a configuration.
 MERGE, REPLACE, REMOVE = "merge", "replace", "remove"
+
+# A chosen file replaces these sections completely.
 _ALTERNATIVES = ("aug", "data", "model")
 
-# Hydra's state is global: threads that compose take turns.
+# Hydra has global state, so only one thread composes at a time.
 _COMPOSING = RLock()
 
-# The keys outside the sections.
+# The top-level keys that are not sections.
 TOP: dict[str, Param[Any]] = {
-    "seed": Count(default=0, within=(0, 2**31 - 1), doc="seed of everything random"),
+    "seed": Count(default=0, within=(0, 2**31 - 1), doc="random seed"),
     "plugins": Texts(
-        default=(), doc="Python modules that declare callbacks, models, sources or tasks of your own", reach=IMPORTS
+        default=(), doc="your Python modules that declare callbacks, models, sources or tasks", reach=IMPORTS
     ),
 }
 
-# Two runs that start in the same second must not share a folder, see conf/config.yaml.
+# Two runs that start in the same second must not share a folder. See conf/config.yaml.
 register_resolver("run_suffix", lambda: uuid4().hex[:6], use_cache=True, replace=True)
 
 
 class Composed:
-    """What Hydra composed of the overrides of one run, once."""
+    """The configuration that Hydra composed from the overrides of one run."""
 
     def __init__(self, tree: DictConfig) -> None:
         self._tree = tree
@@ -64,12 +66,12 @@ class Composed:
 
     @cached_property
     def plain(self) -> dict[str, Any]:
-        """The sections and the keys at the top, as plain values, interpolations resolved; not checked yet."""
+        """All sections and top-level keys as plain values, with interpolations resolved. They are not checked yet."""
         return plain_values(self._own())
 
     @property
     def raw(self) -> dict[str, Any]:
-        """The same, interpolations unresolved."""
+        """The same values with interpolations unresolved."""
         raw: Any = OmegaConf.to_container(self._own())
         return {str(key): value for key, value in raw.items()}
 
@@ -78,7 +80,7 @@ class Composed:
 
 
 def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Composed:
-    """Compose a run from its normalized overrides, each with one value, and a file of conf/ to start from."""
+    """Compose a run from a file of conf/ and normalized overrides, each with one value."""
     _check_choices(tokens)
     with _hydra():
         try:
@@ -90,26 +92,26 @@ def compose_run(tokens: Sequence[str], *, config_name: str = "config") -> Compos
             section, _, name = missing[1].rpartition(".")
             there = hydra.compose(config_name, [token for token in tokens if token[0] != "~"])
             there = OmegaConf.select(there, section) if section else there
-            why = "nothing to remove. Allowed: a key that a file in conf/ sets."
+            why = "nothing to remove. Name a key that a file in conf/ sets."
             if isinstance(there, DictConfig) and there:
-                why = f"there is no such key.{suggest(name, map(str, there))}"
+                why = f"this key does not exist.{suggest(name, map(str, there))}"
             raise UserError(f"~{missing[1]}: {why}") from error
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of a configuration that an override asks for."""
+    """A change of a configuration by an override."""
 
     key: str  # key path
-    value: Any = None  # interpolations unresolved
+    value: Any = None  # with interpolations unresolved
     how: str = MERGE
 
 
 def edits_of(tokens: Sequence[str], config_name: str = "config") -> list[Edit]:
-    """Return what normalized overrides, each with one value, change in a configuration that is already composed.
+    """Return the changes that normalized overrides, each with one value, make to a composed configuration.
 
-    Hydra composes these overrides alone. A chosen file replaces the section `aug`, `data` or `model`. Files of other
-    groups replace only what they set beyond the defaults. Hydra's own keys change nothing.
+    Hydra composes only these overrides. A chosen file replaces the section `aug`, `data` or `model`. Files of other
+    groups replace only the values that differ from the defaults. Hydra's own keys change nothing.
     """
     refuse_sweeps(tokens)
     groups, files, keys = group_names(), list[Edit](), list[Edit]()
@@ -140,7 +142,7 @@ def edits_of(tokens: Sequence[str], config_name: str = "config") -> list[Edit]:
 
 
 def edited(values: Mapping[str, Any], edits: Iterable[Edit]) -> dict[str, Any]:
-    """Return a configuration with changes; a UserError names a key to remove that is not there."""
+    """Return a configuration with changes. Removing a missing key raises a UserError."""
     result = dict(values)
     for edit in edits:
         *above, name = edit.key.split(".")
@@ -149,7 +151,7 @@ def edited(values: Mapping[str, Any], edits: Iterable[Edit]) -> dict[str, Any]:
             inside[part] = dict(section_of(inside, part))
             inside = inside[part]
         if edit.how == REMOVE and name not in inside:
-            raise UserError(f"~{edit.key}: there is no such key.{suggest(name, map(str, inside))}")
+            raise UserError(f"~{edit.key}: this key does not exist.{suggest(name, map(str, inside))}")
         if edit.how == REMOVE:
             del inside[name]
         else:
@@ -158,27 +160,29 @@ def edited(values: Mapping[str, Any], edits: Iterable[Edit]) -> dict[str, Any]:
 
 
 def _check_choices(tokens: Sequence[str]) -> None:
-    """Refuse what Hydra would accept in silence: two files of a group without a default, and a step set to null."""
+    """Reject two files of a group without a default, and a step set to null. Hydra would accept both."""
     groups, chosen = default_groups(), dict[str, object]()
     for override in map(parse, tokens):
         key, value = key_of(override), override.value()
         if override.is_delete() or isinstance(value, dict):
             continue
         if key in chosen and groups[key] is None:
-            raise UserError(f"{key}: chosen twice, {chosen[key]} and {value}. Allowed: once.")
+            raise UserError(f"{key} is chosen twice: {chosen[key]} and {value}. Remove one of them.")
         if key in groups:
             chosen[key] = value
         if value is None and re.fullmatch(r"aug\.(train|val)\.[^.]+", key):  # a bare step of a file applies always
-            raise UserError(
-                f"{key}: null is not allowed. Allowed: parameters, such as {{p: 0}}; or ~{key}, which removes it."
-            )
+            raise UserError(f"{key}: null is not allowed. Set parameters, such as {{p: 0}}, or remove it with ~{key}.")
 
 
 def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Compose conf/config.yaml with overrides, as on the command line without flags; nothing is written.
+    """Compose `conf/config.yaml` with overrides, as on the command line without flags. Nothing is written.
 
-    The section aug, before overrides, may be given as in a file of conf/aug. Return the whole configuration as plain
-    values, interpolations resolved. Its sections are not checked yet.
+    Args:
+        arguments: the overrides.
+        aug: the section `aug` before overrides, as in a file of `conf/aug`.
+
+    Returns:
+        The configuration as plain values, with interpolations resolved. Its sections are not checked yet.
     """
     refuse_words(arguments)
     refuse_sweeps(arguments)
@@ -193,7 +197,7 @@ def compose(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> d
 
 @contextmanager
 def _hydra() -> Iterator[None]:
-    """Initialize Hydra with the files of conf/ and the user's own, then restore the Hydra that was running before."""
+    """Initialize Hydra with the config folders. At the end, restore the Hydra that was running before."""
     with _COMPOSING, explained():
         register_folders()
         running = GlobalHydra.instance().hydra
@@ -206,7 +210,7 @@ def _hydra() -> Iterator[None]:
 
 
 def plain_values(composed: DictConfig) -> dict[str, Any]:
-    """Return what Hydra composed as plain values, interpolations resolved; see `augment.support.secrets`."""
+    """Return a composed configuration as plain values, with interpolations resolved. See `augment.support.secrets`."""
     raw: Any = OmegaConf.to_container(composed)
     with explained(raw):
         plain: Any = resolved(OmegaConf.to_container(composed, resolve=True), raw)
@@ -214,38 +218,38 @@ def plain_values(composed: DictConfig) -> dict[str, Any]:
 
 
 def check_keys(given: Mapping[str, Any], inner: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Check the keys at the top of the configuration; the message about an unknown one suggests the nearest.
+    """Check the top-level keys of the configuration. The error about an unknown key suggests a known one.
 
-    `inner` are key paths in the sections by what may be given at the top in their place.
+    `inner` maps keys that users may write at the top by mistake to the key paths that they mean.
     """
     known = {**TOP, **dict.fromkeys(("data", "model", "aug", "fit", "callbacks", "run"))}
     if known.keys() >= given.keys():
         return
     if isinstance(given.get(EXPERIMENT), Mapping):
         raise UserError(
-            f"{EXPERIMENT}: the first line of its file is not # @package _global_. Allowed: that line, as its keys are "
-            "of all sections."
+            f"{EXPERIMENT}: the file needs the first line `# @package _global_`, because it sets keys of all sections. "
+            "Add that line."
         )
-    from augment.data.sources import SOURCES  # takes a while, see `Recipe.source`
+    from augment.data.sources import SOURCES  # a slow import, see `Recipe.source`
 
     others = keys_of("data", SOURCES.values()) | {op: f"aug.train.{op}" for op in OPS} | keys_of("aug", [Aug])
     check_known(given, known, "", {**others, "val": "aug.val", **inner, "train": "aug.train"})
 
 
 def keys_of(section: str, classes: Iterable[type]) -> dict[str, str]:
-    """Return the key paths of the settings that classes have in a section, by name and by alias."""
+    """Map the names and aliases of settings to their key paths in a section."""
     declared = [setting for cls in classes for setting in settings(cls).items()]
     return {called: f"{section}.{name}" for name, param in declared for called in (*param.aliases, name)}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parts of a configuration that `augment` uses; a command line of the trainer works here, too.
+    """The parts of a configuration that `augment` uses. It can be composed from any command line of the trainer.
 
     Attributes:
-        aug: the augmentation of both splits, plugins loaded.
-        seed: the seed of everything random.
-        plugins: modules that declare sources, among others; loaded with the source.
+        aug: the augmentation of both splits, with its plugins loaded.
+        seed: the random seed.
+        plugins: your modules, for example with sources. They are imported when the source is needed.
         plain: the whole configuration as plain values.
     """
 
@@ -258,16 +262,16 @@ class Recipe:
         return f"Recipe({self.plain.get('aug')})"
 
     def _repr_html_(self) -> str:
-        """Draw the steps of both splits, for notebooks."""
+        """Show the steps of both splits in notebooks."""
         return "".join(build_plan(self.aug, split)._repr_html_() for split in SPLITS)
 
     def source(self) -> "Source":
-        """Check the section `data` and return the source of images; see `parse_data`.
+        """Check the section `data` and return the source of images. See `parse_data`.
 
         Raises:
-            UserError: an unknown source or setting, a missing one, a value that is not allowed, a bad plugin.
+            UserError: a source, a setting, a value or a plugin is invalid or missing.
         """
-        # Imported here, as Pillow and others are slow to import and many programs read no images.
+        # Imported here, because Pillow and others are slow to import, and many programs read no images.
         from augment.data.sources import parse_data
 
         load_plugins(self.plugins, "plugins")
@@ -275,14 +279,14 @@ class Recipe:
 
 
 def compose_recipe(arguments: Sequence[str], aug: Mapping[str, Any] | None = None) -> Recipe:
-    """Compose overrides as `compose` does, and check what concerns augmentation; not yet the source."""
+    """Compose overrides as `compose` does, and check the recipe, but not the source."""
     plain = compose(arguments, aug)
     top = parse_params(TOP, {name: value for name, value in plain.items() if name in TOP}, "")
     return Recipe(parse_aug(plain.get("aug")), top["seed"], top["plugins"], plain)
 
 
 def with_data(recipe: Recipe, name: str | None, settings: Mapping[str, Any]) -> Recipe:
-    """Return a recipe with other data: a source, or a file of conf/data, and settings; without a name, its own."""
+    """Return a recipe with another source, or file of `conf/data`, and settings. Without a name, keep its source."""
     data = recipe.plain.get("data")
     if name is not None:
         data = compose([f"data={name}"])["data"] if name in config_files("data") else {"source": name}

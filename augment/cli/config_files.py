@@ -1,4 +1,4 @@
-"""Find config files: in the project, in `conf` of the current folder, and in the folder of --config-dir."""
+"""Find config files in the project, in `conf` of the current folder, and in the folder of `--config-dir`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,30 +11,28 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from augment.support.errors import UserError
 from augment.support.yaml_files import read_yaml
 
-# A link to the top level in a checkout, a folder of its own in an installed package.
+# In a checkout, this is a link to the top level. An installed package contains the folder.
 CONF = (Path(__file__).parents[1] / "conf").resolve()
 
 CONFIG_DIR_FLAG = "--config-dir"
-CONFIG_DIR_HELP = "also search this folder for config files, like ./conf: its aug/mine.yaml is +aug=mine"
+CONFIG_DIR_HELP = "also search this folder for config files, such as aug/mine.yaml for aug=mine"
 
-# The group of files that choose files of other groups, and set keys of any section.
+# The files of this group choose files of other groups, and set keys of any section.
 EXPERIMENT = "experiment"
 
 _given: list[Path] = []
 
 
 def set_config_dir(folder: str | None) -> None:
-    """Also search a folder for config files in this process, or with None only the default ones."""
+    """Also search a folder for config files in this process. With None, search only the default folders."""
     if folder is not None and not Path(folder).is_dir():
-        what = "is a file" if Path(folder).is_file() else "there is no such folder"
-        raise UserError(
-            f"{CONFIG_DIR_FLAG} {folder}: {what}. Allowed: a folder such as conf, with aug/NAME.yaml in it."
-        )
+        what = "this is a file" if Path(folder).is_file() else "this folder does not exist"
+        raise UserError(f"{CONFIG_DIR_FLAG} {folder}: {what}. Name a folder like conf, such as one with aug/NAME.yaml.")
     _given[:] = [] if folder is None else [Path(folder).resolve()]
 
 
 def config_folders() -> list[Path]:
-    """Return the folders that are searched: the project's own first, then the user's."""
+    """Return the folders to search: the project's folder first, then the user's."""
     here = Path("conf").resolve()
     return list(dict.fromkeys([CONF, *([here] if here.is_dir() else []), *_given]))
 
@@ -46,14 +44,14 @@ def config_files(group: str) -> dict[str, Path]:
         for file in sorted((folder / group).glob("*.yaml")):
             other = files.setdefault(file.stem, file)
             if other != file and other.read_bytes() != file.read_bytes():
-                raise UserError(f"{group}={file.stem}: both {other} and {file}. Allowed: one file per name.")
+                raise UserError(f"{group}={file.stem}: {other} and {file} have the same name. Rename one of them.")
     return files
 
 
 def group_names() -> list[str]:
-    """Return the config groups: the subfolders of the folders that are searched."""
+    """Return the config groups: the subfolders of the folders to search."""
     folders = {group.name for folder in config_folders() for group in folder.iterdir() if group.is_dir()}
-    return sorted(name for name in folders - {"hydra"} if name[0] not in "._")  # Hydra has groups of its own
+    return sorted(name for name in folders - {"hydra"} if name[0] not in "._")  # Hydra's own groups
 
 
 def own_files() -> list[str]:
@@ -63,12 +61,12 @@ def own_files() -> list[str]:
 
 
 def default_groups() -> dict[str, str | None]:
-    """Return the groups that conf/config.yaml lists, each with its default file or None.
+    """Return the groups that `conf/config.yaml` lists, each with its default file or None.
 
-    They can be chosen without a plus sign, and the command line takes precedence over an experiment's choice.
+    They need no plus sign, and the command line takes precedence over an experiment's choice.
     """
     named = [entry for entry in read_config(CONF / "config.yaml")["defaults"] if isinstance(entry, dict)]
-    # Overrides are of Hydra's own groups.
+    # An "override" entry belongs to one of Hydra's own groups.
     return {str(key): file for entry in named for key, file in entry.items() if not str(key).startswith("override ")}
 
 
@@ -79,10 +77,10 @@ def register_folders() -> None:
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """Read a config file, which has to hold a mapping."""
+    """Read a config file, which must contain a mapping."""
     given = read_yaml(file)
     if not isinstance(given, Mapping):
-        raise UserError(f"{file}: holds {given!r}. Allowed: a mapping, written as lines of key: value without dashes.")
+        raise UserError(f"{file}: {given!r} is not a mapping. Write lines of key: value, without dashes.")
     return {str(key): value for key, value in given.items()}
 
 

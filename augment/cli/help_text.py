@@ -1,4 +1,4 @@
-"""What help says about settings and ops, derived from their declarations."""
+"""Help texts about settings and ops, generated from their declarations."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ from augment.recipe.op_kinds import KINDS, Op
 
 
 def print_help(text: str) -> None:
-    """Print a text of help, in a terminal with its lines wrapped."""
+    """Print a help text. In a terminal, wrap its lines."""
     if sys.stdout.isatty():
         text = "\n".join(map(_wrapped, text.splitlines())) + "\n"
     sys.stdout.write(text)
@@ -29,14 +29,14 @@ def _wrapped(line: str) -> str:
 
 
 def rows(params: Mapping[str, Param[Any]]) -> Iterator[str]:
-    """Yield a line for each parameter: what it does, what is allowed, and its default."""
+    """Yield a line for each parameter: its description, allowed values and default."""
     for name, param in params.items():
         default = "required" if param.required else f"default {show_default(param)}"
         yield f"{name}: {param.doc} ({param.allowed()}; {default})"
 
 
 def columns(texts: Mapping[str, str]) -> list[str]:
-    """Return names with a text each as lines of two columns."""
+    """Return lines of two columns: names and their texts."""
     width = max(map(len, texts), default=0)
     return [f"  {name:<{width}}  {text}".rstrip() for name, text in texts.items()]
 
@@ -63,11 +63,11 @@ def op_list() -> str:
 
 
 def explain_op(name: str, key: str) -> str:
-    """Return the page of an op: its parameters with their ranges, an example, and what others call it.
+    """Return the help page of an op: its parameters, an example, and its names in other libraries.
 
     Args:
-        name: the op, or a transform of another library that does the same.
-        key: what named it, for the message.
+        name: the op, or an equivalent transform of another library.
+        key: the key or flag that named the op, for the error message.
     """
     op = find_op(name if name in OPS else op_like(name) or name, key)
     lines = [f"{op.name} ({op.kind}): {op.doc}", "", "parameters"]
@@ -89,7 +89,7 @@ def explain_op(name: str, key: str) -> str:
 
 
 def example(op: Op) -> str:
-    """Return a step of an op as in YAML, with its defaults spelled out."""
+    """Return a step of an op as YAML, including its defaults."""
     defaults = {name: plain_value(param.default) for name, param in op.own_params.items()}
     values = ({"p": 0.5} if "p" in op.params else {}) | {n: v for n, v in defaults.items() if v is not None}
     if op.nests:

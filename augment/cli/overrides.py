@@ -1,8 +1,8 @@
 """Parse the overrides of a command line, and normalize them for Hydra.
 
-Hydra distinguishes `key=value` (must exist), `+key=value` (must not) and `++key=value`. Here defaults live in the code,
-so whether a key is in the composed YAML does not matter, and our own checks find every unknown key. `normalize` sets
-the plus signs: `aug.val.center_crop.scale=.9` works whether or not the YAML mentions the scale.
+Hydra distinguishes `key=value` (the key must exist), `+key=value` (it must not exist) and `++key=value`. Our defaults
+are defined in code, so a valid key may be absent from the YAML, and our own checks find every unknown key. `normalize`
+sets the plus signs: `aug.val.center_crop.scale=.9` works whether or not the YAML contains the scale.
 """
 
 import math
@@ -27,28 +27,28 @@ from augment.support.nested import leaves
 from augment.support.secrets import masked, refuse_secrets
 from augment.support.yaml_files import describe_slip
 
-# What composing raises; those of Python come from files that Hydra did not expect.
+# The errors of composing. Python's own errors come from files that Hydra did not expect.
 _ERRORS = (
     *(HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError),
     *(AssertionError, RecursionError),
 )
 
-# What an unknown name of a group may be, besides a file.
+# The end of the message about an unknown name of a group: other meanings that the name may have.
 _ELSEWHERE = {
-    "model": " model=timm model.name={} if it is one of timm's.",
-    "data": " data=folder data.root={} if it is a folder of images.",
-    "callbacks": " callbacks.{}={{}} if it is a callback.",
+    "model": " For a timm model: model=timm model.name={}.",
+    "data": " For a folder of images: data=folder data.root={}.",
+    "callbacks": " For a callback: callbacks.{}={{}}.",
 }
 
-_RESOLVED = (
-    "${KEY} of a key that a YAML file or the command line sets (not a default), or ${oc.env:NAME} or "
-    "${oc.env:NAME,DEFAULT}"
+_INTERPOLATIONS = (
+    "Use ${KEY} with a key that a YAML file or the command line sets, not with a default. For an environment variable, "
+    "use ${oc.env:NAME} or ${oc.env:NAME,DEFAULT}."
 )
 
 
 @contextmanager
 def explained(values: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Turn what Hydra and OmegaConf raise inside, where interpolations of `values` are resolved, into a UserError."""
+    """Turn errors of Hydra and OmegaConf, which may resolve interpolations of `values`, into UserErrors."""
     try:
         yield
     except UserError:
@@ -58,31 +58,31 @@ def explained(values: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None
 
 
 def explain(error: Exception, values: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return the message about an error of Hydra or OmegaConf; see `explained`."""
+    """Return a readable message for an error of Hydra or OmegaConf. See `explained`."""
     cause = error.__cause__
     if isinstance(error, InterpolationResolutionError):
         return _explain_interpolation(error, values)
     if isinstance(error, YAMLError):
         return f"{getattr(getattr(error, 'problem_mark', None), 'name', 'a config file')}: {describe_slip(error)}"
     if isinstance(error, RecursionError):
-        return "defaults: config files build on each other in a circle. Allowed: defaults without circles."
+        return "defaults: config files include each other in a circle. Remove one of these defaults."
     said = error if str(error) or cause is None else cause
     text = first_line(said)
     if override := re.match(r"Error merging override \+*([^=\s]+)=(.*)", text):
         key, value = override.groups()
-        return f"{key}: {value} does not fit what is there. Allowed: {key}=null before it, which clears that."
+        return f"{key}: {value} cannot be merged with the value there. To clear that value, put {key}=null first."
     if missing := re.match(r"(?:In '(.*?)': )?Could not (?:find|load) '(.*?)'", text):
         return _explain_missing(missing[1] or "", missing[2])
     if missing := re.match(r"Cannot find primary config '(.*?)'", text):
-        return f"--config-name {missing[1]}: there is no such file.{suggest(missing[1], config_files(''))}"
+        return f"--config-name {missing[1]}: this file does not exist.{suggest(missing[1], config_files(''))}"
     if key := getattr(said, "full_key", None):
-        return f"{key}: {text}. Allowed: numbers and text of YAML, lists, mappings, and ${{KEY}} closed by a }}."
+        return f"{key}: {text}. Use YAML numbers, text, lists or mappings, and close ${{KEY}} with a }}."
     return " ".join(line.strip() for line in (str(error) or text).partition("\n\n")[0].splitlines())
 
 
 def _explain_missing(where: str, what: str) -> str:
-    """Explain that there is no file of a group and name, chosen by a config file or, if empty, the command line."""
-    # Our groups have one level, Hydra's own have two.
+    """Explain that the file `what`, GROUP/NAME, is missing. `where` is the file that chose it, or empty."""
+    # Our groups have one level, and Hydra's own groups have two.
     group, _, name = what.rpartition("/") if what.startswith("hydra/") or "/" not in what else what.partition("/")
     parent, _, stem = where.rpartition("/")
     known = config_files(group)
@@ -97,41 +97,41 @@ def _explain_missing(where: str, what: str) -> str:
 def _explain_interpolation(error: InterpolationResolutionError, values: Mapping[str, Any]) -> str:
     key, text = error.full_key or "an interpolation", first_line(error)
     kind, _, why = text.partition(" raised while resolving interpolation: ")
-    if kind == UserError.__name__:  # of a secret
+    if kind == UserError.__name__:  # about a secret
         return why
     paths = dict(leaves(values))
     given = f"{paths[key]}: " if key in paths else ""
     name = re.match(r"Interpolation key '(.*?)' not found", text)
     near = nearest(name[1], {path for path, value in paths.items() if path != key and value != {}}) if name else ""
     text = (why or text).strip('".')
-    return f"{key}: {given}{text}.{near} Allowed: {_RESOLVED}."
+    return f"{key}: {given}{text}.{near} {_INTERPOLATIONS}"
 
 
-# A value without syntax that Hydra accepts only in quotes, because of an umlaut or another sign without a meaning in
-# its grammar; or a range of files, train-{000..009}.tar, or the query of a URL.
+# A value that Hydra's grammar accepts only in quotes: a text with an umlaut or a similar sign, a range of files such as
+# train-{000..009}.tar, or a URL with a query.
 _TO_QUOTE = re.compile(
     r"""(?=.*[^\x20-\x7e]|.*[!#&;<>^`])[^=,:()\[\]{}'"\\$]+"""
     r"""|(?=.*\{\d+\.\.|\w+://.*=)(?:[^,()\[\]{}'"\\$]|\{\d+\.\.\d+\})+"""
 )
 
-# Spaces of a search as other tools name them, and how Hydra writes them.
+# Names of search spaces in other tools, and the same spaces in Hydra's grammar.
 _LOG = "tag(log,interval(LOW,HIGH))"
 _SPACES = {"log": _LOG, "loguniform": _LOG, "log_uniform": _LOG, "uniform": "interval(LOW,HIGH)"}
 
 
 def parse(token: str) -> Override:
-    """Parse one override; a UserError says why Hydra cannot."""
+    """Parse one override. A UserError explains what Hydra cannot parse."""
     try:
         return OverridesParser.create().parse_override(_readable(token))
     except HydraException as error:
         raise UserError(
-            f"{masked(token)}: cannot be read{_reason(token, first_line(error))}. Allowed: key=value. Put a value "
-            "with any of = , : [ ] { } ( ) in double quotes, and all of it in single quotes: 'data.root=\"a, b\"'."
+            f"{masked(token)}: cannot be parsed{_reason(token, first_line(error))}. Write key=value. If the value "
+            "has any of = , : [ ] { } ( ), put it in double quotes, and all in single quotes: 'data.root=\"a, b\"'."
         ) from error
 
 
 def key_of(override: Override) -> str:
-    """Return the key path or group that an override is about."""
+    """Return the key path or the group of an override."""
     return override.key_or_group
 
 
@@ -141,7 +141,7 @@ def is_override(token: str) -> bool:
 
 
 def normalize(tokens: Sequence[str]) -> list[str]:
-    """Give every override the plus signs that Hydra expects; one that holds a secret is refused."""
+    """Give every override the plus signs that Hydra expects. An override with a secret raises a UserError."""
     groups, defaults = group_names(), default_groups()
     return [_normalize(_readable(token), groups, defaults) for token in tokens]
 
@@ -161,26 +161,26 @@ def _normalize(token: str, groups: Sequence[str], defaults: Iterable[str]) -> st
 
 
 def _readable(token: str) -> str:
-    """Return an override as Hydra's grammar can read it: umlauts and the like in quotes, ~ expanded."""
-    # At the start of a value, or of one of the values of a sweep.
+    """Return an override in Hydra's grammar: with quotes around umlauts and the like, and ~ expanded."""
+    # ~ is expanded at the start of a value, also of each value of a sweep.
     key, equals, value = re.sub(r"(?<=[=,])~/", lambda _: f"{Path.home()}/", token).partition("=")
     return f'{key}="{value}"' if equals and _TO_QUOTE.fullmatch(value) else f"{key}{equals}{value}"
 
 
 def _reason(token: str, text: str) -> str:
-    """Return why Hydra cannot parse an override, in parentheses; empty if only its grammar could say."""
+    """Return in parentheses why Hydra cannot parse an override, or an empty string if the reason is unknown."""
     for opening, closing in ("[]", "{}", "()"):
         if token.count(opening) != token.count(closing):
             return f" ({opening} and {closing} do not match)"
     _, evaluated, problem = text.partition(" while evaluating ")
     space = next((_SPACES[word] for word in re.findall(r"\w+", problem) if word in _SPACES), "")
-    return f" ({problem.rstrip('.')}{space and f'; Did you mean {space}?'})" if evaluated else ""
+    return f" ({problem.rstrip('.')}{space and f'. Did you mean {space}?'})" if evaluated else ""
 
 
 def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of each job of a sweep, in the order in which Hydra would run them.
+    """Return the overrides of each job of a sweep, in Hydra's order.
 
-    They are normalized; some have several values: `a,b`, `range(3)`, `glob(a*)`.
+    The tokens are normalized. Some have several values, such as `a,b`, `range(3)` or `glob(a*)`.
     """
     values: dict[str, list[str]] = {}
     for token in tokens:
@@ -189,23 +189,23 @@ def split_sweep(tokens: Sequence[str]) -> list[list[str]]:
         values[key] = [token] if override.is_delete() else [f"{key}={value}" for value in _values(override)]
         if not values[key]:
             raise UserError(
-                f"{token.removeprefix('++')}: no values. Allowed: range(STOP) or range(START, STOP, STEP), which ends "
+                f"{token.removeprefix('++')}: the range is empty. Use range(STOP) or range(START, STOP, STEP). It ends "
                 "before STOP."
             )
     return [list(job) for job in combinations(values.values(), "-m")]
 
 
 def _values(override: Override) -> list[str]:
-    """Return the values of an override as texts."""
+    """Return the values of an override as strings."""
     key, value = key_of(override), override.value()
     if override.value_type == ValueType.INTERVAL_SWEEP:
-        raise UserError(f"{key}: an interval needs a search. Allowed: hydra/sweeper=optuna as well, or a,b,c.")
+        raise UserError(f"{key}: an interval works only in a search. Add hydra/sweeper=optuna, or list values: a,b,c.")
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
         glob: Any = value
         known = [*config_files(key)]
         if not (found := glob.filter(known)):
-            allowed = ", ".join(known) or "globs of files of conf/ only"
-            raise UserError(f"{key}: glob({', '.join(glob.include)}) matches no file. Allowed: {allowed}.")
+            remedy = f"Allowed: {', '.join(known)}." if known else "Use glob() only to choose files of conf/."
+            raise UserError(f"{key}: glob({', '.join(glob.include)}) matches no file. {remedy}")
         return list(found)
     if override.is_sweep_override():
         check_range(key, value)
@@ -214,7 +214,7 @@ def _values(override: Override) -> list[str]:
 
 
 def check_range(key: str, value: object) -> None:
-    """Check that a range has few values; Hydra lists all of them to shuffle or cast them."""
+    """Reject a range with too many values, because Hydra lists all of them to shuffle or cast them."""
     if isinstance(value, RangeSweep) and value.start is not None and value.stop is not None:
         count = (value.stop - value.start) / value.step if value.step else math.inf
         if not count <= MAX_EXPANDED:
@@ -222,16 +222,16 @@ def check_range(key: str, value: object) -> None:
 
 
 def refuse_words(tokens: Iterable[str]) -> None:
-    """Check that all arguments are overrides, not flags or bare names; the message suggests one."""
+    """Reject flags and bare names. The message suggests an override."""
     for token in tokens:
         if not isinstance(token, str):
-            raise UserError(f'{token!r} is not an override. Allowed: text, such as "aug.size=160".')
+            raise UserError(f'{token!r} is not an override. Use a string, such as "aug.size=160".')
         if not is_override(token):
             raise UserError(f"'{token}' is not an override.{_meant(token)} Allowed: +aug=NAME, key=value, ~key.")
 
 
 def _meant(token: str) -> str:
-    """Return a hint at the override that a word stands for; empty if it is like none."""
+    """Return a hint at the override that a word may stand for, or an empty string."""
     files = {name: group for group in (EXPERIMENT, "aug") for name in config_files(group)}
     name = token.removesuffix(".yaml")
     near = get_close_matches(name, files, n=1)
@@ -242,7 +242,7 @@ def _meant(token: str) -> str:
     elif near or name != token:
         meant = f"+{files[near[0]]}={near[0]}" if near else f"+aug={name}"
     elif pair := re.fullmatch(r"([a-z_]+(?:\.\w+)+)(?::(.+))?", token):
-        return f" Did you mean '{pair[1]}={pair[2] or '...'}'? Write no spaces around =."
+        return f" Did you mean '{pair[1]}={pair[2] or '...'}'? Put no spaces around =."
     else:
         return ""
     file = f" Its file is conf/aug/{token}, or aug/{token} in --config-dir." if name != token else ""
@@ -250,16 +250,18 @@ def _meant(token: str) -> str:
 
 
 def refuse_keywords(given: Mapping[str, object], keys: Mapping[str, str]) -> None:
-    """Refuse keyword arguments that should be overrides, with key paths by the name that each may be given."""
+    """Reject keyword arguments that should be overrides. `keys` maps names to key paths."""
     for name, value in given.items():
-        raise UserError(f'{name}={value!r}: overrides are text. Did you mean "{keys.get(name, name)}={value}"?')
+        raise UserError(f'{name}={value!r}: pass overrides as strings. Did you mean "{keys.get(name, name)}={value}"?')
 
 
 def refuse_sweeps(tokens: Sequence[str]) -> None:
-    """Check that no override has several values, which make a sweep, or are a decimal number as in p=0,5."""
+    """Reject overrides with several values, which make a sweep or are meant as a decimal number, as in p=0,5."""
     for token in tokens:
         if parse(token).is_sweep_override():
             shown = token.removeprefix("++")
             pair = re.fullmatch(r".*=(-?\d+),(\d+)", token)
-            hint = " For a decimal number write {0}.{1}; for a list, [{0},{1}].".format(*pair.groups()) if pair else ""
-            raise UserError(f"{shown}: several values make a sweep, which only `python -m trainer -m` runs.{hint}")
+            hint = ""
+            if pair:
+                hint = " For a decimal number, write {0}.{1}. For a list, write [{0},{1}].".format(*pair.groups())
+            raise UserError(f"{shown}: several values make a sweep. Run sweeps with `python -m trainer -m`.{hint}")

@@ -1,4 +1,4 @@
-"""Parse the command lines of all programs: flags next to overrides, readable errors, exit codes."""
+"""Parse the command lines of all programs, and turn errors into readable messages and exit codes."""
 
 import logging
 import math
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FAILED = 1  # exit code of an error in a user's own code
-USAGE = 2  # exit code of a user's mistake
-INTERRUPTED = 130  # exit code of what Ctrl-C or another signal interrupted, as in shells after Ctrl-C
+# Exit codes: an error in the user's own code, a user's mistake, and Ctrl-C or a similar signal, as in shells.
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 TRUST_FLAG = "--trust"
 
@@ -40,8 +39,8 @@ class _Printable(logging.Formatter):
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Turn a user's mistake into one message and exit code 2, an error of their code into 1, and Ctrl-C into 130."""
-    if logging.lastResort is not None:  # prints the warnings of tools
+    """Turn exceptions into a message on stderr and an exit code: `USAGE`, `FAILED` or `INTERRUPTED`."""
+    if logging.lastResort is not None:  # this handler prints the warnings of tools
         logging.lastResort.setFormatter(_Printable())
     try:
         yield
@@ -73,9 +72,13 @@ def _is_here() -> bool:
 
 
 class Parser(ArgumentParser):
-    """The flags of a module that `python -m` runs; every other argument is an override.
+    """Parses the flags of a module that `python -m` runs. Every other argument is an override.
 
-    Its usage shows `arguments` other than flags, and --help also a description, and examples with explanations.
+    Args:
+        module: the module, as after `python -m`.
+        description: a text for `--help`.
+        examples: command lines with explanations, also for `--help`.
+        arguments: the arguments other than flags, for the usage line.
     """
 
     def __init__(
@@ -96,14 +99,14 @@ class Parser(ArgumentParser):
             self.add_argument(CONFIG_DIR_FLAG, "-cd", metavar="DIR", help=CONFIG_DIR_HELP)
 
     def add_argument(self, *names: str, **options: Any) -> Action:
-        """Add a flag, which the message about an unknown one lists."""
+        """Add a flag. Messages about unknown flags list it."""
         if options.get("help") != SUPPRESS:
             self._flags += [name for name in names if name.startswith("--")]
         return super().add_argument(*names, **options)
 
     def add_trust_flag(self) -> None:
-        """Add the flag that lets a run folder decide everything, see `augment.cli.trust`."""
-        doc = "let the run folder name code to import, downloads, and environment variables; only for runs of your own"
+        """Add the flag that lets a run folder set everything. See `augment.cli.trust`."""
+        doc = "let the run folder choose imports, downloads and environment variables. Use it only for your own runs"
         self.add_argument(TRUST_FLAG, action="store_true", help=doc)
 
     def error(self, message: str) -> NoReturn:
@@ -111,13 +114,13 @@ class Parser(ArgumentParser):
         raise UserError(f"{message.rstrip('.')}.")
 
     def meant(self, flag: str, after: str) -> str:
-        """Return a " Did you mean ...?" about an unknown flag, perhaps with its value, and the argument `after` it."""
-        # Without the dashes, which make all flags resemble each other.
+        """Return a " Did you mean ...?" for an unknown flag, perhaps with a value, and the argument `after` it."""
+        # Compared without dashes, because these make all flags similar.
         near = nearest(flag.partition("=")[0].lstrip("-"), [name[2:] for name in self._flags])
         return near.replace("'", "'--", 1)
 
     def split(self, arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
-        """Return the values of the flags, and the overrides; search config files in --config-dir from now on."""
+        """Return the values of the flags, and the overrides. From now on, also search `--config-dir`."""
         options, rest = self.parse_known_args(arguments)
         for token, after in zip(rest, [*rest, ""][1:], strict=True):
             if token.startswith("-"):
@@ -129,7 +132,7 @@ class Parser(ArgumentParser):
         return options, rest
 
     def split_paths(self, arguments: Sequence[str]) -> tuple[Namespace, list[Path], list[str]]:
-        """Return the values of the flags, the paths, and the overrides: what has an = in it and does not exist."""
+        """Return the values of the flags, the paths, and the overrides. An override contains = and is not a file."""
         options, rest = self.split(arguments)
         paths = [token for token in rest if "=" not in token or Path(token).exists()]
         if self._needs_path and not paths:
@@ -139,15 +142,15 @@ class Parser(ArgumentParser):
 
 
 def table_console() -> "Console":
-    """Return a console for tables; in a file or a pipe they are as wide as necessary, so that no name is cut."""
-    from augment.support.console import PlainConsole  # takes a while to import
+    """Return a console for tables. In a file or a pipe, tables get their full width, so that no name is cut."""
+    from augment.support.console import PlainConsole  # a slow import
 
     return PlainConsole(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100_000)
 
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Turn errors of writing into a UserError that names `what`: a flag with its file, or a file."""
+    """Turn errors of writing `what`, a file or a flag with its file, into a UserError."""
     try:
         yield
     except OSError as error:
@@ -155,44 +158,44 @@ def writing(what: str) -> Iterator[None]:
 
 
 def png_file(text: str) -> Path:
-    """Convert a flag's value to the name of a PNG file, as a `type` for it."""
+    """Convert a flag's value to the path of a PNG file, as its `type`."""
     path = Path(text)
     if path.suffix.lower() != ".png" or path.is_dir():
-        raise ArgumentTypeError(f"'{text}' is not allowed. Allowed: the name of a file that ends in .png")
+        raise ArgumentTypeError(f"'{text}' is not allowed. Use a file name that ends in .png")
     return output(text)
 
 
 def output(text: str) -> Path:
-    """Convert a flag's value to a file or folder that can be created or written to, as a `type` for it.
+    """Convert a flag's value to the path of a file or folder that can be written, as its `type`.
 
-    This is checked before the work starts, not when its result is written.
+    This check runs before the work starts, and not only when the result is written.
     """
     path = Path(text)
     there = next(some for some in (path.absolute(), *path.absolute().parents) if some.exists())
     if there != path.absolute() and not there.is_dir():
-        raise ArgumentTypeError(f"{text} cannot be made: {there} is not a folder")
+        raise ArgumentTypeError(f"{text} cannot be created, because {there} is not a folder. Use another path")
     if not os.access(there, os.W_OK):
-        raise ArgumentTypeError(f"{text} cannot be written: {there} may not be written to")
+        raise ArgumentTypeError(f"{text} cannot be written, because {there} is not writable. Use another path")
     return path
 
 
 def one_of(*names: str) -> Callable[[str], str | None]:
-    """Return a `type` for a flag that takes one of a few names."""
+    """Return a `type` for flags that take one of a few names."""
     return _type(Choice(options=names, doc=""))
 
 
 def whole_number(low: int, high: float = math.inf) -> Callable[[str], int | None]:
-    """Return a `type` for a flag that takes a whole number from `low` to `high`."""
+    """Return a `type` for flags that take a whole number from `low` to `high`."""
     return _type(Count(within=(low, high), doc=""))
 
 
 def positive_number(most: float = math.inf) -> Callable[[str], float | None]:
-    """Return a `type` for a flag that takes a number above 0 and up to another."""
+    """Return a `type` for flags that take a number above 0 and up to `most`."""
     return _type(Number(above=0, within=(0, most), doc=""))
 
 
 def _type(param: Param[T]) -> Callable[[str], T | None]:
-    """Return a `type` for a flag whose value is validated as that of a setting."""
+    """Return a `type` for flags whose values are validated like those of a setting."""
 
     def convert(text: str) -> T | None:
         value: object = text
@@ -209,15 +212,13 @@ def _type(param: Param[T]) -> Callable[[str], T | None]:
 
 def add_measuring_flags(parser: Parser) -> None:
     """Add the flags that all benchmarks share."""
-    parser.add_argument(
-        "--rounds", type=whole_number(1), default=5, metavar="N", help="how often each row runs (default: 5)"
-    )
+    parser.add_argument("--rounds", type=whole_number(1), default=5, metavar="N", help="number of rounds (default: 5)")
     parser.add_argument(
         "--seconds",
         type=positive_number(3600),
         default=3.0,
         metavar="S",
-        help="how long each row runs in a round, about (default: 3)",
+        help="approximate time of each row in a round (default: 3)",
     )
     parser.add_argument(
         "--out", type=output, metavar="DIR", help="folder for the JSON file (default: outputs/bench-TIME)"

@@ -1,4 +1,4 @@
-"""Tools: found in the packages, listed for --help, and run by name."""
+"""Find the tools of a package, list them for `--help`, and run them by name."""
 
 import ast
 import sys
@@ -13,13 +13,13 @@ from augment.cli.config_files import own_files
 from augment.cli.parser import USAGE, readable_errors
 from augment.support.errors import UserError
 
-# How other programs name what is done here, and how it is done here.
+# Tool names of other programs, and our commands that do the same.
 _MEANT = {
-    **dict.fromkeys(("train", "fit", "run"), "python -m trainer, which trains"),
+    **dict.fromkeys(("train", "fit", "run"), "python -m trainer"),
     **dict.fromkeys(("test", "val", "validate"), "python -m trainer evaluate"),
     **dict.fromkeys(("infer", "inference", "classify"), "python -m trainer predict"),
     **dict.fromkeys(("list", "runs", "status"), "python -m trainer dashboard"),
-    **dict.fromkeys(("init", "new", "config"), "python -m trainer --help, which lists topics"),
+    **dict.fromkeys(("init", "new", "config"), "python -m trainer --help"),
     **dict.fromkeys(("tune", "search"), "python -m trainer -m hydra/sweeper=optuna"),
     "resume": "fit.resume=RUN_FOLDER",
     "help": "--help",
@@ -29,21 +29,21 @@ _MEANT = {
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool of a package: the full name of the module whose `main` runs it, and what it does, in a sentence."""
+    """A tool of a package."""
 
-    module: str
-    summary: str
+    module: str  # full name of the module whose `main` runs it
+    summary: str  # one sentence
 
     def run(self, arguments: Sequence[str]) -> int:
-        """Import and run the tool; return its exit code."""
+        """Import and run the tool, and return its exit code."""
         return int(import_module(self.module).main(arguments))
 
 
 def find_tools(package: str) -> dict[str, Tool]:
     """Return the tools of a package by name, without importing them.
 
-    A tool is a module in the package `tools`, or any package with a module `command`. The
-    first line of its docstring is its summary.
+    A tool is a module in the package `tools`, or any package with a module `command`. The first line of its docstring
+    is its summary.
     """
     root = Path(str(import_module(package).__file__)).parent
     files = [*root.glob("tools/[!_]*.py"), *root.glob("*/*/command.py"), *root.glob("*/command.py")]
@@ -51,23 +51,23 @@ def find_tools(package: str) -> dict[str, Tool]:
     for file in files:
         module = ".".join((package, *file.relative_to(root).with_suffix("").parts))
         summary = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
-        summary = summary.rpartition("`: ")[2]  # some begin with a command line
+        summary = summary.rpartition("`: ")[2]  # some summaries begin with a command line
         name = file.parent.name if file.stem == "command" else file.stem
         tools[name] = Tool(module, summary[:1].upper() + summary[1:])
     return dict(sorted(tools.items()))
 
 
 def list_tools(package: str) -> str:
-    """Return a line for each tool of a package: its name and its summary."""
+    """Return lines with the name and the summary of each tool of a package."""
     tools = find_tools(package)
     width = max(map(len, tools))
     return "".join(f"  {name:<{width}}  {tool.summary}\n" for name, tool in tools.items())
 
 
 def refuse_tool(word: str, package: str, *, surely: bool = True) -> None:
-    """Reject an unknown tool. Name the tool that is meant, which may be of the other package.
+    """Reject an unknown tool, and suggest a tool of either package.
 
-    One that resembles no tool is refused only if it is `surely` meant as one.
+    A word that resembles no tool is rejected only if it is `surely` meant as a tool.
     """
     own = find_tools(package)
     tools = {name: f"python -m {other} {name}" for other in ("trainer", "augment") for name in find_tools(other)}
@@ -75,22 +75,22 @@ def refuse_tool(word: str, package: str, *, surely: bool = True) -> None:
     near = [word] if word in _MEANT else get_close_matches(word.lower(), [*tools, "train"], n=1)
     if surely or near:
         hint = f" Did you mean {(tools | _MEANT)[near[0]]}?" if near else ""
-        raise UserError(f"{word}: unknown tool.{hint} Allowed: {', '.join(own)}.")
+        raise UserError(f"unknown tool '{word}'.{hint} Allowed: {', '.join(own)}.")
 
 
 def print_version() -> int:
-    """Print this project's version; return the exit code."""
+    """Print the version of dali-trainer, and return the exit code."""
     sys.stdout.write(f"dali-trainer {version('dali-trainer')}\n")
     return 0
 
 
 def list_own_files() -> str:
-    """Return a line with the overrides that choose the user's own config files; empty if there are none."""
+    """Return a line with the overrides that choose the user's own config files, or an empty string."""
     return f"\nyour own files: {', '.join(files)}\n" if (files := own_files()) else ""
 
 
 def run_tool(package: str, arguments: Sequence[str]) -> int:
-    """Run the tool that the first argument names, or list the tools; return the exit code."""
+    """Run the tool that the first argument names, or list the tools. Return the exit code."""
     name, *rest = arguments or ["--help"]
     with readable_errors():
         if name in ("-h", "--help"):

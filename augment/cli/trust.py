@@ -1,9 +1,9 @@
-"""Decide which values of a run or sweep folder count.
+"""Decide which values of a run or sweep folder are used.
 
-A folder holds a resolved configuration as data, and Hydra never reads it. Hydra composes only the command line, whose
-values are put on top. A folder may set plain values. It may not decide which code runs, or where files come from or go
-to. So a setting with a `reach`, a download, a tracker and an interpolation count only if the command line names the
-same value, or with --trust.
+A folder contains a resolved configuration as data, and Hydra never reads it. Hydra composes only the command line, and
+its values override the folder's. A folder may set plain values. It must not choose which code runs, or which files are
+read or written. So a setting with a `reach`, a download, a tracker or an interpolation is used only if the command line
+gives the same value, or with `--trust`.
 """
 
 import re
@@ -26,9 +26,9 @@ from augment.support.nested import leaves, section_of, value_at
 from augment.support.secrets import as_written
 from augment.support.user_code import load_plugins
 
-ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder and what it names"
+ALLOWED = f"on the command line, or {TRUST_FLAG} if you trust the folder"
 
-# A value that names files by a pattern, or something on a server.
+# A value with a file pattern or a URL.
 _PATTERN = re.compile(r"://|[*?\[\]{}()]")
 
 
@@ -36,14 +36,14 @@ class UntrustedError(UserError):
     """A run folder sets what only the command line may set."""
 
 
-# What the sections choose from, by name; the trainer fills in its own. The sources are slow to import.
+# The classes that each section chooses from, by name. The trainer adds its own. Sources are slow to import.
 KINDS: dict[str, Callable[[], Mapping[str, type]]] = {
     "data": lambda: import_module("augment.data.sources").SOURCES,
     "model": dict,
     "callbacks": dict,
 }
 
-# The sections with fixed settings; the trainer adds its own.
+# The sections with fixed settings. The trainer adds its own.
 SETTINGS: dict[str, type] = {"aug": Aug}
 
 # The sections in which a name is chosen by a setting.
@@ -52,19 +52,19 @@ _SELECTORS = {"data": "source", "model": "kind"}
 
 @dataclass(frozen=True)
 class Saved:
-    """The resolved configuration that a file of a folder holds, which may be a stranger's."""
+    """The resolved configuration in a file of a run or sweep folder, which may come from a stranger."""
 
     values: Mapping[str, Any]
     where: Path  # the file
-    trust: bool = False  # whether it may decide everything
+    trust: bool = False  # whether the file may set everything
     data: bool = True  # whether its images will be loaded
-    starts: bool = True  # whether its model will start from the weights that it names
+    starts: bool = True  # whether its model will start from its pretrained weights
 
     def with_overrides(self, tokens: Sequence[str] = (), config_name: str = "config") -> dict[str, Any]:
-        """Return the configuration as plain values, with normalized overrides of the command line on top.
+        """Return the configuration as plain values, overridden by the normalized overrides of the command line.
 
         Raises:
-            UntrustedError: it sets what only the command line may set, which the message names.
+            UntrustedError: the folder sets a value that only the command line may set.
         """
         edits = edits_of(tokens, config_name) if tokens else []
         everything = edited(self.values, edits)
@@ -78,7 +78,7 @@ class Saved:
         return plain
 
     def _check_texts(self, config: Mapping[str, Any], named: Mapping[str, Any]) -> None:
-        """Check that only the command line has interpolations."""
+        """Reject interpolations that are not from the command line."""
         for key, value in leaves(config):
             if "${" in f"{key} {value}" and value_at(named, key) != value:
                 raise UntrustedError(
@@ -87,7 +87,7 @@ class Saved:
                 )
 
     def _check_reach(self, plain: Mapping[str, Any], config: Mapping[str, Any], named: Mapping[str, Any]) -> None:
-        """Check that the command line names each setting with side effects outside this process."""
+        """Check that the command line repeats each setting with side effects outside this process."""
         for key, reach, value in self._reaching(plain):
             theirs = value_at(named, key)
             if theirs is None or (value != {} and theirs != value_at(config, key)):
@@ -98,7 +98,7 @@ class Saved:
                 )
 
     def _reaching(self, config: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:
-        """Yield each setting with side effects outside this process: its key, what it decides, and its value."""
+        """Yield the key, the side effect and the value of each setting with side effects outside this process."""
         yield from _set(config, "", TOP)
         named = TOP["plugins"].parse(config.get("plugins") or (), "plugins")
         load_plugins(tuple(named or ()), "plugins")  # they may declare what follows
@@ -121,7 +121,7 @@ class Saved:
             for found in _set(values, f"{section}.", settings(kind)):
                 if starts or found[1] != READS:
                     yield found
-            with suppress(UserError):  # of a value that is refused when it is used
+            with suppress(UserError):  # an invalid value raises an error where it is used
                 chosen: Any = parse_named(kinds, values, section, selector) if starts else None
                 if chosen is not None and (key := chosen.downloads()):
                     yield f"{section}.{key}", DOWNLOADS, values.get(key)
@@ -129,30 +129,30 @@ class Saved:
 
 @dataclass(frozen=True)
 class Start:
-    """What the overrides of a command line are put on: a file of conf/, or a folder's configuration."""
+    """The base of a command line's overrides: a file of `conf/`, or the configuration of a folder."""
 
     config_name: str = "config"
     saved: Saved | None = None
 
     def plain(self, tokens: Sequence[str]) -> dict[str, Any]:
-        """Return the configuration that normalized overrides make, as plain values."""
+        """Return the configuration with normalized overrides, as plain values."""
         if self.saved is None:
             return compose_run(tokens, config_name=self.config_name).plain
         return self.saved.with_overrides(tokens, self.config_name)
 
     def raw(self, tokens: Sequence[str]) -> dict[str, Any]:
-        """Return the configuration with interpolations unresolved, as far as there are any."""
+        """Return the configuration with interpolations unresolved."""
         if self.saved is None:
             return compose_run(tokens, config_name=self.config_name).raw
         written: dict[str, Any] = as_written(self.plain(tokens))
         return written
 
     def text(self, tokens: Sequence[str]) -> str:
-        """Return the same as YAML."""
+        """Return the result of `raw` as YAML."""
         return OmegaConf.to_yaml(self.raw(tokens))
 
     def hydra(self, tokens: Sequence[str]) -> DictConfig:
-        """Return Hydra's own section, interpolations unresolved; a folder's configuration has none."""
+        """Return Hydra's own section, with interpolations unresolved. A folder's configuration has none."""
         kept = tokens if self.saved is None else [token for token in tokens if token[0] != "~"]
         return compose_run(kept, config_name=self.config_name).hydra
 

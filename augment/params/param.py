@@ -49,12 +49,13 @@ class Param(Generic[T]):
     aliases: tuple[str, ...] = ()
 
     _phrase: ClassVar[str]  # the allowed values, if they are always the same
+    _lead: ClassVar[str] = "Use"  # stands before the allowed values in messages
 
     def __post_init__(self) -> None:
         if self.default is not None:
             default = self._convert(self.default)
             if default is None:
-                raise ValueError(f"the default {self.default!r} is not allowed. Allowed: {self.allowed()}")
+                raise ValueError(f"the default {self.default!r} is not allowed. Use {self.allowed()}")
             # In parsed form, so that spelling out the default changes nothing.
             object.__setattr__(self, "default", default)
 
@@ -70,12 +71,12 @@ class Param(Generic[T]):
     def _refusal(self, value: object, key: str) -> str:
         """Return the error message about an invalid value, without its key, and suggest a valid reading."""
         shown = repr(value)
-        if len(shown) > _SHOWN:  # an array or a list of a caller in Python
+        if len(shown) > _SHOWN:  # such as an array
             shown = f"{' '.join(shown[:_SHOWN].split())} ..."
         near = next((reading for reading in _readings(value) if self._convert(reading) is not None), None)
         meant = str(near).lower() if isinstance(near, bool) else repr(near)
         hint = "" if near is None else f" Did you mean {meant}?"
-        return f"{shown} is not allowed.{hint} Allowed: {self.allowed()}."
+        return f"{shown} is not allowed.{hint} {self._lead} {self.allowed()}."
 
     def allowed(self) -> str:
         """Return which values are allowed, as a phrase."""

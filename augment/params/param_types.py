@@ -83,6 +83,8 @@ class Choice(Param[str]):
         others: common aliases of some names, which the error message resolves.
     """
 
+    _lead = "Allowed:"
+
     options: Collection[str]
     others: Mapping[str, str] = field(default_factory=dict)
 
@@ -139,7 +141,7 @@ class OptionMap(Param[Mapping[str, Any]]):
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSize(Param[int | str]):
-    """An amount of memory in MiB, "gpu" for a sensible share of what is free, or "off"."""
+    """An amount of memory in MiB, "gpu" for a share of the free GPU memory, or "off"."""
 
     _phrase = "off, gpu, or a number of MiB"
 

@@ -23,7 +23,7 @@ def setting(param: Param[T]) -> T:
 def settings(cls: type) -> dict[str, Param[Any]]:
     """Return the parameters of a dataclass whose fields were made by `setting`, by name, in order."""
     if not is_dataclass(cls) or any(isinstance(value, Field) for value in vars(cls).values()):
-        raise UserError(f"{cls.__module__}.{cls.__name__}: not a dataclass. Allowed: a class with @dataclass.")
+        raise UserError(f"{cls.__module__}.{cls.__name__} is not a dataclass. Decorate it with @dataclass.")
     return {f.name: f.metadata["param"] for f in fields(cls) if "param" in f.metadata}
 
 
@@ -48,12 +48,13 @@ def parse_params(params: Mapping[str, Param[Any]], given: object, key: str) -> d
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
-        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of {', '.join(params) or 'nothing'}.")
+        known = ", ".join(params) or "(none)"
+        raise UserError(f"{key}: {given!r} is not allowed. Use a mapping. Allowed keys: {known}.")
     path = f"{key}." if key else ""
     check_known(given, params, key)
     for name, param in params.items():
         if param.required and given.get(name) is None:
-            raise UserError(f"{path}{name}: missing. Allowed: {param.allowed()} ({param.doc}).")
+            raise UserError(f"{path}{name} is required: {param.doc}.")
     return {n: p.parse(given[n], f"{path}{n}") if n in given else p.default for n, p in params.items()}
 
 
@@ -77,7 +78,7 @@ def parse_named(kinds: Mapping[str, type[T]], given: object, key: str, selector:
     The selector is the key that holds the name, for example "source". Messages also use this word for the dataclass.
     """
     if not isinstance(given, Mapping) or not isinstance(given.get(selector), str):
-        raise UserError(f"{key}.{selector}: missing. Allowed: {', '.join(kinds)}.")
+        raise UserError(f"{key}.{selector} is required. Allowed: {', '.join(kinds)}.")
     name = given[selector]
     if name not in kinds:
         raise UserError(f"{key}.{selector}: unknown {selector} '{name}'.{suggest(name, kinds)}")
@@ -87,5 +88,5 @@ def parse_named(kinds: Mapping[str, type[T]], given: object, key: str, selector:
         if others and not any(stray in (own, *param.aliases) for own, param in settings(kinds[name]).items()):
             own = ", ".join(sorted(settings(kinds[name]))) or "(none)"
             have = f"{list_some(others, 3)} {plural(len(others), 'has', 'have')} it"
-            raise UserError(f"{key}.{stray}: unknown key of {key}={name}; {have}. Allowed: {own}.")
+            raise UserError(f"{key}.{stray}: {key}={name} has no such key, but {have}. Allowed: {own}.")
     return parse_settings(kinds[name], values, key)

@@ -1,4 +1,4 @@
-"""Run work in background threads: a call whose result is needed later, calls at once, in order, and repeated ones."""
+"""Run function calls in background threads: one call, several calls at once or in order, and repeated calls."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ from augment.support.errors import UserError, first_line
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Of repeated work: seconds between two calls, and the share of one core that it may take.
+# Limits of repeated work: the seconds between two calls, and the share of one core.
 _EVERY, _SHARE = 10.0, 0.01
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def prompt_turns() -> Iterator[None]:
-    """Let threads take turns every 0.2 ms, not 5: the one that trains waits for its turn after each call to the GPU."""
+    """Let threads switch every 0.2 ms instead of 5 ms, because the training thread waits after each GPU call."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(2e-4)
     try:
@@ -38,11 +38,17 @@ def prompt_turns() -> Iterator[None]:
 def in_threads(
     work: Callable[[T], R], items: Iterable[T], threads: int, ahead: int | None = None, stopped: Event | None = None
 ) -> Iterator[Iterator[R]]:
-    """Call a function for items in threads, in a context whose end waits for the calls that have begun.
+    """Call a function for each item in threads. The end of the context waits for the calls that have begun.
 
-    Yield what the calls return, in the order of the items; an error is raised in its turn. As many calls as `ahead` are
-    asked for before their results are taken, by default all, which endless items do not allow. At the end, also after
-    an error or Ctrl-C, `stopped` is set, which calls may heed.
+    Args:
+        work: the function.
+        items: its arguments.
+        threads: the number of threads.
+        ahead: the number of calls to submit before their results are taken. Default: all, so items must be finite.
+        stopped: an event that is set at the end, also after an error or Ctrl-C. The function may check it.
+
+    Yields:
+        An iterator over the results, in the order of the items. It also raises their errors in this order.
     """
     pool = ThreadPoolExecutor(threads)
     calls = (pool.submit(work, item) for item in items)
@@ -62,7 +68,7 @@ def in_threads(
 
 
 class Background(Generic[T]):
-    """A function call in a background thread. Call either `result` or `drop`; both wait until it has ended."""
+    """A function call in a background thread. Call either `result` or `drop`. Both wait until the call has ended."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         pool = ThreadPoolExecutor(1, "background")
@@ -71,33 +77,33 @@ class Background(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether it has returned or raised."""
+        """Whether the call has ended."""
         return self._future.done()
 
     def result(self) -> T:
-        """Wait for the result and return it, or raise what the function raised, once."""
+        """Wait for the result and return it. Raise an error of the function, but only once."""
         if error := self._wait():
             raise error
         return self._future.result()
 
     def drop(self) -> None:
-        """Wait for work whose result is no longer needed; log a failure instead of raising it."""
+        """Wait for a call whose result is not needed. Log an error instead of raising it."""
         if error := self._wait():
             log.warning(
-                "background work whose result is no longer needed failed: %s",
+                "background work failed, but its result is not needed: %s",
                 error,
                 exc_info=None if isinstance(error, UserError) else error,  # a user's mistake needs no traceback
             )
 
     def _wait(self) -> BaseException | None:
-        """Wait until the function has returned; return what it raised, unless that is known."""
+        """Wait until the call has ended. Return its error, unless an earlier call returned it."""
         error = self._future.exception()
         known, self._raised = self._raised, True
         return None if known else error
 
 
 class Refresher:
-    """Repeats work in the background: never twice at once, every 10 s at most, and for 1% of the time at most."""
+    """Repeats work in the background, at most every 10 s and for at most 1% of the time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -123,7 +129,7 @@ class Refresher:
         self._running = Background(measured)
 
     def finish(self) -> None:
-        """Wait for the call that runs, if one does."""
+        """Wait for the running call, if there is one."""
         running, self._running = self._running, None
         try:
             if running is not None:
@@ -133,23 +139,23 @@ class Refresher:
 
 
 class CallQueue:
-    """Calls functions one after the other in a thread that the end of the program does not wait for.
+    """Calls functions one after the other in a daemon thread.
 
     Args:
-        on_error: gets the first error, in the thread; no further function is called then, but the one of `close`.
+        on_error: receives the first error, in the thread. After it, only the function of `close` is called.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
-        self._waiting: SimpleQueue[tuple[Callable[[], None], bool]] = SimpleQueue()  # and whether it is the last one
+        self._waiting: SimpleQueue[tuple[Callable[[], None], bool]] = SimpleQueue()  # the flag marks the last call
         self._thread = Thread(target=self._run, args=(on_error,), name="worker", daemon=True)
         self._thread.start()
 
     def add(self, work: Callable[[], None]) -> None:
-        """Call a function after all that were added before."""
+        """Call a function after all functions that were added before."""
         self._waiting.put((work, False))
 
     def close(self, last: Callable[[], None], seconds: float) -> bool:
-        """Call a last function, also after an error, and no more; return whether all is done within some seconds."""
+        """Call a last function, also after an error. Return whether all calls ended within some seconds."""
         self._waiting.put((last, True))
         self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -161,7 +167,7 @@ class CallQueue:
             try:
                 if is_last or not failed:
                     work()
-            except BaseException as error:  # nobody else would learn of it
+            except BaseException as error:  # it would be lost otherwise
                 if not failed:
                     failed = True
                     on_error(error)

@@ -1,4 +1,4 @@
-"""Consoles for text, and the progress bar of everything but training."""
+"""Consoles for text, and the progress bar of all work except training."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,24 +11,29 @@ from augment.support.formatting import printable
 
 
 class PlainConsole(Console):
-    """A console without markup on which names out of files cannot move the cursor; see `printable`."""
+    """A console without markup. Names from files cannot move its cursor, see `printable`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, **options)
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-        """Return the segments of what is printed; control characters are the console's own only."""
+        """Return the segments to print. Only the console itself adds control characters."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
 
 def text_console() -> Console:
-    """Return a console on stdout for plain text: no markup, no highlighting, no wrapping."""
+    """Return a console on stdout for plain text, without highlighting and wrapping."""
     return PlainConsole(highlight=False, soft_wrap=True)
 
 
 def progress_bar(*, quiet: bool = False, sized: bool = False) -> progress.Progress:
-    """Return a progress bar, of bytes if sized, on stderr, on terminals only, cleared at the end; quiet: nothing."""
+    """Return a progress bar on stderr that is cleared at the end. It is shown only on terminals.
+
+    Args:
+        quiet: whether to show nothing.
+        sized: whether the progress is a number of bytes.
+    """
     console = PlainConsole(stderr=True)
     counts = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if sized else (progress.MofNCompleteColumn(),)
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), *counts, progress.TimeRemainingColumn())

@@ -1,4 +1,4 @@
-"""What is used of DALI without a public name; a test names the versions in which it was found."""
+"""The private functions of DALI that we use. A test lists the DALI versions that have them."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import nvidia.dali.fn
 import nvidia.dali.math
 import nvidia.dali.types
 
-# DALI's stubs know no keyword dictionaries.
+# DALI's type stubs do not support keyword dictionaries.
 fn: Any = nvidia.dali.fn
 math: Any = nvidia.dali.math
 types: Any = nvidia.dali.types
@@ -15,19 +15,19 @@ Node = Any  # a DALI DataNode: the package has no types
 
 
 def split(values: Node, applied: Node) -> tuple[Node, Node]:
-    """Return the samples for which `applied` is true, and the others.
+    """Return the samples with a true `applied`, and the other samples.
 
-    DALI's own `if` is made of this operator and of `merge`; they work outside of a traced function, too.
+    DALI implements its own `if` with this operator and `merge`. They also work outside a traced function.
     """
     taken, passed = fn._conditional.split(values, predicate=applied)
     return taken, passed
 
 
 def merge(taken: Node, passed: Node, applied: Node) -> Node:
-    """Put samples together that `split` has separated."""
+    """Combine samples that `split` has separated."""
     return fn._conditional.merge(taken, passed, predicate=applied)
 
 
 def drawing_from(state: Node) -> dict[str, Node]:
-    """Return what makes an operator draw from a state that it is given for each batch, (words,) uint32."""
+    """Return the arguments that make an operator draw from a given state, (words,) uint32, for each batch."""
     return {"_random_state": state}

@@ -1,4 +1,4 @@
-"""Errors that users can act on: what is wrong, where, and what is allowed."""
+"""Errors that users can act on. They say what is wrong, where, and how to fix it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,21 +9,21 @@ from typing import Any
 
 
 class UserError(Exception):
-    """A mistake in a configuration, a command line or a data set; entry points print it and exit with code 2.
+    """A mistake in a configuration, a command line or a dataset. Entry points print it and exit with code 2.
 
-    The message says where (key path, folder or file), what was given and what is allowed.
+    The message starts with the key path, folder or file. It says what is wrong and how to fix it.
 
     Attributes:
-        hint: the end of the message that says how to go on, where other processes print what went wrong; or empty.
+        hint: the end of the message with the fix, for errors whose cause another process prints. Otherwise empty.
     """
 
     hint = ""
 
 
 def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str | None] = MappingProxyType({})) -> str:
-    """Return the end of an "unknown name" message: the closest allowed name, if one is close, and all of them.
+    """Return the end of an "unknown name" message: the closest allowed name, and all allowed names.
 
-    `others` are common aliases of allowed names.
+    `others` maps common aliases to allowed names.
     """
     names = sorted(allowed)
     hint = f" Did you mean '{others[name]}'?" if others.get(name) else nearest(name, names)
@@ -31,7 +31,7 @@ def suggest(name: str, allowed: Iterable[str], others: Mapping[str, str | None] 
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return a " Did you mean ...?" with the nearest allowed name; empty if none is near."""
+    """Return a " Did you mean ...?" with the closest allowed name, or an empty string if no name is close."""
     names = {allowed_name.lower(): allowed_name for allowed_name in allowed}
     near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     return f" Did you mean '{names[near[0]]}'?" if near else ""
@@ -40,7 +40,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 def unknown_key(
     key: str, name: object, value: object, allowed: Iterable[str], others: Mapping[str, str] = MappingProxyType({})
 ) -> UserError:
-    """Return the error about the unknown key `name` of the mapping at the key path `key`; see also `suggest`."""
+    """Return the error about the unknown key `name` of the mapping at the key path `key`. See `suggest`."""
     text, slip = str(name), key_slip(name, value)
     if isinstance(value, Mapping) and text == key.rpartition(".")[2]:
         slip = f" Did you mean its content, without '{text}:' around it?"
@@ -49,7 +49,7 @@ def unknown_key(
 
 
 def import_extra(key: str, package: str, extra: str) -> Any:
-    """Import a package that `key` needs and an extra of ours installs; a UserError says how."""
+    """Import a package that `key` needs and one of our extras installs."""
     try:
         return import_module(package.replace("-", "_"))
     except ImportError as error:
@@ -57,22 +57,22 @@ def import_extra(key: str, package: str, extra: str) -> Any:
 
 
 def missing_package(key: str, package: str | None, extra: str) -> UserError:
-    """Return the error about a package that is not installed, which `key` needs and an extra of ours installs."""
-    return UserError(f"{key}: needs the package {package}. Allowed: pip install 'dali-trainer[{extra}]'.")
+    """Return the error about a missing package that `key` needs and one of our extras installs."""
+    return UserError(f"{key} needs the package {package}. Install it: pip install 'dali-trainer[{extra}]'")
 
 
 def key_slip(name: object, value: object) -> str:
-    """Return a hint at a slip of YAML if a key looks as if it came from one; otherwise an empty string."""
+    """Return a hint if a key looks like a YAML mistake, otherwise an empty string."""
     if pair := re.fullmatch(r"(\w+)\s*[=:]\s*(\S.*)", str(name)):
         end = "" if value is None else f": {value}"
-        return f" Did you mean '{pair[1]}: {pair[2]}{end}'? A key is followed by a colon and a space."
+        return f" Did you mean '{pair[1]}: {pair[2]}{end}'? Write a colon and a space after a key."
     if value is None and re.fullmatch(r"[-+.\d]+\W?", str(name)):
-        return " In { }, a comma ends a value: write decimals with a point, and lists in [ ]."
+        return " In { }, a comma ends a value. Write decimals with a point, and lists in [ ]."
     return ""
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error's message, preceded by the name of its type unless it is a plain `UserError`."""
+    """Return an error's message. Put the name of its type first unless it is a plain `UserError`."""
     return str(error) if type(error) is UserError else f"{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""Expand what stands for several values: braces, ranges, globs and the jobs of a sweep, all with one limit."""
+"""Limit the expansion of braces, ranges, globs and sweeps."""
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice, product
@@ -13,10 +13,10 @@ MAX_EXPANDED = 50_000
 
 
 def expanded_values(values: Iterable[T], what: str) -> list[T]:
-    """Return values, which may be without end.
+    """Return the values of an iterable, which may be endless.
 
     Raises:
-        UserError: there are too many; the message begins with `what`, the key and its value.
+        UserError: there are too many values. The message begins with `what`, the key and its value.
     """
     found = list(islice(values, MAX_EXPANDED + 1))
     if len(found) > MAX_EXPANDED:
@@ -25,12 +25,12 @@ def expanded_values(values: Iterable[T], what: str) -> list[T]:
 
 
 def combinations(choices: Collection[Collection[T]], what: str) -> Iterator[tuple[T, ...]]:
-    """Return all combinations of one value from each collection; for errors see `expanded_values`."""
+    """Return all combinations of one value from each collection. See `expanded_values` for errors."""
     if prod(map(len, choices)) > MAX_EXPANDED:
         raise too_many(what)
     return product(*choices)
 
 
 def too_many(what: str) -> UserError:
-    """Return the error about an expression that stands for too many values."""
-    return UserError(f"{what}: stands for more than {MAX_EXPANDED:,} values. Use fewer.")
+    """Return the error about an expression with too many values."""
+    return UserError(f"{what}: expands to more than {MAX_EXPANDED:,} values. Use fewer.")

@@ -1,4 +1,4 @@
-"""Atomic writing, JSON that any program can read, paths in messages, and installed versions."""
+"""Write files atomically, read regular files, write standard JSON, and show paths in messages."""
 
 import errno
 import json
@@ -21,21 +21,21 @@ from augment.support.formatting import as_bytes, list_some
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return a path with ~ and ~user replaced by home folders; where there is none, it stays as it is."""
+    """Replace ~ and ~user by home folders. An unknown user stays as it is."""
     return Path(os.path.expanduser(path))
 
 
 def write_atomically(
     path: Path, content: bytes | str, *, durable: bool = True, folder: Path | None = None, follow: bool = False
 ) -> None:
-    """Write a file completely or not at all, see `atomic_path`; until it is complete, readers see the old one.
+    """Write a file completely or not at all. Until it is complete, readers see the old file. See `atomic_path`.
 
     Args:
-        path: the file. A link in its place is replaced, not followed, as a stranger may have put it there.
-        content: bytes, or a text.
+        path: the file. An existing link is replaced, not followed, because a stranger may have created it.
+        content: bytes or a string.
         durable: see `atomic_path`.
-        folder: a folder above it, below which no link is followed; None: the file's own.
-        follow: whether the user named the file, so that the target of a link is written, and a device or a pipe.
+        folder: a folder above the file. No link below this folder is followed. None means the file's own folder.
+        follow: whether the user named the file. Then links are followed, and devices and pipes are written.
     """
     data = as_bytes(content) if isinstance(content, str) else content
     if follow and path.exists() and not path.is_file() and not path.is_dir():
@@ -50,7 +50,7 @@ def write_atomically(
 
 @contextmanager
 def _parent(path: Path, folder: Path | None) -> Iterator[Path]:
-    """Yield the parent of a file; below the folder it is made if it is missing, and no link is followed."""
+    """Yield the parent of a file. Below the folder, create missing parents and follow no link."""
     if folder is None or path.parent == folder:
         yield path.parent
         return
@@ -64,7 +64,7 @@ def _parent(path: Path, folder: Path | None) -> Iterator[Path]:
             try:
                 inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
             except NotADirectoryError:
-                raise UserError(f"{path.parent}: a link or a file is in its place. Remove it.") from None
+                raise UserError(f"{path.parent} is a link or a file, not a folder. Remove it.") from None
             os.close(descriptor)
             descriptor = inner
         yield Path(f"/proc/self/fd/{descriptor}")
@@ -74,18 +74,18 @@ def _parent(path: Path, folder: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def atomic_path(path: Path, *, durable: bool = False, parents: bool = True) -> Iterator[Path]:
-    """Yield a temporary path next to `path`; the file or folder made there is renamed to `path` at the end.
+    """Yield a temporary path next to `path`. At the end, rename the file or folder there to `path`.
 
-    After an exception, nothing is left behind; `remove_parts` removes what a killed process leaves.
+    An exception leaves no file behind. A killed process may leave one, which `remove_parts` removes.
 
     Args:
         path: the file or folder.
-        durable: whether to wait until a file is on the disk before it is renamed, and then for its new name: after a
-            power failure there is the old file or the new one. This takes milliseconds; caches do without it.
-        parents: whether to create the parent folder if it is missing.
+        durable: whether to wait until the file and its new name are on the disk. After a power failure, either the old
+            or the new file is there. This takes milliseconds, so caches do not need it.
+        parents: whether to create a missing parent folder.
 
     Raises:
-        OSError: it cannot be written, or `path` is a folder that is not empty.
+        OSError: `path` cannot be written, or is a folder that is not empty.
     """
     if parents:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def atomic_path(path: Path, *, durable: bool = False, parents: bool = True) -> I
             sync(part)
         os.replace(part, path)
         if durable:
-            with suppress(OSError):  # some file systems sync no folders
+            with suppress(OSError):  # some file systems cannot sync folders
                 sync(path.parent)
     finally:
         if part.is_dir():
@@ -114,8 +114,8 @@ def sync(path: Path) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove unfinished writes that killed processes left in a folder that no other process is writing to."""
-    for part in folder.glob(f".{'[0-9a-f]' * 32}.part"):  # as `atomic_path` names them
+    """Remove the temporary files of killed processes from a folder. No other process may be writing to it."""
+    for part in folder.glob(f".{'[0-9a-f]' * 32}.part"):  # the names that `atomic_path` gives
         if part.is_dir() and not part.is_symlink():
             shutil.rmtree(part)
         else:
@@ -123,16 +123,16 @@ def remove_parts(folder: Path) -> None:
 
 
 def special_kind(mode: int) -> str:
-    """Return what a path with this `st_mode` is, such as "named pipe", if reading it might never end; else ""."""
+    """Return the kind of a file that may block readers, such as "named pipe", by its `st_mode`; or ""."""
     kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
     return kinds.get(stat.S_IFMT(mode), "")
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a file to read it, unless reading might never end.
+    """Open a regular file for reading.
 
     Raises:
-        OSError: there is none, or it is a named pipe, a socket or a device.
+        OSError: the file does not exist, or is a named pipe, a socket or a device, which may block readers.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
@@ -145,23 +145,23 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a file; see `open_file`."""
+    """Return the content of a regular file. See `open_file`."""
     with open_file(path) as stream:
         return stream.read()
 
 
 def digest(*parts: object) -> str:
-    """Return a short name for some values, the same in every process."""
+    """Return a short hash of some values. It is the same in every process."""
     return blake2b("\0".join(map(str, parts)).encode(errors="surrogateescape"), digest_size=12).hexdigest()
 
 
 def write_json(path: Path, values: object, *, follow: bool = False) -> None:
-    """Write plain values as JSON, see `write_atomically`; numbers that are not finite become null."""
+    """Write plain values as JSON, see `write_atomically`. Infinite numbers and NaN become null."""
     write_atomically(path, json.dumps(_finite(values), indent=2, allow_nan=False) + "\n", follow=follow)
 
 
 def json_line(values: Mapping[str, object]) -> str:
-    """Return plain values as a line of a .jsonl file; see `write_json`."""
+    """Return plain values as a line of a .jsonl file. See `write_json`."""
     return json.dumps(_finite(values), allow_nan=False) + "\n"
 
 
@@ -176,11 +176,11 @@ def _finite(values: object) -> object:
 
 
 def near_file(path: Path, *, folder: bool = False) -> str:
-    """Return the end of a "no such file" (or folder) message: the closest name beside it, else what is there."""
-    if url := re.match(r"(\w{2,}):/+(.*)", str(path)):  # a path has lost one of its slashes
-        return f" {url[1]}://{url[2]} is a URL: download it, and give its path here."
+    """Return the end of a message about a missing file or folder: a similar name, or the existing names."""
+    if url := re.match(r"(\w{2,}):/+(.*)", str(path)):  # `Path` removes one of the slashes
+        return f" {url[1]}://{url[2]} is a URL. Download it, and give its path here."
     if not path.parent.is_dir():
-        return f" There is no folder {path.parent} either."
+        return f" The folder {path.parent} does not exist either."
     kind, wanted = ("folders", Path.is_dir) if folder else ("files", Path.is_file) if path.suffix else ("", Path.exists)
     names = sorted(other.name for other in path.parent.iterdir() if other.name[0] != "." and wanted(other))
     if near := get_close_matches(path.name, names, n=1):
@@ -190,22 +190,27 @@ def near_file(path: Path, *, folder: bool = False) -> str:
 
 
 def require_in(folder: Path, *names: str, key: str = "", allowed: str) -> None:
-    """Check that there are files of some names in a folder.
+    """Check that a folder contains files with some names.
 
-    The message says what named the folder, such as "fit.resume=", and what is allowed.
+    Args:
+        folder: the folder.
+        names: the files.
+        key: how the user named the folder, such as "fit.resume=", for the message.
+        allowed: the folder to name instead, for the message.
     """
-    if all((folder / name).is_file() for name in names):
+    missing = [name for name in names if not (folder / name).is_file()]
+    if not missing:
         return
-    what = f"no {' and '.join(names)} in it."
+    what = f"this folder contains no {' and no '.join(missing)}."
     if not folder.exists():
-        what = f"there is no such folder.{near_file(folder, folder=True)}"
+        what = f"this folder does not exist.{near_file(folder, folder=True)}"
     if folder.is_file():
-        what = f"a file. Did you mean {folder.parent}?"
-    raise UserError(f"{key}{folder}: {what} Allowed: {allowed}.")
+        what = f"this is a file. Did you mean {folder.parent}?"
+    raise UserError(f"{key}{folder}: {what} Name {allowed}.")
 
 
 def shown(path: Path) -> Path:
-    """Return a path as a user would type it: relative to the current folder if it lies below it."""
+    """Return a path as a user would type it. A path below the current folder becomes relative."""
     try:
         here = Path.cwd()
     except FileNotFoundError:  # it was deleted
@@ -214,7 +219,7 @@ def shown(path: Path) -> Path:
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of a package, None if it is not installed."""
+    """Return the version of a package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Format counts, shares, times, numbers and lists of names for sentences; and tables in HTML, for notebooks."""
+"""Format counts, percentages, times, numbers and lists of names for sentences, and HTML tables for notebooks."""
 
 import re
 import sys
@@ -7,27 +7,27 @@ from html import escape
 from io import TextIOWrapper
 from unicodedata import category
 
-# Where a spreadsheet may see a formula: at the start of a cell, or after a sign at which it may split cells. An
-# apostrophe there makes it a text. Some of the signs are those of East Asian keyboards.
+# A spreadsheet may find a formula at the start of a cell, or after a character that may split cells. An apostrophe
+# there turns the formula into text. Some of the characters are from East Asian keyboards.
 _FORMULA = r"(?:^|(?<=[;,|\t\r\n])){0}(?=[\s\"']{{0,9}}[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])"
 _CELL, _KEPT = re.compile(_FORMULA.format("")), re.compile(_FORMULA.format("'"))
 
-# Categories of characters that could move a terminal's cursor, turn the direction of a text, or are not seen.
+# Categories of characters that are invisible, or that move a terminal's cursor or reverse the text direction.
 _UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 
 
 def amount(count: int, one: str, several: str = "") -> str:
-    """Return a count with its noun: "1 class" or "2,000 classes"; see `plural`."""
+    """Return a count with its noun, such as "1 class" or "2,000 classes". See `plural`."""
     return f"{count:,} {plural(count, one, several)}"
 
 
 def plural(count: int, one: str, several: str = "") -> str:
-    """Return the form of a word that goes with a count; by default, the plural is the singular with s or es."""
+    """Return the singular or the plural of a word. By default, the plural adds s or es."""
     return one if count == 1 else several or one + ("es" if one.endswith(("ss", "x", "tch", "sh")) else "s")
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """Return a share as a percentage; no share below 1 becomes 100%."""
+    """Return a share as a percentage. Shares below 1 never become 100%."""
     if share < 1 and round(100 * share, digits) == 100:
         return f"{100 - 10.0**-digits:.{digits}f}%" if digits else "above 99%"
     return f"{100 * share:.{digits}f}%"
@@ -43,12 +43,12 @@ def duration(seconds: float) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a number with three significant digits; from 100 on, rounded to a whole number."""
+    """Return a number with three significant digits. Numbers from 100 on are rounded to whole numbers."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def table_cell(text: object) -> str:
-    """Return a name as a cell of a CSV file, with an apostrophe where a spreadsheet would run it as a formula."""
+    """Return a name as a CSV cell. An apostrophe prevents that a spreadsheet runs it as a formula."""
     return _CELL.sub("'", str(text))
 
 
@@ -58,7 +58,7 @@ def from_table_cell(cell: str) -> str:
 
 
 def as_bytes(text: str) -> bytes:
-    """Return a text in UTF-8; file names in it that are not UTF-8 keep their bytes."""
+    """Encode a text as UTF-8. File names that are not UTF-8 keep their bytes."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON allows
@@ -66,32 +66,32 @@ def as_bytes(text: str) -> bytes:
 
 
 def keep_names() -> None:
-    """Let stdout print file names that are not UTF-8 unchanged, instead of failing."""
+    """Make stdout print file names that are not UTF-8 instead of failing."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")
 
 
 def printable(text: str) -> str:
-    """Return a text for a terminal: question marks for characters that control it or are not seen."""
+    """Replace control characters and invisible characters by question marks, for terminals."""
     if text.isprintable():
         return text
     return "".join("?" if category(char) in _UNSEEN and char not in "\n\t" else char for char in text)
 
 
 def clip(text: str, most: int) -> str:
-    """Return a text, shortened if it is longer than a number of characters."""
+    """Shorten a text to at most a number of characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def list_some(names: Iterable[str], most: int = 5, separator: str = ", ") -> str:
-    """Return the first names, and how many more there are: "a, b, c and 5 more"."""
+    """Return the first names and the number of further names, such as "a, b, c and 5 more"."""
     listed = list(names)
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return separator.join(listed[:most]) + more
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", last: str = "") -> str:
-    """Return a table with its texts escaped: a title above it, and a line below."""
+    """Return an HTML table with escaped texts, a title above it, and a line below it."""
     caption = f"<caption style='text-align:left;caption-side:top'><b>{escape(title)}</b></caption>" if title else ""
     names = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in head)
     cells = ("".join(f"<td style='text-align:left'>{escape(str(cell))}</td>" for cell in row) for row in rows)

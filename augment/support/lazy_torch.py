@@ -1,4 +1,4 @@
-"""PyTorch for modules that checks of a configuration import: it takes seconds, and is imported when first used."""
+"""PyTorch for modules that check a configuration. It is imported on first use, because the import takes seconds."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NewType
@@ -21,4 +21,4 @@ if TYPE_CHECKING:
     from torch.nn import functional as F
 else:
     torch, nn, F, dist = map(_Lazy, ("torch", "torch.nn", "torch.nn.functional", "torch.distributed"))
-    Tensor = NewType("Tensor", object)  # in annotations alone
+    Tensor = NewType("Tensor", object)  # only for annotations

@@ -1,4 +1,4 @@
-"""Look into nested mappings, such as configurations; and make groups of values."""
+"""Read and merge nested mappings, such as configurations, and group values by key."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ V = TypeVar("V")
 
 
 def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what nested mappings hold, each value with its key path, as "fit.lr"; an empty mapping is a value, too."""
+    """Yield each value of nested mappings with its key path, such as "fit.lr". An empty mapping is also a value."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{prefix}{name}.")
@@ -17,27 +17,27 @@ def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def section_of(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a mapping within plain values; an empty one if there is none of that name."""
+    """Return the inner mapping of this name, or an empty one."""
     section = values.get(name)
     return section if isinstance(section, Mapping) else {}
 
 
 def merged(base: object, values: object) -> Any:
-    """Return a value with another on top: mappings are merged, everything else is replaced."""
+    """Merge two values: the second replaces the first, but mappings are merged key by key."""
     if not isinstance(base, Mapping) or not isinstance(values, Mapping):
         return values
     return {**base, **{key: merged(base[key], value) if key in base else value for key, value in values.items()}}
 
 
 def value_at(values: object, path: str) -> Any:
-    """Return what nested mappings hold at a key path; None if there is nothing."""
+    """Return the value of nested mappings at a key path, or None."""
     for part in path.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return the values of each key, in the order in which they come."""
+    """Return the values of each key, in their order."""
     groups: dict[K, list[V]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)

@@ -1,4 +1,4 @@
-"""The process: when it began, and others that were started with it; its CPU cores, CPU time and memory."""
+"""Facts about this process, such as its start, rank, CPU cores, CPU time and memory."""
 
 import ctypes
 import os
@@ -8,22 +8,22 @@ from multiprocessing import active_children
 from pathlib import Path
 from time import monotonic, process_time
 
-BEGAN = monotonic()  # the command line imports this module first
+BEGAN = monotonic()  # the command line's first import is this module
 
 
 def launched() -> int:
-    """Return the number of processes that torchrun, or a launcher like it, started together; 1: it did not."""
+    """Return the number of processes that torchrun or a similar launcher started. Without a launcher, return 1."""
     size = os.environ.get("WORLD_SIZE", "")
     return max(1, int(size)) if "RANK" in os.environ and size.isdecimal() else 1
 
 
 def local_rank() -> tuple[int, int]:
-    """Return the number of this process among those of its machine, and their count."""
+    """Return the rank of this process on its machine, and the number of processes there."""
     return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def end_with_parent() -> None:
-    """Be asked to stop when the process that started this one ends, however it ends."""
+    """Make the kernel send SIGTERM to this process when its parent ends for any reason."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
@@ -33,7 +33,7 @@ def cores() -> int:
 
 
 def own_seconds() -> float:
-    """Return the CPU time of this process and of its live worker processes, in seconds."""
+    """Return the CPU seconds of this process and of its live worker processes."""
     return process_time() + sum(_ticks(child.pid) for child in active_children()) / os.sysconf("SC_CLK_TCK")
 
 
@@ -47,9 +47,9 @@ def _ticks(pid: int | None) -> int:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory, so that batches on the CPU do not page-fault on memory they used before.
+    """Make glibc keep freed memory, so that CPU batches reuse it without page faults.
 
-    Five epochs of the built-in sample take 16 s on two CPU cores, and 22 s without.
+    Five epochs of the built-in sample take 16 s on two CPU cores with it, and 22 s without it.
     """
     mallopt = ctypes.CDLL(None).mallopt
     mallopt(-4, 0)  # M_MMAP_MAX
@@ -57,14 +57,14 @@ def keep_freed_memory() -> None:
 
 
 def host_memory() -> int:
-    """Return the bytes of memory that this process may use: those of the host, or of its container."""
+    """Return the memory limit of this process in bytes: the memory of the host or of its container."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):  # there is no such file, or no limit: "max"
+        with suppress(OSError, ValueError):  # the file is missing, or contains "max" for no limit
             found.append(int(Path(file).read_text()))
     return min(found)
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the system, which glibc keeps otherwise, scattered among what is still in use."""
+    """Return freed memory to the system. Otherwise glibc keeps it, scattered among memory that is in use."""
     ctypes.CDLL(None).malloc_trim(0)

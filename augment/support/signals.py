@@ -1,4 +1,4 @@
-"""Signals that ask a program to stop: Ctrl-C, and those of schedulers, containers and closed terminals."""
+"""Handle signals that ask to stop: Ctrl-C, and signals of schedulers, containers and closed terminals."""
 
 import os
 import signal
@@ -17,16 +17,19 @@ from augment.support.process import launched
 # SIGUSR1 is what schedulers usually send as a preemption notice.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
-# One of several processes that train together gets a signal twice: itself, and from the process that started it.
+# Each of several processes that train together gets a signal twice: directly, and from its launcher.
 _RELAYED_SECONDS = 5.0
 
 
 class StopSignals:
     """A context in which signals that ask to stop raise KeyboardInterrupt, as Ctrl-C does by default.
 
-    After `hold`, the first one only sets `asked`; the next one raises. An ignored signal, such as SIGHUP under nohup,
-    stays ignored. Only the main thread handles signals; in other threads, the context does nothing. `asked` is whether
-    a signal came, since `hold` if that was called, `held` whether it was.
+    After `hold`, the first signal only sets `asked`, and the next signal raises. Ignored signals, such as SIGHUP under
+    nohup, stay ignored. Python handles signals only in the main thread, so the context does nothing in other threads.
+
+    Attributes:
+        asked: whether a signal arrived, since `hold` if it was called.
+        held: whether `hold` was called.
     """
 
     def __init__(self) -> None:
@@ -36,12 +39,12 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Handle the signals, in place of the current handlers."""
+        """Replace the current signal handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in STOP_SIGNALS:
             previous = signal.getsignal(number)
-            if previous in (signal.SIG_IGN, None):  # None: a handler not set by Python, which could not be restored
+            if previous in (signal.SIG_IGN, None):  # None: Python did not set the handler, so it cannot restore it
                 continue
             outer = getattr(previous, "__self__", None)
             self._outer = outer if isinstance(outer, StopSignals) else None
@@ -49,18 +52,18 @@ class StopSignals:
             signal.signal(number, self._on_signal)
 
     def restore(self) -> None:
-        """Restore the handlers that were there before `install`."""
+        """Restore the handlers from before `install`."""
         for number, previous in self._previous.items():
             signal.signal(number, previous)
         self._previous = {}
 
     def hold(self) -> None:
-        """Let the next signal only set `asked`."""
+        """Make the next signal only set `asked`."""
         self.asked, self.held = False, True
 
     @contextmanager
     def ending(self, code: int, message: str = "") -> Iterator[None]:
-        """Inside, end the process at once when a signal comes; see `exit_on_stop`."""
+        """Inside the context, end the process when a signal arrives. See `exit_on_stop`."""
         if self._previous:
             exit_on_stop(code, message)
         try:
@@ -71,14 +74,14 @@ class StopSignals:
 
     @property
     def came(self) -> bool:
-        """Whether a signal came while signals were held, here or in a context around this one.
+        """Whether a signal arrived while signals were held, in this context or an outer one.
 
-        This includes signals that raised where Python discards exceptions, such as in a destructor.
+        This includes signals whose exception Python discarded, such as in a destructor.
         """
         return self.asked or (self._outer is not None and self._outer.asked)
 
     def check(self, message: str = "") -> None:
-        """Raise KeyboardInterrupt if a signal came, see `came`."""
+        """Raise KeyboardInterrupt if a signal arrived. See `came`."""
         if self.came:
             raise KeyboardInterrupt(message)
 
@@ -97,7 +100,7 @@ class StopSignals:
         same = _RELAYED_SECONDS if launched() > 1 else 0.0
         if number == signal.SIGHUP:
             leave_closed_terminal()
-            # A shell whose terminal closes passes it on, and the kernel sends another one when the shell exits.
+            # When a terminal closes, the shell passes the signal on, and the kernel sends another when the shell exits.
             same = max(same, 1.0)
         if same:
             now = monotonic()
@@ -107,7 +110,7 @@ class StopSignals:
 
 
 def leave_closed_terminal() -> None:
-    """Discard output whose terminal has closed, so that printing does not fail."""
+    """Discard output after the terminal has closed, so that printing does not fail."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
@@ -117,9 +120,10 @@ def leave_closed_terminal() -> None:
 
 
 def exit_on_stop(code: int, message: str = "") -> None:
-    """End the process at once, after a message, when a signal comes while modules are imported or Python shuts down.
+    """From now on, a signal prints a message and ends the process at once.
 
-    An exception could be discarded then, or be shown with a traceback.
+    Use it while modules are imported and while Python shuts down. Python may then discard an exception, or print its
+    traceback.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -134,17 +138,17 @@ def exit_on_stop(code: int, message: str = "") -> None:
 
 
 def ignore_stop_signals() -> None:
-    """Ignore signals from now on: when Python exits, it resets its own handlers, and a signal would kill it."""
+    """Ignore stop signals from now on. Python resets its own handlers when it exits, so a signal would kill it."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def shield_children() -> Iterator[None]:
-    """Keep signals that ask to stop from processes started inside, until those call `ignore_in_worker`."""
+    """Block stop signals in processes that are started inside, until they call `ignore_in_worker`."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
-        resource_tracker.ensure_running()  # which would later unblock some of them
+        resource_tracker.ensure_running()  # starting it later would unblock some signals
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         yield
     finally:
@@ -152,14 +156,15 @@ def shield_children() -> Iterator[None]:
 
 
 def ignore_in_worker() -> None:
-    """Ignore, in a worker process, the signals that a whole process group gets: the parent decides when to end.
+    """Ignore stop signals in a worker process, because a signal reaches the whole process group.
 
-    Only the parent's own SIGTERM ends the worker; executors use it to end the rest of a broken pool.
+    The parent decides when the worker ends. Only a SIGTERM from the parent ends it. Executors send this signal to end
+    the rest of a broken pool.
     """
     for number in STOP_SIGNALS:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
-    # Threads inherit the mask, so that only the one below receives the signal.
+    # Threads inherit the mask, so only the thread below receives the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(target=_wait_for_parent, args=(os.getppid(),), daemon=True).start()
 

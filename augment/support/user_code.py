@@ -1,4 +1,4 @@
-"""Users' own code, such as a plugin or a data set: how it is imported, what it raised, and in which of their lines."""
+"""Import users' own code, such as plugins and datasets, and describe its errors with their lines."""
 
 import importlib
 import linecache
@@ -18,25 +18,25 @@ from augment.support.errors import UserError, first_line, nearest
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Neither the lines of this project nor those of installed packages are the user's.
+# Code of this project and of installed packages is not the user's own.
 _OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("augment", "trainer"))
-# What DALI makes of an exception in a Python function: its message, and the lines that led to it, the last one first.
+# DALI's form of an exception in a Python function: the message, and the call stack with the last line first.
 _IN_DALI = re.compile(r"PythonFunction error: (?P<text>.+?)\n\s*At:\n(?P<lines>(?:\s+\S.*\(\d+\): .*\n?)+)", re.DOTALL)
 
 
 class OwnCodeError(UserError):
-    """A user's own code raised; the message names the line."""
+    """A user's own code raised an exception. The message names the line."""
 
 
 def public(function: Callable[P, R]) -> Callable[P, R]:
-    """Shorten the traceback of a user's mistake to the line that called this function, and the message."""
+    """Shorten the traceback of a user's mistake to the line that called this function."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except OwnCodeError:
-            raise  # its cause shows where
+            raise  # its cause shows the line
         except UserError as error:
             raise error.with_traceback(None) from None
 
@@ -44,8 +44,8 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def import_own(module: str, what: str) -> ModuleType:
-    """Import a module of a user, from the current folder or Python's path; errors begin with `what`."""
-    if not {"", os.getcwd()} & set(sys.path):  # only `python -m` has it there
+    """Import a user's module from the current folder or Python's path. Errors begin with `what`."""
+    if not {"", os.getcwd()} & set(sys.path):  # only `python -m` adds it
         sys.path.append(os.getcwd())
     importlib.invalidate_caches()  # a file may have been written a moment ago
     try:
@@ -57,34 +57,30 @@ def import_own(module: str, what: str) -> ModuleType:
         if missing is None or not f"{module}.".startswith(f"{missing}."):
             raise UserError(f"{what}: importing {module}: {describe_raised(error)}") from error
         near = nearest(missing, (file.stem for file in Path().glob("*.py")))
-        where = "looked for in this folder and PYTHONPATH"
-        raise UserError(f"{what}: no module named '{missing}' ({where}).{near}") from error
+        where = "in the current folder or on PYTHONPATH"
+        raise UserError(f"{what}: cannot find the module '{missing}' {where}.{near}") from error
 
 
 def refuse_second(what: str, name: str, known: object, made: object) -> None:
-    """Refuse what another module has declared under the same name, which one of both would replace in silence.
-
-    Raises:
-        UserError: the name is taken.
-    """
+    """Reject a name that another module has declared, because one declaration would silently replace the other."""
     if known is not None and known.__module__ != made.__module__:
         modules = f"{known.__module__} and {made.__module__}"
-        raise UserError(f"{what} '{name}' is declared in {modules}. Allowed: another name for yours.")
+        raise UserError(f"{what} '{name}' is declared in {modules}. Rename yours.")
 
 
 def load_plugins(modules: tuple[str, ...], key: str) -> None:
-    """Import the modules that a setting names, whose decorators register ops, callbacks or the like."""
+    """Import the modules that a setting names. Their decorators register ops, callbacks and so on."""
     for module in modules:
         if "/" in module or module.endswith(".py"):
             raise UserError(
-                f"{key}: {module}: the path of a file. Did you mean '{Path(module).stem}'? Allowed: the names of "
-                "modules, found in this folder or on PYTHONPATH."
+                f"{key}: {module} is a path. Did you mean '{Path(module).stem}'? Use the names of modules in the "
+                "current folder or on PYTHONPATH."
             )
         import_own(module, key)
 
 
 def describe_raised(error: BaseException) -> str:
-    """Describe an exception, and where it was raised: the last line of a user's own code, else of any package."""
+    """Describe an exception and the last line of the user's own code, or of any package, that led to it."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})."
     text = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
@@ -93,7 +89,7 @@ def describe_raised(error: BaseException) -> str:
         text = inside["text"].partition("\n")[0]
         lines = [(file, int(number)) for file, number in re.findall(r"\s+(\S.*)\((\d+)\): .*", inside["lines"])][::-1]
     elif isinstance(error, ValueError | TypeError) and lines and lines[-1][0].startswith(_OURS):
-        text = first_line(error)  # about a mistake in a declaration
+        text = first_line(error)  # our own check of a declaration
     lines = [line for line in lines if not (line[0].startswith((*_OURS, "<")) or "/nvidia/dali/" in line[0])]
     if not lines:
         return f"{text.rstrip('.')}."
@@ -103,7 +99,7 @@ def describe_raised(error: BaseException) -> str:
 
 
 def describe_own(error: BaseException) -> str:
-    """Describe an exception as `describe_raised` does; empty if this project raised it, not what a user wrote."""
+    """Describe an exception as `describe_raised` does. Return "" if the user's own code did not raise it."""
     if _IN_DALI.search(str(error)):
         return describe_raised(error)
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
@@ -112,11 +108,11 @@ def describe_own(error: BaseException) -> str:
 
 
 def refuse_in_op(error: BaseException) -> None:
-    """Raise an `OwnCodeError` for an exception of DALI that the Python function of an op raised."""
+    """Raise an `OwnCodeError` for a DALI exception that the Python function of an op caused."""
     if _IN_DALI.search(str(error)):
         raise OwnCodeError(describe_raised(error)) from error
 
 
 def _is_installed(file: str) -> bool:
-    # A virtual environment may use others' packages.
+    # A virtual environment may use packages outside of it.
     return file.startswith(sysconfig.get_path("stdlib")) or bool(re.search(r"/(site|dist)-packages/", file))

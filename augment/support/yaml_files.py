@@ -1,4 +1,4 @@
-"""Read YAML files safely: none can run code, and none that comes from a stranger takes long or fills the memory."""
+"""Read YAML files safely. A stranger's file cannot run code, take long or fill the memory."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from augment.support.files import read_file
 from augment.support.hydra import get_yaml_loader
 from augment.support.untrusted_files import MAX_DEPTH, check_numbers, damage, read_bytes
 
-# Far above any real configuration. OmegaConf takes seconds for this many values, and recurses into nested ones.
+# Far above any real configuration. OmegaConf takes seconds for this many values, and recurses into nested values.
 MAX_BYTES, MAX_VALUES, MAX_TEXT = 2**20, 20_000, 2**16
 
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -17,21 +17,24 @@ _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool",
 
 
 def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) -> object:
-    """Read a YAML file as plain values; interpolations, `${...}`, stay text, and so does every value with `as_text`.
+    """Read a YAML file as plain values. Interpolations, `${...}`, stay strings.
 
-    If it is in the folder of a run or sweep, a program wrote it, and libyaml can read
-    it, which is ten times as fast.
+    Args:
+        file: the file.
+        folder: the run or sweep folder that contains it. A program wrote such a file, so libyaml reads it, which is 10x
+            faster.
+        as_text: whether all values stay strings.
 
     Raises:
-        UserError: it cannot be read, is not YAML, has tags for Python objects, or is too large.
+        UserError: the file cannot be read, is not YAML, has tags for Python objects, or is too large.
     """
     try:
         content = read_file(file) if folder is None else read_bytes(file, folder, MAX_BYTES)
         _check(text := content.decode(), file)
         loader = get_yaml_loader()
-        if folder is not None and not issubclass(loader, _Loader):  # that of OmegaConf 2.4.1 is one already
+        if folder is not None and not issubclass(loader, _Loader):  # the loader of OmegaConf 2.4.1 already is
             loader = type("Loader", (_Loader, loader), {})
-        if as_text:  # 007, no, null and 12:30 are names
+        if as_text:  # so that 007, no, null and 12:30 are names
             loader = type("TextLoader", (loader,), {"yaml_implicit_resolvers": {}})
         loaded: object = yaml.load(text, Loader=loader)
         check_numbers(loaded)
@@ -39,25 +42,25 @@ def read_yaml(file: Path, *, folder: Path | None = None, as_text: bool = False) 
         raise UserError(f"{file}: {describe_slip(error)}") from error
     except damage(OSError) as error:
         why = getattr(error, "strerror", None) or first_line(error)
-        raise UserError(f"{file}: cannot be read: {why}. Allowed: a YAML file, in UTF-8.") from error
+        raise UserError(f"{file}: cannot be read: {why}. Use a YAML file in UTF-8.") from error
     return {} if loaded is None else loaded
 
 
 def read_list(file: Path, folder: Path) -> list[object]:
-    """Read a YAML file that holds a list; see `read_yaml`."""
+    """Read a YAML file that contains a list. See `read_yaml`."""
     loaded = read_yaml(file, folder=folder)
     if loaded and not isinstance(loaded, list):
-        raise UserError(f"{file}: holds no list. Allowed: a YAML list.")
+        raise UserError(f"{file}: the file must contain a YAML list.")
     return loaded if isinstance(loaded, list) else []
 
 
 def _check(text: str, file: Path) -> None:
-    """Check that the values of a YAML file can be built safely, before they are built.
+    """Check that a YAML file is small enough before its values are built.
 
-    An alias counts as all values that it repeats, because some that repeat one another are values without end.
+    An alias counts as all values that it repeats, because nested aliases can grow exponentially.
     """
     values = 0
-    opened: list[tuple[str | None, int]] = []  # the anchors of collections, and the number of values before them
+    opened: list[tuple[str | None, int]] = []  # the anchors of open collections, and the number of values before each
     sizes: dict[str | None, int] = {}
     for event in yaml.parse(text, Loader=_Loader) if len(text) <= MAX_BYTES else ():
         tag = getattr(event, "tag", None)
@@ -80,21 +83,21 @@ def _check(text: str, file: Path) -> None:
         if len(text) <= MAX_BYTES:
             return
     raise UserError(
-        f"{file}: too large. Allowed: {MAX_BYTES:,} bytes, {MAX_VALUES:,} values, {MAX_DEPTH} levels, and "
-        f"{MAX_TEXT:,} characters in a text."
+        f"{file}: the file is too large. The limits are {MAX_BYTES:,} bytes, {MAX_VALUES:,} values, {MAX_DEPTH} levels, "
+        f"and {MAX_TEXT:,} characters per value."
     )
 
 
 def describe_slip(error: yaml.YAMLError) -> str:
-    """Return what is wrong with a YAML file, in a sentence that begins with the line and the column, from 1."""
+    """Describe a mistake in a YAML file, starting with the line and the column, counted from 1."""
     mark, opened = (getattr(error, f"{name}_mark", None) for name in ("problem", "context"))
     problem = getattr(error, "problem", None) or first_line(error)
     context = f" {getattr(error, 'context', None) or ''}"
     if opened and mark and opened.index != mark.index:
         context += f" from {_place(opened)}"
     where = f"{_place(mark)}: " if mark else ""
-    allowed = "YAML; the items of a mapping are key: value, each key once, all indented alike, with spaces"
-    return f"{where}{problem}{context.rstrip()}. Allowed: {allowed}."
+    remedy = "Write the items of a mapping as key: value, each key once, and indent them equally with spaces"
+    return f"{where}{problem}{context.rstrip()}. {remedy}."
 
 
 def _place(mark: yaml.Mark) -> str:

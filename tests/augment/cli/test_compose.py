@@ -47,16 +47,16 @@ def test_a_tracker_adds_to_the_default_callbacks(given: str) -> None:
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        ("fit.epochs:3", "'fit.epochs:3' is not an override. Did you mean 'fit.epochs=3'? Write no spaces around ="),
-        ("fit.lr=${oc.env:NO_SUCH}", "fit.lr: ${oc.env:NO_SUCH}: Environment variable 'NO_SUCH' not found. Allowed: "),
-        ("fit.lr=${nothing:1}", "fit.lr: ${nothing:1}: Unsupported interpolation type nothing. Allowed: ${KEY} of a"),
-        ("fit.lr=${fit.lr}", "fit.lr: ${fit.lr}: Recursive interpolation detected. Allowed: ${KEY} of a key"),
+        ("fit.epochs:3", "'fit.epochs:3' is not an override. Did you mean 'fit.epochs=3'? Put no spaces around ="),
+        ("fit.lr=${oc.env:NO_SUCH}", "fit.lr: ${oc.env:NO_SUCH}: Environment variable 'NO_SUCH' not found. Use "),
+        ("fit.lr=${nothing:1}", "fit.lr: ${nothing:1}: Unsupported interpolation type nothing. Use ${KEY} with a"),
+        ("fit.lr=${fit.lr}", "fit.lr: ${fit.lr}: Recursive interpolation detected. Use ${KEY} with a key"),
         ("hydra.run.dirr=x", "Could not override 'hydra.run.dirr'."),
-        ("~fitt", "~fitt: there is no such key. Did you mean 'fit'?"),
+        ("~fitt", "~fitt: this key does not exist. Did you mean 'fit'?"),
         ("~aug=[1]", "Config group override deletion value must be a string"),
         ("x" * 300 + "=1", "[Errno 36] File name too long"),
         ("hydra.searchpath=3", "hydra.searchpath must be a list of strings. Got: 3"),
-        ("aug.train.rotate=null", "aug.train.rotate: null is not allowed. Allowed: parameters, such as {p: 0}; or"),
+        ("aug.train.rotate=null", "aug.train.rotate: null is not allowed. Set parameters, such as {p: 0}, or"),
     ],
 )
 def test_compose_refuses(token: str, message: str) -> None:
@@ -66,9 +66,7 @@ def test_compose_refuses(token: str, message: str) -> None:
 
 def test_a_list_and_a_mapping_do_not_merge() -> None:
     given = ["+aug=imagenette", "aug.train.rotate.angle_range={values: [1]}"]
-    with pytest.raises(
-        UserError, match=r"^aug\.train\.rotate\.angle_range: .* does not fit what is there\. .*=null before"
-    ):
+    with pytest.raises(UserError, match=r"^aug\.train\.rotate\.angle_range: .* cannot be merged with .*=null first"):
         compose(given)
     cleared = compose([*given[:1], "aug.train.rotate.angle_range=null", *given[1:]])
     assert cleared["aug"]["train"]["rotate"]["angle_range"] == {"values": [1]}
@@ -95,13 +93,13 @@ def test_a_recipe_has_typed_augmentation_seed_and_source() -> None:
     ],
 )
 def test_a_secret_is_refused(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"looks like a secret.*Allowed: data\.\S+='\$\{oc.env:NAME\}'") as caught:
+    with pytest.raises(UserError, match=r"looks like a secret.* set data\.\S+='\$\{oc.env:NAME\}'") as caught:
         normalize([given])
     assert "abc" not in str(caught.value)
     (tmp_path / "conf" / "data").mkdir(parents=True)
     (tmp_path / "conf" / "data" / "mine.yaml").write_text("source: own\noptions: {password: abc}\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"data\.options\.password: looks like a secret"):
+    with pytest.raises(UserError, match=r"data\.options\.password looks like a secret"):
         compose(["data=mine"])
     monkeypatch.setenv("MINE", "abc")
     options = compose(["data=mine", "data.options.password='${oc.env:MINE}'"])["data"]["options"]

@@ -65,5 +65,5 @@ def test_what_has_a_meaning_is_not_put_in_quotes() -> None:
 
 @pytest.mark.parametrize("given", ["fit lr=3", "data.root=/a/b=c"])
 def test_what_cannot_be_parsed_is_named(given: str) -> None:
-    with pytest.raises(UserError, match=f"^{re.escape(given)}: cannot be read.*in double quotes"):
+    with pytest.raises(UserError, match=f"^{re.escape(given)}: cannot be parsed.*in double quotes"):
         normalize([given])

@@ -56,7 +56,7 @@ def test_draws_from_a_range(param: Range, value: Any, expected: list[float]) -> 
 def test_one_number_is_a_range_around_the_value_that_changes_nothing(default, given, expected) -> None:  # type: ignore[no-untyped-def]
     param = Range(default=default, within=(-10, 10) if default[0] <= 0 else (0, 2), doc="")
     if expected is None:
-        with pytest.raises(UserError, match=r"Allowed: \[low, high\]"):
+        with pytest.raises(UserError, match=r"Use \[low, high\]"):
             param.parse(given, "key")
     else:
         assert param.parse(given, "key") == pytest.approx(expected)

@@ -26,10 +26,10 @@ def test_mapping_is_completed_with_defaults_in_the_order_of_declaration() -> Non
         ({"root": "r", "angel_range": [0, 1]}, "step.angel_range: unknown key. Did you mean 'angle_range'? "),
         ({"root": "r", "xyz": 1}, "step.xyz: unknown key. Allowed: angle_range, fill, root."),
         ({"root": "r", 7: 1}, "step.7: unknown key. Allowed: angle_range, fill, root."),
-        ({"root": "r", "fill": 256}, "step.fill: 256 is not allowed. Allowed: a whole number from 0 to 255."),
-        ({"root": "r", "fill": None}, "step.fill: None is not allowed. Allowed: a whole number from 0 to 255."),
-        ({}, "step.root: missing. Allowed: text (folder)."),
-        ([1], "step: [1] is not allowed. Allowed: a mapping of angle_range, fill, root."),
+        ({"root": "r", "fill": 256}, "step.fill: 256 is not allowed. Use a whole number from 0 to 255."),
+        ({"root": "r", "fill": None}, "step.fill: None is not allowed. Use a whole number from 0 to 255."),
+        ({}, "step.root is required: folder."),
+        ([1], "step: [1] is not allowed. Use a mapping. Allowed keys: angle_range, fill, root."),
     ],
 )
 def test_invalid_mappings(given: object, expected: str) -> None:
@@ -65,7 +65,7 @@ def test_dataclass_of_settings() -> None:
         Section()
     with pytest.raises(UserError, match=r"^fit\.epoch: unknown key\. Did you mean 'epochs'\?"):
         parse_settings(Section, {"root": "r", "epoch": 9}, "fit")
-    with pytest.raises(UserError, match=r"^fit\.epochs: 0 is not allowed\. Allowed: a whole number from 1 to 100\.$"):
+    with pytest.raises(UserError, match=r"^fit\.epochs: 0 is not allowed\. Use a whole number from 1 to 100\.$"):
         parse_settings(Section, {"root": "r", "epochs": 0}, "fit")
     with pytest.raises(UserError, match=r"^fit\.made: unknown key"):
         parse_settings(Section, {"root": "r", "made": "up"}, "fit")
@@ -82,6 +82,6 @@ def test_a_forgotten_dataclass_is_named() -> None:
         """It has no settings of its own, so it needs none."""
 
     for cls in (Bare, Derived, int):
-        with pytest.raises(UserError, match=rf"{cls.__name__}: not a dataclass\. Allowed: a class with @dataclass\.$"):
+        with pytest.raises(UserError, match=rf"{cls.__name__} is not a dataclass\. Decorate it with @dataclass\.$"):
             settings(cls)
     assert list(settings(Without)) == ["root", "epochs"]

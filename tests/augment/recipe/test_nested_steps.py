@@ -14,7 +14,7 @@ from augment.support.errors import UserError
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ({"rotate": {"p=0.5": None}}, "rotate.p=0.5: unknown key. Did you mean 'p: 0.5'? A key is followed by a colon"),
+        ({"rotate": {"p=0.5": None}}, "rotate.p=0.5: unknown key. Did you mean 'p: 0.5'? Write a colon"),
         ({"rotate": {"op": "rotat"}}, "rotate.op: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, "),
         ({"flip": {}, "center_crop": {}}, "center_crop: 'flip' comes before it. Allowed: at most one crop, as the "),
         ({"center_crop": {}, "zoom": {"op": "center_crop"}}, "zoom: 'center_crop' is the crop. Allowed: at most one"),

@@ -83,7 +83,7 @@ def test_a_recipe_is_pickled_with_the_names_of_its_ops(plugin: str) -> None:
 @pytest.mark.usefixtures("clean_registry")
 def test_missing_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        UserError, match=r"^aug\.plugins: no module named 'no_such_ops' \(looked for in this folder and PYTHONPATH\)\.$"
+        UserError, match=r"^aug\.plugins: .* module 'no_such_ops' in the current folder or on PYTHONPATH\.$"
     ):
         parse_aug({"plugins": ["no_such_ops"]})
     (tmp_path / "needs_another.py").write_text("import no_such_library\n")
@@ -91,5 +91,5 @@ def test_missing_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(UserError, match=r"No module named 'no_such_library' .*line 1"):
         load_plugins(("needs_another",), "aug.plugins")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"no module named 'need_another' .*\. Did you mean 'needs_another'\?$"):
+    with pytest.raises(UserError, match=r"module 'need_another' .*\. Did you mean 'needs_another'\?$"):
         load_plugins(("need_another",), "aug.plugins")

@@ -40,7 +40,7 @@ def test_no_link_in_the_folder_of_a_run_is_followed(kind: str, tmp_path: Path) -
     (run := tmp_path / "run").mkdir()
     if kind == "folder":
         (run / "inner").symlink_to(tmp_path / "outside")
-        with pytest.raises(UserError, match=r"inner: a link .* Remove it"):
+        with pytest.raises(UserError, match=r"inner is a link .* Remove it"):
             write_atomically(run / "inner" / "file", "new", folder=run)
     else:
         os.mkfifo(run / "file") if kind == "pipe" else (run / "file").symlink_to(tmp_path / "outside" / "file")

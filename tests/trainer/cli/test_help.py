@@ -170,4 +170,4 @@ def test_the_help_explains_what_plugins_declare(
     assert "aug.train.stays.p=0.5 aug.plugins=[ops_for_help]\n" in page
     with pytest.raises(SystemExit):
         main(["--help", "aug.plugins=ops_for_help"])
-    assert "Allowed: a list of names, such as aug.plugins=[ops_for_help]" in capsys.readouterr().err
+    assert "Use a list of names, such as aug.plugins=[ops_for_help]" in capsys.readouterr().err

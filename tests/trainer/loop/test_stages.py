@@ -59,9 +59,9 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> "weakref.WeakSet[Pipeline]":
     ("stages", "message"),
     [
         (["small"], "fit.stages: ['small'] is not allowed. Allowed: a mapping of stages"),
-        ({"small": 3}, "fit.stages.small: 3 is not allowed. Allowed: a mapping of epochs, size, batch_size"),
+        ({"small": 3}, "fit.stages.small: 3 is not allowed. Use a mapping. Allowed keys: epochs, size, batch_size"),
         ({"small": {"sise": 8}}, "fit.stages.small.sise: unknown key. Did you mean 'size'?"),
-        ({"small": {"size": 7}}, "fit.stages.small.size: 7 is not allowed. Allowed: a whole number from 8 to 4096"),
+        ({"small": {"size": 7}}, "fit.stages.small.size: 7 is not allowed. Use a whole number from 8 to 4096"),
         ({"small": {"batch_size": 2.5}}, "fit.stages.small.batch_size: 2.5 is not allowed."),
         ({"a": {}, "b": {"epochs": None}}, "fit.stages.b.epochs: null, as in fit.stages.a. Allowed: at most one"),
         ({"a": {"epochs": 1}}, "fit.stages: the stages have 1 epoch, fit.epochs is 5. Allowed:"),

@@ -38,7 +38,7 @@ def test_cnn_takes_any_size_and_number_of_classes(size: int, classes: int) -> No
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (None, "model.kind: missing. Allowed: "),
+        (None, "model.kind is required. Allowed: "),
         ({"kind": "cn"}, "model.kind: unknown kind 'cn'. Did you mean 'cnn'? Allowed: cnn, "),
         (
             {"kind": "timm", "nam": "resnet18"},

@@ -230,8 +230,8 @@ def test_any_other_model_leaves_it_open(pretrained: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"data": None}, f"data.source: missing. Allowed: {', '.join(SOURCES)}."),
-        ({"seed": None}, "seed: None is not allowed. Allowed: "),
+        ({"data": None}, f"data.source is required. Allowed: {', '.join(SOURCES)}."),
+        ({"seed": None}, "seed: None is not allowed. Use "),
         ({"plugins": "mine"}, "plugins: 'mine' is not allowed. "),
         ({"data": {"source": "sample", "dir": {"a": 1}}}, "data.dir: {'a': 1} is not allowed. "),
         ({"aug": {"train": {"rotate": 3}}}, "aug.train.rotate: 3 is not allowed. "),

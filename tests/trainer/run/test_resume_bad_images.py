@@ -121,5 +121,5 @@ def test_a_run_is_resumed_with_what_was_left_out_then(tmp_path: Path, caplog: py
     assert "but the resumed run had read it. Another image of its class replaces it" in caplog.text
 
     (tmp_path / "cut" / LEFT_OUT_FILE).write_text("[1, 2]")
-    with pytest.raises(UserError, match=r"left_out.json: damaged, or no run wrote it"):
+    with pytest.raises(UserError, match=r"left_out.json is damaged, or no run wrote it"):
         start(root, tmp_path / "broken", nothing, f"fit.resume={tmp_path / 'cut'}")

@@ -125,7 +125,7 @@ def test_links_that_are_not_read_or_written_do_not_matter(finished_run, images_b
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path / "outputs"), str(images_by_class)])
     assert ended.value.code == 2
-    assert "no config.yaml in it" in capsys.readouterr().err
+    assert "no config.yaml" in capsys.readouterr().err
 
 
 def test_another_source_has_settings_of_its_own(finished_run):

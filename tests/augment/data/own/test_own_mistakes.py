@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("own_module")
     ("name", "message"),
     [
         ("my_data", r"^data\.train=my_data: names no object of a module\. Allowed: module\.name"),
-        ("my_dat.paths", r"no module named 'my_dat' .*\. Did you mean 'my_data'\?"),
+        ("my_dat.paths", r"module 'my_dat' .*\. Did you mean 'my_data'\?"),
         ("my_data.path", r"my_data has no 'path'\. Did you mean 'paths'\? Allowed: .*Photos"),
         ("__main__.of_a_cell", r"cannot be imported\. Allowed: data\.workers=0, or a name in a module"),
     ],
