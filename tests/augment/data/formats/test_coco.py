@@ -189,7 +189,7 @@ def test_folds_and_shares_keep_classes_apart_and_balance_is_refused() -> None:
         labels = [target.labels[0] for target in dataset.val.targets]
         assert (len(dataset.train), sorted(labels)) == (8, [1, 1, 2, 2])
     assert len(load("coco", train=train, val_fraction=0.34, fraction=0.5).train) == 4
-    with pytest.raises(UserError, match=r"data.balance=oversample: images have boxes. Allowed: none"):
+    with pytest.raises(UserError, match=r"data.balance=oversample does not support boxes. Allowed: none"):
         load("coco", train=train, val_fraction=0.34, balance="oversample")
 
 

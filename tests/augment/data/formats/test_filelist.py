@@ -223,9 +223,9 @@ def test_ids_without_an_ending_get_a_hint_that_works(lists: Path) -> None:
     for name in "ab":
         (lists / f"{name}.png").rename(lists / "images" / "sub" / f"{name}.png")
     text = "id,label\nsub/a,cat\nsub/b,dog\n"
-    with pytest.raises(UserError, match=rf"without an ending.* data\.root={re.escape(str(lists / 'images'))}\."):
+    with pytest.raises(UserError, match=rf"without an extension.* data\.root={re.escape(str(lists / 'images'))}\."):
         load(lists, text, text, ending="csv")
     assert load(lists, text, text, ending="csv", root=str(lists / "images")).classes == ("cat", "dog")
     (lists / "c.jpg").symlink_to(lists / "c.png")
-    with pytest.raises(UserError, match=r"write the endings"):
+    with pytest.raises(UserError, match=r"Write the extensions"):
         load(lists, "id,label\nc,cat\n", "id,label\nc,cat\n", ending="csv")
