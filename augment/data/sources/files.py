@@ -1,8 +1,7 @@
 """The sources `folder` and `filelist`, whose images are single files."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from glob import escape
 from pathlib import Path
 
 from augment.data.dataset import Dataset, ImageRef
@@ -16,7 +15,8 @@ from augment.support.errors import UserError
 from augment.support.files import expanded
 
 _PATHS = (
-    " Paths are relative to data.root, or else the list's folder. Quote paths with spaces, and separate folders by /."
+    " Paths are relative to data.root, or else to the list's folder. Quote paths with spaces. A name without an "
+    "extension, such as an id, must match exactly one image in its folder."
 )
 
 
@@ -98,10 +98,8 @@ class FileList(CheckedSource, LabeledSource):
         files = [_files(lines, self.root) for lines in lists]
         problems: tuple[str, ...] = ()
         if not self.skip_bad:
-            listed = list(zip(lists, files, strict=True))
-            hint = "".join(_hint(lines, found, self.root) for lines, found in listed) or _PATHS
-            absent = describe_absent((lines.key, found, lines.describe) for lines, found in listed)
-            problems = tuple(problem + hint for problem in absent)
+            listed = ((lines.key, found, lines.describe) for lines, found in zip(lists, files, strict=True))
+            problems = tuple(problem + _PATHS for problem in describe_absent(listed))
         try:
             return replace(make_list_dataset(lists, files, options), problems=problems)
         except UserError as error:
@@ -119,24 +117,6 @@ class FileList(CheckedSource, LabeledSource):
             if groups.setdefault(file, line.words) != line.words:
                 raise lines.error(line, f"{line.path} is in another group above. Give each image one group.")
         return groups
-
-
-def _hint(lines: Lines, files: Sequence[Path], root: str | None) -> str:
-    """Return advice if the first missing file has a name without an extension, such as an id."""
-    folder = lines.file.parent if root is None else expanded(root)
-    missing = next((file for file in files if not file.exists()), None)
-    if missing is None or missing.suffix.lower() in EXTENSIONS or not folder.is_dir():
-        return ""
-    name = missing.relative_to(folder).as_posix() if missing.is_relative_to(folder) else missing.name
-    patterns = (f"{above}{escape(name)}.*" for above in ("", "*/", "*/*/"))
-    found = [file for pattern in patterns for file in folder.glob(pattern) if file.suffix.lower() in EXTENSIONS][:2]
-    rule = " A name without an extension, such as an id, must match exactly one image in its folder."
-    if not found:
-        return rule
-    if len(found) == 2 and found[0].parent == found[1].parent:
-        return f"{rule} {found[0].name} and {found[1].name} match. Write the extensions."
-    root_of_found = Path(str(found[0].with_suffix("")).removesuffix(name))
-    return f"{rule} {found[0]} matches with data.root={root_of_found}."
 
 
 def _files(lines: Lines, root: str | None) -> tuple[Path, ...]:

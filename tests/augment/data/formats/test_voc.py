@@ -68,7 +68,7 @@ def test_without_lists_val_is_cut_of_all_annotations() -> None:
 @pytest.mark.parametrize(
     ("head", "objects", "why"),
     [
-        ('<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;">]>', (), "declarations of entities"),
+        ('<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;">]>', (), "entity declarations"),
         (
             '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>',
             (OBJECT.format("&b;", 0, 1, 1, 2, 2),),
