@@ -1,6 +1,6 @@
-"""Read COCO's JSON: boxes, outlines and points of the objects of images.
+"""Read COCO's JSON: boxes, outlines and keypoints of objects.
 
-Format: cocodataset.org/#format-data. Labels count the categories from 1, in the order of their ids.
+Format: cocodataset.org/#format-data. Labels number the categories from 1, in the order of their ids.
 """
 
 import json
@@ -19,13 +19,23 @@ from augment.support.formatting import amount
 
 _LISTS = ("images", "annotations", "categories")
 
-# The id of an image or a category, as both sides of a join have it, see `identity_of`.
+# Exceptions from reading a malformed entry.
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+
+# The normalized id of an image or a category, see `identity_of`.
 Id = int | str
 
 
 @dataclass(frozen=True)
 class CocoFile:
-    """A file of annotations."""
+    """An annotation file.
+
+    Attributes:
+        key: the setting that names the file, for messages.
+        categories: the names of the categories by their ids, in ascending order.
+        points: the names of the keypoints.
+        content: the parsed JSON.
+    """
 
     key: str
     file: Path
@@ -35,82 +45,86 @@ class CocoFile:
 
     @property
     def ids(self) -> dict[str, dict[str, Id]]:
-        """The ids as they are written: of images by the names of their files, and of categories by their names."""
+        """The ids as written in the file: of images by file names, and of categories by names."""
         names = {"images": "file_name", "categories": "name"}
         return {part: {str(of[name]): of["id"] for of in self.content[part]} for part, name in names.items()}
 
     def error(self, text: str) -> UserError:
-        """Return an error about the file."""
         return UserError(f"{self.key}={self.file}: {text}")
 
 
 def identity_of(value: object) -> Id:
-    """Return an id such that equal ids are equal, whether they are numbers, 3 or 3.0, or text, "3".
+    """Normalize an id, so that 3, 3.0 and "3" are equal.
 
     Raises:
-        ValueError: it is not an id.
+        ValueError: the value is not an id.
     """
     if isinstance(value, str) and (text := value.strip()):
         return whole_number(text.removesuffix(".0"), text)
     if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
         return int(value)
-    raise ValueError(f"the id {value!r:.40}, where a whole number or text is allowed")
+    raise ValueError(f"the id {value!r:.40} is neither a whole number nor text")
 
 
 def read_coco(key: str, file: Path) -> CocoFile:
     """Read a file.
 
     Raises:
-        UserError: it is not such a file, or a category is not as it should be.
+        UserError: the file is not in COCO's format.
     """
     try:
         content = json.loads(read_text(key, file, "a COCO file, .json"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{key}={file}: cannot be read: {error}.") from None
+        raise UserError(f"{key}={file} cannot be read: {error}.") from None
     found = CocoFile(key, file, {}, (), content if isinstance(content, dict) else {})
     for name in _LISTS:
         if not isinstance(found.content.get(name), list):
-            raise found.error(f"has no list '{name}'.{nearest(name, found.content)} Allowed: {', '.join(_LISTS)}.")
+            needed = ", ".join(_LISTS)
+            raise found.error(f"has no list '{name}'.{nearest(name, found.content)} A COCO file needs {needed}.")
     categories: dict[Id, str] = {}
     points: dict[tuple[str, ...], str] = {}
     for number, category in enumerate(content["categories"]):
         try:
             identity, name = identity_of(category["id"]), str(category["name"])
             names = tuple(map(str, category.get("keypoints", ())))
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
-            raise found.error(f"categories[{number}] is {category!r:.80}. Allowed: with an id and a name.") from None
+        except _MALFORMED:
+            what = f"categories[{number}] is {category!r:.80}"
+            raise found.error(f"{what}. It needs an id and a name.") from None
         if identity in categories or name in categories.values():
-            raise found.error(f"categories[{number}] has the id {identity} or the name '{name}' of another one.")
+            what = f"categories[{number}] repeats the id {identity} or the name '{name}'"
+            raise found.error(f"{what}. Use each id and name once.")
         categories[identity] = name
         if names:
             points[names] = name
     if len(points) > 1:
         shown = " and ".join(list(points.values())[:2])
-        raise found.error(f"the categories {shown} have other keypoints. Allowed: the same for all that have some.")
+        raise found.error(f"the categories {shown} have different keypoints. Give all categories the same, or none.")
     ordered = sorted(categories, key=lambda identity: (isinstance(identity, str), identity))
-    return CocoFile(
-        key, file, {identity: categories[identity] for identity in ordered}, next(iter(points), ()), content
-    )
+    named = {identity: categories[identity] for identity in ordered}
+    return CocoFile(key, file, named, next(iter(points), ()), content)
 
 
 def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[AnnotatedImage], str]:
-    """Return the images of a file with their objects, and a notice if annotations are of no image.
+    """Return the images of a file with their objects, and a notice about annotations of unlisted images.
+
+    A bad object is a fault of its image.
 
     Raises:
-        UserError: an image has no file name, or an id is there twice; an object that is wrong is a fault of its image.
+        UserError: an image has no file name, or repeats an id.
     """
     images: dict[Id, AnnotatedImage] = {}
     for number, image in enumerate(coco.content["images"]):
         try:
             identity, name = identity_of(image["id"]), str(image["file_name"])
             size = (int(image["height"]), int(image["width"])) if {"height", "width"} <= image.keys() else None
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
-            raise coco.error(f"images[{number}] is {image!r:.80}. Allowed: with an id and a file_name.") from None
+        except _MALFORMED:
+            raise coco.error(f"images[{number}] is {image!r:.80}. It needs an id and a file_name.") from None
         if identity in images:
-            raise coco.error(f"images[{number}], {name}, has the id {identity} of {images[identity].file.name}.")
+            what = f"images[{number}], {name}, repeats the id {identity} of {images[identity].file.name}"
+            raise coco.error(f"{what}. Use each id once.")
         where = f"images[{number}] of {coco.file.name}"
         images[identity] = AnnotatedImage(folder / name, where, size)
-    # Tensors hold numbers: images whose ids are not such are numbered.
+    # Tensors hold ids as integers. If an id is something else, the images are numbered.
     numbers = all(isinstance(identity, int) and abs(identity) < 2**63 for identity in images)
     for number, (identity, image) in enumerate(images.items(), 1):
         image.image_id = int(identity) if numbers else number
@@ -119,14 +133,14 @@ def images_of(coco: CocoFile, folder: Path, wanted: Wanted) -> tuple[list[Annota
     for number, annotation in enumerate(coco.content["annotations"]):
         try:
             owner = images[identity_of(annotation["image_id"])]
-        except (LookupError, TypeError, ValueError, OverflowError):
+        except _MALFORMED:
             strangers += 1
             continue
         where = f"annotations[{number}] of {coco.file.name}"
         with owner.object_at(where):
             label = labels.get(identity_of(annotation["category_id"]))
             if label is None:
-                raise ValueError(f"the category {annotation['category_id']}, which is not listed")
+                raise ValueError(f"the category {annotation['category_id']} is not listed")
             owner.objects.append(_object(annotation, where, label, owner, wanted, len(coco.points)))
     notice = f"{coco.file}: {amount(strangers, 'annotation')} of images that are not listed" if strangers else ""
     return list(images.values()), notice
@@ -140,15 +154,15 @@ def _object(
     if wanted.points and annotation.get("keypoints"):
         points = np.array(annotation["keypoints"], np.float64)
         if points.size != 3 * count or not (np.abs(points) < FAR).all():
-            raise ValueError(f"{points.size} numbers as keypoints, where {3 * count} are allowed: x, y, visibility")
+            raise ValueError(f"{points.size} numbers as keypoints instead of {3 * count}: x, y and visibility of each")
         points = points.reshape(-1, 3)
     shape: Shape | None = None
     if wanted.shapes and (given := annotation.get("segmentation")):
         if isinstance(given, dict):
             shape, size = read_runs(given)
             if (image.size or size) != size:
-                raise ValueError(f"runs of {size} pixels, where the image has {image.size}")
-            image.size = size  # which the image is checked against
+                raise ValueError(f"runs of {size} pixels, but the image has {image.size}")
+            image.size = size  # to compare it with the image file
         else:
             shape = read_polygons(given)
     crowd = str(annotation.get("iscrowd", 0)).lower() in ("1", "1.0", "true")
@@ -159,9 +173,9 @@ def same_categories(files: Sequence[CocoFile]) -> tuple[str, ...]:
     """Return the names of the categories.
 
     Raises:
-        UserError: val has other ones than train.
+        UserError: the splits have different categories.
     """
     first, last = files[0], files[-1]
     if first.categories != last.categories:
-        raise last.error(f"has other categories than {first.file}. Allowed: the same ids and names.")
+        raise last.error(f"has other categories than {first.file}. Use the same ids and names in both.")
     return tuple(first.categories.values())

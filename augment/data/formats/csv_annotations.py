@@ -1,4 +1,4 @@
-"""Read CSV files of points, a line an image, and of boxes, a line an object."""
+"""Read CSV files of keypoints, with one image per line, and of boxes, with one object per line."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,43 +14,43 @@ _BOX = ("left", "top", "right", "bottom", "class")
 
 
 def _read(key: str, file: Path, columns: Sequence[str] = ()) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
-    """Return the header of a CSV file of points, or with other columns, and its rows: where each is, and its cells.
+    """Return the header of a CSV file, and its rows: the place of each row for messages, and its cells by columns.
 
     Raises:
-        UserError: it cannot be read, or a column is missing or there twice.
+        UserError: the file cannot be read, or a column is missing or repeated.
     """
-    allowed = f"a CSV with path, {', '.join(columns) or 'x_NAME, y_NAME'}"
+    allowed = f"a CSV file with path, {', '.join(columns) or 'x_NAME, y_NAME'}"
     header, rows = read_table(key, file, allowed)
-    if odd := [name for name in ("path", *columns, *header) if header.count(name) != 1]:
-        what = f"the header {list_some(header)} has no single column '{odd[0]}'"
+    if odd := next((name for name in ("path", *columns, *header) if header.count(name) != 1), ""):
+        what = f"the header {list_some(header)} must have one column '{odd}'"
         raise UserError(f"{key}={file}: {what}. Allowed: {allowed}.")
     return header, [(f"line {number} of {file}", dict(zip(header, cells, strict=False))) for number, cells in rows]
 
 
 def point_names(key: str, file: Path) -> tuple[str, ...]:
-    """Return the names of the points of a file with the columns path, x_NAME, y_NAME and perhaps v_NAME.
+    """Return the names of the keypoints in the columns x_NAME, y_NAME and optionally v_NAME.
 
     Raises:
-        UserError: it has no point, or other columns.
+        UserError: there are no keypoints, or other columns.
     """
     header, _ = _read(key, file)
     names = tuple(name[2:] for name in header if name.startswith("x_"))
     expected = {f"{axis}_{name}" for name in names for axis in "xyv"} | {"path"}
     odd = [name for name in header if name not in expected] + [n for n in names if f"y_{n}" not in header]
     if not names or odd:
-        what = f"the column '{odd[0]}'" if odd else "no point"
-        raise UserError(f"{key}={file}: {what}. Allowed: path, then x_NAME, y_NAME and perhaps v_NAME for each point.")
+        what = f"the column '{odd[0]}' does not fit" if odd else "there are no keypoints"
+        raise UserError(f"{key}={file}: {what}. Use path, then x_NAME, y_NAME and optionally v_NAME for each keypoint.")
     return names
 
 
 def read_points(key: str, file: Path, root: Path | None, names: Sequence[str]) -> list[AnnotatedImage]:
-    """Return the images of a file of points; each has one object, which has the points.
+    """Return the images of a file of keypoints. Each has one object with these keypoints.
 
     Raises:
-        UserError: the file is wrong, or has other points.
+        UserError: the file is malformed, or has other keypoints.
     """
     if set(found := point_names(key, file)) != set(names):
-        raise UserError(f"{key}={file}: has the points {list_some(found)}. Allowed: {list_some(names)}.")
+        raise UserError(f"{key}={file} has the keypoints {list_some(found)}. Allowed: {list_some(names)}.")
     images = []
     for where, cells in _read(key, file)[1]:
         image = AnnotatedImage((file.parent if root is None else root) / cells["path"], where)
@@ -70,17 +70,15 @@ def _point(cells: dict[str, str], name: str) -> tuple[float, float, float]:
     except ValueError:
         found = (np.nan,) * 3
     if not np.isfinite(found).all() or found[2] not in (0, 1, 2):
-        raise ValueError(
-            f"{name} is {x},{y},{visible}, where numbers are allowed, or empty cells; visibility is 0, 1 or 2"
-        )
+        raise ValueError(f"{name} is {x},{y},{visible} instead of numbers, with visibility 0, 1 or 2, or empty cells")
     return found
 
 
 def read_boxes(key: str, file: Path, root: Path | None) -> list[AnnotatedImage]:
-    """Return the images of a file of boxes, edges in pixels; the labels of the objects are 0.
+    """Return the images of a file of boxes. The labels of the objects are 0, because only their names are known.
 
     Raises:
-        UserError: the file is wrong.
+        UserError: the file is malformed.
     """
     images: dict[Path, AnnotatedImage] = {}
     for where, cells in _read(key, file, _BOX)[1]:

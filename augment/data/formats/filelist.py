@@ -1,6 +1,6 @@
 """Read lists of images with a class, several labels or numbers each, as text or CSV.
 
-`augment.data.targets.interpretation` turns the words into targets.
+`augment.data.targets.interpretation` converts the words to targets.
 """
 
 import shlex
@@ -14,7 +14,7 @@ from augment.data.formats.text_files import read_table, read_text
 from augment.support.errors import UserError, suggest
 from augment.support.formatting import from_table_cell, list_some
 
-# Endings of CSV lists, which have a header, and their separators; all other lists are lines of words.
+# Extensions of CSV lists, which have a header, and their separators. All other lists are lines of words.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 _ALLOWED = "a list of images, as text or CSV"
@@ -22,11 +22,11 @@ _ALLOWED = "a list of images, as text or CSV"
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a list."""
+    """A line of a list, with its words as written."""
 
     number: int  # from 1
-    path: str  # of the image, as written
-    words: tuple[str, ...]  # labels or numbers of the image, as written
+    path: str  # of the image
+    words: tuple[str, ...]  # labels or numbers of the image
 
 
 @dataclass(frozen=True)
@@ -36,41 +36,47 @@ class Lines:
     key: str  # the setting that names the file
     file: Path
     lines: tuple[Line, ...]  # at least one
-    columns: tuple[str, ...] = ()  # names of the columns of the words, if each word has its own
-    column: str = ""  # name of the column of all words; empty: there is no header, or each word has its own
+    columns: tuple[str, ...] = ()  # the column of each word, if each word has its own column
+    column: str = ""  # the column of all words; empty for a list without a header, or with `columns`
 
     def describe(self, index: int) -> str:
-        """Return the name of an image for messages, given its index."""
+        """Describe the image with an index, for messages."""
         line = self.lines[index]
         return f"line {line.number} of {self.file}: {line.path}"
 
     def error(self, line: Line, text: str) -> UserError:
-        """Return an error about a line."""
         return UserError(f"{self.key}: line {line.number} of {self.file}: {text}")
 
 
 def read_list(
     key: str, file: Path, *, image: str | None, label: str | None, targets: Sequence[str], label_key: str = "data.label"
 ) -> Lines:
-    """Read a list, which is CSV by its ending, see `SEPARATORS`, or text; `key` is the setting that names it.
+    """Read a list: CSV if it has an extension in `SEPARATORS`, otherwise text.
 
-    A line of text is a path and its labels, separated by blanks; quotes work as in a shell, # begins a comment. CSV has
-    a header, with a column of paths (by default "path", or the first one), and one of labels ("label", or the second
-    one), separated by a semicolon in a cell, or columns of numbers or of 0 and 1, the targets. Errors name the
-    column of labels by `label_key`.
+    A line of text holds a path and its labels, separated by spaces. Quotes work as in a shell, and # begins a comment.
+    CSV has a header. It holds a column of paths, and either a column of labels, with semicolons between the labels of a
+    cell, or columns of numbers or of 0 and 1.
+
+    Args:
+        key: the setting that names the list, for messages.
+        file: the list.
+        image: the column of paths; None: "path", or the first column.
+        label: the column of labels; None: "label", or the second column.
+        targets: the columns of numbers, instead of `label`.
+        label_key: the setting that names the column of labels, for messages.
 
     Raises:
-        UserError: there is no such file, or it is empty or malformed.
+        UserError: the file is missing, empty or malformed.
     """
     columns = tuple(targets)
     if len(set(columns)) < len(columns):
-        raise UserError(f"data.targets: {', '.join(columns)}. Allowed: each column once.")
+        raise UserError(f"data.targets: {', '.join(columns)}. Name each column once.")
     separator = SEPARATORS.get(file.suffix.lower())
     if separator is None:
         if image or label or targets:
             raise UserError(
-                f"{key}: {file} has no columns to choose. Allowed with data.image, data.label or data.targets: "
-                f"files that end in {' or '.join(SEPARATORS)}."
+                f"{key}: {file} is not a CSV file and has no columns. Remove data.image, data.label and data.targets, "
+                f"or use a file with the extension {' or '.join(SEPARATORS)}."
             )
         found = Lines(key, file, tuple(_text_lines(key, file, read_text(key, file, _ALLOWED))))
     else:
@@ -83,14 +89,13 @@ def read_list(
 def _text_lines(key: str, file: Path, text: str) -> Iterator[Line]:
     for number, line in enumerate(text.splitlines(), 1):
         lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
-        # As in a shell, # begins a comment only at the beginning of a word.
+        # As in a shell, # begins a comment only at the start of a word.
         lexer.whitespace_split, lexer.commenters = True, ""
         try:
             words = list(takewhile(lambda word: not word.startswith("#"), lexer))
         except ValueError as error:
-            raise UserError(
-                f"{key}: line {number} of {file}: {error}; put a name with a quote in the other kind."
-            ) from None
+            what = f"{key}: line {number} of {file}: {error}"
+            raise UserError(f"{what}. Put a name that contains a quote into quotes of the other kind.") from None
         if words:
             yield Line(number, words[0], tuple(words[1:]))
 
@@ -102,8 +107,8 @@ def _read_csv(
     header = list(map(from_table_cell, header))
     path_column = _column(key, file, header, "data.image", image, "path", 0)
     if len(header) < 2 or Path(header[path_column]).suffix.lower() in EXTENSIONS:
-        allowed = f"a header with two columns or more, separated by {separator!r}, such as path{separator}label"
-        raise UserError(f"{key}: line 1 of {file} is {separator.join(header)}. Allowed: {allowed}.")
+        form = f"at least two columns, separated by {separator!r}, such as path{separator}label"
+        raise UserError(f"{key}: line 1 of {file} is {separator.join(header)}. Write a header with {form}.")
     names = targets or (label,)
     default = 1 if path_column == 0 else 0
     setting = "data.targets" if targets else label_key
@@ -111,8 +116,8 @@ def _read_csv(
     if not (targets or label or "label" in header) and len(header) > 2:
         others = list_some(name for index, name in enumerate(header) if index != path_column)
         raise UserError(
-            f"{key}: {file} has no column 'label'. Allowed, of {others}: data.label=NAME for the class, "
-            "data.targets=[NAME,...] for numbers, or with data.multilabel=true for 0 and 1."
+            f"{key}: {file} has no column 'label'. Set data.label=NAME for the class, or data.targets=[NAME,...] for "
+            f"numbers, or for 0 and 1 with data.multilabel=true. Allowed names: {others}."
         )
     lines = []
     for number, row in rows:

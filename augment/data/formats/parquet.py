@@ -1,8 +1,7 @@
-"""Parquet files with a column of encoded images, as the Hugging Face hub has them.
+"""Parquet files with a column of encoded images, as on the Hugging Face hub.
 
-The images are copied into one plain file once, and read from there. Reading one image in place means decoding a row
-group, or at best a page, of a hundred or a thousand images; in shuffled order that happens for each image, unless all
-row groups fit into memory.
+The images are copied into one plain file once, and read from there. Reading a single image from a parquet file means
+decoding a page or row group with a hundred or a thousand images. In shuffled order, that would happen for each image.
 """
 
 import json
@@ -23,13 +22,18 @@ def read_table(
 ) -> Iterator[Record]:
     """Copy the images of a file to its destination, and yield its rows with their spans in the copy.
 
-    This takes the memory of about two row groups, often 100 MB each. The column of images holds bytes, or the hub's
-    struct of bytes and path; that of labels whole numbers, names, floats to predict, or lists of these. The targets are
-    columns of a number each, instead of labels.
+    This takes the memory of about two row groups, often 100 MB each.
+
+    Args:
+        file: the parquet file.
+        image: the column of images: bytes, or the hub's struct of bytes and path.
+        label: the column of labels: integers, names, floats to predict, or lists of these.
+        targets: columns with one number each, instead of `label`.
+        destination: returns the file that the images are copied to.
 
     Raises:
-        UserError: the file is not a parquet file, a column is missing or holds something else, an image is only a
-            path, a row has no label, or there is not enough space.
+        UserError: the file is not a parquet file, a column is missing or has another type, an image is only a path, a
+            row has no label, or the disk is full.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -48,16 +52,16 @@ def read_table(
                         labels = _labels([row[name] for name in columns], f"row {number}", columns)
                         offset, length = stream.tell(), stream.write(_bytes(row[image], f"row {number}", image))
                         yield Record(offset, length, labels)
-                # The same if another process copies it at the same time: for a run that reads it, nothing changes.
+                # The copy gets the file's time, so that a run that reads an equal copy notices no change.
                 os.utime(part, ns=(time_ns(), file.mtime_ns))
     except pa.ArrowException as error:
-        raise UserError(f"is not a parquet file that can be read: {first_line(error).rstrip('.')}.") from None
+        raise UserError(f"cannot be read as a parquet file: {first_line(error).rstrip('.')}.") from None
     except OSError as error:
-        raise UserError(f"cannot be read, or its images not be kept: {error.strerror or first_line(error)}.") from None
+        raise UserError(f"cannot be read or unpacked: {error.strerror or first_line(error)}.") from None
 
 
 def class_names(file: Path, label: str) -> tuple[str, ...] | None:
-    """Return the names of the classes that the hub's library writes into a file's schema, if they are there."""
+    """Return the class names that the hub's library writes into a file's schema, or None."""
     from pyarrow import parquet
 
     try:
@@ -69,11 +73,11 @@ def class_names(file: Path, label: str) -> tuple[str, ...] | None:
 
 
 def _bytes(cell: Any, row: str, column: str) -> bytes:
-    """Return the image in a cell; the check reports one that is empty."""
+    """Return the image in a cell. An empty image is reported by the check of all images."""
     content, path = (cell.get("bytes"), cell.get("path")) if isinstance(cell, Mapping) else (cell, None)
     if (path and not content) or not isinstance(content or b"", bytes):
-        allowed = "bytes, or a struct with bytes, not only with a path"
-        raise UserError(f"{row} has {cell!r:.60} in column '{column}' (data.image). Allowed: {allowed}.")
+        what = f"{row} has {cell!r:.60} in column '{column}' (data.image)"
+        raise UserError(f"{what}. Allowed: bytes, or a struct with bytes. A path alone is not enough.")
     return content or b""
 
 

@@ -1,7 +1,7 @@
 """Draw the masks of objects from polygons and run-length codes, when they are needed.
 
-Polygons are in pixels from the top left corner of the image; a pixel belongs to one if its center is inside, by the
-even-odd rule.
+Polygons are in pixels from the top left corner of the image. A pixel belongs to a polygon if its center is inside by
+the even-odd rule.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,14 @@ FAR = 1e9  # px, farther than any point of an image
 
 @dataclass(frozen=True, eq=False)
 class Regions(Digested):
-    """The objects of an image as a mask; `augment.data.targets.spatial.StoredMask`.
+    """The objects of an image as a mask, an `augment.data.targets.spatial.StoredMask`.
 
     Attributes:
-        name: what the objects come from, for messages.
-        height, width: size of the image that they were drawn for.
-        shapes: the objects.
-        labels: the label of each. Larger objects are drawn first.
-        orientation: the EXIF orientation of the file, if they were drawn for the upright image.
+        name: the origin of the objects, for messages.
+        height, width: size of the annotated image.
+        shapes: the outlines of the objects.
+        labels: the label of each object. Larger objects are drawn first.
+        orientation: the file's EXIF orientation, if the upright image was annotated.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Regions(Digested):
     orientation: int = 1
 
     def read(self) -> NDArray[np.uint8]:
-        """Return the labels, (height, width) as stored; 0 where there is no object."""
+        """Return the labels, (height, width) as stored in the file, with 0 for the background."""
         found = np.zeros((self.height, self.width), np.uint8)
         drawn = [_fill(shape, self.height, self.width) for shape in self.shapes]
         for index in sorted(range(len(drawn)), key=lambda index: -int(drawn[index][1].sum())):
@@ -57,16 +57,16 @@ class Regions(Digested):
 
 
 def read_polygons(parts: Sequence[Any]) -> Shape:
-    """Return polygons, x1, y1, x2, y2 ... each.
+    """Return polygons from lists of x1, y1, x2, y2 and so on.
 
     Raises:
-        ValueError: one has too few or an odd number of numbers, or they are not finite.
+        ValueError: a polygon has fewer than six numbers, an odd count, or numbers that are not finite.
     """
     polygons = []
     for part in parts:
         numbers = np.asarray(part, np.float64)
         if numbers.ndim != 1 or len(numbers) < 6 or len(numbers) % 2 or not (np.abs(numbers) < FAR).all():
-            raise ValueError(f"a polygon of {numbers.size} numbers, where x and y of three points or more are allowed")
+            raise ValueError(f"a polygon of {numbers.size} numbers instead of x and y of at least three points")
         polygons.append(numbers.reshape(-1, 2).astype(np.float32))
     if not polygons:
         raise ValueError("no polygon")
@@ -74,12 +74,13 @@ def read_polygons(parts: Sequence[Any]) -> Shape:
 
 
 def read_runs(code: Any) -> tuple[Shape, tuple[int, int]]:
-    """Return the runs and the size of COCO's code, {"size": [height, width], "counts": lengths, or their text}.
+    """Return the runs and the size of COCO's code: {"size": [height, width], "counts": lengths or their text}.
 
-    The text is that of pycocotools' maskApi.c: five bits a character, and the difference to the last run but one.
+    In the text, a character holds five bits. From the fourth run on, the text holds the difference to the run before
+    the previous one. Source: pycocotools' maskApi.c.
 
     Raises:
-        ValueError: they do not fit the image.
+        ValueError: the runs do not add up to the size.
     """
     counts = code["counts"]
     runs: list[int] = []
@@ -88,7 +89,7 @@ def read_runs(code: Any) -> tuple[Shape, tuple[int, int]]:
         for byte in counts.encode():
             value |= (byte - 48 & 31) << shift
             shift += 5
-            if shift > 40:  # bits of a length
+            if shift > 40:  # more bits than any length has
                 raise ValueError("a run that is too long")
             if not byte - 48 & 32:
                 value -= (1 << shift) if byte - 48 & 16 else 0
@@ -99,12 +100,12 @@ def read_runs(code: Any) -> tuple[Shape, tuple[int, int]]:
     lengths = np.asarray(runs, np.int64)
     height, width = map(int, code["size"])
     if lengths.ndim != 1 or (lengths < 0).any() or lengths.sum() != height * width:
-        raise ValueError(f"runs of {lengths.sum()} pixels, where their size is {[height, width]}")
+        raise ValueError(f"runs of {lengths.sum()} pixels, but their size is {[height, width]}")
     return lengths, (height, width)
 
 
 def _fill(shape: Shape, height: int, width: int) -> tuple[tuple[int, int], NDArray[np.bool_]]:
-    """Return the top left corner of a part of the image, and which of its pixels the object has."""
+    """Return the top left corner of a part of the image, and which pixels of that part belong to the object."""
     if isinstance(shape, np.ndarray):
         return (0, 0), np.repeat(np.arange(len(shape)) % 2 == 1, shape).reshape(width, height).T
     points = np.concatenate(shape)
@@ -118,7 +119,10 @@ def _fill(shape: Shape, height: int, width: int) -> tuple[tuple[int, int], NDArr
 
 
 def _inside(polygon: NDArray[np.float64], height: int, width: int) -> NDArray[np.bool_]:
-    """Return which pixels have their centers in a polygon: from each crossing of a row's line on, they change sides."""
+    """Return which pixels have their centers in a polygon.
+
+    The line through a row's centers changes sides wherever it crosses an edge.
+    """
     (x, y), (next_x, next_y) = polygon.T, np.roll(polygon, -1, axis=0).T
     rows = np.arange(height) + 0.5
     edge, row = np.nonzero((y[:, None] <= rows) != (next_y[:, None] <= rows))

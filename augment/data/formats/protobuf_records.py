@@ -1,8 +1,8 @@
-"""Files of messages of Protocol Buffers: TFRecord files of tf.train.Example, and Caffe's LMDB, a database of Datum.
+"""Files of protobuf messages: TFRecord files of tf.train.Example, and Caffe's LMDB, a database of Datum.
 
 A TFRecord file is a sequence of records: length (uint64), its checksum (uint32), the bytes, their checksum (uint32),
-all little endian. Source of the framing and of the masked CRC-32C: tensorflow.org/tutorials/load_data/tfrecord; of the
-messages: tensorflow/core/example/example.proto and feature.proto, BVLC/caffe/src/caffe/proto/caffe.proto.
+all little-endian. Sources: tensorflow.org/tutorials/load_data/tfrecord for the records and the masked CRC-32C,
+tensorflow/core/example/example.proto, feature.proto and BVLC/caffe/src/caffe/proto/caffe.proto for the messages.
 """
 
 import os
@@ -22,13 +22,13 @@ from augment.data.images import as_ppm
 from augment.data.targets.class_names import Label
 from augment.support.errors import UserError, first_line, suggest
 
-# The fields of each message: name, number and type; several values are "repeated".
+# The fields of each message: name, number and type, and "repeated" for several values.
 _MESSAGES = {
     "BytesList": "value 1 bytes repeated",
     "FloatList": "value 1 float repeated",
     "Int64List": "value 1 int64 repeated",
     "Feature": "bytes_list 1 BytesList, float_list 2 FloatList, int64_list 3 Int64List",
-    "FeatureEntry": "key 1 string, value 2 Feature",  # of a map, which is the same in a file
+    "FeatureEntry": "key 1 string, value 2 Feature",  # an entry of a map, which is encoded in the same way
     "Features": "feature 1 FeatureEntry repeated",
     "Example": "features 1 Features",
     "Datum": "channels 1 int32, height 2 int32, width 3 int32, data 4 bytes, label 5 int32, "
@@ -56,8 +56,6 @@ _POOL = _declare()
 
 Example: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("images.Example"))
 Datum: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("images.Datum"))
-
-# What their `FromString` raises.
 DecodeError: Any = message.DecodeError
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
@@ -65,14 +63,16 @@ _HEAD = _LENGTH.size + _CHECKSUM.size
 
 
 def read_examples(file: RecordFile, *, image: str, label: str, targets: Sequence[str] = ()) -> Iterator[Record]:
-    """Yield the records of a file.
+    """Yield the records of a file, after comparing their checksums.
 
-    Compare all checksums, which means reading the whole file, as the check of the images does later. The feature of
-    labels holds int64, bytes for the names of classes, or floats to predict; targets are features of a number each,
-    instead of labels.
+    Args:
+        file: the file.
+        image: the feature with the encoded image.
+        label: the feature with class numbers, class names as bytes, or floats to predict.
+        targets: features with one number each, instead of `label`.
 
     Raises:
-        UserError: the file is not a TFRecord file, truncated or damaged, or a record is not an Example or lacks a
+        UserError: the file is not a TFRecord file, is truncated or damaged, or a record is not an Example or lacks a
             feature.
     """
     named = [("data.image", image), *([("data.targets", name) for name in targets] or [("data.label", label)])]
@@ -80,7 +80,7 @@ def read_examples(file: RecordFile, *, image: str, label: str, targets: Sequence
         for number, (start, stop) in enumerate(_records(buffer)):
             record = bytes(buffer[start:stop])
             if masked_crc(record) != _CHECKSUM.unpack_from(buffer, stop)[0]:
-                raise UserError(f"record {number}, at byte {start - _HEAD:,}, is damaged: its checksum is another.")
+                raise UserError(f"record {number}, at byte {start - _HEAD:,}, is damaged: its checksum differs.")
             try:
                 features = {entry.key: entry.value for entry in Example.FromString(record).features.feature}
                 for key, name in named:
@@ -89,10 +89,10 @@ def read_examples(file: RecordFile, *, image: str, label: str, targets: Sequence
                 labels = [_number(features[name], name) for name in targets] or _labels(features[label])
                 content = _image(features[image], image)
             except (DecodeError, UnicodeDecodeError) as error:
-                raise UserError(f"record {number} is not a tf.train.Example that can be read: {error}.") from None
+                raise UserError(f"record {number} cannot be read as a tf.train.Example: {error}.") from None
             except ValueError as error:
                 raise UserError(f"record {number}: {error}.") from None
-            # Wherever these bytes are found, they are the image; the first few are found ten times as fast as all.
+            # Searching for the first few bytes is ten times as fast as searching for all.
             offset = record.index(content[:_HEAD])
             if not record.startswith(content, offset):
                 offset = record.index(content)
@@ -125,7 +125,7 @@ def masked_crc(content: bytes) -> int:
 def _image(feature: Any, name: str) -> bytes:
     images = feature.bytes_list.value
     if len(images) != 1:
-        raise ValueError(f"feature '{name}' (data.image) holds {len(images)} values of bytes; allowed is one, an image")
+        raise ValueError(f"feature '{name}' (data.image) holds {len(images)} byte strings instead of one image")
     return bytes(images[0])
 
 
@@ -137,34 +137,31 @@ def _labels(feature: Any) -> list[Label]:
 def _number(feature: Any, name: str) -> Label:
     values = [*feature.float_list.value, *feature.int64_list.value]
     if len(values) != 1:
-        raise ValueError(f"feature '{name}' (data.targets) holds {len(values)} numbers; allowed is one each")
+        raise ValueError(f"feature '{name}' (data.targets) holds {len(values)} numbers instead of one")
     return float(values[0])
 
-
-# --- Caffe ---
 
 _OPENING = Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class DatumImage:
-    """An image in a database, whose file is data.mdb, under a key."""
+    """An image in an LMDB database."""
 
-    file: RecordFile
+    file: RecordFile  # data.mdb
     key: bytes
 
     @property
     def name(self) -> str:
-        """The name of the database and the key."""
         return f"{self.file.path.parent.name}/{self.key.decode(errors='replace')}"
 
     @property
     def slot(self) -> str:
-        """The key in hexadecimal."""
+        """The key in hexadecimal, which identifies the image in its file."""
         return self.key.hex()
 
     def read(self) -> bytes:
-        """Return the encoded image; pixels are returned as PPM, which costs no more than copying them.
+        """Return the encoded image. Pixels are returned as PPM, which costs no more than copying them.
 
         Raises:
             OSError: the database is gone or has changed.
@@ -176,21 +173,18 @@ class DatumImage:
             if value is None:
                 raise self.file.changed()
             datum = _datum(value)
-            if not datum.data or _is_encoded(datum):  # an empty one is an image that cannot be decoded
+            if not datum.data or _is_encoded(datum):  # decoding reports an empty image
                 return bytes(datum.data)
-            # Caffe's own tool stores OpenCV's pixels: blue, green, red, plane by plane.
-            return as_ppm(
-                np.frombuffer(datum.data, np.uint8)
-                .reshape(datum.channels, datum.height, datum.width)[::-1]
-                .transpose(1, 2, 0)
-            )
+            # Caffe's own tool stores the planes of OpenCV's pixels: blue, green, red.
+            planes = np.frombuffer(datum.data, np.uint8).reshape(datum.channels, datum.height, datum.width)
+            return as_ppm(planes[::-1].transpose(1, 2, 0))
 
 
 def read_datums(file: RecordFile) -> Iterator[Record]:
-    """Yield the records of a database, in the order of their keys, which are their names in hexadecimal.
+    """Yield the records of a database in the order of their keys. Their names are the keys in hexadecimal.
 
     Raises:
-        UserError: the file is not a database or truncated, or a record is not an image.
+        UserError: the file is not a database, or is truncated, or a record is not an image.
     """
     import lmdb
 
@@ -201,16 +195,16 @@ def read_datums(file: RecordFile) -> Iterator[Record]:
                     datum = _datum(value)
                 except (DecodeError, ValueError) as error:
                     name = bytes(key).decode(errors="replace")
-                    raise UserError(f"record {name} is not a Datum with an image: {error}.") from None
+                    raise UserError(f"record {name} cannot be read as a Datum with an image: {error}.") from None
                 yield Record(0, len(datum.data), [datum.label], bytes(key).hex())
     except lmdb.Error as error:
         why = first_line(error).removeprefix(f"{file.path}: ")
-        raise UserError(f"is not an LMDB database that can be read: {why}.") from None
+        raise UserError(f"cannot be read as an LMDB database: {why}.") from None
 
 
 def _environment(file: RecordFile) -> Any:
-    """Return an open database, one per process: it must not be opened twice, nor used after a fork."""
-    with _OPENING:  # several threads may open it at once
+    """Return an open database. LMDB allows neither to open it twice in a process, nor to use it after a fork."""
+    with _OPENING:
         return _opened(file, os.getpid())
 
 
@@ -221,22 +215,27 @@ def _opened(file: RecordFile, _process: int) -> Any:
     file.require_unchanged()
     environment = lmdb.open(str(file.path), subdir=False, readonly=True, lock=False, readahead=False, create=False)
     pages, size = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
-    if pages * size > file.size:  # reading beyond the end would kill the process
+    if pages * size > file.size:  # reading past the end would kill the process
         environment.close()
         raise lmdb.CorruptedError(f"it is cut short, {file.size:,} bytes of {pages * size:,}")
     return environment
 
 
 def _datum(value: memoryview) -> Any:
-    """Return a Datum, or raise a DecodeError, or a ValueError about its data."""
+    """Return a Datum.
+
+    Raises:
+        DecodeError: the message cannot be parsed.
+        ValueError: the message holds no supported image.
+    """
     datum = Datum.FromString(bytes(value))
     if not datum.HasField("data"):
-        raise ValueError("it has no data; allowed are encoded images and bytes, not floats (float_data)")
+        raise ValueError("it has no data. Store encoded images or bytes instead of float_data")
     if datum.data and not _is_encoded(datum) and datum.channels not in (1, 3):
-        raise ValueError(f"it has {datum.channels} channels; allowed are 1 and 3")
+        raise ValueError(f"it has {datum.channels} channels instead of 1 or 3")
     return datum
 
 
 def _is_encoded(datum: Any) -> bool:
-    """Whether the data is an encoded image: marked as such, which some writers omit, or not as long as its pixels."""
+    """Whether the data is an encoded image instead of pixels. Some writers do not mark it, but the size differs."""
     return bool(datum.encoded) or len(datum.data) != datum.channels * datum.height * datum.width

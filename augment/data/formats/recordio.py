@@ -1,10 +1,10 @@
 """MXNet's RecordIO.
 
-A file is a sequence of parts that begin at a multiple of 4: a magic number, a word with 3 bits of kind and 29 bits of
-length, and the bytes. A record is one part, or several if the magic number occurs in it at a multiple of 4: the record
-is split there, and the number left out. A record contains a flag (uint32), a label (float32), two ids (uint64), as many
-float32 labels as the flag says, and the encoded image; all little endian. Source: dmlc-core/include/dmlc/recordio.h and
-mxnet/recordio.py, IRHeader.
+A file is a sequence of parts, each at a multiple of 4 bytes: a magic number, a word with 3 bits of kind and 29 bits of
+length, and the content. A record is usually one part. If the magic number occurs in it at a multiple of 4, the record
+is split there into several parts, without the number. A record holds a flag (uint32), a label (float32), two ids
+(uint64), `flag` more labels (float32) and the encoded image. All numbers are little-endian.
+Sources: dmlc-core/include/dmlc/recordio.h, and IRHeader in mxnet/recordio.py.
 """
 
 import struct
@@ -18,16 +18,16 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
 _MAX_LENGTH = 2**29 - 1
-PADDING = -1  # fills up label arrays, which must have one length for the library's readers
+PADDING = -1  # pads label arrays to one length, which MXNet's readers need
 
 
 def read_records(file: RecordFile, *, padded: bool = False) -> Iterator[Record]:
-    """Yield the records of a file; each span is that of the whole record, see `unpack`.
+    """Yield the records of a file. Each span covers the whole record, see `unpack`.
 
-    If it is `padded`, `PADDING` among the labels is none of them.
+    If labels are `padded`, those that equal `PADDING` are left out.
 
     Raises:
-        UserError: no RecordIO file, or one that is cut short or damaged.
+        UserError: the file is not a RecordIO file, or is cut short or damaged.
     """
     with mapped(file) as buffer:
         for number, (start, stop) in enumerate(_records(buffer)):
@@ -39,13 +39,13 @@ def read_records(file: RecordFile, *, padded: bool = False) -> Iterator[Record]:
 
 
 def unpack(extent: bytes) -> bytes:
-    """Return the encoded image of a record, of the bytes that it takes in the file."""
+    """Return the encoded image, given the bytes of a record in the file."""
     record = _join(extent)
     return record[_HEADER.size + 4 * _HEADER.unpack_from(record)[0] :]
 
 
 def _records(buffer: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield where each record begins, and where it ends without padding."""
+    """Yield the start of each record and its end without padding."""
     offset = begin = count = 0
     expected: tuple[int, ...] = (_WHOLE, _FIRST)
     while offset < len(buffer) or expected != (_WHOLE, _FIRST):
@@ -78,6 +78,6 @@ def _join(extent: bytes) -> bytes:
 def _labels(record: bytes) -> tuple[int | float, ...]:
     flag, label, _, _ = _HEADER.unpack_from(record)
     labels = struct.unpack_from(f"<{flag}f", record, _HEADER.size) if flag else (label,)
-    # Whole numbers become integers, except for -0.0, which differs from 0 in regression, and numbers beyond int64.
+    # Whole numbers become integers, except for numbers beyond int64 and -0.0, which differs from 0 in regression.
     whole = [value.is_integer() and abs(value) < 2**63 and str(value) != "-0.0" for value in labels]
     return tuple(int(value) if is_whole else value for value, is_whole in zip(labels, whole, strict=True))

@@ -1,7 +1,7 @@
-"""Files of records: those that a pattern names, images that are spans of them, and the index of each file, cached.
+"""Files that hold many images: find them by a pattern, index their records once, and read images as byte ranges.
 
-Images are read by `pread`, not through a memory map: with a map, a file that is truncated during a run would kill the
-process, and each map keeps its file open, which a set of a thousand shards cannot afford.
+Images are read with `pread` instead of a memory map. Truncating a mapped file would kill the process, and each map
+keeps a file open, which is too much for a dataset of a thousand shards.
 """
 
 import errno
@@ -30,25 +30,25 @@ from augment.support.errors import UserError
 from augment.support.expansion import combinations, expanded_values
 from augment.support.files import atomic_path, digest, expanded, near_file
 
-OPEN_FILES = 256  # a quarter of what Linux allows a process by default
+OPEN_FILES = 256  # a quarter of Linux's default limit per process
 
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A file of records with its state when it was indexed."""
+    """A file of records, with its size and modification time when it was indexed."""
 
     path: Path
     size: int  # in bytes
     mtime_ns: int
 
-    stays: ClassVar[bool] = True  # whether it is not removed where room is needed for others
+    stays: ClassVar[bool] = True  # False: the file may be removed to make room for others
 
     @classmethod
     def of(cls, path: Path) -> "RecordFile":
-        """Return a file with its present state.
+        """Return a file with its current size and time.
 
         Raises:
-            UserError: it cannot be read.
+            UserError: the file cannot be read.
         """
         try:
             stat = path.stat()
@@ -57,26 +57,26 @@ class RecordFile:
         return cls(path, stat.st_size, stat.st_mtime_ns)
 
     def open(self, stopped: Event | None = None) -> int:
-        """Return a descriptor that reads it, which the caller closes; an event stops a file that has to be fetched.
+        """Return a descriptor that reads the file. The caller closes it. Setting `stopped` stops a download.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
         """
         return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     @property
     def is_here(self) -> bool:
-        """Whether the file is there, in that state."""
+        """Whether the file exists and is unchanged."""
         with suppress(OSError):
             self.require_unchanged()
             return True
         return False
 
     def require_unchanged(self, descriptor: int | None = None) -> None:
-        """Check that the file, open as `descriptor`, has not changed; mapping a truncated file would end the process.
+        """Check the size and time of the file, or of an open descriptor.
 
         Raises:
-            OSError: it has changed, or is gone.
+            OSError: the file has changed, or is gone.
         """
         stat = os.stat(self.path) if descriptor is None else os.fstat(descriptor)
         if (stat.st_size, stat.st_mtime_ns) != (self.size, self.mtime_ns):
@@ -96,16 +96,15 @@ class Span:
     offset: int  # of the first byte
     length: int  # in bytes
     unpack: Callable[[bytes], bytes] | None = None  # extracts the image from the bytes
-    label: str = ""  # name of the file in messages, if it differs from the file's name
+    label: str = ""  # the file's name in messages, if it differs from its real name
 
     @property
     def name(self) -> str:
-        """The name of the file and the key."""
         return f"{self.label or self.file.path.name}/{self.key}"
 
     @property
     def slot(self) -> str:
-        """Offset and length."""
+        """Offset and length, which identify the image in its file."""
         return f"{self.offset} {self.length}"
 
     def read(self) -> bytes:
@@ -115,7 +114,7 @@ class Span:
             OSError: the file cannot be read, or has changed.
         """
         opened = _opened(self.file)
-        # Each time, for half a microsecond: a changed file could give wrong pixels.
+        # This check takes half a microsecond. A changed file could give wrong pixels.
         self.file.require_unchanged(opened.descriptor)
         found = os.pread(opened.descriptor, self.length, self.offset)
         return self.unpack(found) if self.unpack else found
@@ -126,7 +125,7 @@ class Span:
 
 
 class Opened:
-    """An open file, closed with its last reference, even if the cache drops it while another thread reads."""
+    """An open file that is closed with its last reference, even if the cache drops it while another thread reads."""
 
     def __init__(self, file: RecordFile, stopped: Event | None = None) -> None:
         self.descriptor = file.open(stopped)
@@ -140,13 +139,13 @@ _opened = lru_cache(OPEN_FILES)(Opened)
 
 
 def close_files() -> None:
-    """Close the files that no thread reads and no stream holds."""
+    """Close the cached files, except for those that a thread or stream still uses."""
     _opened.cache_clear()
 
 
 @contextmanager
 def mapped(file: RecordFile) -> Iterator[memoryview]:
-    """Map a file, which is not empty, into memory inside the context; only accessed pages are read."""
+    """Map a file that is not empty into memory inside the context. Only accessed pages are read."""
     with (
         file.path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as pages,
@@ -156,15 +155,13 @@ def mapped(file: RecordFile) -> Iterator[memoryview]:
 
 
 class Record(NamedTuple):
-    """A record of a file."""
-
     offset: int  # of its image in the file
     length: int  # in bytes
-    labels: Sequence[Label]  # or numbers
+    labels: Sequence[Label]  # or numbers to predict
     name: str = ""  # in the file; empty: its number
 
 
-# Yields the records of a file; raises a `UserError` that says what is wrong, without naming the file.
+# Yields the records of a file. Its `UserError` describes a fault without naming the file.
 Reader = Callable[[RecordFile], Iterator[Record]]
 
 
@@ -174,18 +171,19 @@ def cut_short(size: int, record: int) -> UserError:
 
 
 def damaged(offset: int, record: int, kind: str) -> UserError:
-    """Return the error about a file that is not of a kind, or is damaged where a record should begin."""
-    where = f"damaged after record {record - 1}, at byte {offset:,}" if offset else f"not a {kind} file, or compressed"
-    return UserError(f"is {where}.")
+    """Return the error about a file of another kind, or a file that is damaged where a record should begin."""
+    if offset == 0:
+        return UserError(f"is not a {kind} file, or compressed.")
+    return UserError(f"is damaged after record {record - 1}, at byte {offset:,}.")
 
 
 @dataclass(frozen=True)
 class Index:
-    """The records of one file, in its order."""
+    """The records of one file, in the file's order."""
 
     spans: NDArray[np.int64]  # (N, 2) int64, offset and length of each image
-    labels: Labels  # of all records
-    names: list[str]  # of the records; those without one have their number
+    labels: Labels
+    names: list[str]  # or numbers, for records without a name
 
 
 def load_indexes(
@@ -197,10 +195,15 @@ def load_indexes(
     *,
     ahead: int,
 ) -> Iterator[tuple[RecordFile, Index, bool]]:
-    """Yield each file, its index, and whether that was built: there was no up-to-date one below the folder of caches.
+    """Yield each file, its index, and whether the index was built because there was no valid one in the cache.
 
-    It depends on the kind, a source's name and settings, and on the companion of a file, which `read` makes. Of files
-    whose index has to be built, some are opened `ahead`.
+    Args:
+        named: the files by their names.
+        kind: the source's name and the settings that an index depends on.
+        cache: the folder of caches.
+        read: reads the records of a file, and creates its companion.
+        companion: returns another file that an index depends on.
+        ahead: how many files are opened before they are indexed.
 
     Raises:
         UserError: a file cannot be read, or is damaged.
@@ -209,7 +212,7 @@ def load_indexes(
     cached = [cache / "index" / f"{digest(kind, file.path)}.npz" for file in files]
     known = [_read(entry, _stamp(file, companion(file))) for entry, file in zip(cached, files, strict=True)]
     missing = [file for file, index in zip(files, known, strict=True) if index is None]
-    quiet = sum(file.size for file in missing) < 2**28  # which takes no more than a second
+    quiet = sum(file.size for file in missing) < 2**28  # indexing takes less than a second
     stopped = Event()
     opening = in_threads(lambda file: Opened(file, stopped), missing, 4, ahead, stopped)
     with progress_bar(quiet=quiet) as progress, opening as opened:
@@ -217,7 +220,7 @@ def load_indexes(
         for name, file, entry, index in every:
             if is_new := index is None:
                 try:
-                    held = next(opened)  # one that is elsewhere is here as long as it is open
+                    held = next(opened)  # a remote file stays on this machine as long as it is open
                 except OSError as error:
                     raise UserError(f"{name} cannot be read: {error.strerror}.") from None
                 try:
@@ -245,7 +248,7 @@ def build(file: RecordFile, read: Reader) -> Index:
 
 def _stamp(file: RecordFile, companion: Path | None) -> NDArray[np.int64]:
     """Return sizes and modification times of the file and its companion, to detect changes."""
-    stamp = [6, file.size, file.mtime_ns]  # 6 is the version of indexes; raise it when their content changes
+    stamp = [6, file.size, file.mtime_ns]  # 6 is the version of indexes. Raise it when their content changes.
     if companion and file.stays and companion.exists():
         stat = companion.stat()
         stamp += [stat.st_size, stat.st_mtime_ns]
@@ -261,7 +264,7 @@ def _read(entry: Path, stamp: NDArray[np.int64]) -> Index | None:
             names = stored["keys"].tobytes().decode(errors="surrogateescape").split("\0")
             return Index(stored["spans"], labels, names if len(stored["spans"]) else [])
     except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        return None  # missing or damaged: built again
+        return None  # missing or damaged indexes are built again
 
 
 def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:
@@ -273,7 +276,7 @@ def _write(entry: Path, stamp: NDArray[np.int64], index: Index) -> None:
         with atomic_path(entry) as part, part.open("wb") as stream:
             np.savez(stream, keys=keys, words=words, **arrays)  # type: ignore[arg-type]
     except OSError as error:
-        notice = "The index of a file is not cached: %s cannot be written (%s)."
+        notice = "%s cannot be written (%s). The file is indexed again next time."
         logging.getLogger(__name__).warning(notice, entry, error.strerror)
 
 
@@ -281,10 +284,10 @@ MATCHES = re.compile(r"[*?\[]")
 
 
 def find_shards(pattern: str, key: str) -> list[Path]:
-    """Return the files that a path names in which {000..009} counts and {a,b} lists; matches of * ? [ ] are sorted.
+    """Return the files that a pattern with {000..009}, {a,b} and * ? [ ] names. Matches of * ? [ ] are sorted.
 
     Raises:
-        UserError: a file is missing, there is none, or one is named twice.
+        UserError: a file is missing or named twice, or nothing matches.
     """
     found: list[Path] = []
     for name in expand_braces(str(expanded(pattern)), f"{key}={pattern}"):
@@ -293,16 +296,16 @@ def find_shards(pattern: str, key: str) -> list[Path]:
             matches = [Path(match) for match in sorted(every) if Path(match).is_file()]
             if not matches:
                 raise UserError(f"{key}={pattern}: no file matches.{near_file(Path(name))}")
-            # train-* also matches the indexes of the files.
+            # train-* also matches index files next to the shards.
             found += [match for match in matches if match.suffix not in (".idx", ".index", ".lst")] or matches
         elif Path(name).is_dir():
-            raise UserError(f"{key}={pattern}: {name} is a folder. Allowed: files, such as {Path(name) / '*'}.")
+            raise UserError(f"{key}={pattern}: {name} is a folder. Name files, such as {Path(name) / '*'}.")
         elif not Path(name).is_file():
             raise UserError(f"{key}={pattern}: there is no file {name}.{near_file(Path(name))}")
         else:
             found.append(Path(name))
     if len(set(found)) < len(found):
-        raise UserError(f"{key}={pattern}: names {Counter(found).most_common(1)[0][0]} twice. Allowed: each file once.")
+        raise UserError(f"{key}={pattern} names {Counter(found).most_common(1)[0][0]} twice. Name each file once.")
     return found
 
 
@@ -312,23 +315,24 @@ def is_pattern(name: str) -> bool:
 
 
 def expand_braces(pattern: str, key: str = "") -> list[str]:
-    """Expand braces like a shell: {000..002}, which keeps its zeros, and {a,b}.
+    """Expand {a,b} and {000..002} like a shell. Numbers keep their leading zeros.
 
     Raises:
-        UserError: a brace is alone, or braces neither count up nor list.
+        UserError: a brace has no partner, or braces hold neither a list nor a range.
     """
     what = key or pattern
     choices: list[list[str]] = []
     for number, part in enumerate(re.split(r"\{([^{}]*)\}", pattern)):
+        is_in_braces = number % 2 == 1
         counted = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", part)
-        if number % 2 and counted and int(counted[1]) <= int(counted[2]):
-            first, last = counted.groups()
+        if is_in_braces and counted and int(counted[1]) <= int(counted[2]):
             width = max(map(len, counted.groups())) if re.search(r"\b0\d", part) else 0
-            choices.append([f"{n:0{width}}" for n in expanded_values(range(int(first), int(last) + 1), what)])
-        elif number % 2 and "," in part:
+            numbers = expanded_values(range(int(counted[1]), int(counted[2]) + 1), what)
+            choices.append([f"{n:0{width}}" for n in numbers])
+        elif is_in_braces and "," in part:
             choices.append(part.split(","))
-        elif number % 2 or {"{", "}"} & set(part):
-            raise UserError(f"{key}: braces that neither count up nor list. Allowed: {{000..009}} or {{a,b}}.")
+        elif is_in_braces or {"{", "}"} & set(part):
+            raise UserError(f"{key}: braces must hold a range or a list, such as {{000..009}} or {{a,b}}.")
         else:
             choices.append([part])
     return ["".join(parts) for parts in combinations(choices, what)]

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
@@ -18,10 +19,15 @@ Row = tuple[int, list[str]]
 
 
 def read_text(key: str, file: Path, allowed: str) -> str:
-    """Return the text of a file; `key` is the setting that names it, `allowed` what it should be, for messages.
+    """Return the text of a UTF-8 file.
+
+    Args:
+        key: the setting that names the file, for messages.
+        file: the file.
+        allowed: what the file should be, for messages.
 
     Raises:
-        UserError: there is no such file, or it is not text in UTF-8.
+        UserError: the file is missing, or not UTF-8 text.
     """
     try:
         with TextIOWrapper(open_file(file), encoding="utf-8-sig") as stream:
@@ -34,19 +40,21 @@ def read_text(key: str, file: Path, allowed: str) -> str:
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
     except UnicodeDecodeError as error:
-        why = f"is not text in UTF-8 (byte {error.start}). Save it as UTF-8"
+        why = f"is not UTF-8 text (byte {error.start}). Save it as UTF-8"
     raise UserError(f"{key}: {file} {why}. Allowed: {allowed}.")
 
 
 def whole_number(text: str, otherwise: Number) -> int | Number:
-    """Return the whole number that text spells, if a number is written just so, unlike 007; else something else."""
-    digits = text.removeprefix("-")
-    plain = digits.isascii() and digits.isdecimal() and (digits[0] != "0" or text == "0")
-    return int(text) if plain and len(text) <= 40 else otherwise  # Python converts none of more than 4,300 digits
+    """Return the integer that a text spells, or something else for other texts and unusual spellings such as 007."""
+    return int(text) if re.fullmatch("0|-?[1-9][0-9]{,38}", text) else otherwise
 
 
 def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], str]]]) -> tuple[str, ...]:
-    """Return what is missing, a message for each setting with its files and what says where one, by index, is named."""
+    """Return a message for each setting with missing files.
+
+    Args:
+        given: for each setting its key, its files, and a function that describes where a file, by its index, is named.
+    """
     found = []
     for key, files, where in given:
         if absent := [index for index, file in enumerate(files) if not os.path.exists(file)]:
@@ -56,7 +64,7 @@ def describe_absent(given: Iterable[tuple[str, Sequence[Path], Callable[[int], s
 
 
 def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[Row]:
-    """Return the rows of a CSV file, without those that are empty; see `read_text`."""
+    """Return the rows of a CSV file, without empty rows; see `read_text`."""
     reader = csv.reader(
         read_text(key, file, allowed).splitlines(keepends=True), delimiter=separator, skipinitialspace=True
     )
@@ -68,17 +76,17 @@ def read_rows(key: str, file: Path, allowed: str, separator: str = ",") -> list[
 
 
 def read_table(key: str, file: Path, allowed: str, separator: str = ",") -> tuple[list[str], list[Row]]:
-    """Return the header of a CSV file and its rows, all as long; of one with its first cell alone, others are empty.
+    """Return the header of a CSV file and its rows, all with as many cells. A row may have its first cell only.
 
     Raises:
-        UserError: see `read_text`; or a row has another number of cells.
+        UserError: the file cannot be read, or a row has another number of cells.
     """
     (_, header), *rows = read_rows(key, file, allowed, separator) or [(1, [])]
     for number, cells in rows:
         if len(cells) != len(header) and any(cells[1:]):
             raise UserError(
-                f"{key}: line {number} of {file}: {amount(len(cells), 'cell')}, but the header has {len(header)}; a "
-                f"cell with a {separator!r} in it is put in double quotes."
+                f"{key}: line {number} of {file}: {amount(len(cells), 'cell')}, but the header has {len(header)}. "
+                f"Put cells that contain {separator!r} in double quotes."
             )
         cells[len(cells) :] = [""] * (len(header) - len(cells))
     return header, rows

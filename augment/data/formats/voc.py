@@ -1,6 +1,6 @@
-"""Read Pascal VOC: Annotations/*.xml, JPEGImages, ImageSets, and SegmentationClass.
+"""Read Pascal VOC: `Annotations/*.xml`, JPEGImages, ImageSets and SegmentationClass.
 
-Format: host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc. Edges of boxes count pixels from 1, both included.
+Format: host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc. Box edges are pixel numbers from 1, both inclusive.
 """
 
 import os
@@ -15,26 +15,25 @@ from augment.data.formats.text_files import read_text
 from augment.support.errors import UserError
 from augment.support.files import read_file
 
-# Endings of images; of two images with a name, the first one counts.
+# Extensions of images. If two images have the same name, the earlier extension counts.
 IMAGES = (".jpg", *sorted(EXTENSIONS - {".jpg"}))
 
-# The classes of Pascal VOC, in the order of the labels of its masks, from 1.
+# The classes of Pascal VOC, in the order of its mask labels, from 1.
 CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
 
-
-# Some lists have 1, 0 or -1 after each name: whether an object of a class is there.
+# Some lists have 1, 0 or -1 after each name, which states whether the image shows a class.
 _FLAG = re.compile(r"\s+(-1|0|1|\+1)$")
 
 
-def files_by_name(folder: Path, endings: Collection[str]) -> dict[str, Path]:
-    """Return the files of a folder with some endings, in upper or lower case, by their names without these.
+def files_by_name(folder: Path, extensions: Collection[str]) -> dict[str, Path]:
+    """Return the files below a folder that have some extensions, by their paths without extension.
 
-    Of several with a name, that of the first ending counts.
+    If several files have the same path, the earlier extension counts. Case is ignored.
     """
-    order = {ending: rank for rank, ending in enumerate(endings)}
+    order = {extension: rank for rank, extension in enumerate(extensions)}
     files = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
     files = [file for file in files if file.suffix.lower() in order]
     files.sort(key=lambda file: order[file.suffix.lower()], reverse=True)
@@ -43,15 +42,15 @@ def files_by_name(folder: Path, endings: Collection[str]) -> dict[str, Path]:
 
 
 def list_names(file: Path, *known: Collection[str]) -> list[str]:
-    """Return the names in a list of ImageSets, or all of the first that are known; names may have blanks.
+    """Return the image names in a list of ImageSets. For a folder instead of a list, return all names in `known[0]`.
 
     Raises:
-        UserError: there is no such file, or it is empty.
+        UserError: the file is missing or empty.
     """
     if file.is_dir():
         names = sorted(known[0])
     else:
-        lines = map(str.strip, read_text("data.root", file, "a name of an image per line").splitlines())
+        lines = map(str.strip, read_text("data.root", file, "one image name per line").splitlines())
         names = [_name(line, known) for line in lines if line]
     if not names:
         raise UserError(f"data.root: {file} lists no images.")
@@ -59,19 +58,19 @@ def list_names(file: Path, *known: Collection[str]) -> list[str]:
 
 
 def _name(line: str, known: Sequence[Collection[str]]) -> str:
-    """Return the name in a line: all of it if a file is called so, else without a flag, or the ending of an image."""
+    """Return the name in a line, without a flag or an image extension unless a file is named so."""
     plain = _FLAG.sub("", line)
     forms = [line, plain, *(form[: form.rfind(".")] for form in (line, plain) if Path(form).suffix.lower() in IMAGES)]
     return next((form for form in forms if any(form in names for names in known)), plain)
 
 
 def read_image(image_file: Path, file: Path, number: int) -> AnnotatedImage:
-    """Return an image of a number with its objects in a file of annotations, whose labels are 0."""
+    """Return an image with the objects of an annotation file. Their labels are 0: only their names are known."""
     image = AnnotatedImage(image_file, str(file), image_id=number)
     try:
         content = read_file(file)
         if b"\0" in content or re.search(rb"<!\s*(DOCTYPE|ENTITY)", content, re.IGNORECASE):
-            raise ValueError("declarations of entities, or UTF-16, which are not allowed")
+            raise ValueError("entity declarations and UTF-16 are not supported")
         tree = ElementTree.fromstring(content)
         size = [int(tree.findtext(f"size/{side}") or 0) for side in ("height", "width")]
         image.size = (size[0], size[1]) if all(size) else None  # some programs write 0
@@ -81,7 +80,7 @@ def read_image(image_file: Path, file: Path, number: int) -> AnnotatedImage:
     except FileNotFoundError:
         image.blame(f"has no {file}")
     except (OSError, ValueError, ElementTree.ParseError) as error:
-        image.blame(f"has annotations in {file} that cannot be used: {getattr(error, 'strerror', None) or error}")
+        image.blame(f"has unusable annotations in {file}: {getattr(error, 'strerror', None) or error}")
     return image
 
 

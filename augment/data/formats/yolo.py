@@ -1,7 +1,7 @@
-"""Read YOLO's data sets: data.yaml, and beside the folders of images, those of labels, a .txt for each image.
+"""Read YOLO datasets: `data.yaml`, and next to each folder of images a folder with a `.txt` of labels for each image.
 
-A line is an object: its class and either the center, width and height of its box, or three points or more of its
-outline, all in shares of the width and height of the image as it is shown. Format: docs.ultralytics.com/datasets.
+A line describes an object: its class, then the center, width and height of its box, or at least three points of its
+outline. All numbers are shares of the width and height of the upright image. Format: docs.ultralytics.com/datasets.
 """
 
 from collections.abc import Mapping
@@ -20,21 +20,21 @@ from augment.support.files import near_file, read_file
 from augment.support.formatting import amount
 from augment.support.yaml_files import read_yaml
 
-_BEYOND = 0.01  # of a side, by which rounded coordinates may be outside
+_BEYOND = 0.01  # share of a side by which rounded coordinates may be outside of the image
 
 
 def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
-    """Return the content of a data.yaml, and the names of its classes by their numbers, in their order.
+    """Return the content of a `data.yaml`, and its class names by their numbers, in ascending order.
 
     Raises:
-        UserError: it is none.
+        UserError: the file is missing or malformed.
     """
     if not file.is_file():
-        raise UserError(f"data.root: there is no file {file}.{near_file(file)} Allowed: a data.yaml, or its folder.")
+        raise UserError(f"data.root: there is no file {file}.{near_file(file)} Name a data.yaml, or its folder.")
     typed, texts = read_yaml(file), read_yaml(file, as_text=True)
     content: dict[str, Any] = {}
     if isinstance(typed, dict) and isinstance(texts, dict):
-        # Names and paths are text; an empty value and null are none.
+        # Names and paths are text, even if they look like numbers. Keys without a value are left out.
         content = {key: text for key, text in texts.items() if typed.get(key, text) is not None}
     given: Any = content.get("names")
     try:
@@ -43,22 +43,23 @@ def read_yolo(file: Path) -> tuple[Mapping[str, Any], Mapping[int, str]]:
     except (TypeError, ValueError, AttributeError):
         names = {}
     if not all(names.values()) or not names:
-        allowed = "a list of names, or a mapping from numbers to names"
-        raise UserError(f"data.root={file}: has no 'names'. Allowed: {allowed}.")
+        raise UserError(
+            f"data.root={file} has no 'names'. Allowed: a list of names, or a mapping from numbers to names."
+        )
     if len(names) < len(given) or len(set(names.values())) < len(names):
-        raise UserError(f"data.root={file}: has a name of a class twice. Allowed: once.")
+        raise UserError(f"data.root={file} has the same class twice. Name each class once.")
     if "kpt_shape" in content:
-        raise UserError(f"data.root={file}: has kpt_shape, points. Allowed: boxes or outlines; data=coco has points.")
+        raise UserError(f"data.root={file} has keypoints (kpt_shape), which are not supported here. Use data=coco.")
     return content, names
 
 
 def images_of(
     yaml: Path, content: Mapping[str, Any], names: Mapping[int, str], split: str
 ) -> tuple[list[AnnotatedImage], str]:
-    """Return the images of a split with their objects, and a notice if some have no file of labels; see `read_yolo`.
+    """Return the images of a split with their objects, and a notice if some have no label file; see `read_yolo`.
 
     Raises:
-        UserError: the split is not in data.yaml, its images are not there, or none has labels.
+        UserError: `data.yaml` does not name the split, its images are missing, or none has labels.
     """
     files = _list_images(yaml, content, split)
     headers = read_headers(files)
@@ -70,32 +71,32 @@ def images_of(
         images.append(image)
         if not source.exists():
             bare += 1
-        elif header := headers.get(file):  # others cannot be read, which the check reports
+        elif header := headers.get(file):  # the check reports images without a header
             _read_labels(image, source, header, labels)
     if bare == len(files):
         raise UserError(f"data.root={yaml}: no image of {split} has labels, such as {_labels_of(files[0])}.")
-    what = f"{bare} of {amount(len(files), f'{split} image')} have no file of labels, so no objects"
+    what = f"{bare} of {amount(len(files), f'{split} image')} have no label file and count as images without objects"
     return images, f"{yaml}: {what}" if bare else ""
 
 
 def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Path]:
     given = content.get(split) or (content.get("valid") if split == "val" else None)
     if not given:
-        raise UserError(f"data.root={yaml}: has no '{split}'.{nearest(split, map(str, content))}")
+        raise UserError(f"data.root={yaml} has no '{split}'.{nearest(split, map(str, content))}")
     files: list[Path] = []
     for name in map(str, given if isinstance(given, list) else [given]):
-        # Relative to `path` in data.yaml, or to its folder, which may have been moved; Roboflow writes
-        # "../train/images" where it should be "train/images".
+        # Names are relative to `path` in data.yaml, or to the folder of data.yaml if the dataset was moved. Roboflow
+        # writes "../train/images" instead of "train/images".
         folder = yaml.parent
         tried = [folder / str(content.get("path") or "") / name, folder / name, folder / name.removeprefix("../")]
         found = next((path for path in tried if path.exists()), tried[0])
         if found.is_dir():
             files += find_images(found)
         elif found.suffix == ".txt" and found.is_file():
-            lines = read_text("data.root", found, "a path of an image per line").splitlines()
+            lines = read_text("data.root", found, "one image path per line").splitlines()
             files += [found.parent / line.strip() for line in lines if line.strip()]
         else:
-            what = f"{split}: there is no {found}.{near_file(found)} Allowed: a folder of images, or a .txt list."
+            what = f"{split}: there is no {found}.{near_file(found)} Name a folder of images, or a .txt list."
             raise UserError(f"data.root={yaml}: {what}")
     if not files:
         raise UserError(f"data.root={yaml}: {split}: there are no images in {given}.")
@@ -103,13 +104,13 @@ def _list_images(yaml: Path, content: Mapping[str, Any], split: str) -> list[Pat
 
 
 def _labels_of(image: Path) -> Path:
-    """Return the file of labels: that in "labels" in place of the last "images" in the path, or beside the image."""
+    """Return the label file of an image: in "labels" instead of the last "images" of the path, or next to the image."""
     head, middle, tail = str(image).rpartition("/images/")
     return Path(f"{head}/labels/{tail}" if middle else image).with_suffix(".txt")
 
 
 def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Mapping[int, int]) -> None:
-    """Add the objects of a file of labels to its image; what is wrong with one is a fault of the image."""
+    """Add the objects of a label file to its image. A bad object is a fault of the image."""
     height, width = header.shown
     try:
         lines = read_file(source).decode("utf-8-sig").splitlines()
@@ -123,7 +124,7 @@ def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Ma
                 given = float(words[0])  # some programs write 1.0
                 label = labels.get(int(given)) if given.is_integer() else None
                 if label is None:
-                    raise ValueError(f"the class {words[0]}, which has no name")
+                    raise ValueError(f"the class {words[0]} has no name")
                 image.objects.append(_object(np.array(words[1:], np.float64), label, where, (width, height)))
     return None
 
@@ -131,11 +132,11 @@ def _read_labels(image: AnnotatedImage, source: Path, header: Header, labels: Ma
 def _object(numbers: NDArray[np.float64], label: int, where: str, size: tuple[int, int]) -> Annotated:
     is_box = len(numbers) == 4
     if not is_box and (len(numbers) < 6 or len(numbers) % 2):
-        raise ValueError(f"{amount(len(numbers), 'number')} where 4 are allowed, or 6 or more, an even number")
-    # An outline that is far outside is in pixels, or of another image.
+        raise ValueError(f"{amount(len(numbers), 'number')} instead of 4, 6, 8 and so on")
+    # Numbers far outside are pixels, or belong to another image.
     if not np.isfinite(numbers).all() or numbers.min() < -_BEYOND or numbers.max() > 1 + _BEYOND:
         shares = [float(f"{share:.6g}") for share in numbers[:4]]
-        raise ValueError(f"{shares}, where shares of the image, 0 to 1, are allowed")
+        raise ValueError(f"{shares} instead of shares of the image, 0 to 1")
     if not is_box:
         corners = (numbers.reshape(-1, 2) * size).clip(0, size)
         box = (*corners.min(axis=0).tolist(), *corners.max(axis=0).tolist())

@@ -1,6 +1,6 @@
-"""Where images come from: each source is declared once, as a dataclass of its settings that loads a dataset.
+"""Sources of images. Each is declared once, as a dataclass of its settings that loads a dataset.
 
-The modules of this package are found, not listed: one that declares a source is all that a new source needs.
+A new source needs one new module in this package, which is found and imported automatically.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ __all__ = ["LOADED", "SOURCES", "LeftOut", "Source", "load_dataset", "parse_data
 
 
 def _import_built_in() -> None:
-    """Import the modules of this package; each source is here by the name of its class, too, as `Folder`."""
+    """Import the modules of this package, and export the class of each source, such as `Folder`."""
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     globals().update({cls.__name__: cls for cls in SOURCES.values()})

@@ -1,4 +1,7 @@
-"""Processes that fetch shards while this one trains: in threads, they would hold up the one that feeds the GPU."""
+"""Processes that download shards during training.
+
+Threads of the training process would delay the thread that feeds the GPU.
+"""
 
 import os
 import pickle
@@ -6,9 +9,7 @@ import select
 import subprocess
 import sys
 from contextlib import suppress
-from queue import SimpleQueue
-from threading import Event, Thread
-from time import sleep
+from threading import Event
 
 from augment.data.sources.remote import Shard, get_shard
 from augment.support.errors import UserError, describe_error
@@ -16,14 +17,14 @@ from augment.support.files import remove_parts
 
 _SERVE = "from augment.data.sources.fetch_processes import serve; serve()"
 
-_IDLE: list[subprocess.Popen[bytes]] = []  # wait for work
+_IDLE: list[subprocess.Popen[bytes]] = []  # processes without work
 
 
 def fetch(shard: Shard, stopped: Event) -> None:
-    """Fetch a shard into its file in another process, until an event stops that; several threads may call it.
+    """Download a shard into its file in another process, unless an event stops it. Several threads may call this.
 
     Raises:
-        UserError: it cannot be fetched.
+        UserError: the shard cannot be downloaded.
     """
     try:
         process = _IDLE.pop()
@@ -36,14 +37,14 @@ def fetch(shard: Shard, stopped: Event) -> None:
         process.stdin.flush()
         while not select.select([process.stdout], [], [], 0.2)[0]:
             if stopped.is_set():
-                raise UserError(f"{shard.what}: fetching was stopped.")
+                raise UserError(f"{shard.what}: the download was stopped.")
         error = pickle.load(process.stdout)
     except BaseException as failure:
-        with suppress(OSError), process:  # what is still written to a killed one
+        with suppress(OSError), process:  # closing a killed process's stdin may fail
             process.kill()
         remove_parts(shard.file.parent)
         if isinstance(failure, OSError | EOFError):
-            raise UserError(f"{shard.what}: the process that fetched {shard.url} was killed.") from None
+            raise UserError(f"{shard.what}: the process that downloaded {shard.url} was killed.") from None
         raise
     _IDLE.append(process)
     if error:
@@ -56,38 +57,29 @@ def _start() -> subprocess.Popen[bytes]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # so that Ctrl-C reaches only this process
+        start_new_session=True,  # Ctrl-C then reaches only the training process
     )
 
 
 def serve() -> None:
-    """Fetch the shards that come by stdin, and answer each with an error, or nothing; then end the process."""
-    asked, ended = SimpleQueue[Shard | None](), Event()
-    Thread(target=_receive, args=(asked, ended), daemon=True).start()
+    """Download the shards that arrive on stdin, and answer each with an error or an empty text on stdout.
 
-    def show(value: int) -> None:
-        if ended.is_set():
+    The process ends soon after the training process has ended or was killed.
+    """
+    parent = os.getppid()
+
+    def show(_: int) -> None:
+        if os.getppid() != parent:
             raise UserError("stopped")
 
-    while (shard := asked.get()) is not None:
-        error = ""
-        try:
-            get_shard(shard, show)
-        except Exception as found:
-            error = str(found) if isinstance(found, UserError) else f"{shard.what}: {describe_error(found)}."
-        with suppress(BrokenPipeError):  # of a process that has ended
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            shard: Shard = pickle.load(sys.stdin.buffer)
+            error = ""
+            try:
+                get_shard(shard, show)
+            except Exception as found:
+                error = str(found) if isinstance(found, UserError) else f"{shard.what}: {describe_error(found)}."
             pickle.dump(error, sys.stdout.buffer)
             sys.stdout.buffer.flush()
-    os._exit(0)  # packages would complain about open connections
-
-
-def _receive(asked: SimpleQueue[Shard | None], ended: Event) -> None:
-    """Pass shards on until the process that asks has ended, however it did; then end this one soon."""
-    try:
-        while True:
-            asked.put(pickle.load(sys.stdin.buffer))
-    finally:
-        ended.set()
-        asked.put(None)
-        sleep(1)  # in which the part of a shard is removed, unless the store is silent
-        os._exit(0)
+    os._exit(0)  # a regular exit prints complaints about open connections

@@ -1,4 +1,4 @@
-"""The sources of images that the project draws itself, with classes, labels, masks, boxes or points."""
+"""The sources of generated images, with classes, labels, masks, boxes or keypoints."""
 
 import json
 from collections.abc import Callable
@@ -21,22 +21,22 @@ from augment.params import WRITES, Flag, Text, setting
 @source("sample")
 @dataclass(frozen=True, kw_only=True)
 class Sample(Source):
-    """Ten classes of images drawn by the project itself: nothing to download."""
+    """Ten classes of generated images. Nothing is downloaded."""
 
-    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the data set is created once", reach=WRITES))
+    dir: str = setting(Text(default=DATA_DIR, doc="folder in which the dataset is generated once", reach=WRITES))
 
     def load(self) -> Dataset:
-        """Draw the set if it is not there."""
+        """Generate the dataset if it is missing."""
         return scan_folder(make_sample(Path(self.dir)))
 
 
 @source("sample_multilabel")
 @dataclass(frozen=True, kw_only=True)
 class SampleMultilabel(Sample):
-    """Images drawn by the project itself, each with one to four of the sample's ten objects."""
+    """Generated images, each with one to four of the sample's ten objects."""
 
     def load(self) -> Dataset:
-        """Draw the set if it is not there."""
+        """Generate the dataset if it is missing."""
         folder = make_scenes(Path(self.dir))
         train, val, classes = (str(folder / f"{name}.txt") for name in ("train", "val", "classes"))
         return FileList(train=train, val=val, classes=classes, multilabel=True).load()
@@ -48,7 +48,7 @@ class _Drawn(Sample):
     names: ClassVar[tuple[str, ...]] = annotated.NAMES
 
     def load(self) -> Dataset:
-        """Draw the set if it is not there."""
+        """Generate the dataset if it is missing."""
         folder = type(self).make(Path(self.dir))
         return Dataset(self.names, self._split(folder, "train"), self._split(folder, "val"))
 
@@ -59,7 +59,7 @@ class _Drawn(Sample):
 @source("sample_masks")
 @dataclass(frozen=True, kw_only=True)
 class SampleMasks(_Drawn):
-    """Images drawn by the project itself, with a mask of five kinds of objects and the background."""
+    """Generated images, with a mask of five kinds of objects and the background."""
 
     task: ClassVar[str] = "segment"
 
@@ -76,41 +76,39 @@ class SampleBoxes(_Drawn):
 
     task: ClassVar[str] = "detect"
 
-    instances: bool = setting(Flag(default=False, doc="with boxes, the mask of each object"))
+    instances: bool = setting(Flag(default=False, doc="with boxes, also the mask of each object"))
 
     def _split(self, folder: Path, name: str) -> Split:
-        files, annotations = _read(folder, name)
+        images = _read(folder, name)
         targets = []
-        for number, (file, found) in enumerate(zip(files, annotations, strict=True)):
-            boxes = [(x, y, x + width, y + height) for x, y, width, height in (each["bbox"] for each in found)]
+        for number, (file, objects) in enumerate(images.items()):
+            boxes = [(x, y, x + width, y + height) for x, y, width, height in (found["bbox"] for found in objects)]
+            labels = [found["category_id"] for found in objects]
             instances = MaskFile(folder / name / "instances" / f"{file.stem}.png") if self.instances else None
-            targets.append(
-                Objects.of(boxes, [each["category_id"] for each in found], instances=instances, image_id=number)
-            )
-        return Split(files, tuple(targets), BOXES)
+            targets.append(Objects.of(boxes, labels, instances=instances, image_id=number))
+        return Split(tuple(images), tuple(targets), BOXES)
 
 
 @source("sample_points")
 @dataclass(frozen=True, kw_only=True)
 class SamplePoints(_Drawn):
-    """Images of houses drawn by the project itself, with five points each."""
+    """Generated images of houses, with five keypoints each."""
 
     task: ClassVar[str] = "keypoints"
     make: ClassVar[Callable[[Path], Path]] = annotated.make_points
     names: ClassVar[tuple[str, ...]] = annotated.POINTS
 
     def _split(self, folder: Path, name: str) -> Split:
-        files, annotations = _read(folder, name)
-        numbers = [found["keypoints"] for (found,) in annotations]
+        images = _read(folder, name)
+        numbers = [house["keypoints"] for (house,) in images.values()]
         targets = tuple(tuple(zip(n[::3], n[1::3], n[2::3], strict=True)) for n in numbers)
-        return Split(files, targets, Keypoints(annotated.FLIP_PAIRS))
+        return Split(tuple(images), targets, Keypoints(annotated.FLIP_PAIRS))
 
 
-def _read(folder: Path, split: str) -> tuple[tuple[Path, ...], list[list[dict[str, Any]]]]:
-    """Return the images of a file in COCO's form, and the annotations of each."""
+def _read(folder: Path, split: str) -> dict[Path, list[dict[str, Any]]]:
+    """Return the annotations of each image in a COCO file."""
     content = json.loads((folder / f"{split}.json").read_text())
-    files = {image["id"]: folder / image["file_name"] for image in content["images"]}
-    annotations: dict[int, list[dict[str, Any]]] = {number: [] for number in files}
+    annotations: dict[int, list[dict[str, Any]]] = {image["id"]: [] for image in content["images"]}
     for found in content["annotations"]:
         annotations[found["image_id"]].append(found)
-    return tuple(files.values()), list(annotations.values())
+    return {folder / image["file_name"]: annotations[image["id"]] for image in content["images"]}

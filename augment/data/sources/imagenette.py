@@ -1,4 +1,4 @@
-"""The sources `imagenette` and `imagewoof`: ten easy and ten hard classes of ImageNet, downloaded and unpacked once."""
+"""The sources `imagenette` and `imagewoof`: ten easy and ten hard ImageNet classes, downloaded and unpacked once."""
 
 import logging
 import re
@@ -25,55 +25,55 @@ from augment.support.untrusted_files import locked
 
 @dataclass(frozen=True)
 class Archive:
-    """A packed data set on a server."""
+    """A packed dataset on a server."""
 
-    url: str  # its address; the last part of the path is the archive's file name
+    url: str  # the last part of its path is the archive's file name
     md5: str | None = None  # its checksum, 32 hexadecimal digits; None if unknown
 
     @property
     def name(self) -> str:
-        """The file name."""
         return Path(unquote(urlsplit(self.url).path)).name
 
     def folder(self, directory: Path) -> Path:
-        """Return the folder that it is unpacked to.
+        """Return the folder that the archive is unpacked to.
 
         Raises:
-            UserError: the address is not that of an archive.
+            UserError: the address does not name an archive.
         """
         named = re.fullmatch(r"(.+?)(\.tar)?\.\w+", self.name)
         if urlsplit(self.url).scheme not in ("http", "https") or not named:
-            allowed = "http(s)://<host>/<path>/<archive>, such as imagenette2.tgz"
-            raise UserError(f"data.url={self.url}: allowed is {allowed}.")
+            form = "http(s)://<host>/<path>/<archive>, such as imagenette2.tgz"
+            raise UserError(f"data.url={self.url} does not name an archive. Use an address of the form {form}.")
         return expanded(directory).absolute() / named[1]
 
 
 def prepare_archive(archive: Archive, directory: Path) -> Path:
-    """Download and unpack an archive into `directory`; return the folder that holds train and val.
+    """Download and unpack an archive into `directory`, and return the folder that holds train and val.
 
-    The folder is named like the archive and appears in one step. Concurrent processes wait for the first. An archive of
-    the right name that is there already is used.
+    The folder is named like the archive and appears in one step. Concurrent processes wait for the first. An archive
+    that is already in `directory` is used.
 
     Raises:
-        UserError: the archive cannot be downloaded, its checksum differs, or it does not hold a data set.
+        UserError: the archive cannot be downloaded, its checksum differs, or it does not hold a dataset.
     """
     folder = archive.folder(directory)
     if not _holds_splits(folder):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with locked(folder.parent / f".{folder.name}.lock"):  # it is kept: removing it would be a race
+            with locked(folder.parent / f".{folder.name}.lock"):  # removing the lock file afterwards would be a race
                 if folder.exists() and not _holds_splits(folder):
-                    raise UserError(f"{folder} has no folders train and val in it; remove it to have it made again.")
+                    raise UserError(f"{folder} lacks the folders train and val. Remove it to create it again.")
                 if not folder.exists():
                     _unpack(_downloaded(archive, folder.parent), folder)
-        except OSError as error:  # of the disk: those of the network and the archive are `UserError` already
-            raise UserError(f"{error.filename or folder}: {error.strerror or error}, while making {folder}.") from error
+        except OSError as error:  # from the disk
+            reason = f"{error.filename or folder}: {error.strerror or error}"
+            raise UserError(f"{reason}. {folder} cannot be created.") from error
     return folder
 
 
 def _downloaded(archive: Archive, directory: Path) -> Path:
-    """Return the archive's file, which is downloaded if it is missing or another one; pooch checks it."""
-    import pooch  # here, as this and requests are slow to import, and few programs download
+    """Return the archive's file, after downloading it if it is missing or has another checksum."""
+    import pooch  # slow to import, like requests
     from requests import RequestException
 
     if archive.md5 is None:
@@ -85,7 +85,7 @@ def _downloaded(archive: Archive, directory: Path) -> Path:
         downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=15)  # seconds without a byte
         fetcher = pooch.create(directory, base_url="", retry_if_failed=2, **names)
         return Path(fetcher.fetch(archive.name, downloader=downloader))
-    except (RequestException, ValueError) as error:  # of the network; of pooch: another checksum
+    except (RequestException, ValueError) as error:  # from the network, or a wrong checksum
         named = archive.name + (f" (md5 {archive.md5})" if archive.md5 else "")
         raise UserError(
             f"{archive.url} cannot be downloaded: {first_line(error).rstrip('.')}.\n"
@@ -94,18 +94,18 @@ def _downloaded(archive: Archive, directory: Path) -> Path:
 
 
 def _unpack(file: Path, folder: Path) -> None:
-    """Unpack an archive next to a folder, and rename what holds train and val to it."""
+    """Unpack an archive, and move the part that holds train and val to a folder."""
     try:
         with TemporaryDirectory(prefix=".unpacking-", dir=folder.parent) as temporary, tarfile.open(file) as archive:
             content = Path(temporary) / "content"
-            archive.extractall(content, filter="data")  # refuses what would be outside
+            archive.extractall(content, filter="data")  # rejects paths outside of content
             root = next((path for path in (content, *content.iterdir()) if _holds_splits(path)), None)
             if root is None:
-                raise UserError(f"{file} holds no folders train and val.")
+                raise UserError(f"{file} lacks the folders train and val. Use an archive that holds both.")
             root.rename(folder)
     except (tarfile.TarError, BadGzipFile, LZMAError, EOFError, zlib.error) as error:
         reason = first_line(error).rstrip(":")
-        raise UserError(f"{file} cannot be unpacked: {reason}. Remove it to have it downloaded again.") from error
+        raise UserError(f"{file} cannot be unpacked: {reason}. Remove it to download it again.") from error
 
 
 def _holds_splits(folder: Path) -> bool:
@@ -114,7 +114,7 @@ def _holds_splits(folder: Path) -> bool:
 
 _HOST = "https://s3.amazonaws.com/fast-ai-imageclas"
 
-# The class folders of both are WordNet's numbers.
+# The class folders of both datasets are named by WordNet IDs.
 CLASS_NAMES = {
     # Imagenette
     "n01440764": "tench",
@@ -144,9 +144,9 @@ CLASS_NAMES = {
 @source("imagenette")
 @dataclass(frozen=True, kw_only=True)
 class Imagenette(Source):
-    """Imagenette, ten easy classes of ImageNet (Howard 2019), downloaded once."""
+    """Imagenette, ten easy ImageNet classes (Howard 2019), downloaded once."""
 
-    # By variant: the length of an image's short side in pixels, "full" for the original size.
+    # By variant: the short side of the images in pixels, or "full" for the original size.
     archives: ClassVar[Mapping[str, Archive]] = {
         "full": Archive(f"{_HOST}/imagenette2.tgz", "fe2fc210e6bb7c5664d602c3cd71e612"),
         "320": Archive(f"{_HOST}/imagenette2-320.tgz", "3df6f0d01a2c9592104656642f5e78a3"),
@@ -154,20 +154,20 @@ class Imagenette(Source):
     }
 
     variant: str = setting(
-        Choice(default="160", options=("full", "320", "160"), doc="short side of the photos in px, or full size")
+        Choice(default="160", options=("full", "320", "160"), doc="short side of the photos in px, or their full size")
     )
     dir: str = setting(Text(default=DATA_DIR, doc="folder for the archive and the photos", reach=WRITES))
     url: str | None = setting(
-        Text(optional=True, doc="where to download from; null: the official server", reach=DOWNLOADS)
+        Text(optional=True, doc="address of the archive. Default: the official server", reach=DOWNLOADS)
     )
 
     def load(self) -> Dataset:
-        """Download and unpack missing files; replace WordNet's numbers by readable class names."""
+        """Download and unpack missing files, and replace WordNet IDs by readable class names."""
         dataset = scan_folder(prepare_archive(self._archive, Path(self.dir)))
         return replace(dataset, classes=tuple(CLASS_NAMES.get(name, name) for name in dataset.classes))
 
     def downloads(self) -> str:
-        """Return "source" if the archive is not there."""
+        """Return "source" if the archive is missing."""
         folder = self._archive.folder(Path(self.dir))
         return "" if _holds_splits(folder) or (folder.parent / self._archive.name).exists() else "source"
 
@@ -175,14 +175,14 @@ class Imagenette(Source):
     def _archive(self) -> Archive:
         archive = self.archives[self.variant]
         mirror = Archive(self.url or archive.url)
-        # Another file name may mean another archive, of an unknown checksum.
+        # Another file name may mean another archive, whose checksum is unknown.
         return replace(archive, url=mirror.url) if mirror.name == archive.name else mirror
 
 
 @source("imagewoof")
 @dataclass(frozen=True, kw_only=True)
 class Imagewoof(Imagenette):
-    """Imagewoof, ten breeds of dogs in ImageNet (Howard 2019), downloaded once."""
+    """Imagewoof, ten dog breeds from ImageNet (Howard 2019), downloaded once."""
 
     archives: ClassVar[Mapping[str, Archive]] = {
         "full": Archive(f"{_HOST}/imagewoof2.tgz", "9aafe18bcdb1632c4249a76c458465ba"),

@@ -1,4 +1,4 @@
-"""Load the data set of a source: list its images, check them once, select a part, and report what is noticed."""
+"""Load the dataset of a source: list its images, check them once, select a part, and log notices."""
 
 import logging
 from collections import Counter
@@ -17,7 +17,7 @@ from augment.data.targets.class_names import describe_alike
 from augment.support.errors import UserError
 from augment.support.formatting import amount, list_some, plural
 
-_SHOWN = 50  # images that were left out
+_SHOWN = 50  # most skipped images in a notice
 
 
 def log_notices(notices: Iterable[str]) -> None:
@@ -38,25 +38,24 @@ def describe_missing(dataset: Dataset) -> list[str]:
     if not any(present.values()):
         return []
     if all(present.values()) and not set.intersection(*present.values()):
-        of_train, of_val = (list_some([dataset.classes[index] for index in sorted(some)]) for some in present.values())
-        raise UserError(f"data: no class of val is in train; train has {of_train}, val {of_val}.")
+        train, val = (list_some([dataset.classes[index] for index in sorted(some)]) for some in present.values())
+        raise UserError(f"data: the splits share no class. Training images have {train}, validation images {val}.")
     first = int(dataset.classes[0] == BACKGROUND)
-    of = amount(len(dataset.classes) - first, dataset.kind.noun)
+    all_of_them = amount(len(dataset.classes) - first, dataset.kind.noun)
     notices = []
     for name, some in present.items():
         absent = [dataset.classes[index] for index in range(first, len(dataset.classes)) if index not in some]
         if not absent:
             continue
         have = plural(len(absent), "has", "have")
-        notice = f"{len(absent)} of {of} {have} no image in {name}: {list_some(absent)}."
+        notice = f"{len(absent)} of {all_of_them} {have} no image in {name}: {list_some(absent)}."
         if absent == ["0"] and name == "train" and not dataset.kind.follows:
-            notice += " Do labels begin at 1? Then set data.label_offset=1."
+            notice += " If labels begin at 1, set data.label_offset=1."
         notices.append(notice)
     return notices
 
 
 def _present(dataset: Dataset, split: Split) -> set[int]:
-    """Return the indices of the classes or labels that images of a split have."""
     return {index for target in set(split.targets) for index in dataset.kind.present(target)}
 
 
@@ -75,42 +74,46 @@ def describe_foreign(dataset: Dataset) -> str:
     files = [file for split in splits for file in split.foreign]
     if not files:
         return ""
-    endings = Counter(file.suffix.lower() for file in files).most_common()
-    kinds = ", ".join(f"{count:,} {ending}" for ending, count in endings)
-    part = f"{len(files):,} of {amount(len(files) + sum(map(len, splits)), 'image')}"
-    return f"left out {part}, which DALI does not decode: {kinds}, such as {files[0]}; {CONVERT}"
+    extensions = Counter(file.suffix.lower() for file in files).most_common()
+    kinds = ", ".join(f"{count:,} {extension}" for extension, count in extensions)
+    share = f"{len(files):,} of {amount(len(files) + sum(map(len, splits)), 'image')}"
+    return f"left out {share}, which DALI does not decode: {kinds}, such as {files[0]}; {CONVERT}"
 
 
 def describe_copies(dataset: Dataset) -> str:
-    """Describe the images of val that are copies of train images; empty if there are none."""
-    learned = set(known_of(dataset.train.files, dataset.copies).values())
-    found = known_of(dataset.val.files, dataset.copies).items()
-    if not (scored := [dataset.val.files[index] for index, group in found if group in learned]):
+    """Describe the validation images that are copies of training images; empty if there are none."""
+    train = set(known_of(dataset.train.files, dataset.copies).values())
+    val = known_of(dataset.val.files, dataset.copies).items()
+    copies = [dataset.val.files[index] for index, group in val if group in train]
+    if not copies:
         return ""
-    are = plural(len(scored), "is a copy of a train image", "are copies of train images")
-    val = amount(len(dataset.val), "val image")
-    return f"data: {len(scored):,} of {val} {are}, such as {name_of(scored[0])}; python -m augment info lists them"
+    count = f"{len(copies):,} of {amount(len(dataset.val), 'val image')}"
+    are = plural(len(copies), "is a copy of a train image", "are copies of train images")
+    return f"data: {count} {are}, such as {name_of(copies[0])}. python -m augment info lists them"
 
 
-# Names of images that are left out of train and of val, see `augment.data.selection.as_left_out`.
+# Names of the images that are left out of train and of val, see `augment.data.selection.as_left_out`.
 LeftOut = tuple[frozenset[str], frozenset[str]]
 
 
-# The data sets that this process has loaded, once for all jobs of a sweep, and the parts that were selected. They are
-# forgotten by `LOADED.clear()`: a notebook lives long, and files and code change.
+# The datasets that this process has loaded and the parts that it has selected, for all jobs of a sweep. A notebook
+# calls `LOADED.clear()` after files or code have changed.
 LOADED: dict[tuple[object, ...], Dataset] = {}
 
 
 def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: bool = True) -> Dataset:
-    """Load a source's data set, once per process and current folder; what is noticed is logged the first time.
+    """Load a source's dataset once per process and current folder, and log its notices the first time.
 
-    Val is cut from train first, then the fraction is taken; classes are balanced last. `left_out` is what the check
-    left out in the run to resume; None: what it leaves out now. If val may be and is missing, that of the data set is
-    empty. All that was noticed is in `Dataset.notices`.
+    The validation split is cut first, then the fraction is taken, and classes are balanced last.
+
+    Args:
+        source: the source.
+        left_out: the images that the check left out of the run to resume; None: those that it leaves out now.
+        needs_val: whether a missing validation split is an error, instead of an empty split.
 
     Raises:
-        UserError: the data cannot be used or obtained, an image cannot be decoded and `skip_bad` is false, or the
-            classes cannot be cut or balanced as requested.
+        UserError: the dataset cannot be used or obtained, an image cannot be decoded and `skip_bad` is false, or the
+            classes cannot be split or balanced as requested.
     """
     of_all, folder = whole(source), Path.cwd()
     if (key := (of_all, folder, needs_val)) not in LOADED:
@@ -127,10 +130,10 @@ def load_dataset(source: Source, left_out: LeftOut | None = None, *, needs_val: 
 
 
 def select(source: Source, dataset: Dataset) -> Dataset:
-    """Return the part of a source's images that its settings choose, with what is strange about it as notices.
+    """Return the part of a source's images that its settings choose, with notices about it.
 
     Raises:
-        UserError: there are too few images, or no class of val is in train.
+        UserError: there are too few images, or the splits share no class.
     """
     dataset = cut_val(source, dataset)
     notices = describe_missing(dataset)
@@ -151,7 +154,7 @@ def _load(source: Source, *, needs_val: bool) -> Dataset:
 
 
 def _checked(source: Source, dataset: Dataset) -> Dataset:
-    """Return the images that can be decoded, with `Dataset.copies`, as far as the source wants them checked."""
+    """Leave out the images that cannot be decoded, and find copies, in the splits that the source wants checked."""
     skip_bad, names = getattr(source, "skip_bad", False), source.must_check(dataset)
     images = (dataset.train.files if "train" in names else ()) + (dataset.val.files if "val" in names else ())
     found, digests = examine_files(images, cache=verdicts_of(source))
@@ -166,11 +169,11 @@ def _checked(source: Source, dataset: Dataset) -> Dataset:
 
 
 def _choose(source: Source, dataset: Dataset, left_out: LeftOut | None) -> Dataset:
-    """Return what `select` does, of the images that were not left out then, and balanced."""
+    """Return the selected and balanced images, without those in `left_out`."""
     if left_out is not None:
         train, val = map(as_left_out, (dataset.train, dataset.val), left_out)
         dataset = replace(dataset, train=train, val=val)
     if source.balance not in (allowed := dataset.kind.balances):
-        what = f"data.balance={source.balance}: images have {dataset.kind.units}"
+        what = f"data.balance={source.balance} does not support {dataset.kind.units}"
         raise UserError(f"{what}. Allowed: {', '.join(allowed)}.")
     return balanced(select(source, dataset), source.balance, source.split_seed)

@@ -23,42 +23,42 @@ from augment.support.files import expanded, near_file
 @source("numpy")
 @dataclass(frozen=True, kw_only=True)
 class Arrays(LabeledSource):
-    """Decoded images of one size in .npy files, (N, height, width, 3) uint8, and their targets, (N,) or (N, K)."""
+    """Decoded images of one size in `.npy` files, (N, height, width, 3) uint8, and their targets, (N,) or (N, K)."""
 
-    train: str = setting(Text(required=True, doc="the training images, a .npy file"))
+    train: str = setting(Text(required=True, doc="`.npy` file of the training images"))
     train_targets: str = setting(
-        Text(required=True, doc="their targets, a .npy file: classes, or rows of 0 and 1 for labels, or of numbers")
+        Text(required=True, doc="`.npy` file of the training targets: classes, or rows of numbers or of 0 and 1")
     )
-    val_targets: str | None = setting(Text(optional=True, doc="their targets, a .npy file"))
+    val_targets: str | None = setting(Text(optional=True, doc="`.npy` file of the validation targets"))
 
     def load(self) -> Dataset:
-        """Map the arrays."""
+        """Map the arrays into memory."""
         options, targets = self.target_options(), {"data.train": self.train_targets, "data.val": self.val_targets}
         found = make_dataset([_split(key, file, targets[key]) for key, file in self.given().items()], options)
-        learned, *scored = (expanded(file).resolve() for file in self.given().values())
-        note = f"data.val: {learned} is data.train, too: the model is validated on what it learns"
-        return found.noting(note if learned in scored else "")
+        train, *val = (expanded(file).resolve() for file in self.given().values())
+        note = f"data.val: {train} is also data.train. The model is validated on its training images"
+        return found.noting(note if train in val else "")
 
     def must_check(self, dataset: Dataset) -> Collection[str]:
-        """Return all splits if val is cut from train, to keep copies on one side."""
+        """Return all splits if validation images are cut from train, so that copies stay in one split."""
         return ("train", "val") if self.cuts_val else ()
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayImage:
-    """An image in a .npy file of images, (N, height, width, 3) uint8."""
+    """An image in a `.npy` file of images, (N, height, width, 3) uint8."""
 
     file: RecordFile
     index: int
 
     @property
     def slot(self) -> str:
-        """Identifies it in its file."""
+        """Identifies the image in its file."""
         return str(self.index)
 
     @property
     def name(self) -> str:
-        """File and index, "train.npy[17]"."""
+        """File and index, such as "train.npy[17]"."""
         return f"{self.file.path.name}[{self.index}]"
 
     def read_pixels(self) -> NDArray[np.uint8]:
@@ -72,7 +72,7 @@ class ArrayImage:
 
     @staticmethod
     def read_together(images: "Sequence[ArrayImage]") -> list[NDArray[np.uint8]]:
-        """Return what `read_pixels` does for each image, but look at each file once.
+        """Return the pixels of each image, and check each file once.
 
         Raises:
             OSError: a file has changed.
@@ -90,15 +90,16 @@ class ArrayImage:
 
 def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
     if targets is None:
-        raise UserError(f"{key}_targets: missing. Allowed: a .npy file of a number for each image, or several.")
+        raise UserError(f"{key}_targets: missing. Name a .npy file with one or several numbers per image.")
     path = expanded(file)
     array, rows = _open(path, f"{key}={file}"), _open(expanded(targets), f"{key}_targets={targets}")
     if array.ndim != 4 or array.shape[3] != 3 or array.dtype != np.uint8 or 0 in array.shape:
-        allowed = "images of one size, (N, height, width, 3) uint8, RGB"
-        raise UserError(f"{key}={file}: is {array.shape} {array.dtype}. Allowed: {allowed}.")
+        allowed = "RGB images of one size, (N, height, width, 3) uint8"
+        raise UserError(f"{key}={file} is {array.shape} {array.dtype}. Allowed: {allowed}.")
     if rows.ndim not in (1, 2) or len(rows) != len(array) or not rows.size or rows.dtype.kind not in "biuf":
-        allowed = f"a number for each image, ({len(array)},), or several, ({len(array)}, K)"
-        raise UserError(f"{key}_targets={targets}: is {rows.shape} {rows.dtype}. Allowed: {allowed}.")
+        given = f"{key}_targets={targets} is {rows.shape} {rows.dtype}"
+        allowed = f"numbers, ({len(array)},) or ({len(array)}, K), as there are {len(array)} images"
+        raise UserError(f"{given}. Allowed: {allowed}.")
     state = RecordFile.of(path)
     images = [ArrayImage(state, index) for index in range(len(array))]
     return LabeledSplit(key, images, Labels.of_rows(np.array(rows)), lambda index: images[index].name)
@@ -106,13 +107,14 @@ def _split(key: str, file: str, targets: str | None) -> LabeledSplit:
 
 @lru_cache(64)
 def _mapped(file: RecordFile) -> NDArray[Any]:
-    return np.asarray(np.load(file.path, mmap_mode="r"))  # indexing a memmap costs ten times as much
+    return np.asarray(np.load(file.path, mmap_mode="r"))  # indexing a memmap takes ten times as long
 
 
 def _open(file: Path, what: str) -> NDArray[Any]:
     if not file.is_file():
-        raise UserError(f"{what}: there is no file {file}.{near_file(file)} Allowed: one .npy file.")
+        raise UserError(f"{what}: there is no file {file}.{near_file(file)} Name a .npy file.")
     try:
         return np.asarray(np.lib.format.open_memmap(file, mode="r"))
     except (OSError, ValueError, OverflowError) as error:
-        raise UserError(f"{what}: is not a .npy file of numbers that can be read ({first_line(error)}).") from None
+        why = first_line(error)
+        raise UserError(f"{what} cannot be read ({why}). Name a .npy file of numbers.") from None

@@ -1,4 +1,4 @@
-"""The sources of masks and objects: mask files, COCO, YOLO and Pascal VOC, and CSV files of boxes or points."""
+"""The sources of masks, boxes and keypoints: mask files, COCO, YOLO, Pascal VOC, and CSV files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,17 +22,18 @@ from augment.support.errors import UserError
 from augment.support.files import expanded, near_file
 
 _TASK = Choice(
-    default="detect", options=("detect", "segment"), doc="boxes, or masks of classes drawn from the outlines of objects"
+    default="detect", options=("detect", "segment"), doc="boxes, or class masks drawn from the outlines of objects"
 )
-_INSTANCES = Flag(default=False, doc="with boxes, the mask of each object, drawn from its outline")
-_ROOT = Text(optional=True, doc="folder that paths are relative to; null: the folder of each file")
+_INSTANCES = Flag(default=False, doc="with boxes, also the mask of each object, drawn from its outline")
+_ROOT = Text(optional=True, doc="folder that paths are relative to. Default: the folder of each file")
+_CLASSES = Text(optional=True, doc="file with one class name per line. Default: the classes found")
 
 
 class _Annotations(CheckedSource, ListedSource):
-    """Base of the sources with a file of annotations for each split."""
+    """Base of the sources with one annotation file per split."""
 
     def _dataset(self, names: Sequence[str], splits: Sequence[Sequence[AnnotatedImage]], wanted: Wanted) -> Dataset:
-        """Return the data set; images that are missing are a problem, unless bad ones are left out."""
+        """Return the dataset. A missing image is a problem of the dataset, unless `skip_bad` is true."""
         given = (
             (key, [image.file for image in images], [image.where for image in images].__getitem__)
             for key, images in zip(self.given(), splits, strict=True)
@@ -43,22 +44,22 @@ class _Annotations(CheckedSource, ListedSource):
 @source("coco")
 @dataclass(frozen=True, kw_only=True)
 class Coco(_Annotations):
-    """COCO's JSON: boxes, with them masks of instances or keypoints if asked; or masks of classes."""
+    """COCO's JSON: boxes, optionally with instance masks or keypoints; or class masks."""
 
-    train: str = setting(Text(required=True, doc="file of annotations, .json"))
-    images: str | None = setting(Text(optional=True, doc="folder of the images; null: that of each .json"))
-    train_images: str | None = setting(Text(optional=True, doc="folder of the images of train; null: data.images"))
-    val_images: str | None = setting(Text(optional=True, doc="folder of the images of val; null: data.images"))
+    train: str = setting(Text(required=True, doc="annotation file, `.json`"))
+    images: str | None = setting(Text(optional=True, doc="folder of the images. Default: the folder of each `.json`"))
+    train_images: str | None = setting(Text(optional=True, doc="folder of the training images. Default: data.images"))
+    val_images: str | None = setting(Text(optional=True, doc="folder of the validation images. Default: data.images"))
     task: str = setting(_TASK)
     instances: bool = setting(_INSTANCES)
-    keypoints: bool = setting(Flag(default=False, doc="with boxes, the points of each object"))
+    keypoints: bool = setting(Flag(default=False, doc="with boxes, also the keypoints of each object"))
     flip_pairs: tuple[tuple[str, str], ...] | None = setting(FLIP_PAIRS)
 
     def load(self) -> Dataset:
-        """Read the files."""
+        """Read the annotation files."""
         files = [coco.read_coco(key, expanded(file)) for key, file in self.given().items()]
         if self.keypoints and not files[0].points:
-            raise files[0].error("no category has keypoints. Allowed: data.keypoints=false.")
+            raise files[0].error("no category has keypoints. Set data.keypoints=false.")
         points = files[0].points if self.keypoints else ()
         wanted = Wanted(self.task, self.instances, points, pair_points(self.flip_pairs, points))
         splits, notices = zip(*(coco.images_of(file, self._folder(file), wanted) for file in files), strict=True)
@@ -73,9 +74,9 @@ class Coco(_Annotations):
 @source("yolo")
 @dataclass(frozen=True, kw_only=True)
 class Yolo(CheckedSource):
-    """YOLO's data.yaml with .txt labels: boxes, with them masks of instances if asked; or masks of classes."""
+    """YOLO's `data.yaml` with `.txt` labels: boxes, optionally with instance masks; or class masks."""
 
-    root: str = setting(Text(aliases=("path",), required=True, doc="data.yaml, or the folder that it is in"))
+    root: str = setting(Text(aliases=("path",), required=True, doc="`data.yaml`, or its folder"))
     task: str = setting(_TASK)
     instances: bool = setting(_INSTANCES)
 
@@ -93,43 +94,42 @@ class Yolo(CheckedSource):
 @source("voc")
 @dataclass(frozen=True, kw_only=True)
 class Voc(CheckedSource):
-    """Pascal VOC's folders: boxes of Annotations/*.xml, or masks of SegmentationClass/*.png."""
+    """Pascal VOC's folders: boxes from `Annotations/*.xml`, or masks from `SegmentationClass/*.png`."""
 
     root: str = setting(Text(aliases=("path",), required=True, doc="folder with Annotations, ImageSets and JPEGImages"))
     train: str | None = setting(
         Text(
-            default="train", optional=True, doc="list of train in ImageSets/Main or Segmentation; null: all annotations"
+            default="train",
+            optional=True,
+            doc="training list in `ImageSets/Main` or `ImageSets/Segmentation`. null: all annotations",
         )
     )
     val: str | None = setting(
-        Text(default="val", optional=True, doc="list of val, likewise; null: with val_fraction or folds")
+        Text(default="val", optional=True, doc="validation list, as for train. null: with val_fraction or folds")
     )
-    task: str = setting(Choice(default="detect", options=("detect", "segment"), doc="boxes, or masks of classes"))
+    task: str = setting(Choice(default="detect", options=("detect", "segment"), doc="boxes, or class masks"))
     classes: str | None = setting(
-        Text(optional=True, doc="file with one class name per line; null: of boxes, those found; of masks, VOC's own")
+        Text(
+            optional=True,
+            doc="file with one class name per line. Default: the classes found for boxes, VOC's own for masks",
+        )
     )
-    images: str = setting(Text(default="JPEGImages", doc="folder of the images in root"))
-    annotations: str = setting(Text(default="Annotations", doc="folder of the .xml in root"))
+    images: str = setting(Text(default="JPEGImages", doc="root's folder of images"))
+    annotations: str = setting(Text(default="Annotations", doc="root's folder of `.xml` files"))
 
     def load(self) -> Dataset:
-        """Read the lists, and annotations or masks."""
+        """Read the lists, and the annotations or masks."""
         root = expanded(self.root)
-        folder, ending = (self.annotations, ".xml") if self.task == "detect" else ("SegmentationClass", ".png")
+        folder, extension = (self.annotations, ".xml") if self.task == "detect" else ("SegmentationClass", ".png")
         images = voc.files_by_name(root / self.images, voc.IMAGES)
-        described = voc.files_by_name(root / folder, (ending,))
+        described = voc.files_by_name(root / folder, (extension,))
         splits = [self.train] if self.val is None or self.cuts_val else [self.train, self.val]
-        names = [voc.list_names(self._list(split) if split else root / folder, described, images) for split in splits]
-        # Of each image: its file, and that of its mask or annotations.
-        files = [
-            [
-                (
-                    images.get(name, root / self.images / f"{name}.jpg"),
-                    described.get(name, root / folder / f"{name}{ending}"),
-                )
-                for name in some
-            ]
-            for some in names
-        ]
+        files: list[list[tuple[Path, Path]]] = []  # of each split: each image with its mask or annotations
+        for split in splits:
+            names = voc.list_names(self._list(split) if split else root / folder, described, images)
+            image_files = (images.get(name, root / self.images / f"{name}.jpg") for name in names)
+            others = (described.get(name, root / folder / f"{name}{extension}") for name in names)
+            files.append(list(zip(image_files, others, strict=True)))
         given = read_names(self.classes) if self.classes else ()
         if self.task == "segment":
             found = [
@@ -142,8 +142,9 @@ class Voc(CheckedSource):
 
     @property
     def given_val(self) -> str:
-        """The list of val, if it is there beside that of train."""
-        return f"data.val={self.val}" if all(self._list(of or "").exists() for of in (self.train, self.val)) else ""
+        """The validation list, if both lists exist."""
+        both = all(self._list(split or "").exists() for split in (self.train, self.val))
+        return f"data.val={self.val}" if both else ""
 
     def _list(self, split: str) -> Path:
         kind = "Segmentation" if self.task == "segment" else "Main"
@@ -153,21 +154,25 @@ class Voc(CheckedSource):
 @source("points")
 @dataclass(frozen=True, kw_only=True)
 class PointTable(_Annotations):
-    """CSV of a fixed number of points in each image: path,x_NAME,y_NAME,... in pixels; empty cells: not labeled."""
+    """CSV with the same keypoints for each image: `path,x_NAME,y_NAME,...` in pixels. Empty cells: not labeled."""
 
     task: ClassVar[str] = "keypoints"
 
     train: str = setting(
-        Text(required=True, doc="file of train, .csv; v_NAME may say 0 not labeled, 1 hidden, 2 visible")
+        Text(
+            required=True,
+            doc="training CSV. Columns `v_NAME` are optional: 0 for not labeled, 1 for hidden, 2 for visible",
+        )
     )
     root: str | None = setting(_ROOT)
     flip_pairs: tuple[tuple[str, str], ...] | None = setting(FLIP_PAIRS)
 
     def load(self) -> Dataset:
-        """Read the files."""
-        files, root = {key: expanded(file) for key, file in self.given().items()}, self.root and expanded(self.root)
+        """Read the CSV files."""
+        files = {key: expanded(file) for key, file in self.given().items()}
+        root = expanded(self.root) if self.root else None
         names = point_names(*next(iter(files.items())))
-        splits = [read_points(key, file, root or None, names) for key, file in files.items()]
+        splits = [read_points(key, file, root, names) for key, file in files.items()]
         wanted = Wanted("keypoints", points=names, flip_pairs=pair_points(self.flip_pairs, names))
         return self._dataset(names, splits, wanted)
 
@@ -175,16 +180,16 @@ class PointTable(_Annotations):
 @source("boxes")
 @dataclass(frozen=True, kw_only=True)
 class BoxTable(_Annotations):
-    """CSV of boxes, a line an object: path,left,top,right,bottom,class in pixels; only the path: no objects."""
+    """CSV with one object per line: `path,left,top,right,bottom,class` in pixels. A path alone: no objects."""
 
     task: ClassVar[str] = "detect"
 
-    train: str = setting(Text(required=True, doc="file of train, .csv"))
+    train: str = setting(Text(required=True, doc="training CSV"))
     root: str | None = setting(_ROOT)
-    classes: str | None = setting(Text(optional=True, doc="file with one class name per line; null: those found"))
+    classes: str | None = setting(_CLASSES)
 
     def load(self) -> Dataset:
-        """Read the files."""
+        """Read the CSV files."""
         root = None if self.root is None else expanded(self.root)
         splits = [read_boxes(key, expanded(file), root) for key, file in self.given().items()]
         names = label(splits, read_names(self.classes) if self.classes else ())
@@ -194,7 +199,7 @@ class BoxTable(_Annotations):
 @source("masks")
 @dataclass(frozen=True, kw_only=True)
 class MaskPairs(CheckedSource):
-    """Images with a mask file each: DIR/train/images/* and DIR/train/masks/*, or DIR/images/train/* and so on."""
+    """Images with a mask file each: `DIR/train/images/*` and `DIR/train/masks/*`, or `DIR/images/train/*` and so on."""
 
     task: ClassVar[str] = "segment"
 
@@ -202,32 +207,40 @@ class MaskPairs(CheckedSource):
         Text(
             aliases=("path", "folder", "data_dir"),
             required=True,
-            doc="folder with train/images, train/masks, val/images, val/masks, or with images/train, masks/train ...",
+            doc="folder with `train/images`, `train/masks`, `val/images` and `val/masks`, or `images/train` and so on",
         )
     )
-    images: str = setting(Text(default="images", doc="name of the folders of images"))
+    images: str = setting(Text(default="images", doc="name of the image folders"))
     masks: str = setting(
         Text(
             default="masks",
-            doc="name of the folders of masks, or its end, as in trainannot; masks are named as their images",
+            doc="name of the mask folders, or the end of their names, as in `trainannot`. Masks are named as their "
+            "images",
         )
     )
-    image_suffix: str = setting(Text(optional=True, default=None, doc="end of images' names, such as _leftImg8bit"))
-    mask_suffix: str = setting(Text(optional=True, default=None, doc="end of masks' names instead, such as _labelIds"))
-    train_dir: str = setting(Text(default="train", doc="folder of train"))
-    val_dir: str | None = setting(Text(default="val", optional=True, doc="folder of val; null: none"))
+    image_suffix: str = setting(
+        Text(optional=True, default=None, doc="end of the image names that masks lack, such as `_leftImg8bit`")
+    )
+    mask_suffix: str = setting(
+        Text(optional=True, default=None, doc="end of the mask names that images lack, such as `_labelIds`")
+    )
+    train_dir: str = setting(Text(default="train", doc="name of the training folders"))
+    val_dir: str | None = setting(
+        Text(default="val", optional=True, doc="name of the validation folders. null: no validation split")
+    )
     classes: str | None = setting(
-        Text(optional=True, doc="file with one class name per line, of labels 0, 1, ...; null: those found")
+        Text(optional=True, doc="file with one class name per line, for labels 0, 1, ... Default: the labels found")
     )
     palette: str | None = setting(
         Text(
-            optional=True, doc="file of lines name,red,green,blue, or name,value, one a class; no name: does not count"
+            optional=True,
+            doc="file with a line `name,red,green,blue` or `name,value` per class. Pixels without a name do not count",
         )
     )
     ignore_index: int = setting(Count(default=255, within=(0, 255), doc="value of pixels that do not count"))
 
     def load(self) -> Dataset:
-        """List the folders, and read masks that were not read before, for their sizes and labels."""
+        """List the folders, and read the sizes and labels of masks that are not in the cache."""
         splits = ["" if self.cuts_val and not self._has(self.train_dir) else self.train_dir]
         splits += [self.val_dir] if self.val_dir and not self.cuts_val and self._has(self.val_dir) else []
         suffixes = (self.image_suffix or "", self.mask_suffix or "")
@@ -240,35 +253,35 @@ class MaskPairs(CheckedSource):
 
     @property
     def given_val(self) -> str:
-        """The folder of val beside that of train."""
-        found = self.val_dir and self._has(self.train_dir) and self._has(self.val_dir)
-        return str(self._folders(self.val_dir)[0]) if self.val_dir and found else ""
+        """The folder of validation images, if both splits have a folder."""
+        if self.val_dir and self._has(self.train_dir) and self._has(self.val_dir):
+            return str(self._folders(self.val_dir)[0])
+        return ""
 
     @property
     def without_val(self) -> str:
-        """The setting that leaves out the folder of val."""
+        """The setting that ignores the validation folder."""
         return "data.val_dir=null"
 
     def _pixels(self) -> tuple[tuple[str, ...], MaskFile]:
-        """Return the names of the classes, and a mask without a file."""
+        """Return the class names, and the meaning of pixels as a mask without a file."""
         if self.palette is not None:
             if self.classes is not None or self.ignore_index != 255:
-                raise UserError(
-                    f"data.palette={self.palette}: says all. Allowed: without data.classes and ignore_index."
-                )
+                what = f"data.palette={self.palette} already names the classes and the ignored pixels"
+                raise UserError(f"{what}. Remove data.classes and data.ignore_index.")
             return read_palette(expanded(self.palette))
-        # Pixels of 255 never count.
+        # 255 never counts.
         labels = (IGNORE if label == self.ignore_index else label for label in range(IGNORE + 1))
         given = read_names(self.classes) if self.classes else ()
         return given, MaskFile(Path(), () if self.ignore_index == IGNORE else tuple(labels))
 
     def _hint(self, split: str) -> str:
-        """Return the settings for folders such as train and trainannot, if these are there."""
+        """Return the settings for folders such as train and trainannot, if they exist."""
         root = expanded(self.root)
         ends = sorted(folder.name.removeprefix(split) for folder in root.glob(f"{split}?*") if folder.is_dir())
         if not ends or not (root / split).is_dir():
             return ""
-        return f"If images are in {split} and masks in {split}{ends[0]}: data.images=. data.masks={ends[0]}"
+        return f"If images are in {split} and masks in {split}{ends[0]}, set data.images=. data.masks={ends[0]}"
 
     def _has(self, split: str) -> bool:
         return self._folders(split)[0].is_dir()
@@ -281,6 +294,6 @@ class MaskPairs(CheckedSource):
 
 
 def _folder(root: Path, split: str, name: Path) -> Path:
-    """Return the folder of images or masks of a split: root/name/split, root/splitname or root/split/name."""
+    """Return a split's folder of images or masks: `root/name/split`, `root/splitname` or `root/split/name`."""
     others = (root / name / split, root / f"{split}{name}")
     return next((folder for folder in others if split and folder.is_dir()), root / split / name)

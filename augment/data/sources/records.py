@@ -1,4 +1,4 @@
-"""The sources that read files of many records: tar shards, TFRecord, RecordIO, LMDB and Parquet."""
+"""The sources that read files of many images: tar shards, TFRecord, RecordIO, LMDB and Parquet."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,29 +31,36 @@ IMAGE, LABEL = "image/encoded", "image/class/label"  # of TFRecord files
 class Records(CheckedSource, LabeledSource):
     """Base of the sources that read files of records."""
 
-    typed: ClassVar[bool] = True  # whether the files distinguish floats from whole numbers
+    typed: ClassVar[bool] = True  # whether the files distinguish floats from integers
 
     train: str = setting(
-        Text(required=True, doc="the training files: DIR/train-*, s3://bucket/train-{000..009}.tar", reach=MATCHES)
+        Text(required=True, doc="training files: `DIR/train-*`, `s3://bucket/train-{000..009}.tar`", reach=MATCHES)
     )
-    dir: str = setting(Text(default=DATA_DIR, doc="folder for indexes, fetched shards, unpacked images", reach=WRITES))
+    dir: str = setting(
+        Text(default=DATA_DIR, doc="folder for indexes, downloaded shards and unpacked images", reach=WRITES)
+    )
     cache_gb: float | None = setting(
-        Number(optional=True, above=0, unit="GB", doc="most that fetched shards take in dir; null: what its disk holds")
+        Number(
+            optional=True,
+            above=0,
+            unit="GB",
+            doc="most disk space of downloaded shards in dir. Default: the free disk space minus 1 GB",
+        )
     )
     window: int | None = setting(
         Count(
             optional=True,
             within=(1, 10**6),
-            doc="shuffle train by windows of so many shards; of those elsewhere, two windows are kept; null: all",
+            doc="number of shards that are shuffled together. Two windows of remote shards are kept. Default: all",
         )
     )
 
     def load(self) -> Dataset:
-        """Index new or changed files, and give the labels numbers."""
+        """Index new or changed files, and map the labels to class numbers."""
         options = self.target_options()
         given = self.given()
         urls = {key: pattern for key, pattern in given.items() if is_url(pattern)}
-        # Both patterns first: a missing file of val should be reported before the files of train are indexed.
+        # A missing validation file is reported before the training files are indexed.
         files = {key: _states(self._find(pattern, key)) for key, pattern in given.items() if key not in urls}
         if self.window and "data.train" in urls:
             train = urls.pop("data.train")
@@ -64,37 +71,45 @@ class Records(CheckedSource, LabeledSource):
         return replace(dataset, train=replace(dataset.train, window=self.window or 0))
 
     def _split(self, key: str, files: Mapping[str, RecordFile]) -> LabeledSplit:
-        images: list[StoredImage] = []
-        unseen: list[StoredImage] = []
-        labels: list[list[Label]] = []
-
-        def name(index: int) -> str:
-            return images[index].name
-
         try:
-            given = [getattr(self, name, None) for name in ("image", "label", "targets", "kind")]
-            kind, ahead = f"{type(self).__name__} {given}", self.window or 1
-            indexes = load_indexes(files, kind, Path(self.dir), self._reader(), self._companion, ahead=ahead)
-            first: tuple[str, ...] | None = None
-            for number, (file, index, is_new) in enumerate(indexes, 1):
-                if number == 1 or is_new or file.stays:
-                    names = self._names(file)
-                    first = first or names
-                    if names != first and names and not self.classes:
-                        raise UserError(
-                            f"{file.path.name} comes with other names of classes ({list_some(names)}) than those "
-                            f"before ({list_some(first or ())}). Allowed: the same, or data.classes=FILE."
-                        )
-                images += self._images(file, index)
-                labels += index.labels.lists()
-                if is_new and not file.stays:  # it may be gone when all are checked
-                    unseen += images[-len(index.names) :]
-                if unseen and (number % ahead == 0 or number == len(files)):
-                    examine_files(unseen, cache=verdicts_of(self), quiet=True)
-                    unseen = []
-            return LabeledSplit(key, images, pack(labels, name), name, first)
+            images, labels, names = self._read(files)
+
+            def name(index: int) -> str:
+                return images[index].name
+
+            return LabeledSplit(key, images, pack(labels, name), name, names)
         except UserError as error:
             raise error if str(error).startswith(f"{key}=") else UserError(f"{key}: {error}") from None
+
+    def _read(
+        self, files: Mapping[str, RecordFile]
+    ) -> tuple[list[StoredImage], list[list[Label]], tuple[str, ...] | None]:
+        """Return the images, the labels of each, and the class names that come with the files."""
+        images: list[StoredImage] = []
+        unchecked: list[StoredImage] = []
+        labels: list[list[Label]] = []
+        first: tuple[str, ...] | None = None
+        given = [getattr(self, name, None) for name in ("image", "label", "targets", "kind")]
+        kind, ahead = f"{type(self).__name__} {given}", self.window or 1
+        indexes = load_indexes(files, kind, Path(self.dir), self._reader(), self._companion, ahead=ahead)
+        for number, (file, index, is_new) in enumerate(indexes, 1):
+            if number == 1 or is_new or file.stays:
+                names = self._names(file)
+                first = first or names
+                if names != first and names and not self.classes:
+                    raise UserError(
+                        f"{file.path.name} has the class names {list_some(names)}, but earlier files have "
+                        f"{list_some(first or ())}. Use the same names in all files, or set data.classes=FILE."
+                    )
+            images += self._images(file, index)
+            labels += index.labels.lists()
+            if is_new and not file.stays:
+                # Check its images now, because the file may be removed before all images are checked.
+                unchecked += images[-len(index.names) :]
+            if unchecked and (number % ahead == 0 or number == len(files)):
+                examine_files(unchecked, cache=verdicts_of(self), quiet=True)
+                unchecked = []
+        return images, labels, first
 
     def _find(self, pattern: str, key: str) -> list[Path]:
         return find_shards(pattern, key)
@@ -110,7 +125,7 @@ class Records(CheckedSource, LabeledSource):
         return None
 
     def _names(self, file: RecordFile) -> tuple[str, ...] | None:
-        """Return the names of classes that come with a file."""
+        """Return the class names that come with a file."""
         return None
 
 
@@ -119,7 +134,7 @@ def _states(paths: Sequence[Path]) -> dict[str, RecordFile]:
 
 
 def _spans(file: RecordFile, index: Index, **more: Any) -> list[Span]:
-    """Return the images of a file, named by their keys or numbers."""
+    """Return the images of a file, with their keys or numbers as names."""
     spans = zip(index.names, index.spans.tolist(), strict=True)
     return [Span(file, name, offset, length, **more) for name, (offset, length) in spans]
 
@@ -127,15 +142,18 @@ def _spans(file: RecordFile, index: Index, **more: Any) -> list[Span]:
 @source("webdataset")
 @dataclass(frozen=True, kw_only=True)
 class WebDataset(Records):
-    """Tar shards of pairs such as cat_1.jpg and cat_1.cls (number or name of a class) or cat_1.json, read in place."""
+    """Tar shards of pairs such as `cat_1.jpg` with `cat_1.cls` (a class number or name) or `cat_1.json`."""
 
     typed: ClassVar[bool] = False  # a .cls file is text
 
     label: str | None = setting(
-        Text(optional=True, doc="where labels are: an extension such as cls, or json.FIELD; null: cls, else json.label")
+        Text(
+            optional=True,
+            doc="source of labels: an extension such as `cls`, or `json.FIELD`. Default: `cls`, or else `json.label`",
+        )
     )
     targets: tuple[str, ...] = setting(
-        Texts(default=(), doc="fields of .json to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
+        Texts(default=(), doc="JSON fields of numbers to predict, or of 0 and 1 with data.multilabel=true")
     )
 
     def _reader(self) -> Reader:
@@ -147,16 +165,16 @@ class WebDataset(Records):
 class TFRecord(Records):
     """TFRecord files of tf.train.Example, with or without TensorFlow."""
 
-    image: str = setting(Text(default=IMAGE, doc="feature that holds the encoded image"))
+    image: str = setting(Text(default=IMAGE, doc="feature with the encoded image"))
     label: str = setting(
-        Text(default=LABEL, doc="feature that holds the classes: numbers, or bytes for names; floats are predicted")
+        Text(default=LABEL, doc="feature with class numbers, class names as bytes, or floats to predict")
     )
     targets: tuple[str, ...] = setting(
-        Texts(default=(), doc="features to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
+        Texts(default=(), doc="features with numbers to predict, or with 0 and 1 with data.multilabel=true")
     )
 
     def _reader(self) -> Reader:
-        from augment.data.formats.protobuf_records import read_examples  # here, as its packages are slow to import
+        from augment.data.formats.protobuf_records import read_examples  # slow to import
 
         return partial(read_examples, image=self.image, label=self.label, targets=self.targets)
 
@@ -164,9 +182,9 @@ class TFRecord(Records):
 @source("recordio")
 @dataclass(frozen=True, kw_only=True)
 class RecordIO(Records):
-    """MXNet's .rec files; their .idx files are not needed."""
+    """MXNet's `.rec` files. Their `.idx` files are not needed."""
 
-    typed: ClassVar[bool] = False  # all are floats
+    typed: ClassVar[bool] = False  # all labels are floats
 
     def _reader(self) -> Reader:
         return partial(read_records, padded=not self.targets and self.kind == LABELS)
@@ -178,7 +196,7 @@ class RecordIO(Records):
 @source("lmdb")
 @dataclass(frozen=True, kw_only=True)
 class Lmdb(Records):
-    """Caffe's LMDB folders of Datum: encoded images, or pixels in BGR order."""
+    """Caffe's LMDB folders of Datum messages: encoded images, or pixels in BGR order."""
 
     def _find(self, pattern: str, key: str) -> list[Path]:
         if pattern.endswith(".mdb"):
@@ -186,7 +204,7 @@ class Lmdb(Records):
         folder = expanded(pattern)
         if not is_pattern(pattern) and not (folder / "data.mdb").exists():
             near = "" if folder.exists() else near_file(folder, folder=True)
-            raise UserError(f"{key}={pattern}: is no LMDB database, which is a folder with data.mdb in it.{near}")
+            raise UserError(f"{key}={pattern} is not an LMDB database. Name a folder that holds data.mdb.{near}")
         return find_shards(f"{pattern}/data.mdb", key)
 
     def _reader(self) -> Reader:
@@ -203,14 +221,14 @@ class Lmdb(Records):
 @source("parquet")
 @dataclass(frozen=True, kw_only=True)
 class Parquet(Records):
-    """Parquet files, as on the Hugging Face hub; each image is unpacked once, into a file of its own."""
+    """Parquet files, as on the Hugging Face hub. Their images are unpacked into a file once."""
 
     image: str = setting(Text(default="image", doc="column of the encoded images: binary, or a struct with bytes"))
     label: str = setting(
-        Text(default="label", doc="column of the classes: numbers, names, or lists of these; floats are predicted")
+        Text(default="label", doc="column of class numbers, class names, lists of these, or floats to predict")
     )
     targets: tuple[str, ...] = setting(
-        Texts(default=(), doc="columns to predict as numbers; with data.multilabel=true, of 0 and 1 for labels")
+        Texts(default=(), doc="columns of numbers to predict, or of 0 and 1 with data.multilabel=true")
     )
 
     def _reader(self) -> Reader:
@@ -234,11 +252,11 @@ class Parquet(Records):
             unpacked: RecordFile = UnpackedFile(path, size, file.mtime_ns, file.shard, file.most_gb, file, self._unpack)
         else:
             unpacked = RecordFile.of(path.resolve())
-        # Messages name the file that the user gave, not the unpacked one.
+        # Messages name the user's file instead of the unpacked one.
         return _spans(unpacked, index, label=file.path.name)
 
     def _names(self, file: RecordFile) -> tuple[str, ...] | None:
         if self.targets:
             return None
-        _held = Opened(file)  # one that is elsewhere is here as long as it is open
+        _held = Opened(file)  # a remote file stays on this machine as long as it is open
         return class_names(file.path, self.label)

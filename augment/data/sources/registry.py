@@ -1,4 +1,4 @@
-"""The base classes of sources, and the registry that maps names in the `data` section to sources."""
+"""The base classes of sources, and the registry of sources by their names in the `data` section."""
 
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -18,114 +18,129 @@ from augment.support.user_code import refuse_second
 
 
 def groups_by_name(images: Sequence[ImageRef], pattern: str) -> list[str]:
-    """Return what the only group of a regular expression is in each image's folder and file name.
+    """Return the text that the only group of a regular expression matches in each image's folder and file name.
 
     Raises:
-        UserError: it is no such expression, or not found in a name.
+        UserError: the expression is invalid, or does not match a name.
     """
-    counts = len(re.findall(r"[*+{]", pattern)), len(re.findall(r"[?|]", pattern))
-    if len(pattern) > 200 or counts[0] > 3 or counts[1] > 10 or re.search(r"\)[*+{]|\\\d|\(\?[^:Pi]|\(\?P=", pattern):
+    repeats, choices = len(re.findall(r"[*+{]", pattern)), len(re.findall(r"[?|]", pattern))
+    is_slow = repeats > 3 or choices > 10 or re.search(r"\)[*+{]|\\\d|\(\?[^:Pi]|\(\?P=", pattern)
+    if len(pattern) > 200 or is_slow:
         raise UserError(
-            f"data.group={pattern[:200]}: may take too long. Use at most three of * + {{}} and ten of ? |, repeat "
-            "no group, and refer to none. Or use a column."
+            f"data.group={pattern[:200]}: this regular expression may take too long. Use at most three of * + {{}} and "
+            "ten of ? |, and neither repeat a group nor refer to one. Or use a column."
         )
     try:
         compiled = re.compile(pattern)
     except re.error as error:
         raise UserError(f"data.group={pattern}: {error}. Allowed: a regular expression, or a column.") from None
     if compiled.groups != 1:
-        raise UserError(f"data.group={pattern}: has {compiled.groups} groups in ( ). Allowed: one.")
+        raise UserError(f"data.group={pattern} has {compiled.groups} groups in ( ). Use exactly one.")
     groups = []
     for name in portable_names(images):
         match = compiled.search(name)
         if match is None or match[1] is None:
-            raise UserError(f"data.group={pattern}: is not found in {name}. Allowed: what all names have.")
+            raise UserError(f"data.group={pattern} does not match {name}. Use a pattern that matches all names.")
         groups.append(match[1])
     return groups
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Base of all sources, which list images and their targets. A source is hashable; equal ones list the same.
+    """Base of all sources, which list images and their targets.
 
-    Every source has these settings; `augment.data.sources.loading` applies them.
+    A source is hashable, and equal sources list the same dataset. Every source has these settings, which
+    `augment.data.sources.loading` applies.
     """
 
     fraction: float = setting(
-        Number(default=1, within=(0, 1), above=0, doc="share of the training images to use, of each class")
+        Number(default=1, within=(0, 1), above=0, doc="share of each class's training images to use")
     )
     val_fraction: float | None = setting(
-        Number(optional=True, within=(0, 0.9), above=0, doc="share of train, of each class, that becomes val")
+        Number(
+            optional=True,
+            within=(0, 0.9),
+            above=0,
+            doc="share of each class's training images that becomes the validation split",
+        )
     )
     folds: int | None = setting(
-        Count(optional=True, within=(2, 1000), doc="cross-validation: folds that train is split into, in place of val")
+        Count(
+            optional=True,
+            within=(2, 1000),
+            doc="number of cross-validation folds of the training images. One replaces the validation split",
+        )
     )
     fold: int | None = setting(
-        Count(optional=True, within=(0, 999), doc="the fold to validate on, from 0; -m 'data.fold=range(K)' runs all")
+        Count(optional=True, within=(0, 999), doc="fold to validate on, from 0. -m 'data.fold=range(K)' runs all folds")
     )
     group: str | None = setting(
         Text(
             aliases=("groups", "group_by"),
             optional=True,
-            doc="val_fraction, folds: images to keep on one side, as of a patient: those with the same value in this "
-            "column (CSV of filelist), or the same text in the ( ) of this regular expression, searched in "
-            "folder/file",
+            doc="groups, such as patients, that val_fraction and folds never split: a column of filelist's CSV, or a "
+            "regular expression whose ( ) matches the group in folder/file",
             reach=MATCHES,
         )
     )
     split_seed: int = setting(
-        Count(default=0, within=(0, 2**31 - 1), doc="seed of val_fraction, folds, fraction and balance, beside seed")
+        Count(
+            default=0,
+            within=(0, 2**31 - 1),
+            doc="seed of val_fraction, folds, fraction and balance, independent of seed",
+        )
     )
     balance: str = setting(
         Choice(
             default="none",
             options=("none", "oversample", "weights"),
-            doc="imbalanced classes: repeat images of small ones in each epoch, or weight classes in the loss",
+            doc="imbalanced classes: repeat images of small classes in each epoch, or weight classes in the loss",
         )
     )
 
     def groups(self, images: Sequence[ImageRef]) -> Sequence[Hashable]:
-        """Return the group of each of some train images, (N,), by `group`.
+        """Return the group, by the setting `group`, of each of some training images.
 
         Raises:
-            UserError: there is no such column, or the pattern does not fit.
+            UserError: the column is missing, or the pattern does not match.
         """
-        if self.group is not None and {"(", "\\"} & set(self.group):  # a pattern of names
+        if self.group is not None and {"(", "\\"} & set(self.group):  # a regular expression
             return groups_by_name(images, self.group)
         known = self.column_of_train(str(self.group))
         if known is None:
             raise UserError(
-                f"data.group={self.group}: these data have no columns. Allowed: a regular expression with one ( ) that "
-                r"is found in all folder/file names, such as (video\d+)."
+                f"data.group={self.group}: this dataset has no columns. Use a regular expression with one ( ) that "
+                r"matches all folder/file names, such as (video\d+)."
             )
         if missing := next((image for image in images if not known[image]), None):
-            raise UserError(f"data.group={self.group}: no value for {name_of(missing)}. Allowed: one for each image.")
+            raise UserError(f"data.group={self.group}: no value for {name_of(missing)}. Add a value for each image.")
         return [known[image] for image in images]
 
     def column_of_train(self, name: str) -> Mapping[ImageRef, Hashable] | None:
-        """Return what a column says of each image of train; None: there are no columns.
+        """Return the value of a column for each training image, or None if the dataset has no columns.
 
         Raises:
-            UserError: there is no such column.
+            UserError: the column is missing.
         """
         return None
 
     def downloads(self) -> str:
-        """Return the setting by which loading would download something now; empty if it would not."""
+        """Return the setting that would start a download when this source is loaded now, or an empty text."""
         return ""
 
     def load(self) -> Dataset:
-        """List the images of both splits, after preparing missing files; with `cuts_val`, only train is used.
+        """List the images of both splits. With `cuts_val`, only the training split is used.
 
-        What training would refuse becomes `Dataset.problems`, as far as the rest can be listed.
+        Missing files are prepared first. A mistake that keeps the dataset from being used, but not from being listed,
+        is added to `Dataset.problems`.
 
         Raises:
-            UserError: the data cannot be used or obtained.
+            UserError: the dataset cannot be used or obtained.
         """
         raise NotImplementedError
 
     def load_train(self) -> Dataset:
-        """List them for training alone: val may be missing.
+        """List the images for training alone, where the validation split may be missing.
 
         Raises:
             UserError: see `load`.
@@ -133,34 +148,34 @@ class Source:
         return self.load()
 
     def must_check(self, dataset: Dataset) -> Collection[str]:
-        """Return the names of the splits whose images have to be decoded and compared before they are used."""
+        """Return the names of the splits whose images must be decoded and compared before they are used."""
         return ("train", "val") if hasattr(self, "skip_bad") else ()
 
     @property
     def given_val(self) -> str:
-        """The validation data that the settings name; empty: there are none."""
+        """The validation data that the settings name; empty if there are none."""
         return ""
 
     @property
     def without_val(self) -> str:
-        """The setting without which there are no `given_val`."""
+        """The setting that removes `given_val`."""
         return "data.val=null"
 
     @property
     def val_missing(self) -> str:
-        """Why training would refuse data without validation data."""
+        """The error about missing validation data."""
         if hasattr(self, "val"):
-            return f"data.val: missing. Allowed: validation data; or {CUT}."
-        return f"data: there are no validation images. Add some, or use {CUT}."
+            return f"data.val: missing. Name the validation data, or set {CUT}."
+        return f"data: there are no validation images. Add some, or set {CUT}."
 
     @property
     def cuts_val(self) -> bool:
-        """Whether val is cut from train."""
+        """Whether the validation split is cut from the training images."""
         return self.folds is not None or self.val_fraction is not None
 
     @property
     def part(self) -> str:
-        """The selected part of the images, for messages: "fold 0 of 5, fraction 0.1"; empty if it is all."""
+        """The selected part of the images, such as "fold 0 of 5, fraction 0.1"; empty if all are selected."""
         parts = [f"fold {self.fold} of {self.folds}"] if self.folds else []
         parts += [f"val_fraction {self.val_fraction:g}"] if self.val_fraction else []
         return ", ".join([*parts, *([f"fraction {self.fraction:g}"] if self.fraction < 1 else [])])
@@ -170,20 +185,18 @@ class Source:
 class CheckedSource(Source):
     """Base of the sources whose images are checked."""
 
-    skip_bad: bool = setting(Flag(default=False, doc="leave out images that cannot be decoded, instead of an error"))
+    skip_bad: bool = setting(Flag(default=False, doc="skip images that cannot be decoded, instead of an error"))
     max_bad: int = setting(
         Count(
             default=100,
             within=(0, 10**9),
-            doc="with skip_bad: how many that turn bad during training others may stand in for",
+            doc="with skip_bad: most images that may become unreadable during training and be replaced by others",
         )
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs(Param[tuple[tuple[str, str], ...]]):
-    """A list of pairs of names."""
-
     _phrase = "a list of pairs, such as [[left_eye,right_eye]]"
 
     def _convert(self, value: object) -> tuple[tuple[str, str], ...] | None:
@@ -195,7 +208,7 @@ class Pairs(Param[tuple[tuple[str, str], ...]]):
 
 FLIP_PAIRS = Pairs(
     optional=True,
-    doc="points that change places in a mirrored image; []: none; null: those whose names differ in left and right",
+    doc="pairs of keypoints that swap in a mirrored image. Default: names that differ only in left and right. []: none",
 )
 
 _SOURCES: dict[str, type[Source]] = {}
@@ -206,37 +219,41 @@ SOURCES: Mapping[str, type[Source]] = MappingProxyType(_SOURCES)
 
 @dataclass(frozen=True, kw_only=True)
 class ListedSource(Source):
-    """Base of the sources that have a setting for the data of either split."""
+    """Base of the sources that have one setting for the data of each split."""
 
     train: str = setting(Text(required=True, doc="training data", reach=MATCHES))
     val: str | None = setting(
-        Text(optional=True, doc="validation data; null: with val_fraction or folds", reach=MATCHES)
+        Text(optional=True, doc="validation data. Not needed with val_fraction or folds", reach=MATCHES)
     )
 
     @property
     def given_val(self) -> str:
-        """What data.val names."""
+        """The setting of the validation data; empty if there are none."""
         return "" if self.val is None else f"data.val={self.val}"
 
     def given(self) -> dict[str, str]:
-        """Return what is to be read, by its key: data.train and, unless val is cut from it, data.val."""
-        return {"data.train": self.train} | ({} if self.cuts_val or self.val is None else {"data.val": self.val})
+        """Return data.train and, unless the validation split is cut from it, data.val, by their keys."""
+        if self.cuts_val or self.val is None:
+            return {"data.train": self.train}
+        return {"data.train": self.train, "data.val": self.val}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabeledSource(ListedSource):
-    """Base of the sources whose images come with labels or numbers, with common rules."""
+    """Base of the sources whose images have classes, several labels, or numbers to predict."""
 
-    classes: str | None = setting(Text(optional=True, doc="file with one class name per line; null: those found"))
+    classes: str | None = setting(
+        Text(optional=True, doc="file with one class name per line. Default: the classes found")
+    )
     label_offset: int = setting(Count(default=0, doc="label of the first class: 1 if labels are numbers from 1"))
     multilabel: bool = setting(
-        Flag(default=False, doc="images have any number of labels, including none; short for data.task=multilabel")
+        Flag(default=False, doc="any number of labels per image, including none. Short for data.task=multilabel")
     )
     task: str | None = setting(
         Choice(
             optional=True,
             options=tuple(name for name, kind in known_kinds().items() if not kind.follows),
-            doc="what the targets are; null: inferred from them",
+            doc="kind of targets. Default: inferred from them",
         )
     )
     targets: tuple[str, ...] = setting(
@@ -245,7 +262,7 @@ class LabeledSource(ListedSource):
 
     @property
     def kind(self) -> Kind | None:
-        """The kind of targets that the settings ask for; None: it is inferred."""
+        """The kind of targets in the settings, or None if it is inferred from the targets."""
         return known_kinds().get("multilabel" if self.multilabel else self.task or "")
 
     def load(self) -> Dataset:
@@ -254,9 +271,9 @@ class LabeledSource(ListedSource):
         return make_dataset([_labeled(key, self.labels(given)) for key, given in self.given().items()], options)
 
     def labels(self, given: str) -> Mapping[ImageRef, Label | list[Label]]:
-        """Return the images of what data.train or data.val gives, each with its class, number, or a list of them.
+        """Return the images that a value of data.train or data.val names, each with one label or number, or a list.
 
-        A source that has none of its own for `load` has this.
+        A source defines this method or its own `load`.
         """
         raise NotImplementedError
 
@@ -267,7 +284,7 @@ class LabeledSource(ListedSource):
             UserError: data.task and data.multilabel disagree, or data.classes cannot be read.
         """
         if self.multilabel and self.task not in (None, "multilabel"):
-            raise UserError(f"data.task={self.task}: but data.multilabel=true. Allowed: one of the two.")
+            raise UserError(f"data.task={self.task} contradicts data.multilabel=true. Set only one of them.")
         return TargetOptions(
             self.kind, read_names(self.classes) if self.classes else None, self.label_offset, self.targets
         )
@@ -305,22 +322,23 @@ def parse_data(given: object) -> Source:
     """
     source = parse_named(_SOURCES, given, "data", "source")
     if source.folds is None and source.fold is not None:
-        raise UserError(f"data.fold={source.fold}: of how many? Allowed: null, or with data.folds=K.")
+        raise UserError(f"data.fold={source.fold} needs data.folds. Set data.folds=K, or remove data.fold.")
     if source.folds is not None and (source.fold is None or source.fold >= source.folds):
         allowed = f"0 to {source.folds - 1}, or -m 'data.fold=range({source.folds})' for all"
         raise UserError(f"data.fold: {'missing' if source.fold is None else source.fold}. Allowed: {allowed}.")
     if source.folds is not None and source.val_fraction is not None:
-        raise UserError(f"data.val_fraction={source.val_fraction:g}: but data.folds={source.folds}. Allowed: either.")
+        given = f"data.val_fraction={source.val_fraction:g}"
+        raise UserError(f"{given} contradicts data.folds={source.folds}. Set only one of them.")
     if source.val_fraction is not None and source.given_val:
         raise UserError(
-            f"data.val_fraction={source.val_fraction:g}: but there is {source.given_val}, whose images would not be "
-            f"used. Allowed: null, which validates on them; or {source.without_val}, without them."
+            f"data.val_fraction={source.val_fraction:g} would ignore the images of {source.given_val}. Remove "
+            f"data.val_fraction to validate on them, or set {source.without_val}."
         )
     return source
 
 
 def whole(source: Source) -> Source:
-    """Return the source of all images, so that the jobs of a sweep over folds list and check them once."""
+    """Return the source of all images, so that a sweep over folds lists and checks them once."""
     every: dict[str, Any] = {name: param.default for name, param in settings(Source).items()}
-    # Whether val is cut is all that loading depends on; the share is any.
+    # The listed images depend on whether the validation split is cut, not on its share.
     return replace(source, **every | {"val_fraction": 0.5 if source.cuts_val else None})

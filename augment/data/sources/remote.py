@@ -1,7 +1,7 @@
-"""Fetch shards from object stores and web servers into a folder.
+"""Download shards from object stores and web servers into a folder.
 
-A shard's modification time there stands for its ETag, so that one rename says that it is complete and which version it
-is, and what is cached of local files, such as indexes, is renewed with it.
+The modification time of a downloaded shard encodes its ETag. One rename therefore marks the shard as complete and
+records its version. Caches of local files, such as indexes, notice a new version in the usual way.
 """
 
 import asyncio
@@ -25,80 +25,82 @@ from augment.support.files import atomic_path, digest, remove_parts
 from augment.support.formatting import amount
 from augment.support.untrusted_files import locked
 
-# The package for each kind of store, and what stores call that which changes with an object.
+# The package for each kind of store, and the names that stores give to an object's version.
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}
 _VERSIONS = ("ETag", "etag", "blob_id", "Last-Modified", "LastModified", "updated")
 
-_TOGETHER = 8  # shards that are asked for or fetched at once
+_TOGETHER = 8  # simultaneous requests or downloads
 _WAITS = (0.5, 2.0, 8.0)  # seconds between attempts
-_SILENCE_S = 30  # without a byte, or below the least rate
-_LEAST = 1000  # bytes per second
-_LISTING_S = 600  # for the names of a bucket
+_SILENCE_S = 30  # longest time without a byte, or below the lowest rate
+_LEAST = 1000  # lowest rate in bytes per second
+_LISTING_S = 600  # longest time to list a bucket
 _MARGIN = 2**30  # bytes that stay free on the disk
 
-# The folders, below data.dir, of shards that stay and of those that are removed when there is no room for others.
+# Folders below data.dir: for shards that are kept, and for shards that may be removed to make room.
 KEPT, WINDOW = "remote", "window"
 
-# What is found in errors that another attempt would not change, and what it means.
+# Errors that another attempt would not change: a pattern in their text, and the message for the user.
 _LASTING = {
-    r"credential|\b401\b": "no credentials, or no valid ones. Allowed: those of the store's own tools, such as "
-    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, `gcloud auth application-default login` or HF_TOKEN; "
-    "FSSPEC_S3_ANON=true for a public bucket of S3.",
-    r"\b403\b|forbidden|PermissionError: (?!\[)": "access is forbidden. Allowed: credentials that may read it.",
+    r"credential|\b401\b": "credentials are missing or invalid. Log in with the store's own tools, such as "
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, `gcloud auth application-default login` or HF_TOKEN. For a public S3 "
+    "bucket, set FSSPEC_S3_ANON=true.",
+    r"\b403\b|forbidden|PermissionError: (?!\[)": "access is forbidden. Use credentials that may read it.",
     r"\b(404|410)\b|FileNotFoundError|NoSuch": "there is no such object.",
-    r"Errno (28|122)\b": "the disk is full. Allowed: data.dir on a larger one.",
+    r"Errno (28|122)\b": "the disk is full. Set data.dir to a folder on a larger disk.",
 }
 
 
 @dataclass(frozen=True)
 class Shard:
-    """An object of a store, and the file that it becomes."""
+    """An object of a store, and the file that it is downloaded to."""
 
     url: str
     size: int  # in bytes
-    version: str  # its ETag or time; empty if the store has neither
-    file: Path  # in a folder of its own
+    version: str  # its ETag or modification time; empty if the store has neither
+    file: Path  # in a separate folder
     what: str  # the setting that names it, for messages
-    store: Any = field(compare=False)  # the file system of fsspec
+    store: Any = field(compare=False)  # fsspec's file system
 
     @property
     def time_ns(self) -> int:
-        """The file's modification time: whole seconds, which all file systems keep."""
+        """The file's modification time, in whole seconds because all file systems keep these."""
         return int(digest(self.size, self.version), 16) % 2**31 * 10**9
 
     @property
     def is_here(self) -> bool:
-        """Whether the file is there, complete and of this version."""
+        """Whether the file is complete and has this version."""
         return RecordFile(self.file, self.size, self.time_ns).is_here
 
 
 def is_url(pattern: str) -> bool:
-    """Whether a setting names something elsewhere, such as "s3://bucket/train-{000..009}.tar"."""
+    """Whether a setting names remote data, such as "s3://bucket/train-{000..009}.tar"."""
     return bool(re.match(r"\w[\w+.-]*://", pattern))
 
 
 def fetch_shards(given: Mapping[str, str], folder: Path, most_gb: float | None) -> dict[str, list[Path]]:
-    """Return the files of the shards that URLs name, by key, after fetching those that are missing or have changed.
+    """Download the missing and changed shards that URLs name, and return the files of all shards by key.
 
     Processes that share the folder wait for each other.
 
     Args:
-        given: by key path, "data.train": URLs, with {000..009}, {a,b} and, where stores list, * ? [ ]; others are left.
+        given: URLs by their keys, such as "data.train". They may contain {000..009} and {a,b}, and in stores that can
+            list also * ? [ ].
         folder: where the files are kept.
-        most_gb: how many 10^9 bytes may be there; None: as many as the disk holds.
+        most_gb: most disk space of the files, in 10^9 bytes; None: the disk's free space.
 
     Raises:
-        UserError: a package, credentials, an object or room for it is missing, or fetching fails.
+        UserError: a package, credentials, an object or room for it is missing, or a download fails.
     """
-    listed = {key: list_shards(f"{key}={given[key]}", given[key], folder) for key in given if is_url(given[key])}
+    listed = {key: list_shards(f"{key}={url}", url, folder) for key, url in given.items()}
     shards = {shard.file: shard for some in listed.values() for shard in some}
     try:
         if not all(shard.is_here for shard in shards.values()):
             folder.mkdir(parents=True, exist_ok=True)
-            with locked(folder / ".lock"):  # it is kept: removing it would be a race
+            with locked(folder / ".lock"):  # removing the lock file afterwards would be a race
                 _fetch([shard for shard in shards.values() if not shard.is_here], folder, most_gb)
     except OSError as error:
-        raise UserError(f"{error.filename or folder}: {error.strerror or error}, while fetching shards.") from None
+        what = f"{error.filename or folder}: {error.strerror or error}"
+        raise UserError(f"{what}. Shards cannot be downloaded into {folder}.") from None
     return {key: [shard.file for shard in some] for key, some in listed.items()}
 
 
@@ -107,7 +109,11 @@ def _file_of(url: str, folder: Path) -> Path:
 
 
 def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
-    """Return the shards that a URL names, by the setting `what`; for errors see `fetch_shards`."""
+    """Return the shards that a URL names. `what` is the setting and its value, for messages.
+
+    Raises:
+        UserError: a package, credentials or an object is missing.
+    """
     store = _store(what, pattern.partition("://")[0])
 
     def find(url: str) -> list[Shard]:
@@ -124,11 +130,11 @@ def list_shards(what: str, pattern: str, folder: Path) -> list[Shard]:
 
 
 def _store(what: str, scheme: str) -> Any:
-    from fsspec import filesystem  # here, as these are slow to import, and few programs need them
+    from fsspec import filesystem  # slow to import, and rarely needed
 
     if scheme not in _PACKAGES:
         raise UserError(f"{what}: unknown scheme '{scheme}'.{suggest(scheme, _PACKAGES)}")
-    # More at once within a shard would take gigabytes of memory.
+    # Parallel requests within a shard would take gigabytes of memory.
     options: dict[str, Any] = {"max_concurrency": 1} if scheme == "s3" else {}
     try:
         if scheme in ("http", "https"):
@@ -136,7 +142,7 @@ def _store(what: str, scheme: str) -> Any:
 
             timeout = ClientTimeout(sock_connect=_SILENCE_S, sock_read=_SILENCE_S)
             options = {"client_kwargs": {"timeout": timeout, "trust_env": True}}
-        # New each time, as credentials and objects may have changed.
+        # Without caches, because credentials and objects may have changed.
         return filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **options)
     except ImportError:
         raise missing_package(what, _PACKAGES[scheme], "remote") from None
@@ -144,7 +150,7 @@ def _store(what: str, scheme: str) -> Any:
 
 def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Path) -> Shard:
     if info["type"] != "file" or info["size"] is None:
-        raise UserError(f"{what}: {url} is a folder, or of unknown size. Allowed: objects, such as {url}/*.")
+        raise UserError(f"{what}: {url} is a folder, or its size is unknown. Name objects, such as {url}/*.")
     version = next((str(info[name]).strip('"') for name in _VERSIONS if info.get(name)), "")
     return Shard(url, info["size"], version, _file_of(url, folder), what, store)
 
@@ -152,7 +158,7 @@ def _shard(store: Any, what: str, url: str, info: Mapping[str, Any], folder: Pat
 def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> None:
     stopped, got = Event(), dict[Path, int]()
     with progress_bar(sized=True) as progress:
-        task = progress.add_task("Fetching shards", total=_require_room(missing, folder, most_gb))
+        task = progress.add_task("Downloading shards", total=_require_room(missing, folder, most_gb))
 
         def fetch(shard: Shard) -> None:
             def show(value: int) -> None:
@@ -168,7 +174,7 @@ def _fetch(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> Non
 
 
 def get_shard(shard: Shard, show: Callable[[int], None] | None = None) -> None:
-    """Fetch a shard into its file; `show` is told how many bytes came, and may stop it by an error."""
+    """Download a shard into its file. `show` is called with the number of bytes so far, and may raise to stop it."""
     from fsspec import Callback
 
     came = 0
@@ -184,9 +190,9 @@ def get_shard(shard: Shard, show: Callable[[int], None] | None = None) -> None:
         _ask(shard.store, "get_file", shard.url, str(part), came=lambda: came, callback=callback)
         found = _ask(shard.store, "info", shard.url)
         if _shard(shard.store, shard.what, shard.url, found, shard.file.parent.parent) != shard:
-            raise UserError(f"{shard.what}: {shard.url} changed while it was fetched. Allowed: run it again.")
+            raise UserError(f"{shard.what}: {shard.url} changed during the download. Run the command again.")
         if (size := part.stat().st_size) != shard.size:
-            raise ValueError(f"{size:,} of {shard.size:,} bytes came")
+            raise ValueError(f"{size:,} of {shard.size:,} bytes arrived")
 
     shard.file.parent.mkdir(exist_ok=True)
     remove_parts(shard.file.parent)
@@ -196,21 +202,21 @@ def get_shard(shard: Shard, show: Callable[[int], None] | None = None) -> None:
 
 
 def _require_room(missing: Sequence[Shard], folder: Path, most_gb: float | None) -> int:
-    """Return the bytes of shards that the folder has room for."""
+    """Return the size of the missing shards, after checking that the folder has room for them."""
     replaced, needed = {shard.file for shard in missing}, sum(shard.size for shard in missing)
     held, room = space_of(folder, most_gb, replaced)
     if needed > max(room, 0):
         size, full, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (needed, held, room))
         raise UserError(
-            f"{missing[0].what}: {amount(len(missing), 'shard')} of {size} must be fetched, but {folder}, which holds "
-            f"{full}, has room for {free}. Allowed: data.dir on a larger disk, a larger data.cache_gb, fewer shards, "
-            "to remove what is not needed there, or data.window=16, which holds twice 16 shards of train at a time."
+            f"{missing[0].what}: {amount(len(missing), 'shard')} of {size} must be downloaded, but {folder}, which "
+            f"holds {full}, has room for {free}. Delete shards that no run needs, use fewer shards, set data.dir to a "
+            "larger disk, raise data.cache_gb, or set data.window=16, which keeps 32 training shards at a time."
         )
     return needed
 
 
 def space_of(folder: Path, most_gb: float | None, replaced: Collection[Path] = (), coming: int = 0) -> tuple[int, int]:
-    """Return how many bytes of shards are kept or come, and for how many more there is room."""
+    """Return how many bytes of shards are kept or `coming`, and how many more there is room for."""
     files = [file for name in (KEPT, WINDOW) for file in (folder.parent / name).glob("*/[!.]*") if file not in replaced]
     held, room = sum(map(_size, files)) + coming, shutil.disk_usage(folder).free - _MARGIN - coming
     return held, room if most_gb is None else min(room, round(most_gb * 1e9) - held)
@@ -225,17 +231,20 @@ def _size(file: Path) -> int:
 def _ask(
     store: Any, method: str, *given: str, came: Callable[[], int] = int, limit_s: float = 0, **options: Any
 ) -> Any:
-    """Return what a method of a store returns; a TimeoutError says that it is slower than the least rate.
+    """Call a method of a store, with a limit on its time.
 
     Args:
         store: the store.
         method: the name of its method.
         given: the arguments.
-        came: returns how many bytes have come so far.
-        limit_s: seconds in which an answer without bytes must come; 0: as few as between two bytes.
+        came: returns how many bytes have arrived so far.
+        limit_s: seconds until an answer must arrive; 0: `_SILENCE_S`.
         options: further arguments.
+
+    Raises:
+        TimeoutError: the store is slower than the lowest rate.
     """
-    if not getattr(store, "async_impl", False):  # Hugging Face has limits of its own
+    if not getattr(store, "async_impl", False):  # Hugging Face's own library has limits
         return getattr(store, method)(*given, **options)
     future = asyncio.run_coroutine_threadsafe(getattr(store, f"_{method}")(*given, **options), store.loop)
     since, before, limit_s = monotonic(), came(), limit_s or _SILENCE_S
@@ -251,14 +260,18 @@ def _ask(
 
 
 def _patiently(ask: Callable[[], Any], what: str, url: str) -> Any:
-    """Return what a store answers, after several attempts if that may help; a `UserError` says why it does not."""
+    """Query a store, several times if that may help.
+
+    Raises:
+        UserError: all attempts failed.
+    """
     for pause in (0, *_WAITS):
         sleep(pause)
         try:
             return ask()
         except UserError:
             raise
-        except Exception as error:  # of any of the packages
+        except Exception as error:  # each package raises other types
             root: BaseException = error
             while root.__cause__ is not None:
                 root = root.__cause__

@@ -1,6 +1,6 @@
-"""Shards that are elsewhere, of which some are here at a time: each is fetched when it is opened, unless it is here.
+"""Windows of remote shards: a shard is downloaded when it is opened, and may be removed when no process has it open.
 
-To make room, those are removed that no process has open: whoever opens one holds the system's lock of it.
+A process holds a shared lock on each shard that it has open.
 """
 
 import fcntl
@@ -19,12 +19,12 @@ from augment.data.sources.remote import Shard, list_shards, space_of
 from augment.support.errors import UserError
 from augment.support.untrusted_files import locked
 
-_PATIENCE_S = 5  # for others to close files, as a pass that has ended does
+_PATIENCE_S = 5  # time for others to close files, such as the readers of a pass that has ended
 
 
 @dataclass(frozen=True)
 class RemoteFile(RecordFile):
-    """A shard that is fetched when it is opened, unless it is there; it is there as long as somebody has it open."""
+    """A shard that is downloaded when it is opened, and stays on the disk at least as long as it is open."""
 
     shard: Shard = field(compare=False)
     most_gb: float | None = field(compare=False)
@@ -32,17 +32,17 @@ class RemoteFile(RecordFile):
     stays: ClassVar[bool] = False
 
     def open(self, stopped: Event | None = None) -> int:
-        """Return a descriptor that reads it, after fetching it if it is not there, until an event stops that.
+        """Return a descriptor that reads the shard. Download the shard first if necessary, unless an event stops it.
 
         Raises:
-            UserError: it cannot be fetched, or there is no room for it.
+            UserError: the shard cannot be downloaded, or there is no room for it.
         """
         try:
             while True:
                 self._fetch(stopped or Event())
-                with suppress(FileNotFoundError):  # another process needed room
+                with suppress(FileNotFoundError):  # another process removed it to make room
                     descriptor = super().open()
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # as long as it is open, in whatever process
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # until it is closed
                     os.utime(descriptor, ns=(time_ns(), self.mtime_ns))
                     return descriptor
         except OSError as error:
@@ -66,7 +66,7 @@ class RemoteFile(RecordFile):
 
 @dataclass(frozen=True)
 class UnpackedFile(RemoteFile):
-    """What is made of a shard, next to it, whenever it is not there."""
+    """A file unpacked from a shard, next to it, whenever it is missing."""
 
     source: RemoteFile = field(compare=False)
     unpack: Callable[[RecordFile], object] = field(compare=False)
@@ -82,7 +82,7 @@ class UnpackedFile(RemoteFile):
 
 
 def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> dict[str, RecordFile]:
-    """Return the shards that a URL names by their URLs; none of them is fetched yet.
+    """Return the shards that a URL names by their URLs, without downloading them.
 
     Raises:
         UserError: a package, credentials or an object is missing.
@@ -91,14 +91,14 @@ def list_files(what: str, pattern: str, folder: Path, most_gb: float | None) -> 
     return {shard.url: RemoteFile(shard.file, shard.size, shard.time_ns, shard, most_gb) for shard in shards}
 
 
-_COMING: set[RemoteFile] = set()  # what this process is fetching
+_COMING: set[RemoteFile] = set()  # the files that this process is downloading
 
 
 def _reserve(wanted: RemoteFile, folder: Path) -> None:
-    """Wait for room for a file, which it then takes as one of those that come.
+    """Wait until there is room for a file, then add the file to `_COMING`.
 
     Raises:
-        UserError: there is none, and nothing comes to this process that may be removed later.
+        UserError: there is no room, and this process downloads nothing that it could remove later.
     """
     close_files()
     waited = 0.0
@@ -106,15 +106,15 @@ def _reserve(wanted: RemoteFile, folder: Path) -> None:
         if waited > _PATIENCE_S:
             size, free = (f"{max(count, 0) / 1e9:,.3g} GB" for count in (wanted.size, room))
             raise UserError(
-                f"{wanted.shard.what}: a shard of {size} must be fetched, but {folder} has room for {free} beside "
-                "those in use. Allowed: data.dir on a larger disk, a larger data.cache_gb, or a smaller data.window."
+                f"{wanted.shard.what}: a shard of {size} must be downloaded, but {folder} has room for {free} next to "
+                "the shards in use. Set data.dir to a larger disk, raise data.cache_gb, or lower data.window."
             )
         sleep(0.05)
         waited = 0 if _COMING else waited + 0.05
 
 
 def _make_room(wanted: RemoteFile, folder: Path) -> int:
-    """Return how many bytes there is room for, after removing files that no process has open, the oldest use first."""
+    """Remove files that no process has open, least recently used first, and return how many bytes there is room for."""
     with locked(folder / ".lock"):
         coming = sum(file.size for file in list(_COMING) if file.path.is_relative_to(folder.parent))
         room = space_of(folder, wanted.most_gb, coming=coming)[1]

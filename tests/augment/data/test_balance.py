@@ -125,7 +125,7 @@ def test_tasks_that_cannot_be_balanced(given: dict[str, object], allowed: str, t
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     (tmp_path / "list.txt").write_text("a.png 1\n")
     named = {"train": str(tmp_path / "list.txt"), "val": str(tmp_path / "list.txt"), "balance": "oversample"}
-    with pytest.raises(UserError, match=f"^data.balance=oversample: images have {allowed}"):
+    with pytest.raises(UserError, match=f"^data.balance=oversample does not support {allowed}"):
         load_dataset(parse_data({"source": "filelist", **named, **given}))
 
 

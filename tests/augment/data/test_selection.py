@@ -159,7 +159,7 @@ def test_a_good_image_stays_that_is_named_as_one_that_was_left_out() -> None:
     [
         ({"folds": 3}, "data.fold: missing. Allowed: 0 to 2, or -m 'data.fold=range(3)' for all."),
         ({"folds": 3, "fold": 3}, "data.fold: 3. Allowed: 0 to 2, or -m"),
-        ({"fold": 0}, "data.fold=0: of how many? Allowed: null, or with data.folds=K."),
+        ({"fold": 0}, "data.fold=0 needs data.folds. Set data.folds=K, or remove data.fold."),
         ({"folds": 1, "fold": 0}, "data.folds: 1 is not allowed. Use a whole number from 2 to 1000 or null."),
         ({"fraction": 0}, "data.fraction: 0 is not allowed. Use a number above 0 up to 1."),
         ({"fraction": 1.5}, "data.fraction: 1.5 is not allowed."),

@@ -68,12 +68,12 @@ def test_own_data_may_be_objects_in_place_of_names(recipe: Recipe, caplog: pytes
     both = {"train": Squares([0, 1, 2, 4]), "val": Squares([5, 2])}
     assert targets("train", **both) == [0, 1, 2, 1]
     assert targets("val", **both) == [2, 2]
-    assert "is made as data.train is" not in caplog.text
+    assert "with the same arguments as data.train" not in caplog.text
     assert targets("train", train=Squares([2, 1, 0])) == [2, 1, 0]  # another object of that class
     assert targets("train", train=[(np.zeros((8, 8, 3), np.uint8), label) for label in (1, 0, 1)]) == [1, 0, 1]
     assert targets("train", train=lambda grays: Squares(grays), train_options={"grays": [1, 0, 2]}) == [1, 0, 2]
     assert targets("train", train=Squares, train_options={"grays": [0, 1]}, workers=1) == [0, 1]
-    refused = "data.workers=1: but other processes cannot import the given objects. Allowed: 0; or"
+    refused = "data.workers=1: worker processes cannot import the given objects. Set data.workers=0, or"
     with pytest.raises(UserError, match=f"^{refused}"):
         targets("train", train=Squares([0, 1]), workers=1)
 

@@ -84,7 +84,7 @@ def test_keypoints_have_names_and_pairs() -> None:
         ({"bbox": [2, 3, float("inf"), 5]}, ".*inf.* is not finite"),
         ({"bbox": [40, 3, 5, 5]}, r"annotations\[0\] of train.json: the box \[40.0, 3.0, 45.0, 8.0\] is outside"),
         ({"bbox": [2, 3]}, r"annotations\[0\] of train.json: not enough values"),
-        ({"bbox": [1, 1, 2, 2], "category_id": 5}, r"annotations\[0\] .*: the category 5, which is not listed"),
+        ({"bbox": [1, 1, 2, 2], "category_id": 5}, r"annotations\[0\] .*: the category 5 is not listed"),
         ({}, r"annotations\[0\] of train.json: no 'bbox'"),
     ],
 )
@@ -120,10 +120,10 @@ def test_an_outline_that_does_not_fit_is_named(outline: object, why: str) -> Non
         ),
         ({"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 2, "file_name": "0.jpg"}]}, "0.jpg is listed 2 times"),
         ({"images": [{"id": 1, "file_name": "none.jpg"}]}, r"there is no none.jpg, images\[0\] of train.json"),
-        ({"images": [{"id": float("inf"), "file_name": "0.jpg"}]}, r"images\[0\] is .*Allowed: with an id"),
-        ({"images": [{"file_name": "0.jpg"}]}, r"images\[0\] is .*Allowed: with an id and a file_name"),
+        ({"images": [{"id": float("inf"), "file_name": "0.jpg"}]}, r"images\[0\] is .*needs an id"),
+        ({"images": [{"file_name": "0.jpg"}]}, r"images\[0\] is .*needs an id and a file_name"),
         ({"images": []}, "there are no images"),
-        ({"categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}, r"categories\[1\] has the id 1"),
+        ({"categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}, r"categories\[1\] repeats the id 1"),
         ({"categories": None}, "has no list 'categories'"),
     ],
 )
@@ -189,7 +189,7 @@ def test_folds_and_shares_keep_classes_apart_and_balance_is_refused() -> None:
         labels = [target.labels[0] for target in dataset.val.targets]
         assert (len(dataset.train), sorted(labels)) == (8, [1, 1, 2, 2])
     assert len(load("coco", train=train, val_fraction=0.34, fraction=0.5).train) == 4
-    with pytest.raises(UserError, match=r"data.balance=oversample: images have boxes. Allowed: none"):
+    with pytest.raises(UserError, match=r"data.balance=oversample does not support boxes. Allowed: none"):
         load("coco", train=train, val_fraction=0.34, balance="oversample")
 
 

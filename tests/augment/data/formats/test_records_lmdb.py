@@ -64,10 +64,10 @@ def test_pixels_are_encoded_losslessly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (datum(None, label=1), "record k is not a Datum with an image: it has no data"),
-        (datum(bytes(4), channels=2, height=1, width=2), "it has 2 channels; allowed are 1 and 3"),
-        (b"\x35" + struct.pack("<f", 1.0), r"it has no data; allowed are .*, not floats \(float_data\)"),
-        (b"\x22\xff", "record k is not a Datum"),
+        (datum(None, label=1), "record k cannot be read as a Datum with an image: it has no data"),
+        (datum(bytes(4), channels=2, height=1, width=2), "it has 2 channels instead of 1 or 3"),
+        (b"\x35" + struct.pack("<f", 1.0), r"it has no data\. Store .* instead of float_data"),
+        (b"\x22\xff", "record k cannot be read as a Datum"),
     ],
 )
 def test_a_record_that_is_no_image_is_named(record: bytes, message: str, tmp_path: Path) -> None:

@@ -58,13 +58,13 @@ def test_the_checksum_is_that_of_the_specification() -> None:
 def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
     path = tmp_path / "other.tfrecord"
     path.write_bytes(framed(b"\x0a\xff"))
-    with pytest.raises(UserError, match=r"record 0 is not a tf\.train\.Example"):
+    with pytest.raises(UserError, match=r"record 0 cannot be read as a tf\.train\.Example"):
         index(path)
 
 
 def test_an_image_feature_that_holds_something_else_is_refused(by_hand: Path) -> None:
     with pytest.raises(
-        UserError, match=r"record 0: feature 'width' \(data.image\) holds 0 values of bytes; allowed is one"
+        UserError, match=r"record 0: feature 'width' \(data.image\) holds 0 byte strings instead of one image"
     ):
         index(by_hand, image="width", label="label")
 
@@ -72,7 +72,7 @@ def test_an_image_feature_that_holds_something_else_is_refused(by_hand: Path) ->
 def test_two_images_in_a_record_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "two.tfrecord"
     path.write_bytes(framed(example(entry("image", bytes_feature(b"1", b"2")), entry("label", packed(b"\1")))))
-    with pytest.raises(UserError, match="holds 2 values of bytes; allowed is one"):
+    with pytest.raises(UserError, match="holds 2 byte strings instead of one image"):
         index(path, image="image", label="label")
 
 

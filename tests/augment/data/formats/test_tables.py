@@ -46,16 +46,20 @@ def test_points_of_the_image_as_it_is_shown_are_turned_to_its_file(orientation: 
     ("header", "line", "why"),
     [
         (POINTS, "0.jpg,1,2,3,4,1,5", "line 2 of t.csv: 7 cells, but the header has 8"),
-        (POINTS, "0.jpg,1,2,3,4,1,5,x", r"0.jpg has a bad object, line 2 of t.csv: Right_eye is 5,x,, where numbers"),
-        (POINTS, "0.jpg,1,2,3,4,3,5,6", r"left_eye is 3,4,3, where"),
-        (POINTS, "0.jpg,1,2,3,,1,5,6", r"left_eye is 3,,1, where"),
-        (POINTS, "0.jpg,inf,2,3,4,1,5,6", r"nose is inf,2,, where"),
+        (
+            POINTS,
+            "0.jpg,1,2,3,4,1,5,x",
+            r"0.jpg has a bad object, line 2 of t.csv: Right_eye is 5,x, instead of",
+        ),
+        (POINTS, "0.jpg,1,2,3,4,3,5,6", r"left_eye is 3,4,3 instead"),
+        (POINTS, "0.jpg,1,2,3,,1,5,6", r"left_eye is 3,,1 instead"),
+        (POINTS, "0.jpg,inf,2,3,4,1,5,6", r"nose is inf,2, instead"),
         (POINTS, "0.jpg,1,2,3,4,1,40,6", r"0.jpg has the point Right_eye outside of its 40 x 20 pixels, line 2 of"),
         (POINTS, "1.jpg,1,2,3,4,1,4,6", "1.jpg is listed 2 times"),
-        ("path,x_a,y_a,z", "0.jpg,1,2,3", "the column 'z'. Allowed: path, then x_NAME, y_NAME"),
+        ("path,x_a,y_a,z", "0.jpg,1,2,3", "the column 'z' does not fit. Use path, then x_NAME, y_NAME"),
         ("path,x_a", "0.jpg,1", "the column 'a'"),
-        ("path", "0.jpg", "no point. Allowed"),
-        ("file,x_a,y_a", "0.jpg,1,2", "has no single column 'path'"),
+        ("path", "0.jpg", "there are no keypoints. Use path"),
+        ("file,x_a,y_a", "0.jpg,1,2", "must have one column 'path'"),
     ],
 )
 def test_points_that_are_wrong_are_named(header: str, line: str, why: str) -> None:
@@ -93,5 +97,5 @@ def test_boxes_that_are_wrong_are_named(line: str, why: str) -> None:
 
 def test_the_columns_of_boxes_are_named() -> None:
     train = put("path,left,top,right,class", "0.jpg,1,2,3,dog")
-    with pytest.raises(UserError, match=r"no single column 'bottom'\. Allowed: a CSV with path, left, .*, class\."):
+    with pytest.raises(UserError, match=r"must have one column 'bottom'\. Allowed: .* path, left, .*, class\."):
         load("boxes", train=train, val=train)

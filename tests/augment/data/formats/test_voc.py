@@ -55,7 +55,7 @@ def test_objects_may_lack_difficult_but_not_a_name() -> None:
 
 def test_without_lists_val_is_cut_of_all_annotations() -> None:
     put(OBJECT.format("dog", 0, 1, 1, 40, 20))
-    with pytest.raises(UserError, match=r"but there is data.val=val"):
+    with pytest.raises(UserError, match=r"images of data.val=val"):
         load("voc", root="voc", val_fraction=0.5)
     for file in Path("voc/ImageSets").rglob("*.txt"):
         file.unlink()
@@ -68,7 +68,7 @@ def test_without_lists_val_is_cut_of_all_annotations() -> None:
 @pytest.mark.parametrize(
     ("head", "objects", "why"),
     [
-        ('<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;">]>', (), "declarations of entities"),
+        ('<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;">]>', (), "entity declarations"),
         (
             '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>',
             (OBJECT.format("&b;", 0, 1, 1, 2, 2),),

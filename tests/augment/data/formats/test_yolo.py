@@ -54,7 +54,7 @@ def test_a_txt_may_list_the_images_and_folders_may_have_been_moved() -> None:
     Path("set/val.txt").write_text("./images/val/1.jpg\n./images/val/0.jpg\n")
     dataset = load("yolo", root="set")
     assert [file.name for file in dataset.val.files] == ["1.jpg", "0.jpg"]
-    assert "1 of 2 val images have no file of labels" in dataset.notices[0]
+    assert "1 of 2 val images have no label file" in dataset.notices[0]
 
 
 @pytest.mark.parametrize("orientation", [3, 6, 8])
@@ -68,14 +68,14 @@ def test_shares_are_of_the_image_as_it_is_shown(orientation: int) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("2 .5 .5 1 1", "the class 2, which has no name"),
+        ("2 .5 .5 1 1", "the class 2 has no name"),
         ("a .5 .5 1 1", "could not convert"),
-        ("0 .5 .5 1", "3 numbers where 4 are allowed, or 6 or more, an even number"),
+        ("0 .5 .5 1", "3 numbers instead of 4, 6, 8 and so on"),
         ("0 .5 .5 1 x", "could not convert"),
-        ("0 20 10 5 5", r"\[20.0, 10.0, 5.0, 5.0\], where shares of the image, 0 to 1, are allowed"),
-        ("0 .5 .5 nan 1", "where shares of the image"),
+        ("0 20 10 5 5", r"\[20.0, 10.0, 5.0, 5.0\] instead of shares of the image, 0 to 1"),
+        ("0 .5 .5 nan 1", "instead of shares of the image"),
         ("0 .5 .5 0 1", "has no area"),
-        ("0 .5 .5 -.2 1", "where shares"),
+        ("0 .5 .5 -.2 1", "instead of shares"),
     ],
 )
 def test_a_bad_line_is_named_and_its_image_left_out(line: str, why: str) -> None:
@@ -91,10 +91,10 @@ def test_a_bad_line_is_named_and_its_image_left_out(line: str, why: str) -> None
     ("yaml", "why"),
     [
         ("train: images/train\nval: images/val\n", "has no 'names'"),
-        (YAML.replace("[cat, dog]", "[cat, cat]"), "has a name of a class twice"),
+        (YAML.replace("[cat, dog]", "[cat, cat]"), "has the same class twice"),
         (YAML.replace("images/train", "images/trian"), "train: there is no set/images/trian.*Did you mean .*train"),
         (YAML.replace("train:", "trains:"), "has no 'train'. Did you mean 'trains'?"),
-        (YAML + "kpt_shape: [3, 2]\n", "has kpt_shape, points. Allowed: boxes or outlines"),
+        (YAML + "kpt_shape: [3, 2]\n", r"has keypoints \(kpt_shape\), which are not supported here"),
     ],
 )
 def test_a_wrong_data_yaml_says_why(yaml: str, why: str) -> None:

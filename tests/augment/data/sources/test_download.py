@@ -66,7 +66,7 @@ def test_member_outside_the_folder_is_refused(server: Server, tmp_path: Path, na
     [
         (b"<html>404</html>", "cannot be unpacked"),
         (packed("top")[:20_000], "cannot be unpacked"),
-        (packed("top/too/deep"), "holds no folders train and val"),
+        (packed("top/too/deep"), "lacks the folders train and val"),
     ],
     ids=["a page", "half", "too deep"],  # bytes of an archive hold the time
 )

@@ -79,7 +79,9 @@ def test_other_processes_fetch(server: Server, samples: list[Sample], monkeypatc
     killed.wait()
     for idle in ([], [killed]):
         monkeypatch.setattr(fetch_processes, "_IDLE", idle)
-        with pytest.raises(UserError, match=r"^data\.train=.*: the process that fetched .*train-0\.tar was killed\.$"):
+        with pytest.raises(
+            UserError, match=r"^data\.train=.*: the process that downloaded .*train-0\.tar was killed\.$"
+        ):
             fetch_processes.fetch(shard, threading.Event())
 
 
@@ -106,7 +108,7 @@ def test_a_shard_that_is_open_stays(server: Server, samples: list[Sample]) -> No
     files = list(dict.fromkeys(image.file for image in there.files))
     held = [Opened(file) for file in files[2:]]
     assert left("window") == [f"train-{number}.tar" for number in range(2, 6)]
-    with pytest.raises(UserError, match=r"^data\.train=.* GB must be fetched, but .*/window has room for 0 GB beside"):
+    with pytest.raises(UserError, match=r"^data\.train=.* GB must be downloaded, but .*/window has room for 0 GB next"):
         there.files[0].read()
     del held[0]
     assert there.files[0].read()
