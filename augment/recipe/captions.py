@@ -6,7 +6,7 @@ from typing import Literal
 from augment.params import Interval, Range, Values
 from augment.recipe.fusion import slots_of
 from augment.recipe.stage import Draws
-from augment.recipe.steps import Step, parse_steps, plain_steps
+from augment.recipe.step import Step, parse_steps, plain_steps
 
 Level = Literal["low", "middle", "high"]
 LEVELS: tuple[Level, ...] = ("low", "middle", "high")

@@ -8,7 +8,7 @@ import numpy as np
 
 from augment.recipe.op_kinds import Array, GeometryOp, PolicyOp, RemapOp
 from augment.recipe.stage import NO_BORDER, Alternatives, Border, Stage, StageKind, parts_of
-from augment.recipe.steps import Step
+from augment.recipe.step import Step
 
 
 def slots_of(step: Step) -> list[dict[int, float]]:

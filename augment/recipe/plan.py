@@ -7,7 +7,8 @@ from augment.params import Size
 from augment.recipe.fusion import positions_of, stages_of
 from augment.recipe.ops.crops import resize as _resize
 from augment.recipe.stage import Stage, StageKind
-from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, SPLITS, Aug, SplitName, Step, parse_steps
+from augment.recipe.step import Step, parse_steps
+from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, SPLITS, Aug, SplitName
 from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
 from augment.support.formatting import amount, html_table

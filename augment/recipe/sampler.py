@@ -12,7 +12,7 @@ from augment.recipe.fusion import child_path, choose, slots_of
 from augment.recipe.op_kinds import Array, Mask, PolicyOp
 from augment.recipe.plan import Plan
 from augment.recipe.stage import Draws
-from augment.recipe.steps import Step
+from augment.recipe.step import Step
 from augment.support.seeds import derive_seed
 
 # Whose draws are wanted: the epoch, the position of the first sample in it, the number of samples, and, for calls of a

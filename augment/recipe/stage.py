@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from augment.params import Size
 from augment.recipe.op_kinds import Array, Mask, PreparedOp
-from augment.recipe.steps import Step
+from augment.recipe.step import Step
 from augment.support.errors import UserError
 
 Border = tuple[str, int]

@@ -1,8 +1,8 @@
 """Several views of each train image: equal views, or named views with their own steps."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.params import (
     Choice,
@@ -17,10 +17,8 @@ from augment.params import (
     settings,
 )
 from augment.recipe.op import OPS
+from augment.recipe.step import Step, parse_steps
 from augment.support.errors import UserError, suggest
-
-if TYPE_CHECKING:
-    from augment.recipe.steps import Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +31,7 @@ class View:
     )
     share: tuple[str, ...] = setting(Texts(default=(), doc="steps that share the random draws of the first view"))
     name: str = ""  # in YAML
-    steps: "tuple[Step, ...]" = ()  # all of them, in order
+    steps: tuple[Step, ...] = ()  # all of them, in order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +51,7 @@ class Views:
     )  # views with their own steps, instead of `count` equal views
 
 
-def parse_views(
-    given: object, key: str, train: object, parse_steps: "Callable[[object, str], tuple[Step, ...]]"
-) -> Views:
+def parse_views(given: object, key: str, train: object) -> Views:
     """Validate `aug.views`: a mapping of count and crop, or of views by name, which change the valid steps `train`."""
     plain = settings(Views)
     is_named = isinstance(given, Mapping) and any(
@@ -68,18 +64,12 @@ def parse_views(
     views: list[View] = []
     for name, value in given.items():
         path = f"{key}.{name}"
-        views.append(_parse_view(str(name), value, path, train if isinstance(train, Mapping) else {}, parse_steps))
+        views.append(_parse_view(str(name), value, path, train if isinstance(train, Mapping) else {}))
         _check_shared(views[-1], views[0], f"{path}.share")
     return Views(named=tuple(views))
 
 
-def _parse_view(
-    name: str,
-    given: object,
-    key: str,
-    train: Mapping[str, Any],
-    parse_steps: "Callable[[object, str], tuple[Step, ...]]",
-) -> View:
+def _parse_view(name: str, given: object, key: str, train: Mapping[str, Any]) -> View:
     given = {} if given is None else given
     known = {**settings(View), "steps": None}
     if not isinstance(given, Mapping):

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from augment.recipe.op import OPS, policy
-from augment.recipe.steps import parse_aug, parse_steps, plain_steps
+from augment.recipe.step import parse_steps, plain_steps
+from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
 
 

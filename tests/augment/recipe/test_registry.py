@@ -12,7 +12,7 @@ from rendering import step_matrix
 from augment.params import Number, Range
 from augment.recipe.op import OPS, batch, color, combinator, crop, geometry, local, numpy_op, policy, remap
 from augment.recipe.op_kinds import Op
-from augment.recipe.steps import parse_steps, plain_steps
+from augment.recipe.step import parse_steps, plain_steps
 from augment.support.errors import UserError
 
 SIZE = 64

@@ -7,7 +7,8 @@ import pytest
 from augment import load_recipe
 from augment.params import Size
 from augment.recipe.op import OPS
-from augment.recipe.steps import Aug, parse_aug, parse_steps
+from augment.recipe.step import parse_steps
+from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError
 
 FULL: dict[str, Any] = {
