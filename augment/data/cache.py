@@ -8,8 +8,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from augment.data.dataset import ImageRef, Paths
 from augment.data.image_faults import strict_pillow
+from augment.data.image_refs import ImageRef, Paths
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.files import write_atomically

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from augment.data.cache import remember
-from augment.data.dataset import DATA_DIR, BadImage, ImageRef, Split, known_of
+from augment.data.dataset import DATA_DIR, BadImage, Split
 from augment.data.image_faults import (
     CONVERT,
     NOT_DECODED,
@@ -36,6 +36,7 @@ from augment.data.image_faults import (
     find_fault_of_header,
     is_rare,
 )
+from augment.data.image_refs import ImageRef, known_of
 from augment.data.images import is_decoded, name_of
 from augment.data.selection import take
 from augment.support.errors import UserError

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from augment.data.dataset import DecodedImage, ImageRef, Paths, as_paths, kinds_of
+from augment.data.image_refs import DecodedImage, ImageRef, Paths, as_paths, kinds_of
 from augment.support.files import open_file, read_file
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import BadImage, Dataset, Split, keys_of, known_of, take_images
+from augment.data.dataset import BadImage, Dataset, Split
 from augment.data.formats.folder import CUT
+from augment.data.image_refs import keys_of, known_of, take_images
 from augment.data.images import portable_name
 from augment.support.errors import UserError
 from augment.support.formatting import amount

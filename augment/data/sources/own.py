@@ -69,7 +69,7 @@ class Own(CheckedSource, LabeledSource):
             made.append(SequenceFactory(key, name, given, self.workers))
         same = len(made) == 2 and (repr(self.train), self.train_options) == (repr(self.val), self.val_options)
         options = self.target_options()
-        follows = options.kind is not None and options.kind.follows
+        follows = self.kind is not None and self.kind.follows
         read = partial(read_spatial, with_masks=self.instances, flip_pairs=self.flip_pairs) if follows else read_own
         return read(made, options).noting(
             f"data.val: is made as data.train is, by {self.train} with the same arguments: the model is validated "

@@ -6,20 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.formats.text_files import read_text
+from augment.data.image_refs import ImageRef
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import expanded
 from augment.support.formatting import amount, list_some
-
-if TYPE_CHECKING:
-    from augment.data.dataset import ImageRef
-    from augment.data.targets.kind import Kind
 
 Label = int | float | str
 
@@ -29,13 +26,13 @@ class TargetOptions:
     """The settings of the configuration about targets.
 
     Attributes:
-        kind: the kind of targets; None: inferred from the labels.
+        task: the task, which determines the kind of targets. Default: inferred from the labels.
         classes: names of classes or labels, by number; None: those that the images come with, else the labels.
         offset: number of the first class, where labels are numbers.
         names: names of the columns of numbers, or of 0 and 1 for labels.
     """
 
-    kind: Kind | None = None
+    task: str = ""
     classes: tuple[str, ...] | None = None
     offset: int = 0
     names: tuple[str, ...] = ()

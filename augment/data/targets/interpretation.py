@@ -17,7 +17,7 @@ from augment.data.formats.filelist import Line, Lines
 from augment.data.formats.text_files import whole_number
 from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, all_rows, pack
 from augment.data.targets.classification import CLASSES
-from augment.data.targets.kind import Kind
+from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.multilabel import LABELS
 from augment.data.targets.regression import NUMBERS
 from augment.support.errors import UserError
@@ -41,6 +41,7 @@ def make_dataset(
         UserError: the splits do not fit together, or a label does not fit the kind; the message names it and says why.
     """
     options = options or TargetOptions()
+    asked = known_kinds().get(options.task)
     for split in splits:
         if not len(split.labels.counts):
             raise UserError(f"{split.key}: holds no images.")
@@ -48,13 +49,13 @@ def make_dataset(
     if _are_rows(splits, options, typed=typed):
         splits = [replace(split, labels=replace(split.labels, rows=True)) for split in splits]
         rows = all_rows(splits)
-        kind = options.kind or _kind_of_rows(splits[0].key, rows, options)
-        told = options.kind or options.names or options.classes
+        kind = asked or _kind_of_rows(splits[0].key, rows, options)
+        told = asked or options.names or options.classes
         if kind == NUMBERS and not told and rows[0].shape[1] == 1:
             notice = describe_whole_numbers(np.concatenate(rows).ravel())
     else:
         several = any((split.labels.counts > 1).any() for split in splits)
-        kind = options.kind or (LABELS if several else CLASSES)
+        kind = asked or (LABELS if several else CLASSES)
     names, targets = kind.read(splits, options)
     if strange := next((name for name in names if "\0" in name), None):
         raise UserError(f"data: the name {strange!r} has a NUL character in it. Allowed: text.")
@@ -93,7 +94,7 @@ def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: 
         raise UserError("data: one of train and val has rows of numbers, the other labels. Allowed: the same in both.")
     numbers = typed and any(some.values.dtype.kind == "f" for some in labels)
     numbers = numbers and all(len(np.unique(some.counts)) == 1 and len(some.values) for some in labels)
-    return numbers or bool(options.names) or options.kind == NUMBERS
+    return numbers or bool(options.names) or options.task == NUMBERS.task
 
 
 def _kind_of_rows(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions) -> Kind:
@@ -126,9 +127,9 @@ def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef
     train, names = lists[0], set(options.classes or ())
     words = {word for lines in lists for line in lines.lines for word in line.words}
     # Where classes or labels are asked for, fractions are names.
-    fractions = bool(options.names) or options.kind == NUMBERS or not (options.kind or names)
+    fractions = bool(options.names) or options.task == NUMBERS.task or not (options.task or names)
     read: dict[str, Label] = {word: _value(word, fractions=fractions) for word in words}
-    if options.names or options.kind == NUMBERS or any(isinstance(value, float) for value in read.values()):
+    if options.names or options.task == NUMBERS.task or any(isinstance(value, float) for value in read.values()):
         read |= {word: int(word[:40]) for word, value in read.items() if word == value and word.isdecimal()}
     # Words are names of classes, unless all are whole numbers and some are not names.
     if words <= names or not all(isinstance(value, int) for value in read.values()):

@@ -9,7 +9,6 @@ import pytest
 from augment.data.dataset import Dataset, Split
 from augment.data.targets.class_names import LabeledSplit, Labels, TargetOptions
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.kind import known_kinds
 from augment.support.errors import UserError
 
 FLAGS = [[1, 0, 1], [0, 1, 0], [0, 0, 0]]
@@ -21,7 +20,7 @@ def understand(values: Any, val: Any = None, *, task: str = "", **options: Any) 
     for key, found in (("train", values), ("val", values if val is None else val)):
         images = [Path(f"{key}{index}") for index in range(len(found))]
         splits.append(LabeledSplit(f"data.{key}", images, Labels.of_rows(np.array(found)), "x[{}]".format))
-    return make_dataset(splits, TargetOptions(known_kinds().get(task), **options))
+    return make_dataset(splits, TargetOptions(task, **options))
 
 
 @pytest.mark.parametrize(

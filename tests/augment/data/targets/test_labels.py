@@ -10,7 +10,6 @@ from augment.data.dataset import Dataset
 from augment.data.sources.loading import describe_missing
 from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.kind import known_kinds
 from augment.support.errors import UserError
 
 
@@ -21,7 +20,7 @@ def labeled(key: str, labels: Sequence[Any], names: tuple[str, ...] | None = Non
 
 
 def understand(train: Sequence[Any], val: Sequence[Any], *, task: str = "", **options: Any) -> Dataset:
-    given = TargetOptions(known_kinds().get(task), **options)
+    given = TargetOptions(task, **options)
     return make_dataset([labeled("train", train), labeled("val", val)], given, typed=False)
 
 

@@ -8,7 +8,6 @@ from augment.data.dataset import Dataset
 from augment.data.formats.filelist import Lines, read_list
 from augment.data.targets.class_names import TargetOptions
 from augment.data.targets.interpretation import make_list_dataset
-from augment.data.targets.kind import known_kinds
 from augment.support.errors import UserError
 
 
@@ -20,9 +19,7 @@ def write(folder: Path, name: str, rows: list[str], targets: tuple[str, ...] = (
 
 def understand(train: Lines, val: Lines, *, task: str | None, classes: tuple[str, ...] | None) -> Dataset:
     images = [[Path(line.path) for line in lines.lines] for lines in (train, val)]
-    return make_list_dataset(
-        (train, val), images, TargetOptions(known_kinds().get(task or ""), classes, names=train.columns)
-    )
+    return make_list_dataset((train, val), images, TargetOptions(task or "", classes, names=train.columns))
 
 
 def numbers(*labels: str) -> list[str]:
