@@ -90,7 +90,7 @@ COMMANDS = [
     ("trainer aug.train.rotate.prob=0.5", "aug.train.rotate.prob: unknown key", "'p'"),
     ("trainer aug.train.rotate.p=50%", "aug.train.rotate.p: '50%'", "Did you mean 0.5?"),
     ("trainer aug.trian.rotate.p=0.5", "aug.trian: unknown key", "'train'"),
-    ("trainer aug.val.mixup.p=1", "aug.val.mixup", "in aug.train only"),
+    ("trainer aug.val.mixup.p=1", "aug.val.mixup", "Move it to aug.train"),
     ("augment plan +aug=nothing", "aug: unknown name 'nothing'", "imagenette"),
     ("augment preview --op rotat", "--op: unknown op 'rotat'", "'rotate'"),
     # Models, optimizers, schedules

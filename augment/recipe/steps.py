@@ -1,4 +1,4 @@
-"""The `aug` section of the configuration: parse and validate a mapping, as read from YAML, into typed steps."""
+"""The `aug` section of the configuration: its settings, and their validation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ from augment.support.user_code import load_plugins
 SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 
-# As in torchvision and timm. A pretrained model may bring its own.
+# The values of torchvision and timm. A pretrained model may define its own.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -51,13 +51,13 @@ class Aug:
         )
     )
     fuse: bool = setting(
-        Flag(default=True, doc="compose adjacent geometry steps into one warp, adjacent color steps into one matrix")
+        Flag(default=True, doc="whether adjacent geometry steps become one warp, and adjacent color steps one matrix")
     )
     clip: str = setting(
         Choice(
             default="end",
             options=("end", "each"),
-            doc="clip colors to 0..255 after the last of adjacent color steps, or after each, as torchvision does",
+            doc="when to clip colors to 0..255: at the end of adjacent color steps, or after each as in torchvision",
         )
     )
     mean: tuple[float, float, float] | None = setting(
@@ -81,12 +81,13 @@ class Aug:
         Choice(
             default="mixed",
             options=("auto", "cpu", "mixed"),
-            doc="where to decode JPEGs if there is a GPU: partly on it (mixed; auto is the same), or on the CPU",
+            doc="where to decode JPEGs if there is a GPU: partly on the GPU (mixed or auto), or on the CPU",
         )
     )
     cache: int | str = setting(
         CacheSize(
-            default="off", doc="decoded images to keep in GPU memory: half of the free memory (gpu), or an amount"
+            default="off",
+            doc="GPU memory for a cache of decoded images: an amount, or half of the free memory (gpu)",
         )
     )
     prefetch: int = setting(Count(default=4, within=(1, 64), doc="batches to prefetch"))
@@ -94,13 +95,13 @@ class Aug:
         Number(
             optional=True,
             within=(0, 1),
-            doc="JPEG share of the GPU's hardware decoder, which rounds differently. Default: from sizes and threads",
+            doc="share of JPEGs for the GPU's hardware decoder, which rounds differently. Default: automatic",
         )
     )
-    plugins: tuple[str, ...] = setting(Texts(default=(), doc="Python modules that declare your own ops", reach=IMPORTS))
+    plugins: tuple[str, ...] = setting(Texts(default=(), doc="Python modules with your own ops", reach=IMPORTS))
     train: tuple[Step, ...] = ()  # in order of application
     val: tuple[Step, ...] = ()
-    views: Views = field(default_factory=Views)  # of each image of train
+    views: Views = field(default_factory=Views)  # views of each training image
 
     def steps(self, split: SplitName) -> tuple[Step, ...]:
         """Return the steps of a split."""
@@ -108,27 +109,27 @@ class Aug:
 
 
 def parse_aug(given: object) -> Aug:
-    """Validate the `aug` section and return it typed.
+    """Parse and validate the `aug` section.
 
     Args:
         given: mapping with any of the keys of `Aug`. Null means no augmentation.
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
-        raise UserError(f"aug: {given!r} is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug.")
+        raise UserError(f"aug: {given!r} is not allowed. To use a file of conf/aug, set +aug=NAME.")
     nested = ("train", "val", "views")
     check_known(given, {**settings(Aug), **dict.fromkeys(nested)}, "aug", {op: f"train.{op}" for op in OPS})
     plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in nested}, "aug")
     load_plugins(plain["plugins"], "aug.plugins")
     train, val = (parse_steps(given.get(split), f"aug.{split}") for split in SPLITS)
     if mixing := [step.key for step in val if step.mixes]:
-        raise UserError(f"aug.val.{mixing[0]}: mixes samples and their targets. Allowed: in aug.train only.")
+        raise UserError(f"aug.val.{mixing[0]} mixes samples. Move it to aug.train.")
     views = parse_views(given.get("views"), "aug.views", given.get("train"))
     return Aug(**plain, train=train, val=val, views=views)
 
 
 def plain_views(aug: Aug) -> dict[str, Any]:
-    """Return the views as a mapping of plain values, from which `parse_aug` makes the same views."""
+    """Return the views as a mapping of plain values, which `parse_aug` parses to the same views."""
     if not aug.views.named:
         return {name: getattr(aug.views, name) for name in settings(Views)}
     return {
@@ -141,26 +142,31 @@ def plain_views(aug: Aug) -> dict[str, Any]:
 
 
 def doubts(aug: Aug) -> Iterator[str]:
-    """Yield a note about each range that seems to be meant in another unit."""
+    """Yield a notice about each range that is probably in another unit."""
     for key, step in _keyed(aug):
         for name, param in step.op.params.items():
             if isinstance(param, Range) and (note := param.doubts(step.params[name])):
-                yield f"{key}.{name}: {param.show(step.params[name])} changes next to nothing; {note}"
+                yield f"{key}.{name}: {param.show(step.params[name])} changes almost nothing ({note})"
 
 
 def border_doubts(aug: Aug, unrepeated: str) -> Iterator[str]:
-    """Yield a note about each border that repeats parts of the image, but not the targets `unrepeated`, see `Kind`."""
+    """Yield a notice about each border that repeats parts of the image without the targets there.
+
+    Args:
+        aug: the recipe.
+        unrepeated: the targets that borders do not repeat, see `Kind`.
+    """
     for key, step in _keyed(aug):
         border = step.params.get("border", "constant")
         if unrepeated and border != "constant":
             yield (
-                f"{key}: border {border} repeats parts of the image beyond its edges, without their {unrepeated}; "
-                f"{key}.border=constant fills them"
+                f"{key}: border {border} repeats parts of the image beyond its edges, but not their {unrepeated}. "
+                f"To fill these areas instead, set {key}.border=constant"
             )
 
 
 def _keyed(aug: Aug) -> Iterator[tuple[str, Step]]:
-    """Yield all steps by their keys. A policy's steps follow the policy."""
+    """Yield each step with its key. A policy's steps follow the policy."""
     named = {f"aug.views.{v.name}.steps": tuple(s for s in v.steps if s not in aug.train) for v in aug.views.named}
     for key, steps in {**{f"aug.{split}": aug.steps(split) for split in SPLITS}, **named}.items():
         yield from _with_nested(steps, key)

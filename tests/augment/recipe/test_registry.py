@@ -77,10 +77,10 @@ def test_declaration_without_a_docstring_is_refused() -> None:
 @pytest.mark.parametrize(
     ("declare", "params", "message"),
     [
-        (geometry, {"border": Number(doc="")}, "border is there in every step of a geometry op"),
-        (crop, {"op": Number(doc="")}, "op is there in every step of a crop op"),
-        (color, {"weight": Number(doc="")}, "weight is there in every step of a color op"),
-        (numpy_op, {"amount": 0.5}, "amount=0.5 declares no parameter. Allowed: Number"),
+        (geometry, {"border": Number(doc="")}, "every geometry op has a parameter border"),
+        (crop, {"op": Number(doc="")}, "every crop op has a parameter op"),
+        (color, {"weight": Number(doc="")}, "every color op has a parameter weight"),
+        (numpy_op, {"amount": 0.5}, "amount=0.5 is not a parameter. Use Number"),
     ],
 )
 def test_parameters_that_are_refused(declare: Any, params: dict[str, Any], message: str) -> None:
