@@ -113,7 +113,7 @@ class Changing:
 def test_val_has_the_classes_of_train_in_their_order(task: str) -> None:
     train, val = Changing(task), Changing(task)
     val.classes = ("b", "a")
-    with pytest.raises(UserError, match=r"^data: the files of val come with other names of classes \(b, a\)"):
+    with pytest.raises(UserError, match=r"^data: val has other class names \(b, a\)"):
         load(train, val, task=task)  # type: ignore[arg-type]
 
 
@@ -190,7 +190,7 @@ def test_points_may_be_missing_and_have_names() -> None:
     ("task", "target", "why"),
     [
         ("segment", "[1, 2]", r"item 0 of mine.train has .*Allowed: a mask: a path"),
-        ("segment", "Image.new('RGB', (12, 10))", "a mask of mode RGB"),
+        ("segment", "Image.new('RGB', (12, 10))", "the mask has mode RGB"),
         ("segment", "np.zeros((3, 10, 12), int)", "has .*Allowed: a mask"),
         ("segment", "{'masks': 3}", "has .*Allowed: a mask"),
         ("detect", "3", "item 0 of mine.train has for a target an int. Allowed: a dict with"),
@@ -200,7 +200,7 @@ def test_points_may_be_missing_and_have_names() -> None:
         ("detect", '{"boxes": [], "labels": [], "mask": 1}', r"has mask: unknown key. Did you mean 'masks'\?"),
         ("keypoints", "[[1, 2], [3]]", "item 0 of mine.train has"),
         ("keypoints", "np.zeros((2, 4))", "item 0 of mine.train has"),
-        ("keypoints", "np.zeros((2 + index, 2))", r"data.train: has the target .*Allowed: 2 points"),
+        ("keypoints", "np.zeros((2 + index, 2))", r"data.train: has the target .*Use 2 points"),
     ],
 )
 def test_targets_of_another_form_are_refused(task: str, target: str, why: str | None) -> None:

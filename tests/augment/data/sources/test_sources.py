@@ -38,7 +38,7 @@ def _as_before() -> Iterator[None]:
 
 
 PATHS = (Path("a.png"), Path("b.png"))
-CLASS, ROW = "Allowed: an index below 2, the number of classes.", "Allowed: a tuple of 2 numbers."
+CLASS, ROW = "Use an index below 2, the number of classes.", "Use a tuple of 2 numbers."
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ CLASS, ROW = "Allowed: an index below 2, the number of classes.", "Allowed: a tu
         (Split(PATHS, ((1.0, 0.0), 1)), f"train has the target 1. {ROW}"),
         (
             Split(PATHS, ({}, {}), Several({"mask": MASKS, "class": CLASSES})),
-            "train has the target of several kinds, mask, class. Allowed: one kind; a Transform takes several.",
+            "train has the target of several kinds (mask, class). A dataset has one kind. Use a Transform for several.",
         ),
     ],
 )

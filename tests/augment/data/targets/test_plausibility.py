@@ -30,10 +30,10 @@ def numbers(*labels: str) -> list[str]:
     ("labels", "line", "message"),
     [
         (("1.5", "2.0", "nan", "3.5", ".25"), 2, "0.png has the label 1.5, and line 4 of "),
-        (("1.5", "1,5", "3.5", ".25", "2.5"), 3, "'1,5' is not a number. Allowed: numbers "
-         "with a point, or data.task=classify for names."),
-        (("1,5", "0,25", "-2,75"), 2, "'1,5' is not a number. Allowed: numbers"),
-        (("1,5", "2,5", "1,5"), 2, "'1,5' is not a number. Allowed: numbers"),
+        (("1.5", "1,5", "3.5", ".25", "2.5"), 3, "'1,5' is not a number. Write a "
+         "decimal point, or set data.task=classify if it is a name."),
+        (("1,5", "0,25", "-2,75"), 2, "'1,5' is not a number. Write a decimal point"),
+        (("1,5", "2,5", "1,5"), 2, "'1,5' is not a number. Write a decimal point"),
         (("1.5", "2.5", "3.5", "a", "b", "c"), 2, "0.png has the label 1.5, and line 5 of "),
     ],
 )  # fmt: skip
