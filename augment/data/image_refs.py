@@ -19,10 +19,10 @@ V = TypeVar("V")
 
 
 class Paths(Sequence[Path]):
-    """Paths of files; a `Path` is made when one is asked for.
+    """Paths of files in one array. Indexing creates a `Path`.
 
     Attributes:
-        names: (N,) the paths as the system has them, in bytes.
+        names: (N,) the paths in bytes, in the encoding of the file system.
     """
 
     def __init__(self, files: Iterable[str | Path] | NDArray[np.bytes_]) -> None:
@@ -60,11 +60,11 @@ class Paths(Sequence[Path]):
         """Yield the paths as text."""
         for start in range(0, len(self), 65536):
             some = self.names[start : start + 65536].tolist()
-            yield from os.fsdecode(b"\0\n".join(some)).split("\0\n")  # each by itself takes several times as long
+            yield from os.fsdecode(b"\0\n".join(some)).split("\0\n")  # decoding them one by one is several times slower
 
 
 def as_paths(images: Sequence[Any]) -> Paths | None:
-    """Return images as paths; None: not all are files of their own."""
+    """Return images as paths, or None if some are stored in larger files."""
     if isinstance(images, Paths):
         return images
     return Paths(images) if all(issubclass(kind, Path) for kind in kinds_of(images)) else None
@@ -76,7 +76,7 @@ def kinds_of(images: Sequence[Any]) -> set[type]:
 
 
 def keys_of(images: Sequence[Any]) -> list[Any]:
-    """Return what is equal for equal images: themselves, or names of files, which are lighter than paths."""
+    """Return keys that are equal for equal images. For files, they are names, which are smaller than paths."""
     return images.names.tolist() if isinstance(images, Paths) else list(images)
 
 
@@ -86,7 +86,7 @@ def take_images(images: Sequence[Any], indices: NDArray[np.int64]) -> Any:
 
 
 def known_of(images: Sequence[Any], known: Mapping[Any, V]) -> dict[int, V]:
-    """Return what is known of some images by their index."""
+    """Return the values of a mapping from images to values by the images' indices."""
     if not known:
         return {}
     if isinstance(images, Paths):
@@ -96,10 +96,10 @@ def known_of(images: Sequence[Any], known: Mapping[Any, V]) -> dict[int, V]:
 
 
 class ImageError(UserError):
-    """One of several images that are read together fails, by its key among them."""
+    """The error of one of several images that are read together. `key` identifies the image."""
 
     def __init__(self, key: int, text: str) -> None:
-        super().__init__(key, text)  # as it is pickled
+        super().__init__(key, text)  # both, for pickle
         self.key = key
 
     def __str__(self) -> str:
@@ -107,30 +107,33 @@ class ImageError(UserError):
 
 
 class StoredImage(Protocol):
-    """An encoded image in a larger file; hashable, and picklable without its content.
+    """An encoded image in a larger file. It is hashable, and picklable without its content.
 
-    It may have more methods: `expect() -> None` is called some time before `read`, to prefetch its bytes. A class
-    method `begin(images: Mapping[int, Self]) -> list[Future[dict[int, ...]]]` reads images in the background; each
-    future holds the results of `read`, or of `read_pixels`, by the keys of the images, or raises an `ImageError`.
-    `read_together(images: Sequence[Self]) -> list[NDArray]` reads decoded images in less time than one after another.
+    Optional methods:
 
-    It may also have attributes `file` (a `RecordFile`) and `slot` (a str), which together identify its bytes: then the
-    check of its file is cached. Its name does not identify it, since the next run may give it to another image.
+    - `expect() -> None` is called some time before `read`, to prefetch the bytes.
+    - The class method `begin(images: Mapping[int, Self]) -> list[Future[dict[int, ...]]]` reads images in the
+      background. Each future holds the results of `read` or `read_pixels` by the images' keys, or raises an
+      `ImageError`.
+    - `read_together(images: Sequence[Self]) -> list[NDArray]` reads decoded images faster than one by one.
+
+    Optional attributes `file` (a `RecordFile`) and `slot` (a str) together identify the bytes. With them, the check of
+    the image is cached. The name cannot identify the bytes, because the next run may give it to another image.
     """
 
     @property
     def name(self) -> str:
-        """The name for messages, unique in its split: "train-000.tar/cat_0001.jpg"."""
+        """The name for messages, unique in the split: "train-000.tar/cat_0001.jpg"."""
 
     def read(self) -> bytes | memoryview:
         """Return the encoded image."""
 
 
 class DecodedImage(StoredImage, Protocol):
-    """An image that is stored decoded; `read` encodes it losslessly."""
+    """An image that is stored decoded. `read` encodes it without losses."""
 
     def read_pixels(self) -> NDArray[np.uint8]:
-        """Return (height, width, 3) RGB, in an array that nobody writes to later."""
+        """Return (height, width, 3) RGB in an array that does not change later."""
 
 
 ImageRef = Path | StoredImage

@@ -190,7 +190,7 @@ def test_points_may_be_missing_and_have_names() -> None:
     ("task", "target", "why"),
     [
         ("segment", "[1, 2]", r"item 0 of mine.train has .*Allowed: a mask: a path"),
-        ("segment", "Image.new('RGB', (12, 10))", "the mask has mode RGB"),
+        ("segment", "Image.new('RGB', (12, 10))", "a mask of mode RGB"),
         ("segment", "np.zeros((3, 10, 12), int)", "has .*Allowed: a mask"),
         ("segment", "{'masks': 3}", "has .*Allowed: a mask"),
         ("detect", "3", "item 0 of mine.train has for a target an int. Allowed: a dict with"),
@@ -230,7 +230,7 @@ def test_a_pillow_image_that_exif_turns_can_be_left_out() -> None:
             return image, target(index)
     train = Turned
     """
-    with pytest.raises(UserError, match=r"2 of 3 train images .*\n  mine.train\[1\] is a Pillow image that"):
+    with pytest.raises(UserError, match=r"2 of 3 train images .*\n  mine.train\[1\] is a Pillow image with"):
         written(code, task="detect")
     assert len(written(code, task="detect", skip_bad=True).train) == 1
 
@@ -247,7 +247,7 @@ def test_the_mask_of_a_pillow_image_that_exif_turns_is_refused_when_it_is_read()
     Path("names.txt").write_text("a\nb\n")
     first, second, _ = load(Turned("segment"), task="segment", classes="names.txt").train.targets
     assert first.read().shape == (10, 12)
-    with pytest.raises(UserError, match=r"item 1 of Turned is a Pillow image that its EXIF block turns\. Allowed with"):
+    with pytest.raises(UserError, match=r"item 1 of Turned is a Pillow image with an EXIF orientation\. With"):
         second.read()
 
 
