@@ -1,4 +1,4 @@
-"""Remember what a function says of images: a file of lines that grows, valid as long as the images are as they were."""
+"""A cache of one result line per image, in a growing file. A line is valid until its image changes."""
 
 import logging
 import os
@@ -8,32 +8,31 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from augment.data.dataset import ImageRef, Paths
 from augment.data.image_faults import strict_pillow
+from augment.data.image_refs import ImageRef, Paths
 from augment.support.background import in_threads
 from augment.support.console import progress_bar
 from augment.support.files import write_atomically
 from augment.support.process import cores
 
-_VERSION = b"8\n"  # the first line; increase it when a verdict changes
+_VERSION = b"8\n"  # the first line. Increase it when results change
 
 
 def remember(
     images: Sequence[ImageRef], judge: Callable[[Any], str], cache: Path | None, what: str = "Reading"
 ) -> list[str]:
-    """Return the line that a function says of each image; of images as they were, from a cache.
+    """Return a function's line for each image, from the cache if the image has not changed.
 
-    Several threads call the function, each with one image at a time, and once for an image that occurs twice.
+    Several threads call the function, once per distinct image.
 
     Args:
         images: the images.
-        judge: returns the line; one that begins with a blank is not cached.
-        cache: a file of lines by path, size and modification time, to which new ones are appended every minute. It is
-            created if missing, and may be shared between data sets and processes. Images that are neither files nor in
-            one are judged each time.
-        what: what is done, for the progress bar; empty: without one.
+        judge: the function, which returns a line. Lines that begin with a blank are not cached.
+        cache: the file with lines by path, size and modification time. New lines are appended every minute. The file is
+            created if missing. Datasets and processes may share it. Images outside files are never cached.
+        what: title of the progress bar. Empty for no progress bar.
     """
-    # Files by their names in bytes: a million paths as objects take ten seconds and a gigabyte.
+    # Use file names in bytes, because a million `Path` objects need ten seconds and a gigabyte.
     refs: list[Any] = images.names.tolist() if isinstance(images, Paths) else list(images)
     refs = [os.fsencode(ref) if isinstance(ref, Path) else ref for ref in refs]
     with in_threads(lambda some: list(map(_state_of, some)), _chunks(refs, 4096), cores()) as found:
@@ -60,32 +59,32 @@ def remember(
                     if not line.startswith(" "):
                         stored.add(keys[index], states[index], line)
                 progress.advance(task, len(some))
-                stored.write(every=60)  # an interrupted check loses no more
-    finally:  # also after Ctrl-C
+                stored.write(every=60)  # an interrupted check loses at most a minute
+    finally:  # also after Ctrl+C
         stored.write()
     return [fresh[ref] if line is None else line for ref, line in zip(refs, known, strict=True)]
 
 
 class _Lines:
-    """The lines of a cache: rows "key NUL size mtime_ns line NUL", of which the last with a key counts.
+    """The lines of a cache: rows "key NUL size mtime_ns line NUL". The last row of a key is valid.
 
-    A row that is not complete is ignored, and so is a file of another version.
+    Incomplete rows and files of another version are ignored.
     """
 
     def __init__(self, cache: Path | None) -> None:
         self._cache, self._rows, self._written = cache, list[bytes](), monotonic()
         self._known: dict[bytes, bytes] = {}
-        self._anew = True  # whether the next write replaces the file
+        self._replaces = True  # whether the next write replaces the file
         with suppress(OSError), open(cache or os.devnull, "rb") as stream:
             if stream.readline() == _VERSION:
                 *rows, _ = stream.read().split(b"\0\n")
                 parts = (row.partition(b"\0") for row in rows)
-                # A new line in a row means that its first part was not written completely.
+                # A newline in a row means that its first part was not written completely.
                 self._known = {key: line for key, _, line in parts if b"\n" not in line}
-                self._anew = len(rows) > 2 * len(self._known)  # most are out of date
+                self._replaces = len(rows) > 2 * len(self._known)  # most rows are outdated
 
     def get(self, key: bytes, state: bytes) -> str | None:
-        """Return the line of an image, if its state was the same."""
+        """Return the line of an image, or None if its state has changed."""
         line = self._known.get(key, b"")
         return line[len(state) :].decode(errors="surrogateescape") if state and line.startswith(state) else None
 
@@ -96,19 +95,19 @@ class _Lines:
             self._rows.append(row)
 
     def write(self, every: float = 0) -> None:
-        """Append what was added, unless that was done less than some seconds ago; if it is impossible, log that."""
+        """Write new lines, unless the last write was less than `every` seconds ago. Log a failure."""
         if self._cache is None or not self._rows or monotonic() < self._written + every:
             return
-        kept = [b"%b\0%b\0\n" % row for row in self._known.items()] if self._anew else []
+        kept = [b"%b\0%b\0\n" % row for row in self._known.items()] if self._replaces else []
         try:
-            if self._anew:
+            if self._replaces:
                 write_atomically(self._cache, b"".join([_VERSION, *kept, *self._rows]), durable=False)
             else:
                 with self._cache.open("ab") as stream:
                     stream.write(b"".join([b"\n\0\n", *self._rows]))  # the last row may be incomplete
-            self._anew = False
-        except OSError as error:  # the next start is slower
-            notice = "%s: not written (%s), so the files are checked again next time"
+            self._replaces = False
+        except OSError as error:  # the next start will be slower
+            notice = "%s cannot be written (%s), so the files will be checked again next time"
             logging.getLogger(__name__).info(notice, self._cache, error.strerror)
         self._rows, self._written = [], monotonic()
 
@@ -118,7 +117,7 @@ def _chunks(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
 
 
 def _keys(refs: Iterable[Any]) -> list[bytes]:
-    """Return the key of each image: its path, or its slot in a larger file; empty if it is not cached."""
+    """Return the key of each image: its path, or its slot in a larger file. Empty if it cannot be cached."""
     folders: dict[bytes, bytes] = {}
     keys = []
     for ref in refs:
@@ -133,7 +132,7 @@ def _keys(refs: Iterable[Any]) -> list[bytes]:
 
 
 def _state_of(ref: Any) -> bytes:
-    """Return the present state of a file, or that of the larger file when it was indexed; empty if it has none."""
+    """Return the current state of a file, or the state of the larger file when it was indexed. Empty if unknown."""
     if not isinstance(ref, bytes):
         return b"%d %d " % (ref.file.size, ref.file.mtime_ns) if hasattr(ref, "slot") else b""
     try:

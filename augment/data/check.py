@@ -1,14 +1,14 @@
-"""Find the files that cannot be decoded before training starts.
+"""The check of all images before training starts.
 
-DALI has no option to skip a bad file: its CPU decoder raises and loses the batch, often without naming the file, while
-the GPU decoder silently turns a truncated JPEG or a header that claims gigapixels into pixels. So each file is judged
-twice: by its header, which is cheap, gives the better reasons and keeps memory bombs away from DALI; then by DALI's CPU
-decoder, the strictest one, on every machine. The verdicts are cached.
+DALI cannot skip a bad file. Its CPU decoder raises an error and loses the batch, often without naming the file. Its GPU
+decoder silently decodes truncated JPEGs and headers that claim gigapixels. Therefore each file is checked twice. The
+header check is cheap, explains faults better, and keeps memory bombs away from DALI. Then DALI's CPU decoder, which is
+the strictest, decodes the image on every machine. The results are cached.
 
-JPEG, PNG and WebP are decoded by nvImageCodec, the library behind `fn.decoders.image`, one by one: a pipeline can crash
-if several JPEGs of a batch are damaged. The rarer formats have layouts that it decodes and the operator does not, or
-that the operator decodes otherwise than Pillow: they are decoded by the operator and by Pillow, and compared. Outside
-`augment.pipeline`, only this module imports a part of DALI, and only when an image has to be judged.
+nvImageCodec, the library behind `fn.decoders.image`, decodes JPEG, PNG and WebP one by one, because a pipeline can
+crash if several JPEGs of a batch are damaged. In rarer formats, nvImageCodec accepts variants that the operator
+rejects, or that the operator and Pillow decode differently. Therefore the operator and Pillow decode these images, and
+the results are compared. Outside `augment.pipeline`, only this module imports DALI, when it must check an image.
 """
 
 import os
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from augment.data.cache import remember
-from augment.data.dataset import DATA_DIR, BadImage, ImageRef, Split, known_of
+from augment.data.dataset import DATA_DIR, BadImage, Split
 from augment.data.image_faults import (
     CONVERT,
     NOT_DECODED,
@@ -36,6 +36,7 @@ from augment.data.image_faults import (
     find_fault_of_header,
     is_rare,
 )
+from augment.data.image_refs import ImageRef, known_of
 from augment.data.images import is_decoded, name_of
 from augment.data.selection import take
 from augment.support.errors import UserError
@@ -44,16 +45,16 @@ from augment.support.formatting import amount, list_some, plural
 
 
 class Decoder:
-    """Finds the images that DALI refuses; each thread that calls it gets a decoder of its own."""
+    """Finds the images that DALI cannot decode. Each calling thread gets its own decoder."""
 
     def __init__(self) -> None:
         self._own = local()
         self._large = Lock()
 
     def find_fault(self, image: bytes | memoryview) -> str | None:
-        """Return why an encoded image cannot be decoded, None if it can be.
+        """Return the fault of an encoded image, or None.
 
-        A large image waits for another one to be decoded.
+        Large images are decoded one at a time, to limit memory.
         """
         fault, pixels = find_fault_of_header(image)
         if fault:
@@ -62,7 +63,7 @@ class Decoder:
             return self.find_difference(image) if is_rare(image) else self._find_damage(image)
 
     def find_difference(self, image: bytes | memoryview) -> str | None:
-        """Return why an image of a rare format cannot be used, decoded as in training and compared with Pillow."""
+        """Decode an image in a rare format as in training, compare it with Pillow, and return its fault or None."""
         from nvidia.dali import fn, types
         from nvidia.dali.pipeline import Pipeline
 
@@ -76,11 +77,11 @@ class Decoder:
             self._own.pipeline.feed_input("encoded", [np.frombuffer(image, np.uint8)])
             decoded = np.array(self._own.pipeline.run()[0].at(0))
         except RuntimeError:
-            del self._own.pipeline  # which has failed for good
+            del self._own.pipeline  # it cannot be used again
         return find_difference(image, decoded)
 
     def _find_damage(self, image: bytes | memoryview) -> str | None:
-        os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "1")  # no warning for each bad image
+        os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "1")  # no warnings about bad images
         from nvidia import nvimgcodec as codec
 
         if not hasattr(self._own, "decoder"):
@@ -88,16 +89,16 @@ class Decoder:
             self._own.decoder = codec.Decoder(codec.NVIMGCODEC_DEVICE_CPU_ONLY, 1, backends)
             # The parameters that `fn.decoders.image` uses.
             self._own.params = codec.DecodeParams(color_spec=codec.ColorSpec.SRGB, apply_exif_orientation=True)
-        with suppress(RuntimeError):  # its header cannot be read
+        with suppress(RuntimeError):  # the header cannot be read
             (decoded,) = self._own.decoder.decode([codec.CodeStream(image)], params=self._own.params)
             if decoded is not None:
                 return None
         return describe_damage(BytesIO(image))
 
 
-_SHOWN = 50  # bad files in a message
+_SHOWN = 50  # number of bad files in a message
 
-_MAX_BYTES = 2**31 - 2**12  # size of the largest file that is read
+_MAX_BYTES = 2**31 - 2**12  # files above this size are not read
 
 
 def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> dict[ImageRef, str]:
@@ -106,7 +107,7 @@ def check_files(files: Sequence[ImageRef], *, cache: Path | None = None) -> dict
 
 
 def verdicts_of(source: Any) -> Path:
-    """Return where a source's verdicts are cached."""
+    """Return the file that caches the check of a source's images."""
     named = getattr(source, "train", "") or getattr(source, "root", "")
     return Path(getattr(source, "dir", DATA_DIR)) / f"checked-{digest(expanded(named).resolve())}.txt"
 
@@ -114,16 +115,16 @@ def verdicts_of(source: Any) -> Path:
 def examine_files(
     files: Sequence[ImageRef], *, cache: Path | None = None, quiet: bool = False
 ) -> tuple[dict[ImageRef, str], list[str]]:
-    """Find the files that are missing, broken, too large (`MAX_PIXELS`) or of a format that DALI does not decode.
+    """Find files that are missing, broken, too large (`MAX_PIXELS`), or in a format that DALI does not decode.
 
     Args:
-        files: the files to check. Decoded images are only read.
+        files: the files to check. Images that are stored decoded are only read.
         cache: see `remember`.
-        quiet: without a progress bar.
+        quiet: whether to show no progress bar.
 
     Returns:
-        The images that cannot be used, in their order, with their faults as predicates: "is empty (0 bytes)"; and a
-        digest of the bytes, or of the pixels, and a blank of each image, empty if it cannot be used.
+        The unusable images in order, with their faults as predicates, such as "is empty (0 bytes)". And for each image,
+        a digest of its bytes or pixels, followed by a blank. The digest of an unusable image is empty.
     """
     decoder = Decoder()
     lines = remember(files, lambda image: _judge(image, decoder), cache, "" if quiet else "Checking files")
@@ -135,10 +136,16 @@ def examine_files(
 
 
 def leave_out(split: Split, name: str, reasons: Mapping[ImageRef, str], *, skip_bad: bool) -> Split:
-    """Return the part of a split, train or val by `name`, without bad images, which become `Split.left_out`.
+    """Return a split without its bad images, which become `Split.left_out`.
+
+    Args:
+        split: the split.
+        name: train or val.
+        reasons: the bad images with their faults.
+        skip_bad: whether bad images are allowed.
 
     Raises:
-        UserError: an image is bad, for one of the reasons, and skip_bad is false, or no image is good.
+        UserError: an image is bad and skip_bad is false, or all images are bad.
     """
     bad = known_of(split.files, reasons)
     if not bad:
@@ -147,19 +154,19 @@ def leave_out(split: Split, name: str, reasons: Mapping[ImageRef, str], *, skip_
     shown = list_some(described, _SHOWN, separator="\n  ")
     count = f"{len(bad):,} of {amount(len(split), f'{name} image')}"
     if len(bad) == len(split):
-        raise UserError(f"data: {count} cannot be used, so none is left:\n  {shown}")
+        raise UserError(f"data: {count} cannot be used, so no image is left:\n  {shown}")
     if not skip_bad:
         them = plural(len(bad), "it", "them")
         advice = f"Repair or remove {them}, or set data.skip_bad=true to leave {them} out."
         if any(NOT_DECODED in reason for reason in bad.values()):
-            advice += f" Of other formats, {CONVERT}."
+            advice += f" For other formats: {CONVERT}."
         raise UserError(f"data: {count} cannot be used:\n  {shown}\n{advice}")
     left_out = tuple(BadImage(n, split.files[n], split.targets[n], reason) for n, reason in bad.items())
     return replace(take(split, np.delete(np.arange(len(split)), list(bad))), left_out=left_out)
 
 
 def group_copies(images: Sequence[ImageRef], digests: Sequence[str]) -> dict[ImageRef, int]:
-    """Return the number of its group for each image that has the same digest, unless empty, as another or is twice."""
+    """Return the number of the duplicate group for each image with a repeated digest. Ignore empty digests."""
     if len(set(digests)) == len(digests):
         return {}
     counts = Counter(filter(None, digests))
@@ -168,7 +175,7 @@ def group_copies(images: Sequence[ImageRef], digests: Sequence[str]) -> dict[Ima
 
 
 def _judge(image: ImageRef, decoder: Decoder) -> str:
-    """Return a digest of an image, a blank, and the fault that its header or DALI shows; no digest: not read."""
+    """Return the digest of an image, a blank, and its fault, if any. An image that cannot be read has no digest."""
     try:
         if is_decoded(image):
             return f"{_digest(np.ascontiguousarray(image.read_pixels()).data)} "
@@ -179,13 +186,13 @@ def _judge(image: ImageRef, decoder: Decoder) -> str:
 
 
 def _digest(content: bytes | memoryview) -> str:
-    # SHA-1 is the fastest of the long ones where the processor has instructions for it: 56 us for 110 kB, BLAKE2b 116.
+    # SHA-1 is the fastest long digest on processors with SHA instructions: 56 us for 110 kB. BLAKE2b needs 116 us.
     return sha1(content, usedforsecurity=False).hexdigest()[:16]
 
 
 def _read(file: Path) -> bytes:
-    """Return a file's content, unless it has no end, such as a named pipe or a device, or is too large."""
+    """Return a regular file's content, unless it is too large."""
     with open_file(file) as stream:
         if (size := os.fstat(stream.fileno()).st_size) > _MAX_BYTES:
-            raise OSError(EFBIG, f"it has {size:,} bytes; allowed are {_MAX_BYTES:,}")
+            raise OSError(EFBIG, f"it has {size:,} bytes, and the limit is {_MAX_BYTES:,}")
         return stream.read()

@@ -1,6 +1,6 @@
-"""Write a data set as folders of classes or as tar shards, read it back, and rename the finished folder.
+"""Conversion of datasets to class folders or tar shards.
 
-Images that Pillow opens and DALI does not become JPEG.
+Images that Pillow can open and DALI cannot decode become JPEG.
 """
 
 import io
@@ -35,13 +35,13 @@ from augment.support.errors import UserError, first_line
 from augment.support.files import atomic_path, digest
 from augment.support.process import cores
 
-FORMATS = {"folder": "an image a file, <split>/<class>/*", "webdataset": "tar shards; also labels and numbers"}
-# The tasks whose targets each can hold.
+FORMATS = {"folder": "one image per file, <split>/<class>/*", "webdataset": "tar shards, also for labels and numbers"}
+# The tasks that each format supports.
 _TASKS = {"folder": ("classify",), "webdataset": ("classify", "multilabel", "regress")}
 
-_SHARD = 2**27  # bytes, about
+_SHARD = 2**27  # approximate size in bytes
 
-# File endings by the first bytes of a file.
+# File name endings by the first bytes of a file.
 _ENDINGS = {
     b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM": ".bmp", b"II*\0": ".tif", b"MM\0*": ".tif",
     b"\0\0\0\x0cjP": ".jp2", b"\xff\x4f\xff\x51": ".jp2", b"P": ".pnm",
@@ -51,13 +51,20 @@ R = TypeVar("R")
 
 
 def convert(dataset: Dataset, out: Path, to: str, *, size: int = 0, quality: int = 90) -> None:
-    """Write both splits, load them as training does, and compare the counts, targets and bytes of images.
+    """Write both splits, load them as training does, and compare all images and targets.
 
-    The images of train are shuffled once, so that sequential readers meet all classes early. The folder is new or
-    empty, and so it is after an error; threads re-encode images, reduced to a short side of `size` px if given.
+    The training images are shuffled once, so that sequential readers see all classes early. After an error, the folder
+    is as empty as before.
+
+    Args:
+        dataset: the dataset.
+        out: the folder to write, which is new or empty.
+        to: a format in `FORMATS`.
+        size: maximum length of an image's shorter side in pixels. 0 for no limit. Larger images are encoded again.
+        quality: JPEG quality of images that are encoded again.
 
     Raises:
-        UserError: the folder has other content, the format cannot hold the targets, or an image cannot be read.
+        UserError: the folder is not empty, the format does not support the targets, or an image cannot be read.
         OSError: the folder cannot be written.
     """
     _check(dataset, out, to)
@@ -78,12 +85,12 @@ def convert(dataset: Dataset, out: Path, to: str, *, size: int = 0, quality: int
         for name, digests in written.items():
             with _each(f"Reading {name}", getattr(found, name), load) as read:
                 if sorted(read) != sorted(digests):
-                    raise UserError(f"what was written differs when read back: {name}.")
+                    raise UserError(f"{name}: the written files differ from the dataset. Check the disk.")
         shutil.rmtree(part / ".index", ignore_errors=True)
 
 
 def settings_of(dataset: Dataset, to: str, out: Path) -> dict[str, Any]:
-    """Return the settings, `{source: name, ...}`, that read a data set that was written to a folder."""
+    """Return the settings, `{source: name, ...}`, that read a dataset from the folder `out`."""
     if to == "folder":
         return {"source": to, "root": str(out)}
     found = {"source": to} | {split: f"{out}/{split}-*.tar" for split in ("train", "val")} | {"task": dataset.task}
@@ -93,23 +100,23 @@ def settings_of(dataset: Dataset, to: str, out: Path) -> dict[str, Any]:
 
 def _check(dataset: Dataset, out: Path, to: str) -> None:
     if dataset.task not in (tasks := _TASKS[to]):
-        raise UserError(f"data: its task is {dataset.task}. Allowed with --to {to}: {', '.join(tasks)}.")
+        raise UserError(f"data: --to {to} cannot hold the task {dataset.task}. Allowed: {', '.join(tasks)}.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out {out}: exists and is not empty. Allowed: a new or empty folder.")
+        raise UserError(f"--out {out} exists and is not empty. Use a new or empty folder.")
     for name in dataset.classes:
         if not name.isprintable() or name != name.strip() or (to == "folder" and re.search(r"^\.|/", name)):
-            raise UserError(f"the {dataset.kind.noun} {name!a} cannot be written. Allowed with --to {to}: other names.")
+            raise UserError(f"the {dataset.kind.noun} {name!a} cannot be written with --to {to}. Rename it.")
 
 
 def _write(path: Path, split: Split, dataset: Dataset, to: str, encode: Callable[[ImageRef], bytes]) -> list[bytes]:
-    """Write a split into shards whose names begin with `path`, or into this folder; return the images' digests."""
+    """Write a split to the folder `path`, or to shards whose names begin with it, and return the images' digests."""
     digests: list[bytes] = []
 
     def load(number: int, ref: ImageRef, target: Target) -> tuple[str, bytes, Target]:
         image = encode(ref)
         digests.append(_digest(image, _plain(dataset, target)))
         ending = next((ending for head, ending in _ENDINGS.items() if image.startswith(head)), ".jpg")
-        # Tar's oldest form has room for names of 100 characters.
+        # The oldest tar format allows names of 100 characters.
         key = re.sub("[^A-Za-z0-9_-]+", "_", name_of(ref).rpartition("/")[2].partition(".")[0])[:60]
         return f"{number:08}_{key}{ending}", image, target
 
@@ -149,14 +156,14 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 @contextmanager
 def _each(what: str, split: Split, load: Callable[[int, ImageRef, Target], R]) -> Iterator[Iterable[R]]:
-    """Call a function in threads with the number, image and target of each sample, with a progress bar."""
+    """Call a function in threads with the index, image and target of each sample, and show a progress bar."""
     items = zip(count(), split.files, split.targets)
     with progress_bar() as progress, in_threads(lambda item: load(*item), items, cores(), 2 * cores()) as results:
         yield progress.track(results, len(split), description=what)
 
 
 def _plain(dataset: Dataset, target: Target) -> list[Any]:
-    """Return the names of an image's class or labels, or its numbers, which are float32 in training."""
+    """Return the names of an image's class or labels, or its numbers, rounded to float32 as in training."""
     if dataset.task == "regress":
         return list(np.array(target, np.float32).reshape(-1).tolist())
     return [dataset.classes[index] for index in dataset.kind.present(target)]
@@ -167,7 +174,7 @@ def _digest(image: bytes | memoryview, target: list[Any]) -> bytes:
 
 
 def _load(ref: ImageRef, *, size: int, quality: int) -> bytes:
-    """Return the encoded image, re-encoded as a smaller JPEG if it is too large."""
+    """Return the encoded image. Encode it again as a smaller JPEG if it is too large."""
     try:
         if size:
             with open_image(ref) as image:
@@ -178,12 +185,12 @@ def _load(ref: ImageRef, *, size: int, quality: int) -> bytes:
                     return as_jpeg(upright.resize((width, height), Image.Resampling.LANCZOS), quality)
         return bytes(read_encoded(ref))
     except OSError as error:
-        raise UserError(f"{name_of(ref)}: cannot be read: {error.strerror or first_line(error)}.") from None
+        raise UserError(f"{name_of(ref)} cannot be read: {error.strerror or first_line(error)}.") from None
 
 
 @dataclass(frozen=True, slots=True)
 class AsJpeg:
-    """An image that DALI does not decode, as a JPEG of some quality; of an animation, the first frame."""
+    """A JPEG version of an image that DALI does not decode. For an animation, it shows the first frame."""
 
     image: ImageRef
     quality: int
@@ -202,30 +209,34 @@ class AsJpeg:
         try:
             with Image.open(BytesIO(read_encoded(self.image)), formats=_allowed()) as image:
                 if image.width * image.height > MAX_PIXELS:
-                    raise OSError(f"it has {image.width} x {image.height} pixels; allowed are {MAX_PIXELS:,}")
+                    raise OSError(f"it has {image.width} x {image.height} pixels, and the limit is {MAX_PIXELS:,}")
                 if not has_range(image):
-                    raise OSError(f"its levels may be of any range (mode {image.mode})")
+                    raise OSError(f"its range of levels is unknown (mode {image.mode})")
                 return as_jpeg(to_rgb(image), self.quality)
         except DECODER_ERRORS as error:
             raise OSError(str(error)) from error
 
 
 def take_foreign(dataset: Dataset, about: object, *, quality: int, skip_bad: bool) -> tuple[Dataset, int]:
-    """Check a dataset as before training, but keep the images that Pillow can open, as JPEG.
+    """Check a dataset as before training, but keep images that Pillow can open as JPEG.
 
-    The cache of verdicts is that of `about`; with `skip_bad`, all others that DALI cannot decode are left out.
+    Args:
+        dataset: the dataset.
+        about: the settings of the source, which identify the cache of the check.
+        quality: JPEG quality.
+        skip_bad: whether to leave out images that neither DALI nor Pillow can decode.
 
     Returns:
-        The images with `Dataset.copies`, and how many become JPEG.
+        The dataset with `Dataset.copies`, and the number of images that become JPEG.
 
     Raises:
-        UserError: an image cannot be used, or no class of val is left in train.
+        UserError: an image cannot be used and skip_bad is false.
     """
     images = dataset.train.files + dataset.val.files
     faults, digests = examine_files(images, cache=Path(DATA_DIR) / f"checked-{digest(about)}.txt")
     opened: dict[ImageRef, AsJpeg] = {}
     for file, fault in faults.items():
-        if DIFFERS in fault:  # who is right?
+        if DIFFERS in fault:  # it is unknown which program is right
             continue
         image = AsJpeg(file, quality)
         with suppress(OSError, ValueError, MemoryError, UserError), strict_pillow():
@@ -244,4 +255,4 @@ def _allowed() -> tuple[str, ...]:
     with suppress(ImportError):
         import_module("pillow_heif").register_heif_opener()
     Image.init()
-    return tuple(name for name in Image.OPEN if name != "EPS")  # for which Pillow starts another program
+    return tuple(name for name in Image.OPEN if name != "EPS")  # Pillow opens EPS with another program

@@ -1,4 +1,4 @@
-"""Find the fault of an encoded image from its header and, where that is not enough, with Pillow."""
+"""Faults of encoded images, which the header reveals, or which Pillow finds when it decodes the image."""
 
 import os
 import struct
@@ -15,26 +15,26 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from augment.data.images import read_exif, to_rgb
 from augment.support.errors import UserError
 
-# Width times height. The size at which Pillow, too, refuses an image as a decompression bomb: 537 MB as RGB.
+# Width times height, 537 MB as RGB. Pillow also rejects larger images as decompression bombs.
 MAX_PIXELS = 178_956_970
 
-# The formats that DALI decodes, as Pillow names them; a file's content decides, not its name.
+# Pillow's names of the formats that DALI decodes. The content of a file determines its format, not its name.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM")
 
-# The fault of images in other formats, before the allowed formats.
+# The fault of images in other formats.
 NOT_DECODED = "is not an image that DALI decodes"
 
-# The fault of images whose pixels depend on the program; and the largest difference of a level that is none.
-DIFFERS = "that programs decode differently; save it as PNG of 8 bits a channel"
+# The fault of images whose pixels depend on the program, and the tolerated difference of levels.
+DIFFERS = "that programs decode differently"
 TOLERANCE = 2
 
-# What to do with such images.
-CONVERT = "python -m augment convert turns those that Pillow can open into JPEG (HEIC after pip install pillow-heif)"
+# The remedy for images in other formats.
+CONVERT = "python -m augment convert turns images that Pillow can open into JPEG (HEIC: pip install pillow-heif)"
 
 _JPEG_END = b"\xff\xd9"
-_JPEG_MAX_SIDE = 65_500  # libjpeg's limit; the header has room for 65,535
+_JPEG_MAX_SIDE = 65_500  # the limit of libjpeg. The header allows 65,535
 
-# Exceptions of Pillow's parsers for truncated or damaged files, and for those beyond its own limit.
+# The exceptions of Pillow for truncated or damaged files, and for files that exceed its size limit.
 DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, ArithmeticError, LookupError, EOFError, TypeError, AttributeError, AssertionError,
     RuntimeError, struct.error, zlib.error, Image.DecompressionBombError,
@@ -42,22 +42,22 @@ DECODER_ERRORS = (
 
 
 def find_fault(stream: BytesIO) -> str | None:
-    """Return the fault of an encoded image as far as Pillow sees it, None if it sees none.
+    """Return the fault of an encoded image that Pillow finds, or None.
 
-    JPEG is judged by its header and its end marker, and decoded where that is missing; PNG by its checksums; WebP by
-    its container; the rarer formats are decoded.
+    For JPEG, this checks the header and the end marker. Without an end marker, the image is decoded. For PNG, it checks
+    the checksums, and for WebP the container. Images in rarer formats are decoded.
 
     Raises:
-        OSError: the file cannot be read, whatever its content.
+        OSError: the file cannot be read.
     """
     return _examine(stream, _find_damage)[0]
 
 
 def find_fault_of_header(content: bytes | memoryview) -> tuple[str | None, int]:
-    """Return the fault that an image's header reveals, if any, and its number of pixels, width times height.
+    """Return the fault that an image's header reveals, or None, and the number of pixels, width times height.
 
-    The rarer formats are decoded by Pillow, too: DALI reads damaged TIFF without an error, and damaged JPEG 2000 can
-    crash it.
+    Pillow also decodes images in rarer formats, because DALI reads damaged TIFFs without an error, and a damaged
+    JPEG 2000 file can crash it.
     """
     pixels, _, blocks = _read_jpeg(content)
     if 0 < pixels <= MAX_PIXELS:
@@ -66,28 +66,33 @@ def find_fault_of_header(content: bytes | memoryview) -> tuple[str | None, int]:
 
 
 def is_rare(content: bytes | memoryview) -> bool:
-    """Return whether an encoded image is of a format with many layouts, which programs may decode differently."""
+    """Return whether an image has a format with many variants, which programs may decode differently."""
     if content[:2] == b"\xff\xd8":
-        return _read_jpeg(content)[1] > 3  # inks, which some programs store inverted
+        return _read_jpeg(content)[1] > 3  # CMYK, which some programs store inverted
     return content[:4] not in (b"\x89PNG", b"RIFF")
 
 
 def find_difference(content: bytes | memoryview, decoded: NDArray[np.uint8] | None) -> str | None:
-    """Return the fault of an image of a rare format that DALI does not decode as Pillow does, or not at all (None)."""
+    """Return the fault of an image in a rare format, given its pixels from DALI, or None if DALI cannot decode it."""
     if decoded is None:
         return describe_damage(BytesIO(content))
     with suppress(*DECODER_ERRORS), Image.open(BytesIO(content), formats=FORMATS) as image:
-        fault, expected = f"is a {image.format} of mode {image.mode} {DIFFERS}", np.asarray(to_rgb(image), np.int16)
-        close = expected.shape == decoded.shape and np.abs(expected - decoded).max(initial=0) <= TOLERANCE
-        return None if close else fault
-    return f"is an image {DIFFERS}"
+        expected = np.asarray(to_rgb(image), np.int16)
+        if expected.shape == decoded.shape and np.abs(expected - decoded).max(initial=0) <= TOLERANCE:
+            return None
+        return f"is a {image.format} of mode {image.mode} {DIFFERS}. Save it as 8-bit PNG"
+    return f"is an image {DIFFERS}. Save it as 8-bit PNG"
 
 
 def _read_jpeg(content: bytes | memoryview) -> tuple[int, int, list[bytes]]:
-    """Return width times height of an ordinary JPEG, else 0, its channels and EXIF blocks, faster than Pillow does."""
+    """Read a JPEG's header faster than Pillow does.
+
+    Returns:
+        Width times height (0 if the JPEG is unusual), number of channels, and EXIF blocks.
+    """
     pixels, channels, blocks = 0, 0, list[bytes]()
     start, end = 2 if content[:2] == b"\xff\xd8" else len(content), len(content) - 9
-    while start < end and content[start] == 0xFF and (marker := content[start + 1]) != 0xDA:  # the pixels begin
+    while start < end and content[start] == 0xFF and (marker := content[start + 1]) != 0xDA:  # 0xDA: the pixels begin
         if marker == 0xFF:  # a fill byte
             start += 1
             continue
@@ -112,9 +117,9 @@ def _exif_of_png(content: bytes) -> list[bytes]:
 
 
 def _refuse_exif(blocks: Sequence[bytes]) -> str | None:
-    """Return the fault of an image with such EXIF blocks, which can crash DALI."""
+    """Return the fault of an image with invalid EXIF blocks, which can crash DALI."""
     if len(blocks) > 1 or not all(map(read_exif, blocks)):
-        return "has several EXIF blocks, or a damaged one: programs turn it differently; save it again without EXIF"
+        return "has several EXIF blocks or a damaged one, so programs rotate it differently. Save it without EXIF"
     return None
 
 
@@ -129,7 +134,7 @@ def _examine(
         fault = _refuse(image) or _refuse_exif(blocks or [image.info.get("exif", b"")])
         return fault or find_damage(image, stream), image.width * image.height
     except UnidentifiedImageError:
-        return f"{NOT_DECODED}; allowed: {', '.join(FORMATS)}", 0
+        return f"{NOT_DECODED}. Allowed: {', '.join(FORMATS)}", 0
     except DECODER_ERRORS as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -137,54 +142,54 @@ def _examine(
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return the fault of an image whose reading or decoding raised."""
+    """Return the fault of an image that could not be read or decoded."""
     if isinstance(error, UserError):  # from a user's own code
         return f"fails: {error}"
     if isinstance(error, MemoryError):
-        return "needs more memory to decode than there is"
+        return "needs more memory to decode than is available"
     if isinstance(error, OSError) and error.errno is not None:
         return f"cannot be read: {error.strerror or error}"
     return f"is broken: {error or type(error).__name__}"
 
 
 def describe_damage(stream: BytesIO) -> str:
-    """Return the fault of an image that DALI refuses to decode, in Pillow's words if Pillow refuses it, too."""
+    """Return the fault of an image that DALI cannot decode. If Pillow also fails, the fault is Pillow's message."""
 
     def load(image: ImageFile.ImageFile, _: BytesIO) -> str:
         image.load()
-        return f"is broken, or a {image.format} of a kind that DALI does not decode"
+        return f"is broken, or a {image.format} variant that DALI does not decode"
 
     return str(_examine(stream, load)[0])
 
 
 def _refuse(image: ImageFile.ImageFile) -> str | None:
-    """Return the fault of an image that its header alone reveals."""
+    """Return the fault that an image's header reveals, or None."""
     width, height = image.size
     if width * height > MAX_PIXELS:
-        return f"claims {width} x {height} pixels; allowed are {MAX_PIXELS:,}"
+        return f"claims {width} x {height} pixels. The limit is {MAX_PIXELS:,}"
     if image.format == "PPM" and image.tile:
         args = image.tile[0][3]
         levels = args[-1] if isinstance(args, tuple) and isinstance(args[-1], int) else 255
-        # DALI knows only these numbers of levels: it takes 1,023 levels for the first of 65,535, almost black.
+        # DALI supports only these numbers of levels. It reads 1,023 levels as the darkest of 65,535.
         if levels > 0 and levels not in (1, 255, 65535):
-            return f"is a PPM of a kind that DALI does not decode (levels from 0 to {levels})"
-    if image.format == "TIFF" and image.mode in ("I", "LA", "PA"):  # with alpha, DALI mixes it with the levels
-        return f"is a TIFF of a kind that DALI does not decode (mode {image.mode})"
+            return f"is a PPM variant that DALI does not decode (levels from 0 to {levels})"
+    if image.format == "TIFF" and image.mode in ("I", "LA", "PA"):  # DALI mixes alpha with the levels
+        return f"is a TIFF variant that DALI does not decode (mode {image.mode})"
     if image.format == "TIFF" and image.mode == "F":
         floats = np.asarray(image)
         low, high = float(floats.min()), float(floats.max())
-        if not 0 <= low <= high <= 1:  # all above would be white
-            return f"is a TIFF of floats from {low:.3g} to {high:.3g}; allowed are 0 (black) to 1 (white)"
+        if not 0 <= low <= high <= 1:  # all values above 1 would become white
+            return f"is a float TIFF from {low:.3g} to {high:.3g}. Scale it to 0 (black) to 1 (white)"
     return None
 
 
 def _find_damage(image: ImageFile.ImageFile, stream: BytesIO) -> str | None:
-    """Return the fault of an image with a good header, or raise Pillow's error, by the cheapest test."""
+    """Return the fault of an image with a valid header, or raise Pillow's error. Use the cheapest test."""
     if image.format == "PNG":
-        image.verify()  # the checksums; it stops before the one of the end chunk
+        image.verify()  # checks all checksums except that of the end chunk
         stream.seek(0)
         return None if b"IEND\xae\x42\x60\x82" in stream.read() else "is broken: it ends early"
-    if image.format == "WEBP":  # opening it has validated the container
+    if image.format == "WEBP":  # opening it validated the container
         return None
     if image.format in ("JPEG", "MPO") and image.tile and max(image.size) <= _JPEG_MAX_SIDE:
         stream.seek(-len(_JPEG_END), os.SEEK_END)
@@ -195,9 +200,9 @@ def _find_damage(image: ImageFile.ImageFile, stream: BytesIO) -> str | None:
 
 
 def _load_rare(image: ImageFile.ImageFile, _: BytesIO) -> None:
-    """Decode an image of a rare format, or raise Pillow's error.
+    """Decode an image in a rare format, or raise Pillow's error.
 
-    DALI's CPU decoder finds the damage of the others by itself: it refused everything that Pillow refused, and more.
+    For the other formats, DALI's CPU decoder finds all damage that Pillow finds, and more.
     """
     if image.format not in ("JPEG", "MPO", "PNG", "WEBP"):
         image.load()
@@ -205,7 +210,7 @@ def _load_rare(image: ImageFile.ImageFile, _: BytesIO) -> None:
 
 @contextmanager
 def strict_pillow() -> Iterator[None]:
-    """Make Pillow's verdict independent of global settings, and silent; `MAX_PIXELS` replaces its size limit."""
+    """Make Pillow silent and independent of global settings. `MAX_PIXELS` replaces its size limit."""
     max_pixels, truncated = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
     Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = None, False
     try:

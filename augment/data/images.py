@@ -1,6 +1,6 @@
-"""Names, bytes and pixels of images, which may be files or parts of larger files.
+"""Names, bytes and pixels of images, which are files or parts of larger files.
 
-An image is turned, scaled and sized as DALI's decoder does it, by all that reads images with Pillow.
+Pillow's images are rotated and scaled as DALI's decoder does it.
 """
 
 import inspect
@@ -14,23 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from augment.data.dataset import DecodedImage, ImageRef, Paths, as_paths, kinds_of
+from augment.data.image_refs import DecodedImage, ImageRef, Paths, as_paths, kinds_of
 from augment.support.files import open_file, read_file
 
 
 def name_of(image: ImageRef) -> str:
-    """Return an image's name for messages: its path, or its name within its file."""
+    """Return an image's name for messages: its path, or its name in a larger file."""
     return str(image) if isinstance(image, Path) else image.name
 
 
 def portable_name(image: ImageRef) -> str:
-    """Return an image's name that does not depend on where its data set is: its folder and file name."""
+    """Return an image's folder and file name, which do not depend on the location of the dataset."""
     return f"{image.parent.name}/{image.name}" if isinstance(image, Path) else image.name
 
 
 def portable_names(images: Sequence[ImageRef]) -> Iterable[str]:
     """Return the `portable_name` of each image."""
-    if isinstance(images, Paths):  # without a `Path` for each
+    if isinstance(images, Paths):  # creating a `Path` for each would be slow
         return ("/".join(text.rsplit("/", 2)[-2:]) if "/" in text else f"/{text}" for text in images.texts())
     return map(portable_name, images)
 
@@ -39,19 +39,19 @@ def read_encoded(image: ImageRef) -> bytes | memoryview:
     """Return an image's encoded bytes.
 
     Raises:
-        OSError: they cannot be read.
+        OSError: the file cannot be read.
     """
     return read_file(image) if isinstance(image, Path) else image.read()
 
 
 def as_ppm(pixels: NDArray[np.uint8]) -> bytes:
-    """Return an image, (height, width, 3) or (height, width, 1), as PPM or PGM: a header and the pixels."""
+    """Encode an image, (height, width, 3) or (height, width, 1), as PPM or PGM."""
     height, width, channels = pixels.shape
     return b"P%d\n%d %d\n255\n" % (6 if channels == 3 else 5, width, height) + pixels.tobytes()
 
 
 def as_jpeg(image: Image.Image, quality: int) -> bytes:
-    """Return an image as JPEG."""
+    """Encode an image as JPEG."""
     stream = BytesIO()
     image.save(stream, "JPEG", quality=quality)
     return stream.getvalue()
@@ -62,7 +62,7 @@ def open_image(ref: ImageRef) -> Iterator[Image.Image]:
     """Open an image with Pillow.
 
     Raises:
-        OSError: it cannot be read, or is of no format that Pillow knows.
+        OSError: the image cannot be read, or Pillow does not support its format.
     """
     if isinstance(ref, Path):
         with open_file(ref) as stream, Image.open(stream) as image:
@@ -74,26 +74,26 @@ def open_image(ref: ImageRef) -> Iterator[Image.Image]:
             yield image
 
 
-# Exported programs copy the functions of `READER`, which therefore use only Pillow, NumPy and each other.
+# Exported programs copy the functions of `READER`. Therefore they use only Pillow, NumPy and each other.
 
-# The first of the orientations that swap width and height, and those that then mirror along x and along y.
+# The first EXIF orientation that swaps width and height, and the orientations that mirror along x and along y.
 SIDEWAYS = 5
 MIRRORED = (2, 3, 6, 7), (3, 4, 7, 8)
 
 
 def read_exif(block: bytes) -> int:
-    """Return the orientation in an EXIF block, 1 to 8, as DALI reads it; 0 if the block is damaged and may crash DALI.
+    """Return the orientation in an EXIF block, 1 to 8, as DALI reads it, or 0 if the block may crash DALI.
 
-    DALI takes the first orientation and the first two bytes of its value, whatever the type. Of the other tags it reads
-    texts and fractions, and the block is damaged if one of these is not in it.
+    DALI uses the first orientation tag and the first two bytes of its value, whatever the type. It also reads text and
+    fraction tags. The block is damaged if one of their values lies outside the block.
     """
-    step = -1 if block[:2] == b"II" else 1  # through the bytes of a number
+    step = -1 if block[:2] == b"II" else 1  # byte order of numbers
 
     def number(start: int, size: int) -> int:
         return int.from_bytes(block[start : start + size][::step])
 
     texts = (0x10E, 0x10F, 0x110, 0x131, 0x132, 0x8298)
-    fractions = {0x11A: 8, 0x11B: 8, 0x13E: 16, 0x13F: 48, 0x211: 24, 0x214: 48}  # their bytes
+    fractions = {0x11A: 8, 0x11B: 8, 0x13E: 16, 0x13F: 48, 0x211: 24, 0x214: 48}  # size in bytes
     start, whole, found = number(4, 4) + 2, True, 0
     if number(2, 2) != 42 or start > len(block):
         return 1
@@ -114,7 +114,7 @@ def read_exif(block: bytes) -> int:
 
 
 def orientation_of(image: Image.Image) -> int:
-    """Return the orientation in the EXIF block of an opened image, 1 to 8. 1 is upright. XMP does not count."""
+    """Return the EXIF orientation of an opened image, 1 (upright) to 8. XMP is ignored."""
     if image.format == "TIFF":
         found = image.tag_v2.get(0x112, 1)  # type: ignore[attr-defined]
         return found if found in range(1, 9) else 1
@@ -125,10 +125,10 @@ def orientation_of(image: Image.Image) -> int:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return an image in RGB with 8 bits per channel, turned upright. Transparency is dropped."""
+    """Convert an image to upright 8-bit RGB without transparency."""
     white = 65535
-    if image.format == "TIFF":  # which Pillow turns by itself
-        vars(image)["filename"] = ""  # Pillow would map the file and then turn some wrongly
+    if image.format == "TIFF":  # Pillow rotates TIFFs automatically
+        vars(image)["filename"] = ""  # otherwise, Pillow maps the file into memory and rotates some images wrongly
         turn, white = 1, 2 ** min(16, image.tag_v2.get(258, (16,))[0]) - 1  # type: ignore[attr-defined]
     else:
         turn = orientation_of(image)
@@ -143,9 +143,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
             Image.Transpose.ROTATE_90,
         )
         image = image.transpose(turns[turn - 2])
-    if image.mode.startswith("I"):  # more than 8 bits, which Pillow would clip at 255
+    if image.mode.startswith("I"):  # Pillow would clip more than 8 bits at 255
         image = Image.fromarray(np.rint(np.asarray(image) * (255 / white)).astype(np.uint8))
-    if image.mode == "F":  # from 0 to 1, as DALI takes floats
+    if image.mode == "F":  # DALI expects floats from 0 to 1
         image = Image.fromarray(np.rint(np.asarray(image).clip(0, 1) * 255).astype(np.uint8))
     if image.mode == "P":
         image = image.convert("RGBA")
@@ -153,19 +153,19 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Return width and height of an opened image after it is turned; ask before its pixels are read."""
-    turned = orientation_of(image) >= SIDEWAYS and image.format != "TIFF"  # whose size Pillow has turned already
+    """Return width and height of an opened image when upright. Call it before the pixels are read."""
+    turned = orientation_of(image) >= SIDEWAYS and image.format != "TIFF"  # Pillow reports the upright size of TIFFs
     return (image.height, image.width) if turned else image.size
 
 
 def stored_size(image: Image.Image) -> tuple[int, int]:
-    """Return width and height of an opened image before it is turned; ask before its pixels are read."""
+    """Return the stored width and height of an opened image. Call it before the pixels are read."""
     width, height = upright_size(image)
     return (height, width) if orientation_of(image) >= SIDEWAYS else (width, height)
 
 
 def has_range(image: Image.Image) -> bool:
-    """Return whether it is known of an image which levels are black and white; PPM has 16 bits as 32."""
+    """Return whether the levels of black and white are known. Pillow opens 16-bit PPMs in a 32-bit mode."""
     if image.format == "TIFF" and image.tag_v2.get(339, (1,))[0] != 1:  # type: ignore[attr-defined]
         return False  # signed
     return image.mode != "F" and (image.mode != "I" or image.format == "PPM")
@@ -175,21 +175,21 @@ READER = read_exif, orientation_of, to_rgb
 
 
 def reader_source() -> str:
-    """Return the source of what reads images in exported programs: `to_rgb` and what it uses."""
+    """Return the source code of `READER` for exported programs."""
     return "\n\n".join(inspect.getsource(part) for part in READER)
 
 
-# What is wrong with an image whose targets may be in pixels of it before or after it is turned.
-TURNED = "a Pillow image that its EXIF block turns. Allowed with targets in the image, or frames: exif_transpose of it."
+# The fault of an image whose targets may belong to the stored or to the upright image.
+TURNED = "a Pillow image with an EXIF orientation. With masks, boxes, keypoints or frames, exif_transpose it."
 
 
 def is_turned(image: object) -> bool:
-    """Return whether an image is a Pillow image that `to_rgb` turns."""
+    """Return whether an image is a Pillow image that `to_rgb` rotates or mirrors."""
     return isinstance(image, Image.Image) and "exif" in image.info and orientation_of(image) > 1
 
 
 def are_paths(images: Sequence[ImageRef]) -> bool:
-    """Whether DALI reads all images itself: they are files of their own, with names in UTF-8."""
+    """Whether DALI can read all images itself, because they are files with names in UTF-8."""
     if (paths := as_paths(images)) is None:
         return False
     try:
@@ -210,12 +210,12 @@ def is_decoded(image: ImageRef) -> TypeGuard[DecodedImage]:
 
 
 def turn_back(labels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Return an array of an upright image, (height, width), as the pixels of its file are, by its EXIF orientation."""
+    """Turn an array of an upright image, (height, width), to the stored image with this EXIF orientation."""
     x, y = (slice(None, None, -1 if orientation in mirrored else 1) for mirrored in MIRRORED)
     return np.ascontiguousarray(labels[y, x].T if orientation >= SIDEWAYS else labels[y, x])
 
 
 def points_back(points: NDArray[np.float64], orientation: int) -> NDArray[np.float64]:
-    """Return where points of an upright image, (M, 2), are in its file; both in shares of width and height."""
+    """Map points of an upright image to the stored image, (M, 2) in shares of width and height."""
     found = np.where([orientation in mirrored for mirrored in MIRRORED], 1 - points, points)
     return found[:, ::-1] if orientation >= SIDEWAYS else found

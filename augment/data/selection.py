@@ -1,6 +1,6 @@
-"""Select images of a dataset: a val split, folds of cross-validation, or a share of train; and balance its classes.
+"""Selection of images: a validation split, cross-validation folds, a fraction of train, and balanced classes.
 
-With groups, frames of a video or images of a patient are on one side of a cut.
+With groups, all frames of a video or all images of a patient are in one split.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import BadImage, Dataset, Split, keys_of, known_of, take_images
+from augment.data.dataset import BadImage, Dataset, Split
 from augment.data.formats.folder import CUT
+from augment.data.image_refs import keys_of, known_of, take_images
 from augment.data.images import portable_name
 from augment.support.errors import UserError
 from augment.support.formatting import amount
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def joined(copies: Sequence[Any], groups: Sequence[Any]) -> NDArray[np.int64]:
-    """Return numbers of the smallest groups, (N,), such that images with an equal copy or group are in the same."""
+    """Return group numbers, (N,), of the smallest groups that keep images with an equal copy or group together."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -38,20 +39,20 @@ def joined(copies: Sequence[Any], groups: Sequence[Any]) -> NDArray[np.int64]:
 def share_out(
     groups: NDArray[np.int64], strata: NDArray[np.int64], shares: Sequence[float], draw: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Return the part that each image belongs to, (N,): whole groups, about the shares of all images and each stratum.
+    """Divide images into parts of whole groups, with about the same share of every stratum, and return the parts, (N,).
 
-    The largest group comes first, and each goes to the part to which it adds the least excess, in squares, as
-    scikit-learn's GroupKFold does where there is one stratum.
+    Groups are assigned from the largest to the smallest. Each goes to the part to which it adds the least squared
+    excess. With one stratum, this is scikit-learn's GroupKFold.
 
     Args:
         groups: (N,) numbers of the groups, from 0.
         strata: (N,) numbers of the strata, from 0.
-        shares: those of the parts, which add up to 1.
-        draw: (G,) numbers in [0, 1), by which groups of equal size are ordered.
+        shares: the shares of the parts, with a sum of 1.
+        draw: (G,) random numbers in [0, 1), which order groups of equal size.
     """
     totals = np.append(np.bincount(strata), len(strata)).astype(float)
     filled, part = np.zeros((len(shares), len(totals))), np.empty(len(draw), np.int64)
-    # A row for each stratum of each group, and one for all images of the group, which is the last of its group.
+    # Each group has a row per stratum, and a last row for all its images.
     columns, everything = len(totals), np.full_like(strata, len(totals) - 1)
     rows, numbers = np.unique(np.tile(groups, 2) * columns + np.append(strata, everything), return_counts=True)
     begins = np.searchsorted(rows, np.arange(len(draw) + 1) * columns).tolist()
@@ -66,7 +67,7 @@ def share_out(
 
 
 def numbered(values: Sequence[Any]) -> NDArray[np.int64]:
-    """Return the number of each value, (N,), in the order in which they come first."""
+    """Number the values by their first occurrence, (N,)."""
     numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
     return np.fromiter((numbers[value] for value in values), np.int64, len(values))
 
@@ -74,15 +75,15 @@ def numbered(values: Sequence[Any]) -> NDArray[np.int64]:
 def take_fold(
     dataset: Dataset, *, folds: int, fold: int, seed: int, groups: Sequence[Hashable] | None = None
 ) -> Dataset:
-    """Return a round of cross-validation over the train split: one fold is val, the others are train.
+    """Return a round of cross-validation over the train split: one fold becomes val, the others train.
 
-    The numbers of images per fold differ by at most one, also within a class. With several labels per image, images
-    with the same rarest label are distributed in turn. Images with the same bytes are in the same fold, as far as
-    `Dataset.copies` knows them. The dataset's own val is not used. With `groups`, those of train's images, a group is
-    in one fold, and the folds have about as many images, also of each class.
+    The sizes of folds differ by at most one image, also within a class. With several labels per image, the images with
+    the same rarest label are distributed evenly. The copies in `Dataset.copies` stay in one fold. The dataset's own val
+    is not used. With `groups`, the groups of the train images, each group is in one fold, and folds have similar sizes,
+    also within a class.
 
     Raises:
-        UserError: a class has fewer images than there are folds, or there are fewer groups.
+        UserError: there are fewer images of a class, or fewer groups, than folds.
     """
     if groups is not None:
         return _cut(dataset, _parts(dataset, groups, [1 / folds] * folds, seed, f"folds={folds}") == fold)
@@ -92,23 +93,23 @@ def take_fold(
         numbers, counts = np.unique(strata, return_counts=True)
         least, of_class = int(counts.min()), f" of {dataset.classes[int(numbers[counts.argmin()])]}"
     if least < folds:
-        allowed = f"2 to {least}" if least > 1 else "null, for each fold needs one of each class"
-        raise UserError(f"data.folds={folds}: train has {amount(least, 'image')}{of_class}. Allowed: {allowed}.")
+        fix = f"Use at most {least} folds" if least > 1 else "Add images, or remove data.folds"
+        raise UserError(f"data.folds={folds}: train has only {amount(least, 'image')}{of_class}. {fix}.")
     part = np.empty(len(strata), np.int64)
     part[_order(strata, seed, "folds")] = np.arange(len(strata)) % folds
     return _cut(dataset, (part == fold)[group])
 
 
 def take_val(dataset: Dataset, *, fraction: float, seed: int, groups: Sequence[Hashable] | None = None) -> Dataset:
-    """Return a dataset whose val is a share of the train split, and whose train is the rest.
+    """Return the dataset with a fraction of its train split as val, and the rest as train.
 
-    Of each class, the share is rounded, but at least one image of every class with several is in either split. With
-    several labels per image, the share of images with the same rarest label is about the same. Images with the same
-    bytes are on the same side, as far as `Dataset.copies` knows them. The dataset's own val is not used. With `groups`,
-    see `take_fold`, the share is the nearest that whole groups make.
+    The fraction of each class is rounded, but a class with several images has at least one in each split. With several
+    labels per image, the fraction is about the same for all images with the same rarest label. The copies in
+    `Dataset.copies` stay in one split. The dataset's own val is not used. With `groups`, see `take_fold`, the split is
+    the closest that whole groups allow.
 
     Raises:
-        UserError: there are too few images, or groups.
+        UserError: there are too few images or groups.
     """
     if groups is not None:
         shares, key = [1 - fraction, fraction], f"val_fraction={fraction:g}"
@@ -119,22 +120,22 @@ def take_val(dataset: Dataset, *, fraction: float, seed: int, groups: Sequence[H
         share = np.clip(np.rint(fraction * counts), 1, np.maximum(counts - 1, 0)) * (counts > 1)
         scored = rank_within(strata, seed, "val") < share[strata]
     else:
-        # Spread evenly over the strata, many of which have a single image.
+        # Spread val evenly over the strata. Many of them have a single image.
         numbers = np.arange(len(strata) + 1)
         scored = np.zeros(len(strata), np.bool_)
         scored[_order(strata, seed, "val")] = np.diff(np.floor(numbers * fraction + 0.5)) > 0
     if not scored.any() or scored.all():
-        least = "two images of a class" if dataset.kind.cuts_each else "more images"
-        raise UserError(f"data.val_fraction={fraction:g}: of {len(strata)} images. Allowed: {least}, or another share.")
+        fix = "Add images, so that a class has at least two" if dataset.kind.cuts_each else "Add images"
+        raise UserError(f"data.val_fraction={fraction:g} leaves a split empty. {fix}, or change the fraction.")
     return _cut(dataset, scored[group])
 
 
 def cut_val(source: Source, dataset: Dataset) -> Dataset:
-    """Return a source's dataset with val cut from train, if the source says so."""
+    """Cut val from a source's train split, if its settings ask for it."""
     seed, groups = source.split_seed, None
     if source.group is not None:
         if not source.cuts_val:
-            raise UserError(f"data.group={source.group}: val is not cut from train. Allowed: with {CUT}.")
+            raise UserError(f"data.group={source.group} has no effect, because val is not taken from train. Add {CUT}.")
         groups = source.groups(dataset.train.files)
     if source.folds is not None and source.fold is not None:
         return take_fold(dataset, folds=source.folds, fold=source.fold, seed=seed, groups=groups)
@@ -146,7 +147,7 @@ def cut_val(source: Source, dataset: Dataset) -> Dataset:
 def _parts(
     dataset: Dataset, groups: Sequence[Hashable], shares: Sequence[float], seed: int, key: str
 ) -> NDArray[np.int64]:
-    """Return the part of each train image, (N,), with images of a group, and those with the same bytes, in one part."""
+    """Return the part of each train image, (N,). Images of a group, and copies of an image, are in one part."""
     kind = dataset.kind
     group = joined(_same(dataset), groups)
     strata = kind.strata(dataset.train.targets) if kind.cuts_each else np.zeros(len(dataset.train), np.int64)
@@ -154,17 +155,17 @@ def _parts(
     part = share_out(group, strata, shares, _draw(count, seed, "groups")) if count else group
     if len(np.unique(part)) < len(shares):
         raise UserError(
-            f"data.{key}: train has {amount(count, 'group')} by data.group, too few for {len(shares)} parts. Allowed: "
-            "more groups, or larger parts."
+            f"data.{key}: data.group makes only {amount(count, 'group')}, too few for {len(shares)} parts. Use smaller "
+            "groups, or larger parts."
         )
     return part
 
 
 def _groups(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Group the train images that must be on the same side of a cut.
+    """Group the train images that must stay in one split.
 
     Returns:
-        The group of each image, (N,), and the stratum of each group, (G,): that of its first image.
+        The group of each image, (N,), and the stratum of each group's first image, (G,).
     """
     group = numbered(_same(dataset))
     first = np.unique(group, return_index=True)[1].tolist()
@@ -172,7 +173,7 @@ def _groups(dataset: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _same(dataset: Dataset) -> list[Any]:
-    """Return what is equal for train images that are the same: a list may name one twice; and for those in `copies`."""
+    """Return keys that are equal for repeated train images and for the copies in `Dataset.copies`."""
     same = keys_of(dataset.train.files)
     for index, group in known_of(dataset.train.files, dataset.copies).items():
         same[index] = group
@@ -180,21 +181,21 @@ def _same(dataset: Dataset) -> list[Any]:
 
 
 def _cut(dataset: Dataset, scored: NDArray[np.bool_]) -> Dataset:
-    """Return the dataset whose val has the train images that are `scored`, (N,)."""
+    """Return the dataset with the train images that are `scored`, (N,), as val."""
     train, val = (take(dataset.train, np.flatnonzero(which)) for which in (~scored, scored))
     return replace(dataset, train=train, val=replace(val, foreign=()))
 
 
 def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
-    """Return the dataset with a share of its train split; a larger share contains every smaller one.
+    """Return the dataset with a fraction of its train split. A larger fraction contains every smaller one.
 
-    A class keeps its share, rounded, and at least one image. With several labels per image, each set of labels keeps
-    about its share; with numbers, the choice is random.
+    A class keeps its rounded fraction, and at least one image. With several labels per image, each set of labels keeps
+    about its fraction. With numbers to predict, the choice is random.
     """
     strata = dataset.kind.strata(dataset.train.targets)
     if dataset.kind.many_groups:
-        # Multiples of the golden ratio are spread evenly over any part of the order, however many are taken: one image
-        # of each set of labels would be too many.
+        # Any number of multiples of the golden ratio is spread evenly over any part of the order. One image of each set
+        # of labels would be too many.
         spread = np.argsort(np.arange(len(strata)) * ((5**0.5 - 1) / 2) % 1, kind="stable")
         keep = np.sort(_order(strata, seed, "fraction")[spread[: max(1, round(fraction * len(strata)))]])
     else:
@@ -204,22 +205,23 @@ def take_fraction(dataset: Dataset, *, fraction: float, seed: int) -> Dataset:
 
 
 def take(split: Split, indices: NDArray[np.int64]) -> Split:
-    """Return the images of a split at some indices."""
+    """Return a split with only the images at some indices."""
     targets = tuple(split.targets[index] for index in indices.tolist())
     return replace(split, files=take_images(split.files, indices), targets=targets, repeated=0)
 
 
 def take_some(split: Split, count: int, seed: int) -> Split:
-    """Return some images of a split, chosen at random, in their order; all of them if there are no more."""
+    """Return a split with `count` randomly chosen images, in order, or with all images if there are fewer."""
     if count >= len(split):
         return split
     return take(split, np.sort(np.argsort(_draw(len(split), seed, "some"))[:count]))
 
 
 def as_left_out(split: Split, names: Collection[str]) -> Split:
-    """Return a split, before any selection, as it was when the check left out the images of some portable names.
+    """Restore a split, before any selection, as it was when the check left out the images with some portable names.
 
-    They are left out again, even if good now; other images that are bad now return to their positions, as `Split.bad`.
+    These images are left out again, even if they are good now. Other images that are bad now return to their positions,
+    as `Split.bad`.
     """
     if not names and not split.left_out:
         return split
@@ -229,7 +231,7 @@ def as_left_out(split: Split, names: Collection[str]) -> Split:
     still = {portable_name(image.file) for image in split.left_out}
 
     def is_out(image: BadImage) -> bool:
-        name = portable_name(image.file)  # which a good one in another folder may have, too
+        name = portable_name(image.file)  # a good image in another folder may have the same name
         return name in names and (bool(image.reason) or name not in still)
 
     kept = [image for image in whole if not is_out(image)]
@@ -251,17 +253,17 @@ def rank_within(strata: NDArray[np.int64], seed: int, what: str) -> NDArray[np.i
 
 
 def _draw(count: int, seed: int, what: str) -> NDArray[np.float64]:
-    """Return numbers in [0, 1) that depend on the seed and their purpose."""
+    """Return random numbers in [0, 1) that depend on the seed and their purpose."""
     return np.random.Generator(np.random.Philox(key=derive_seed(seed, what))).random(count)
 
 
 def _order(strata: NDArray[np.int64], seed: int, what: str) -> NDArray[np.int64]:
-    """Return the indices of images, stratum by stratum, in a random order in each."""
+    """Return the indices of images, stratum by stratum, in random order within each stratum."""
     return np.lexsort((_draw(len(strata), seed, what), strata))
 
 
 def balanced(dataset: Dataset, how: str, seed: int) -> Dataset:
-    """Return the dataset with its training samples repeated, or the weights of its classes in the loss, or as it is."""
+    """Balance the classes of train as data.balance asks: repeat samples, set loss weights, or change nothing."""
     if how == "weights":
         weights = dataset.kind.loss_weights(dataset.train.targets, len(dataset.classes))
         return replace(dataset, train=replace(dataset.train, weights=tuple(weights.tolist())))
@@ -269,10 +271,10 @@ def balanced(dataset: Dataset, how: str, seed: int) -> Dataset:
 
 
 def oversample(dataset: Dataset, seed: int) -> Dataset:
-    """Return the dataset with as many training samples of each class as the largest one has images.
+    """Repeat training images until every class has as many samples as the largest class.
 
-    The images of a class are repeated equally often, give or take one; the seed decides which ones get one more.
-    Repetitions come after all images, so that these keep their indices. Classes without images stay empty.
+    The repeat counts within a class differ by at most one. The seed decides which images get one more. Repetitions
+    follow all images, so that images keep their indices. Classes without images stay empty.
     """
     train = dataset.train
     targets = np.array(train.targets, np.int64)
@@ -286,12 +288,12 @@ def oversample(dataset: Dataset, seed: int) -> Dataset:
 
 
 def describe_balance(dataset: Dataset, how: str) -> str:
-    """Describe the effect of balancing in a sentence; empty for "none"."""
+    """Describe the effect of balancing in a sentence. Empty for "none"."""
     train = dataset.train
     if how == "oversample":
-        return f"balance: {train.images:,} training images make {len(train):,} samples an epoch, as many of each class"
+        return f"balance: {train.images:,} training images, {len(train):,} samples per epoch, equally many per class"
     if how == "none":
         return ""
     weighted = sorted((w, name) for w, name in zip(train.weights, dataset.classes, strict=True) if w)
     low, high = (f"{w:.3g} ({dataset.kind.noun} {name})" for w, name in (weighted[0], weighted[-1]))
-    return f"balance: weights in the training loss are from {low} to {high}; validation is not weighted"
+    return f"balance: weights in the training loss are from {low} to {high}. Validation is not weighted"

@@ -13,7 +13,8 @@ from time import monotonic, sleep
 import numpy as np
 
 from augment.data.check import check_files
-from augment.data.dataset import ImageRef, Split, known_of
+from augment.data.dataset import Split
+from augment.data.image_refs import ImageRef, known_of
 from augment.data.images import name_of, portable_name
 from augment.support.errors import UserError
 from augment.support.formatting import amount, list_some

@@ -1,4 +1,4 @@
-"""Describe steps in captions: with their ranges, pinned to one level of each range, or as drawn for a sample."""
+"""Captions of steps: with their ranges, at one level of each range, or with the values drawn for a sample."""
 
 from math import floor
 from typing import Literal
@@ -6,19 +6,19 @@ from typing import Literal
 from augment.params import Interval, Range, Values
 from augment.recipe.fusion import slots_of
 from augment.recipe.stage import Draws
-from augment.recipe.steps import Step, parse_steps, plain_steps
+from augment.recipe.step import Step, parse_steps, plain_steps
 
 Level = Literal["low", "middle", "high"]
 LEVELS: tuple[Level, ...] = ("low", "middle", "high")
 
 
 def ranges_of(step: Step) -> dict[str, Range]:
-    """Return the parameters that values are drawn from, including those of a crop."""
+    """Return the ranges of a step, including a crop's ranges."""
     return {name: param for name, param in step.op.params.items() if isinstance(param, Range)}
 
 
 def value_at(param: Range, value: Interval | Values, level: Level) -> float:
-    """Return the lowest, the middle or the highest value of a range; the middle of a few values is their median."""
+    """Return the lowest, middle or highest value of a range. The middle of a few values is their median."""
     if isinstance(value, Values):
         few = sorted(set(value.values))
         return few[{"low": 0, "middle": len(few) // 2, "high": -1}[level]]
@@ -33,7 +33,7 @@ def is_fixed(value: Interval | Values) -> bool:
 
 
 def is_random(step: Step) -> bool:
-    """Return whether a step changes an image differently from one time to the next."""
+    """Return whether a step's effect on an image varies between two calls."""
     op, fixed = step.op, all(is_fixed(step.params[name]) for name in step.op.draws.values())
     drawn = op.random or step.p < 1 or not (step.drawn_once or (fixed and not op.uniforms))
     certain = not step.steps or slots_of(step) == [{number: 1.0} for number in range(len(step.steps))]
@@ -41,7 +41,7 @@ def is_random(step: Step) -> bool:
 
 
 def pin(step: Step, level: Level | None = None) -> Step:
-    """Return a step that applies to every image, with its ranges narrowed to one level if one is given."""
+    """Return a step that applies to every image. If a level is given, all ranges are narrowed to it."""
     plain = plain_steps((step,))[step.key]
     if "p" in plain:
         plain["p"] = 1.0
@@ -55,7 +55,7 @@ def pin(step: Step, level: Level | None = None) -> Step:
 def pinned_values(step: Step, level: Level) -> list[str]:
     """Return the values of a step's ranges at one level: "-7 deg", or "x 7 deg" if there are several ranges.
 
-    Ranges that hold a single value are left out, unless all do.
+    Ranges with a single value are left out, unless all ranges have a single value.
     """
     ranges = ranges_of(step)
     varying = {n: p for n, p in ranges.items() if not is_fixed(step.params[n])} or ranges
@@ -66,13 +66,13 @@ def pinned_values(step: Step, level: Level) -> list[str]:
 
 
 def settings_of(step: Step) -> list[str]:
-    """Return a step's parameters as phrases and, for a policy, the steps it chooses from."""
+    """Return a step's parameters as phrases. For a policy, add the steps to choose from."""
     return step.settings + (["of " + ", ".join(child.key for child in step.steps)] if step.op.nests else [])
 
 
 def drawn_step(step: Step, drawn: Draws, sample: int) -> str:
-    """Return a step's name and the values drawn from its ranges for a sample: "warp (u 0.03, v -0.08)"."""
-    # Within a policy the key is a path, whose parts the policy may have made up.
+    """Return a step's name and the values that were drawn for a sample: "warp (u 0.03, v -0.08)"."""
+    # Within a policy, the key is a path, and the policy may have invented the names in it.
     name = step.op.name if "." in step.key else step.key
     values = step.op.draws
     varying = {v: n for v, n in values.items() if not is_fixed(step.params[n])} or values

@@ -1,4 +1,4 @@
-"""How transforms of torchvision, albumentations and timm are written in a recipe."""
+"""Recipe steps that are equivalent to transforms of torchvision, albumentations and timm."""
 
 import re
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from augment.support.yaml_files import read_yaml
 
 @dataclass(frozen=True)
 class Equivalent:
-    """A transform that others have, a row of equivalents.yaml."""
+    """A transform of other libraries, which is a row of equivalents.yaml."""
 
-    torchvision: str = ""  # names in torchvision.transforms.v2
-    albumentations: str = ""  # names there
-    timm: str = ""  # arguments of timm.data.create_transform, or of timm.data.Mixup
-    steps: str = ""  # the steps of a recipe that do the same, as in YAML; empty: none do
-    note: str = ""  # where it is otherwise, or what differs
+    torchvision: str = ""  # its names in torchvision.transforms.v2
+    albumentations: str = ""  # its names in albumentations
+    timm: str = ""  # its arguments of timm.data.create_transform or timm.data.Mixup
+    steps: str = ""  # the equivalent recipe steps in YAML. Empty if there are none
+    note: str = ""  # another way to do it, or the differences
 
     def parsed(self) -> dict[str, Any]:
         """Return the steps as plain values."""
         return yaml.safe_load(f"{{{self.steps}}}") or {}
 
 
-# Further names of ops, without "random" and in lower case: of kornia, fastai, Keras, imgaug, Ultralytics and timm's
-# command line, of papers, and of the many albumentations that differ little.
+# More names of ops, in lower case and without "random": from kornia, fastai, Keras, imgaug, Ultralytics, timm's command
+# line, papers, and similar transforms of albumentations.
 ALIASES = {
     "affine": "randaffine safeaffine perspectiveaffine shiftscale",
     "autocontrast": "maxcontrast normalizecontrast",
@@ -79,7 +79,7 @@ def equivalents() -> tuple[Equivalent, ...]:
 
 
 def op_like(name: str) -> str | None:
-    """Return the op that does what a transform of another library does, such as flip for RandomHorizontalFlip."""
+    """Return the equivalent op of another library's transform, such as flip for RandomHorizontalFlip."""
     plain = re.sub(r"[\W_]", "", name).lower()
     for row in equivalents():
         theirs = re.findall(r"[A-Z]\w*", f"{row.torchvision} {row.albumentations}")

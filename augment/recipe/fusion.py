@@ -1,4 +1,4 @@
-"""Lay out steps as stages: resolve policies into positions, and fuse neighbors that one operator can run."""
+"""Group steps into stages: resolve policies into positions, and fuse neighbors that one operator can run."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -8,11 +8,11 @@ import numpy as np
 
 from augment.recipe.op_kinds import Array, GeometryOp, PolicyOp, RemapOp
 from augment.recipe.stage import NO_BORDER, Alternatives, Border, Stage, StageKind, parts_of
-from augment.recipe.steps import Step
+from augment.recipe.step import Step
 
 
 def slots_of(step: Step) -> list[dict[int, float]]:
-    """Return, for each slot of a policy, the indices of the steps that may run in it with their shares of samples."""
+    """Return {index of a step that may run: share of samples} for each slot of a policy."""
     assert isinstance(step.op, PolicyOp)
     if step.op.slots is None:
         return [{i: 1.0} for i in range(len(step.steps))]
@@ -20,18 +20,18 @@ def slots_of(step: Step) -> list[dict[int, float]]:
 
 
 def child_path(path: str, slot: int, slots: list[dict[int, float]], child: Step, index: int) -> str:
-    """Return the key path of a step within a policy; a step that may run in several slots has one path for each."""
+    """Return the key path of a step within a policy. A step that may run in several slots has one path per slot."""
     several = sum(index in slot for slot in slots) > 1
     return f"{path}.{slot + 1}.{child.key}" if several else f"{path}.{child.key}"
 
 
 def positions_of(steps: Iterable[Step]) -> list[Alternatives]:
-    """Return the positions of steps in order of application, with policies resolved into alternatives."""
+    """Resolve policies into alternatives, and return the positions of all steps in order of application."""
     return [alternatives for step in steps for alternatives in _positions(step, step.key, 1.0)]
 
 
 def _positions(step: Step, path: str, chance: float) -> Iterator[Alternatives]:
-    """Yield the positions of a step; its leaves have their path as key and their overall probability as p."""
+    """Yield the positions of a step. Each leaf has its path as key and its overall probability as p."""
     chance *= step.p
     if chance == 0:
         return
@@ -49,16 +49,19 @@ def _positions(step: Step, path: str, chance: float) -> Iterator[Alternatives]:
 
 
 def choose(step: Step, uniform: Array, drawn: Mapping[str, Array]) -> Array:
-    """Return the index of the step that runs in each slot of a policy, (N, slots), -1 for none.
+    """Return the index of the step that runs in each slot of a policy, (N, slots), or -1 for none.
 
-    It depends on numbers in [0, 1), (N, steps), and the policy's drawn values by name, (N,) each.
+    Args:
+        step: the policy.
+        uniform: random numbers in [0, 1), (N, steps).
+        drawn: the policy's drawn values by name, (N,) each.
     """
     weights = np.array([child.weight for child in step.steps])
     return np.asarray(step.op.function(weights, uniform, **step.op.values(step.params, drawn)))
 
 
 def _border(step: Step) -> Border | None:
-    """Return the step's border, None if it never shows one; the fill counts only where it is visible."""
+    """Return the step's border, or None if it never shows one. Only a constant border has a fill."""
     assert isinstance(step.op, GeometryOp | RemapOp)
     if isinstance(step.op, GeometryOp) and step.op.moves_inside:
         return None
@@ -91,7 +94,7 @@ class _Group:
 
 
 def stages_of(positions: list[Alternatives], *, fuse: bool, clip: str = "end") -> Iterator[Stage]:
-    """Return the stages that run positions in order; for `fuse` and `clip` see `Aug`."""
+    """Return the stages that run positions in order. `Aug` describes `fuse` and `clip`."""
     done: list[_Group] = []
     parts = [_parts(alternatives, fuse=fuse) for alternatives in positions]
     for i, groups in enumerate(parts):
@@ -105,7 +108,7 @@ def stages_of(positions: list[Alternatives], *, fuse: bool, clip: str = "end") -
 
 
 def _parts(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:
-    """Split the alternatives at a position into groups that one operator can run; without fusion, into single steps."""
+    """Split the alternatives at a position into groups that one operator can run. Without fusion, split every step."""
     if not fuse:
         return [_Group(_kind_of(step), (step,)) for step in alternatives]
     parts: dict[Any, list[Step]] = {}
@@ -118,7 +121,7 @@ def _parts(alternatives: Alternatives, *, fuse: bool) -> list[_Group]:
 
 
 def _operator(step: Step) -> tuple[Any, ...]:
-    """Return a key that is equal for steps that one operator can run; local operators bake in fixed parameters."""
+    """Return a key that is equal for steps that one operator can run. Fixed parameters belong to local operators."""
     if _kind_of(step) == "geometry":
         return "geometry", _border(step)
     if step.op.kind == "color":
@@ -133,7 +136,7 @@ def _kind_of(step: Step) -> StageKind:
 
 
 def _arrange(groups: list[_Group], before: _Group | None, following: list[_Group]) -> list[_Group]:
-    """Order the groups at a position, which exclude each other, so that as many as possible join their neighbors."""
+    """Order the groups at a position so that as many as possible join their neighbors. Groups exclude each other."""
     first = next((g for g in groups if before is not None and before.takes(g)), None)
     rest = [g for g in groups if g is not first]
     last = next((g for g in rest if any(g.takes(other) for other in following)), None)

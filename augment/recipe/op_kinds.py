@@ -1,4 +1,4 @@
-"""The kinds of ops, a class each: what an op of the kind has, and how it moves pixels."""
+"""The kinds of ops, such as geometry and color: what they declare, and how they move pixels."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,35 +16,36 @@ Kind = Literal["crop", "geometry", "remap", "color", "local", "batch", "policy"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Function = Callable[..., Any]
 
-# How an op moves pixels: by a window that is resized, by a matrix, by a function of places, in another way, or not.
+# How an op moves pixels: resizing a window, with a matrix, with a function of coordinates, in another way, or not.
 Moves = Literal["window", "matrix", "function", "other"] | None
 
 BORDERS = ("reflect_101", "constant", "replicate", "wrap")
-FILL = Count(default=0, within=(0, 255), doc="gray level beyond the edges with border constant")
+BORDER_DOC = "content beyond the image's edges"
+FILL = Count(default=0, within=(0, 255), doc="gray level of a constant border")
 
 _P = Number(default=1.0, within=(0, 1), doc="probability of applying the step, drawn for each sample")
-_BORDER = Choice(default="reflect_101", options=BORDERS, doc="what lies beyond the edges of the image")
-_REMAP_BORDER = Choice(default="reflect_101", options=BORDERS[:3], doc=_BORDER.doc)  # those that PyTorch can do
+_BORDER = Choice(default="reflect_101", options=BORDERS, doc=BORDER_DOC)
+_REMAP_BORDER = Choice(default="reflect_101", options=BORDERS[:3], doc=BORDER_DOC)  # PyTorch has no wrap
 _DRAW = Choice(
     default="each",
     options=("each", "once"),
-    doc="draw values for each sample, or once for the whole run from its seed. p is always drawn for each sample",
+    doc="how often to draw values: for each sample, or once per run from its seed. p is always drawn for each sample",
 )
 
 
 @dataclass(frozen=True, repr=False)
 class Op:
-    """An augmentation op, made by one of the decorators of `augment.recipe.op`.
+    """An augmentation op. The decorators of `augment.recipe.op` create ops.
 
     Attributes:
         name: the name in YAML.
-        params: all parameters that YAML may set, including those common to the kind.
-        function: see the decorator of the kind; takes `values`, drawn values and fixed parameters, by name.
+        params: all parameters that YAML may set, including the common parameters of the kind.
+        function: the decorated function, see the decorators. It takes drawn values and fixed parameters by name.
         doc: help text. The op table shows its first line.
         kind: what `function` takes and returns.
-        common: parameters that ops of the kind have besides their own.
-        moves: how it moves pixels, and with them masks, boxes and points.
-        random: whether DALI draws, from a seed of the step.
+        common: parameters that every op of the kind has.
+        moves: how it moves pixels, and therefore masks, boxes and keypoints.
+        random: whether DALI draws random numbers, with a seed for each step.
         checkpoints: whether DALI can checkpoint its operators.
         on_cpu: whether it runs on the CPU even if there is a GPU.
     """
@@ -66,58 +67,58 @@ class Op:
 
     @property
     def moves(self) -> Moves:
-        """How it moves pixels; None: it does not."""
+        """How it moves pixels. None if it does not."""
         return None
 
     @property
     def nests(self) -> bool:
-        """Whether steps are nested in it in YAML, under `steps`."""
+        """Whether YAML nests steps in it, under `steps`."""
         return False
 
     @property
     def uniforms(self) -> tuple[str, ...]:
-        """Names of further drawn values, uniform in [0, 1)."""
+        """Names of additional drawn values, uniform in [0, 1)."""
         return ()
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        """The name of the range that each value is drawn from, by the value's name."""
+        """Drawn values by name, each with the name of its range."""
         ranges = {n: p for n, p in self.params.items() if isinstance(p, Range)}
         return {value: n for n, p in ranges.items() for value in (p.draws or (n.removesuffix("_range"),))}
 
     @property
     def own_params(self) -> dict[str, Param[Any]]:
-        """The parameters that are not common to the kind."""
+        """The parameters without the common ones."""
         return {n: p for n, p in self.params.items() if n not in self.common}
 
     def fixed(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a step's own parameters that no value is drawn from."""
+        """Return a step's own parameters except for ranges, from which values are drawn."""
         drawn = self.draws.values()
         return {n: params[n] for n in self.own_params if n not in drawn}
 
     def values(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments of `function`: fixed parameters and drawn values."""
+        """Return the keyword arguments of `function`, which are fixed parameters and drawn values."""
         return {**self.fixed(params), **drawn}
 
 
-# The fields of each kind are described where its decorator takes them, in `augment.recipe.op`.
+# The decorators in `augment.recipe.op` describe the fields of each kind.
 
 
 @dataclass(frozen=True, repr=False)
 class CropOp(Op):
-    """Cuts a window out of an image of any size, and resizes it."""
+    """Cuts a window out of an image of any size and resizes it."""
 
     random: bool = False
 
     kind = "crop"
     common: ClassVar[Mapping[str, Param[Any]]] = {}
     moves = "window"
-    draws: ClassVar[dict[str, str]] = {}  # ranges are DALI's to draw from
+    draws: ClassVar[dict[str, str]] = {}  # DALI draws from the ranges
 
 
 @dataclass(frozen=True, repr=False)
 class GeometryOp(Op):
-    """Maps coordinates by a matrix, (3, 3)."""
+    """Maps coordinates with a (3, 3) matrix."""
 
     moves_inside: bool = False
     uniforms: tuple[str, ...] = ()
@@ -129,7 +130,7 @@ class GeometryOp(Op):
 
 @dataclass(frozen=True, repr=False)
 class ColorOp(Op):
-    """Maps the color of each pixel by a matrix, (3, 4)."""
+    """Maps the color of each pixel with a (3, 4) matrix."""
 
     uniforms: tuple[str, ...] = ()
 
@@ -138,7 +139,7 @@ class ColorOp(Op):
 
 @dataclass(frozen=True, repr=False)
 class PreparedOp(Op):
-    """An op whose values may be prepared in NumPy, for many batches at once."""
+    """An op whose values NumPy may prepare for many batches at once."""
 
     uniforms: tuple[str, ...] = ()
     prepare: Function | None = None
@@ -156,7 +157,7 @@ class RemapOp(PreparedOp):
 
 @dataclass(frozen=True, repr=False)
 class LocalOp(PreparedOp):
-    """Changes an image in DALI, NumPy (on the CPU even if there is a GPU) or PyTorch."""
+    """Changes each image in DALI, NumPy or PyTorch. NumPy runs on the CPU even if there is a GPU."""
 
     random: bool = False
     checkpoints: bool = True
@@ -179,7 +180,7 @@ class BatchOp(PreparedOp):
 
 @dataclass(frozen=True, repr=False)
 class PolicyOp(Op):
-    """Expands to other steps, or, with slots, chooses among those that the recipe nests in it."""
+    """Expands to other steps. With `slots`, it chooses among the steps that the recipe nests in it."""
 
     slots: Function | None = None
     weighted: bool = False
@@ -189,10 +190,10 @@ class PolicyOp(Op):
 
     @property
     def nests(self) -> bool:
-        """Whether steps are nested in it in YAML, under `steps`."""
+        """Whether YAML nests steps in it, under `steps`."""
         return self.slots is not None
 
     @cached_property
     def draws(self) -> dict[str, str]:
-        """The name of the range that each value is drawn from; none if its steps draw."""
+        """Drawn values by name, each with the name of its range. Empty if only its steps draw values."""
         return super().draws if self.nests else {}

@@ -1,4 +1,4 @@
-"""The plan: everything that is done to the images of a split, grouped into stages. Pure data, no DALI."""
+"""The plan: all changes to the images of a split, grouped into stages. It is pure data, without DALI."""
 
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -7,7 +7,8 @@ from augment.params import Size
 from augment.recipe.fusion import positions_of, stages_of
 from augment.recipe.ops.crops import resize as _resize
 from augment.recipe.stage import Stage, StageKind
-from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, SPLITS, Aug, SplitName, Step, parse_steps
+from augment.recipe.step import Step, parse_steps
+from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, SPLITS, Aug, SplitName
 from augment.recipe.views import Views
 from augment.support.errors import UserError, suggest
 from augment.support.formatting import amount, html_table
@@ -17,22 +18,22 @@ _SPLITS_ELSEWHERE = {"training": "train", **dict.fromkeys(("valid", "validation"
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is done to the images of a split: crop, stages, normalization.
+    """All changes to the images of a split: crop, stages, normalization.
 
-    `str(plan)` describes it; `plan.digest` is equal for plans that produce the same pixels.
+    `str(plan)` describes the plan. `plan.digest` is equal for plans that produce the same pixels.
 
     Attributes:
         split: train or val.
         size: height and width of the output in pixels.
-        crop: the step that turns an image of any size into one of that size.
+        crop: the step that brings an image of any size to that size.
         stages: the stages in order.
-        mean: mean of RGB in 0..1, subtracted.
-        std: standard deviation of RGB in 0..1, divided by.
+        mean: RGB mean in 0..1, to subtract.
+        std: RGB standard deviation in 0..1, to divide by.
         tree: the steps as the recipe nests them, without steps with p = 0.
         skipped: steps with p = 0, which are not in the plan.
-        rules: min_visible, min_area and fill_label, the rules for returned targets.
-        views: the views of each image, as in the recipe.
-        view: the name of the plan's view, or "" if views have no names.
+        rules: min_visible, min_area and fill_label, which are rules for targets.
+        views: the recipe's views of each image.
+        view: the name of the plan's view. Empty if views have no names.
         shared: names of the steps that share the random draws of the first view.
         others: the plans of the views after the first.
     """
@@ -62,7 +63,7 @@ class Plan:
         return f"aug.views.{self.view}.steps" if self.view else f"aug.{self.split}"
 
     def in_common(self, first: "Plan") -> int:
-        """Return how many results this view shares with the first view: its crop's result and later stages' results."""
+        """Return how many of the first results, beginning with the crop, this view shares with the first view."""
         if self.crop.key not in self.shared or (self.size, self.crop) != (first.size, first.crop):
             return 0
         count = 1
@@ -74,7 +75,7 @@ class Plan:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All stages' steps, in order. Within a policy, a step's key is its path and p its overall probability."""
+        """The steps of all stages, in order. Within a policy, key is the path and p the overall probability."""
         return tuple(step for stage in self.stages for step in stage.steps)
 
     @property
@@ -89,11 +90,11 @@ class Plan:
 
     @property
     def moving(self) -> "Plan":
-        """The plan with the stages that move pixels, and the steps that these need."""
+        """The plan with only the stages that move pixels, and their steps."""
         return self._with(tuple(stage for stage in self.image_stages if any(step.op.moves for step in stage.steps)))
 
     def only(self, *kinds: StageKind) -> "Plan":
-        """Return the plan with its stages of some kinds, and the steps that these need."""
+        """Return the plan with only the stages of some kinds, and their steps."""
         return self._with(tuple(stage for stage in self.stages if stage.kind in kinds))
 
     def _with(self, stages: tuple[Stage, ...]) -> "Plan":
@@ -102,7 +103,7 @@ class Plan:
 
     @property
     def draws_in_dali(self) -> bool:
-        """Whether DALI itself draws random numbers: for the window of a crop, or for noise."""
+        """Whether DALI itself draws random numbers, for a crop window or for noise."""
         return any(p.crop.op.random or any(step.op.random for step in p.steps) for p in self.per_view)
 
     @property
@@ -116,7 +117,7 @@ class Plan:
         stages = list(map(_stage_identity, self.stages))
         tree = list(map(_identity, self.tree))
         views = [(plan.digest, sorted(plan.shared)) for plan in self.others] if self.view else []
-        # Older digests have no entry for views by name.
+        # Without named views, the digest must equal the digests of versions that had none.
         named = [views] if views else []
         whole = (
             self.split,
@@ -181,7 +182,12 @@ def _keys(stage: Stage) -> set[str]:
 
 def _stage_identity(stage: Stage) -> tuple[object, ...]:
     steps = [list(map(_identity, steps)) for steps in stage.positions]
-    return stage.kind, stage.border, steps, *(["chained"] if stage.chained else [])  # older digests have no such entry
+    return (
+        stage.kind,
+        stage.border,
+        steps,
+        *(["chained"] if stage.chained else []),
+    )  # only then, as in older digests
 
 
 def _lines(stage: Stage) -> list[str]:
@@ -214,9 +220,9 @@ def _list(values: tuple[float, ...]) -> str:
 def build_plan(aug: Aug, split: SplitName) -> Plan:
     """Compile the steps of a split into a plan.
 
-    Adjacent geometry and remap steps with the same border become one stage, and so do adjacent color steps, unless
-    `aug.fuse` is false. Steps with p = 0 are left out, which makes their neighbors adjacent. Steps within a policy fuse
-    with the stages around them, too: which of them apply to a sample is up to the sampler.
+    Adjacent geometry and remap steps with the same border become one stage. Adjacent color steps also become one stage.
+    `aug.fuse=false` turns this off. Steps with p = 0 are left out, which makes their neighbors adjacent. Steps within a
+    policy also fuse with the stages around them, because the sampler decides which of them apply to a sample.
 
     Raises:
         UserError: an unknown split.

@@ -1,4 +1,4 @@
-"""Draw the random parameters of every sample, as a pure function of its position: no hidden state, nothing to save."""
+"""Draw the random values of every sample as a pure function of its position, without hidden state."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,33 +12,32 @@ from augment.recipe.fusion import child_path, choose, slots_of
 from augment.recipe.op_kinds import Array, Mask, PolicyOp
 from augment.recipe.plan import Plan
 from augment.recipe.stage import Draws
-from augment.recipe.steps import Step
+from augment.recipe.step import Step
 from augment.support.seeds import derive_seed
 
-# Whose draws are wanted: the epoch, the position of the first sample in it, the number of samples, and, for calls of a
-# `Transform` that follow each other, the number of these, of so many samples each.
+# The samples to draw for: the epoch, the position of the first sample, the number of samples, and optionally the number
+# of consecutive `Transform` calls with so many samples each.
 Where = tuple[int, int, int] | tuple[int, int, int, int]
 
 CALL = 2**32  # distance between the positions of the first samples of two calls
 _WORD = 2**64 - 1
-_DOUBLES = 4  # that Philox 4x64 yields for each value of its counter
+_DOUBLES = 4  # numbers per counter value of Philox 4x64
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Draws the random parameters of a plan's steps.
+    """Draws the random values of a plan's steps with counter-based generators (Philox, Salmon et al. 2011).
 
-    Each step has its own stream, keyed by (seed, split, rank, step key, epoch), and each sample of an epoch a fixed
-    position in it. Draws are therefore the same on every device and for any batch size, and adding a step changes no
-    other step's draws. The values of a step with `draw: once` come from a stream keyed by (seed, step path) alone: one
-    row, the same for every sample, epoch, rank, view and split; whether the step applies is still drawn for each
-    sample. Method: counter-based generators (Philox, Salmon et al. 2011).
+    Each step has its own stream, with the key (seed, split, rank, step key, epoch). Each sample of an epoch has a fixed
+    position in the stream. Draws are therefore equal on every device and for any batch size, and adding a step changes
+    no other step's draws. A step with `draw: once` uses a stream with the key (seed, step path). Its values are equal
+    for every sample, epoch, rank, view and split, but whether it applies is still drawn for each sample.
 
     Attributes:
-        plan: the plan whose steps need parameters.
+        plan: the plan with the steps.
         seed: the run's seed.
-        rank: the rank of this process among those that share an epoch.
-        view: index of the view, where several are made of each image; steps that it shares draw as in view 0.
+        rank: the rank of this process among the processes that share an epoch.
+        view: index of the view. Steps that the view shares draw as in view 0.
     """
 
     plan: Plan
@@ -53,11 +52,11 @@ class Sampler:
             epoch: the epoch, from 0.
             start: position of the first sample in this rank's epoch.
             count: number of samples.
-            calls: draw for so many calls of `count` samples, one after the other, the first of which is at `start`.
+            calls: number of consecutive calls with `count` samples each. The first call begins at `start`.
 
         Returns:
-            For each step's key its drawn values by name, (calls * count,) each, and `applied`, of so many bools, true
-            with the step's probability. The key of a step within a policy is its path.
+            For each step's key, its drawn values by name, (calls * count,) each, and whether it is `applied` to each
+            sample. The key of a step within a policy is its path.
         """
         draws: dict[str, Draws] = {}
         all_samples = np.ones(calls * count, dtype=bool)
@@ -69,10 +68,10 @@ class Sampler:
         """Add the draws of a step, and of the steps nested in it, to `draws`.
 
         Args:
-            draws: the draws so far, by path.
+            draws: the draws by path, to which this method adds.
             step: the step to draw for.
-            paths: the step's path with the slots of the policies around it, and its path without them.
-            reached: the samples for which the policies around it chose the step, (N,) bool.
+            paths: the step's path with the slots of its policies, and its path without them.
+            reached: whether the policies chose the step for each sample, (N,) bool.
             where: the samples.
         """
         path, path_without_slots = paths
@@ -92,13 +91,13 @@ class Sampler:
                 self._draw(draws, child, child_paths, reached_child, where)
 
     def _draw_own(self, step: Step, path: str, path_without_slots: str, reached: Mask, where: Where) -> dict[str, Any]:
-        """Return whether the step applies to each sample, and its values by name, (N,) each."""
+        """Return whether the step is `applied` to each sample, and its values by name, (N,) each."""
         op = step.op
         count = len(op.draws) + len(op.uniforms)
         if count == 0 and step.p == 1:
             return {"applied": reached.copy()}
 
-        # The first column decides whether the step applies, even if p is 1. So a change of p shifts no other draw.
+        # The first column decides whether the step applies, even if p is 1. A change of p then shifts no other draw.
         uniform = self.uniform(path, where, 1 + count)
         applied, columns = reached & (uniform[:, 0] < step.p), uniform[:, 1:]
         if step.drawn_once:
@@ -116,13 +115,13 @@ class Sampler:
     def _choose(
         self, step: Step, path: str, slots: Sequence[Mapping[int, float]], drawn: Mapping[str, Any], where: Where
     ) -> Array | None:
-        """Return the index of the nested step that each slot of a policy runs, (N, slots). None: all of them run."""
+        """Return the index of the nested step that each slot of a policy runs, (N, slots), or None if all steps run."""
         op = step.op
         assert isinstance(op, PolicyOp)
         if all(slot == {number: 1.0} for number, slot in enumerate(slots)):
             return None
-        # Each nested step has a stream of its own, so that adding a step keeps the numbers of the others. The dot at
-        # the end makes the key differ from every path.
+        # Each nested step has its own stream, so that adding a step keeps the numbers of the others. The dot at the end
+        # makes the key differ from every path.
         keys = [f"{path}.{child.key}." for child in step.steps][: op.numbers]
         if not keys:
             return None
@@ -138,7 +137,7 @@ class Sampler:
         counter, skip = divmod(start * columns, _DOUBLES)
         drawn = np.empty((calls, skip + count * columns))
         generator = _generator(seed)
-        # NumPy reads a state made of lists faster than one made of arrays, and faster than it advances a stream.
+        # NumPy sets a state of lists faster than a state of arrays, and faster than it advances a stream.
         state = {**generator.bit_generator.state, "buffer": [0] * _DOUBLES}
         for call in drawn:
             state["state"] = {"counter": [counter & _WORD, counter >> 64, 0, 0], "key": [seed & _WORD, seed >> 64]}
@@ -148,13 +147,13 @@ class Sampler:
         return drawn[:, skip:].reshape(calls * count, columns)
 
     def _view_of(self, key: str) -> tuple[int, ...]:
-        """Return the part of a stream's seed that depends on the view. Steps that views share draw as in view 0."""
+        """Return the part of a stream's seed that depends on the view. Shared steps draw as in view 0."""
         is_shared = key.split(".")[0] in self.plan.shared
         return () if self.view == 0 or is_shared else (self.view,)
 
 
 class _Key(ISeedSequence):
-    """A key of 128 bits. For `Philox(key=...)`, NumPy asks the system for entropy, too, and takes 3 times as long."""
+    """A 128-bit key. `Philox(key=...)` would be 3 times slower, because NumPy also asks the system for entropy."""
 
     def __init__(self, key: int) -> None:
         self._words = np.array([key & _WORD, key >> 64], np.uint64)
@@ -164,5 +163,5 @@ class _Key(ISeedSequence):
 
 
 def _generator(key: int) -> np.random.Generator:
-    seed: Any = _Key(key)  # NumPy's stubs know no other sequence than its own
+    seed: Any = _Key(key)  # NumPy's type stubs accept only NumPy's own sequence
     return np.random.Generator(np.random.Philox(seed))

@@ -1,4 +1,4 @@
-"""Stages of a plan: steps that one operator runs, and the composition of their drawn parameters in NumPy."""
+"""Stages of a plan: the steps that one operator runs, and the NumPy code that composes their drawn values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from augment.params import Size
 from augment.recipe.op_kinds import Array, Mask, PreparedOp
-from augment.recipe.steps import Step
+from augment.recipe.step import Step
 from augment.support.errors import UserError
 
 Border = tuple[str, int]
 Draws = Mapping[str, Array]
 StageKind = Literal["geometry", "remap", "color", "local", "batch"]
 
-# Steps at one position of the order. At most one of them applies to a sample, so their own order does not matter.
+# Steps at one position of the order. At most one of them applies to a sample, so their order does not matter.
 Alternatives = tuple[Step, ...]
 
 NO_BORDER: Border = ("reflect_101", 0)
@@ -27,13 +27,13 @@ NO_BORDER: Border = ("reflect_101", 0)
 class Stage:
     """Steps that run as one operation: one warp, one color matrix, or one local or batch op.
 
-    A warp is of kind "remap" if any of its steps is, whose functions then take turns with the matrices of the others.
+    A warp has kind "remap" if any of its steps has. Its functions and matrices then alternate.
 
     Attributes:
         kind: the kind of operation.
-        positions: alternatives in order of application. At most one of each applies to a sample.
-        border: warps only: the border mode and fill of all its steps.
-        chained: color only: the matrices are applied one after the other, and each result is clipped to 0..255.
+        positions: alternatives in order of application. At most one step of each position applies to a sample.
+        border: for warps, the border mode and fill of all steps.
+        chained: for colors, whether the matrices are applied one by one, and each result is clipped to 0..255.
     """
 
     kind: StageKind
@@ -52,24 +52,24 @@ class Stage:
         return self.kind == "color" and any(_shape(step)[-1] == 7 for step in self.steps)
 
     def matrix(self, draws: Mapping[str, Draws], size: Size) -> Array:
-        """Compose the matrices of the stage's steps.
+        """Compose the matrices of all steps.
 
         Args:
-            draws: each step's drawn values, (N,) each, and `applied`, (N,) bool, by the step's key.
+            draws: for each step's key, its drawn values, (N,) each, and `applied`, (N,) bool.
             size: height and width of the image in pixels.
 
         Returns:
-            warps: (N, 3, 3), source to destination, in pixels, origin in the middle of the image; remaps are left out.
-            color: (N, 3, 4) on (R, G, B, 1) in 0..255, or (N, 3, 7) on (R, G, B, mean R, mean G, mean B, 1) if the
-            stage uses the image's mean.
+            For warps, (N, 3, 3) from source to destination, in pixels from the center of the image, without remaps. For
+            colors, (N, 3, 4) on (R, G, B, 1) in 0..255. If the stage uses the image's mean, (N, 3, 7) on
+            (R, G, B, mean R, mean G, mean B, 1).
         """
         side = 3 if self.kind in ("geometry", "remap") else 7 if self.uses_mean else 4
         return _total(self.steps, draws, size, side)[:, :3]
 
     def links(self, draws: Mapping[str, Draws], size: Size) -> list[Array]:
-        """Return the matrices of a chained stage in order of application, each as `matrix` returns them.
+        """Return the matrices of a chained stage in order of application, each like the result of `matrix`.
 
-        A step may consist of several, as color_jitter does.
+        A step may have several matrices, as color_jitter does.
         """
         links = []
         for alternatives in self.positions:
@@ -80,27 +80,25 @@ class Stage:
 
     @property
     def parts(self) -> list[tuple[Step, ...]]:
-        """The steps of a warp in order: those that follow each other as matrices together, remaps one by one."""
+        """The steps of a warp in order. Consecutive matrices form one part. Each remap is a part."""
         numbered = groupby(enumerate(self.steps), lambda item: item[0] if item[1].op.kind == "remap" else -1)
         return [tuple(step for _, step in part) for _, part in numbered]
 
     def remapped(self, draws: Mapping[str, Draws]) -> Mask:
-        """Return which samples any remap of the stage applies to, (N,) bool."""
+        """Return whether any remap of the stage applies to each sample, (N,) bool."""
         remaps = [draws[step.key]["applied"] for step in self.steps if step.op.kind == "remap"]
         return np.asarray(np.logical_or.reduce(remaps), bool)
 
     def applied(self, draws: Mapping[str, Draws]) -> Array:
-        """Return which samples any step of the stage applies to, (N,) bool."""
+        """Return whether any step of the stage applies to each sample, (N,) bool."""
         return np.asarray(np.logical_or.reduce([draws[step.key]["applied"] for step in self.steps]))
 
     def packed(self, draws: Mapping[str, Draws]) -> tuple[NDArray[np.intp], dict[str, Draws]]:
-        """Return the samples that the stage applies to, and the draws of these and of one that stands for the others.
+        """Return the samples to which the stage applies, and their draws.
 
-        That one is the last, if there is any: what is prepared for several samples may depend on it.
+        The draws end with one skipped sample, if there is any, because preparing several samples may depend on it.
         """
-        applied = self.applied(draws)
-        rows = np.flatnonzero(applied)
-        some = np.append(rows, np.flatnonzero(np.logical_not(applied))[:1])
+        rows, some = _applied_and_skipped(self.applied(draws))
         return rows, {s.key: {name: value[some] for name, value in draws[s.key].items()} for s in self.steps}
 
     @property
@@ -110,7 +108,7 @@ class Stage:
 
     @property
     def neutral(self) -> Mapping[str, Any]:
-        """Drawn values with which a local or batch stage's op changes nothing; empty if it has none."""
+        """Drawn values with which a local or batch stage's op changes nothing. Empty if the op declares none."""
         return self._prepared.neutral
 
     @property
@@ -120,7 +118,7 @@ class Stage:
         return op
 
     def values(self, draws: Mapping[str, Draws], size: Size, *, neutral: bool = False) -> dict[str, Array]:
-        """Return the arguments that the stage's op takes for each sample, {name: (N, ...)}.
+        """Return the arguments of the stage's op for each sample, {name: (N, ...)}.
 
         Args:
             draws: see `matrix`.
@@ -129,16 +127,17 @@ class Stage:
                 unspecified.
         """
         drawn = self._drawn_by_any_step(draws)
-        if neutral:
-            drawn = self._with_neutral(drawn, draws)
+        if not neutral:
+            return self._prepare(drawn, size)
+        applied = self.applied(draws)
+        for name in drawn.keys() & self.neutral.keys():
+            drawn[name] = np.where(applied, drawn[name], self.neutral[name])
         if self._prepared.prepare is None:
             return drawn
-        if neutral:
-            return self._prepare_applied(drawn, draws, size)
-        return self._prepare(drawn, size)
+        return self._prepare_applied(drawn, applied, size)
 
     def _drawn_by_any_step(self, draws: Mapping[str, Draws]) -> dict[str, Array]:
-        """Return each drawn value of the op, taken from the step that applies to the sample."""
+        """Return the op's drawn values. Each sample's values come from the step that applies to it."""
         first, *others = self.steps
         drawn = {}
         for name in (*self._prepared.draws, *self._prepared.uniforms):
@@ -148,26 +147,16 @@ class Stage:
             drawn[name] = value
         return drawn
 
-    def _with_neutral(self, drawn: dict[str, Array], draws: Mapping[str, Draws]) -> dict[str, Array]:
-        """Replace the drawn values of samples that skip the stage by neutral ones, if the op declares some."""
-        neutral, applied = self.neutral, self.applied(draws)
-        return {
-            name: np.where(applied, value, neutral[name]) if name in neutral else value for name, value in drawn.items()
-        }
-
     def _prepare(self, drawn: dict[str, Array], size: Size) -> dict[str, Array]:
         op, params = self._prepared, self.steps[0].params
-        assert op.prepare is not None
-        return dict(op.prepare(size=size, **op.values(params, drawn)))
+        return dict(op.prepare(size=size, **op.values(params, drawn))) if op.prepare else drawn
 
-    def _prepare_applied(self, drawn: dict[str, Array], draws: Mapping[str, Draws], size: Size) -> dict[str, Array]:
-        """Prepare the samples that the stage applies to, and one skipped sample instead of all skipped ones.
+    def _prepare_applied(self, drawn: dict[str, Array], applied: Array, size: Size) -> dict[str, Array]:
+        """Prepare the samples to which the stage applies, and one skipped sample for all skipped samples.
 
         Most samples skip the stage, and preparing can be slow.
         """
-        applied = self.applied(draws)
-        skipped = np.logical_not(applied)
-        rows = np.concatenate([np.flatnonzero(applied), np.flatnonzero(skipped)[:1]])
+        _, rows = _applied_and_skipped(applied)
         prepared = self._prepare({name: value[rows] for name, value in drawn.items()}, size)
 
         # The k-th applied sample is in row k, and every skipped sample in the last row.
@@ -175,24 +164,30 @@ class Stage:
         values = {name: value[row_of_sample] for name, value in prepared.items()}
         for name, value in values.items():
             if name in self.neutral and name not in drawn:
-                value[skipped] = self.neutral[name]
+                value[np.logical_not(applied)] = self.neutral[name]
         return values
 
 
+def _applied_and_skipped(applied: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows of the samples to which a stage applies, and the same rows with one skipped sample, if any."""
+    rows = np.flatnonzero(applied)
+    return rows, np.append(rows, np.flatnonzero(np.logical_not(applied))[:1])
+
+
 def parts_of(step: Step) -> int:
-    """Return the number of matrices that a color step consists of, one after the other."""
+    """Return the number of a color step's matrices."""
     shape = _shape(step)
     return shape[-3] if len(shape) == 4 else 1
 
 
 def _shape(step: Step) -> tuple[int, ...]:
-    """Return the shape of what a color step's function returns for one sample."""
+    """Return the shape of a color step's result for one sample."""
     one = {n: np.ones(1) for n in step.op.draws} | {n: np.zeros(1) for n in step.op.uniforms}
     return np.shape(step.op.function(**step.op.values(step.params, one)))
 
 
 def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: Size, side: int, part: int | None = None) -> Array:
-    """Return the product of the matrices of some steps, (N, side, side), or of one part of each."""
+    """Multiply the matrices of some steps, or one part of each step, to (N, side, side)."""
     count = len(draws[steps[0].key]["applied"])
     total, before = np.tile(np.eye(side), (count, 1, 1)), np.zeros(count, bool)
     for step in steps:
@@ -208,7 +203,7 @@ def _total(steps: Sequence[Step], draws: Mapping[str, Draws], size: Size, side: 
 def _matrices(
     step: Step, drawn: Draws, size: Size, rows: NDArray[np.intp], side: int, part: int | None = None
 ) -> Array:
-    """Return a step's matrices for some samples, (rows, side, side), or those of one of its parts."""
+    """Return the product of a step's matrices, or one of them, for some samples, (rows, side, side)."""
     values = step.op.values(step.params, {n: drawn[n][rows] for n in (*step.op.draws, *step.op.uniforms)})
     if step.op.kind == "geometry":
         return np.broadcast_to(_checked(step, step.op.function(size=size, **values), len(rows)), (len(rows), 3, 3))
@@ -218,28 +213,28 @@ def _matrices(
         return _square(_product(parts), side)
     if part < parts.shape[1]:
         return _square(parts[:, part], side)
-    return np.tile(np.eye(side), (len(rows), 1, 1))  # another step at this position has more
+    return np.tile(np.eye(side), (len(rows), 1, 1))  # another step at this position has more parts
 
 
 def _checked(step: Step, made: Any, count: int) -> Array:
-    """Return the matrices that an op made for `count` samples. Reject invalid results."""
+    """Return the matrices that an op made for `count` samples, after a check."""
     matrix = np.asarray(made)
     columns, most = ("3", 1) if step.op.kind == "geometry" else ("47", 2)
     leading, ending = matrix.shape[:-2], matrix.shape[-2:]
     if ending not in [(3, int(c)) for c in columns] or len(leading) > most or leading[:1] not in ((), (1,), (count,)):
         allowed = " or ".join(f"(N, 3, {c})" for c in columns)
-        raise UserError(f"op '{step.op.name}' made {matrix.shape} for N = {count}. Allowed: {allowed}.")
+        raise UserError(f"op '{step.op.name}' returned {matrix.shape} for N = {count}. Return {allowed}.")
     if not np.isfinite(matrix).all():
-        raise UserError(f"op '{step.op.name}' made a matrix that is not finite.")
+        raise UserError(f"op '{step.op.name}' returned a matrix with infinite or NaN entries. Check its function.")
     return matrix
 
 
 def _square(matrix: Array, side: int) -> Array:
-    """Return (..., 3, 4) or (..., 3, 7) with the rows that make matrices composable, (..., side, side)."""
+    """Add the rows that make (..., 3, 4) or (..., 3, 7) matrices composable: (..., side, side)."""
     square = np.broadcast_to(np.eye(side), (*matrix.shape[:-2], side, side)).copy()
     square[..., :3, :3], square[..., :3, -1] = matrix[..., :3], matrix[..., -1]
     if side == 7:
-        # On (color, mean color, 1): a step maps the mean like any color, apart from clipping.
+        # The matrix acts on (color, mean color, 1). A step maps the mean like any color, apart from clipping.
         from_mean = matrix[..., 3:6] if matrix.shape[-1] == 7 else np.zeros_like(matrix[..., :3])
         square[..., :3, 3:6] = from_mean
         square[..., 3:6, 3:6] = matrix[..., :3] + from_mean
@@ -248,7 +243,7 @@ def _square(matrix: Array, side: int) -> Array:
 
 
 def _product(matrices: Array) -> Array:
-    """Multiply the matrices of each sample, (N, K, 3, C) in order of application, to (N, 3, C)."""
+    """Multiply each sample's matrices, (N, K, 3, C) in order of application, to (N, 3, C)."""
     squares = _square(matrices, matrices.shape[-1])
     total = squares[:, 0]
     for number in range(1, squares.shape[1]):

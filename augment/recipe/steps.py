@@ -1,11 +1,8 @@
-"""The `aug` section of the configuration: parse and validate a mapping, as read from YAML, into typed steps."""
+"""The `aug` section of the configuration: its settings, and their validation."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from math import inf
-from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from augment.params import (
@@ -26,80 +23,18 @@ from augment.params import (
     setting,
     settings,
 )
-from augment.recipe.equivalents import op_like
-from augment.recipe.op import OPS, find_op
-from augment.recipe.op_kinds import Op, PolicyOp
+from augment.recipe.op import OPS
+from augment.recipe.step import Step, parse_steps, plain_steps
 from augment.recipe.views import View, Views, parse_views
-from augment.support.errors import UserError, key_slip
+from augment.support.errors import UserError
 from augment.support.user_code import load_plugins
 
 SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 
-# As in torchvision and timm. A pretrained model may bring its own.
+# The values of torchvision and timm. A pretrained model may define its own.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One use of an op in a recipe."""
-
-    key: str  # its name in YAML, unique among its siblings and the key of its random stream
-    op: Op
-    p: float = 1.0  # probability of applying it to a sample
-    params: Mapping[str, Any] = field(default_factory=dict)  # all other parameters, validated and complete
-    steps: tuple["Step", ...] = ()  # the steps that a policy chooses from or consists of
-    weight: float = 1.0  # how often one_of chooses it, relative to its siblings
-
-    def leaves(self) -> Iterator["Step"]:
-        """Yield the steps that are not policies: this step, or those nested in it."""
-        if self.op.kind == "policy":
-            for step in self.steps:
-                yield from step.leaves()
-        else:
-            yield self
-
-    @property
-    def mixes(self) -> bool:
-        """Whether it mixes samples and their targets."""
-        return any(leaf.op.kind == "batch" for leaf in self.leaves())
-
-    @property
-    def title(self) -> str:
-        """Its key, and its op in parentheses if the two differ."""
-        return self.key if self.key == self.op.name else f"{self.key} ({self.op.name})"
-
-    @property
-    def settings(self) -> list[str]:
-        """Its own parameters as phrases such as "angle -7..7 deg", without those that are null."""
-        own = [
-            f"{name.removesuffix('_range')} {param.show(self.params[name])}"
-            for name, param in self.op.own_params.items()
-            if self.params[name] is not None
-        ]
-        return [*own, "drawn once"] if self.drawn_once else own
-
-    @property
-    def drawn_once(self) -> bool:
-        """Whether its drawn values are the same for every sample of a run."""
-        return self.params.get("draw") == "once"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The op by its name: what decorators register has none by which pickle finds it.
-        op = self.op.name, self.op.function.__module__
-        return _unpickled, (op, self.key, self.p, dict(self.params), self.steps, self.weight)
-
-    def __str__(self) -> str:
-        return f"{self.title}  p {self.p:.4g}  {', '.join(self.settings)}".rstrip(" ,")
-
-
-def _unpickled(
-    op: tuple[str, str], key: str, p: float, params: dict[str, Any], steps: tuple[Step, ...], weight: float
-) -> Step:
-    name, module = op
-    import_module(module)  # declares the op in a new process
-    return Step(key, OPS[name], p, MappingProxyType(params), steps, weight)
 
 
 @dataclass(frozen=True)
@@ -116,13 +51,13 @@ class Aug:
         )
     )
     fuse: bool = setting(
-        Flag(default=True, doc="compose adjacent geometry steps into one warp, adjacent color steps into one matrix")
+        Flag(default=True, doc="whether adjacent geometry steps become one warp, and adjacent color steps one matrix")
     )
     clip: str = setting(
         Choice(
             default="end",
             options=("end", "each"),
-            doc="clip colors to 0..255 after the last of adjacent color steps, or after each, as torchvision does",
+            doc="when to clip colors to 0..255: at the end of adjacent color steps, or after each as in torchvision",
         )
     )
     mean: tuple[float, float, float] | None = setting(
@@ -146,12 +81,13 @@ class Aug:
         Choice(
             default="mixed",
             options=("auto", "cpu", "mixed"),
-            doc="where to decode JPEGs if there is a GPU: partly on it (mixed; auto is the same), or on the CPU",
+            doc="where to decode JPEGs if there is a GPU: partly on the GPU (mixed or auto), or on the CPU",
         )
     )
     cache: int | str = setting(
         CacheSize(
-            default="off", doc="decoded images to keep in GPU memory: half of the free memory (gpu), or an amount"
+            default="off",
+            doc="GPU memory for a cache of decoded images: an amount, or half of the free memory (gpu)",
         )
     )
     prefetch: int = setting(Count(default=4, within=(1, 64), doc="batches to prefetch"))
@@ -159,13 +95,13 @@ class Aug:
         Number(
             optional=True,
             within=(0, 1),
-            doc="JPEG share of the GPU's hardware decoder, which rounds differently. Default: from sizes and threads",
+            doc="share of JPEGs for the GPU's hardware decoder, which rounds differently. Default: automatic",
         )
     )
-    plugins: tuple[str, ...] = setting(Texts(default=(), doc="Python modules that declare your own ops", reach=IMPORTS))
+    plugins: tuple[str, ...] = setting(Texts(default=(), doc="Python modules with your own ops", reach=IMPORTS))
     train: tuple[Step, ...] = ()  # in order of application
     val: tuple[Step, ...] = ()
-    views: Views = field(default_factory=Views)  # of each image of train
+    views: Views = field(default_factory=Views)  # views of each training image
 
     def steps(self, split: SplitName) -> tuple[Step, ...]:
         """Return the steps of a split."""
@@ -173,116 +109,27 @@ class Aug:
 
 
 def parse_aug(given: object) -> Aug:
-    """Validate the `aug` section and return it typed.
+    """Parse and validate the `aug` section.
 
     Args:
         given: mapping with any of the keys of `Aug`. Null means no augmentation.
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
-        raise UserError(f"aug: {given!r} is not allowed. Allowed: a mapping, or +aug=NAME for a file of conf/aug.")
+        raise UserError(f"aug: {given!r} is not allowed. To use a file of conf/aug, set +aug=NAME.")
     nested = ("train", "val", "views")
     check_known(given, {**settings(Aug), **dict.fromkeys(nested)}, "aug", {op: f"train.{op}" for op in OPS})
     plain = parse_params(settings(Aug), {n: v for n, v in given.items() if n not in nested}, "aug")
     load_plugins(plain["plugins"], "aug.plugins")
     train, val = (parse_steps(given.get(split), f"aug.{split}") for split in SPLITS)
     if mixing := [step.key for step in val if step.mixes]:
-        raise UserError(f"aug.val.{mixing[0]}: mixes samples and their targets. Allowed: in aug.train only.")
-    views = parse_views(given.get("views"), "aug.views", given.get("train"), parse_steps)
+        raise UserError(f"aug.val.{mixing[0]} mixes samples. Move it to aug.train.")
+    views = parse_views(given.get("views"), "aug.views", given.get("train"))
     return Aug(**plain, train=train, val=val, views=views)
 
 
-def parse_steps(given: object, key: str) -> tuple[Step, ...]:
-    """Validate an ordered mapping of steps, `{step: {parameter: value}}`; see `parse_aug`."""
-    steps = _parse_steps(given, key)
-    for i, step in enumerate(steps):
-        if step.op.kind == "crop" and i > 0:
-            first = steps[0]
-            why = f"'{first.key}' is the crop" if first.op.kind == "crop" else f"'{first.key}' comes before it"
-            raise UserError(f"{key}.{step.key}: {why}. Allowed: at most one crop, as the first step.")
-        if i > 0 and steps[i - 1].mixes and not step.mixes:
-            raise UserError(f"{key}.{step.key}: '{steps[i - 1].key}' mixes samples. Allowed: no other step after that.")
-    return steps
-
-
-def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Step, ...]:
-    given = {} if given is None else given
-    if not isinstance(given, Mapping):
-        dashes = ", without dashes" if isinstance(given, list) else ""
-        raise UserError(
-            f"{key}: {given!r} is not allowed. Allowed: a mapping of steps, such as rotate: {{p: 0.5}}{dashes}."
-        )
-    if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
-        raise UserError(f"{key}.{twice[0]}: given twice, as text and as a number. Allowed: unique names.")
-    steps: list[Step] = []
-    for name, params in given.items():
-        if params is not None and not isinstance(params, Mapping):
-            raise UserError(f"{key}.{name}: {params!r} is not allowed.{_misplaced(name, params, key, steps)}")
-        steps.append(_parse_step(str(name), params, f"{key}.{name}", weights))
-    return tuple(steps)
-
-
-def _misplaced(name: object, value: object, key: str, before: list[Step]) -> str:
-    """Return the end of the message about a value where a step is expected: what is allowed, or what it may mean."""
-    if before and name in before[-1].op.params:
-        path = f"{key}.{before[-1].key}.{name}"
-        return f" Did you mean {path}? In a file, the settings of a step are indented below its name."
-    if isinstance(value, bool | None):
-        off = "" if value else f" ~{key}.{name} removes the step."
-        return f"{off} Allowed: a mapping of parameters, such as {{p: 0.5}}."
-    if "p" in getattr(OPS.get(str(name)), "params", ()) and isinstance(value, int | float) and 0 <= value <= 1:
-        return f" Did you mean {key}.{name}.p={value}?"
-    return f"{key_slip(name, value)} Allowed: a mapping of parameters, such as {{p: 0.5}}."
-
-
-def _parse_step(name: str, given: Mapping[Any, Any] | None, key: str, weights: bool) -> Step:
-    given = {} if given is None else given
-    if "." in name:
-        raise UserError(
-            f"{key}: a step's name cannot contain a dot. Allowed: the name of an op, or any other name with op: NAME."
-        )
-    called, path = (str(given["op"]), f"{key}.op") if "op" in given else (name, key)
-    op = find_op(called, path, None if called in OPS else op_like(called))
-    own = {n: v for n, v in given.items() if n not in ("op", "steps", *(["weight"] if weights else []))}
-    if op.kind == "crop" and "p" in own:
-        raise UserError(f"{key}.p: a crop applies to every image. Allowed: {', '.join(op.params) or 'no parameters'}.")
-    if "weight" in own:
-        raise UserError(f"{key}.weight: only steps nested in one_of have a weight. Allowed: {', '.join(op.params)}.")
-    further = ("op", *(["steps"] if op.nests else []), *(["weight"] if weights else []))
-    check_known(given, {**op.params, **dict.fromkeys(further)}, key, {"prob": "p", "probability": "p"})
-    allowed = Number(within=(0, 1e6), above=0, doc="how often one_of chooses the step, relative to the others")
-    weight = allowed.parse(given["weight"], f"{key}.weight") if weights and "weight" in given else None
-    params = parse_params(op.params, own, key)
-    p = params.pop("p", 1.0)
-    steps = _parse_nested(op, given.get("steps"), params, key) if isinstance(op, PolicyOp) else ()
-    return Step(name, op, p, MappingProxyType(params), steps, 1.0 if weight is None else weight)
-
-
-def _parse_nested(op: PolicyOp, given: object, params: Mapping[str, Any], key: str) -> tuple[Step, ...]:
-    """Return the steps of a policy: those nested in YAML, or those its function returns."""
-    path = f"{key}.steps" if op.nests else f"{key} ({op.name})"
-    steps = _parse_steps(given if op.nests else op.function(**params), path, weights=op.weighted)
-    if op.nests and not steps:
-        allowed = "a mapping of steps, such as rotate: {angle_range: [-9, 9]}"
-        raise UserError(f"{path}: no steps to choose from. Allowed: {allowed}.")
-    for step in steps:
-        if step.op.kind == "crop":
-            raise UserError(
-                f"{path}.{step.key}: crops cannot be nested. Allowed: one crop, as the recipe's first step."
-            )
-        if step.mixes != steps[0].mixes:
-            why = f"either '{steps[0].key}' or this step mixes samples, but not both"
-            raise UserError(f"{path}.{step.key}: {why}. Allowed: steps that all mix samples, or none that does.")
-    return steps
-
-
-def plain_steps(steps: tuple[Step, ...]) -> dict[str, dict[str, Any]]:
-    """Return steps as a complete mapping of plain values, from which `parse_steps` makes the same steps."""
-    return {step.key: _plain_step(step) for step in steps}
-
-
 def plain_views(aug: Aug) -> dict[str, Any]:
-    """Return the views as a mapping of plain values, from which `parse_aug` makes the same views."""
+    """Return the views as a mapping of plain values, which `parse_aug` parses to the same views."""
     if not aug.views.named:
         return {name: getattr(aug.views, name) for name in settings(Views)}
     return {
@@ -294,37 +141,32 @@ def plain_views(aug: Aug) -> dict[str, Any]:
     }
 
 
-def _plain_step(step: Step) -> dict[str, Any]:
-    plain: dict[str, Any] = {"op": step.op.name}
-    if "p" in step.op.params:
-        plain["p"] = step.p
-    if step.weight != 1:
-        plain["weight"] = step.weight
-    plain |= {name: plain_value(value) for name, value in step.params.items()}
-    return plain | ({"steps": plain_steps(step.steps)} if step.op.nests else {})
-
-
 def doubts(aug: Aug) -> Iterator[str]:
-    """Yield a note about each range that seems to be meant in another unit."""
+    """Yield a notice about each range that is probably in another unit."""
     for key, step in _keyed(aug):
         for name, param in step.op.params.items():
             if isinstance(param, Range) and (note := param.doubts(step.params[name])):
-                yield f"{key}.{name}: {param.show(step.params[name])} changes next to nothing; {note}"
+                yield f"{key}.{name}: {param.show(step.params[name])} changes almost nothing ({note})"
 
 
 def border_doubts(aug: Aug, unrepeated: str) -> Iterator[str]:
-    """Yield a note about each border that repeats parts of the image, but not the targets `unrepeated`, see `Kind`."""
+    """Yield a notice about each border that repeats parts of the image without the targets there.
+
+    Args:
+        aug: the recipe.
+        unrepeated: the targets that borders do not repeat, see `Kind`.
+    """
     for key, step in _keyed(aug):
         border = step.params.get("border", "constant")
         if unrepeated and border != "constant":
             yield (
-                f"{key}: border {border} repeats parts of the image beyond its edges, without their {unrepeated}; "
-                f"{key}.border=constant fills them"
+                f"{key}: border {border} repeats parts of the image beyond its edges, but not their {unrepeated}. "
+                f"To fill these areas instead, set {key}.border=constant"
             )
 
 
 def _keyed(aug: Aug) -> Iterator[tuple[str, Step]]:
-    """Yield all steps by their keys. A policy's steps follow the policy."""
+    """Yield each step with its key. A policy's steps follow the policy."""
     named = {f"aug.views.{v.name}.steps": tuple(s for s in v.steps if s not in aug.train) for v in aug.views.named}
     for key, steps in {**{f"aug.{split}": aug.steps(split) for split in SPLITS}, **named}.items():
         yield from _with_nested(steps, key)

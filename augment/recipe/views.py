@@ -1,8 +1,8 @@
-"""Several views of each train image: equal views, or named views with their own steps."""
+"""Several views of each training image: equal views, or named views with their own steps."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from augment.params import (
     Choice,
@@ -17,23 +17,21 @@ from augment.params import (
     settings,
 )
 from augment.recipe.op import OPS
+from augment.recipe.step import Step, parse_steps
 from augment.support.errors import UserError, suggest
-
-if TYPE_CHECKING:
-    from augment.recipe.steps import Step
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
     """A named view. Its own steps change and extend the steps of `aug.train`."""
 
-    count: int = setting(Count(default=1, within=(1, 16), doc="number of these views, each with its own random draws"))
+    count: int = setting(Count(default=1, within=(1, 16), doc="number of these views. Each has its own random draws"))
     size: Size | None = setting(  # noqa: RUF009
         ImageSize(optional=True, within=(8, 4096), doc="size of these views. Default: aug.size", unit="px")
     )
-    share: tuple[str, ...] = setting(Texts(default=(), doc="steps that share the random draws of the first view"))
-    name: str = ""  # in YAML
-    steps: "tuple[Step, ...]" = ()  # all of them, in order
+    share: tuple[str, ...] = setting(Texts(default=(), doc="steps that use the random draws of the first view"))
+    name: str = ""  # the name in YAML
+    steps: tuple[Step, ...] = ()  # all steps in order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,22 +39,18 @@ class Views:
     """Several views of each train image, for self-supervised training."""
 
     count: int = setting(
-        Count(default=1, within=(1, 16), doc="number of views per image, each with its own random draws")
+        Count(default=1, within=(1, 16), doc="number of views per image. Each has its own random draws")
     )
     crop: str = setting(
         Choice(
             default="own", options=("own", "same"), doc="crop window: one per view (own), or one for all views (same)"
         )
     )
-    named: tuple[View, ...] = field(
-        default=(), repr=False
-    )  # views with their own steps, instead of `count` equal views
+    named: tuple[View, ...] = field(default=(), repr=False)  # named views, instead of `count` equal views
 
 
-def parse_views(
-    given: object, key: str, train: object, parse_steps: "Callable[[object, str], tuple[Step, ...]]"
-) -> Views:
-    """Validate `aug.views`: a mapping of count and crop, or of views by name, which change the valid steps `train`."""
+def parse_views(given: object, key: str, train: object) -> Views:
+    """Parse `aug.views`: count and crop, or named views, which change the valid steps `train`."""
     plain = settings(Views)
     is_named = isinstance(given, Mapping) and any(
         isinstance(value, Mapping | None) for name, value in given.items() if name not in plain
@@ -64,56 +58,48 @@ def parse_views(
     if not isinstance(given, Mapping) or not is_named:
         return parse_settings(Views, given, key)
     if beside := [name for name in given if name in plain]:
-        raise UserError(f"{key}.{beside[0]}: not allowed with named views, each of which has its own count.")
+        raise UserError(f"{key}.{beside[0]} cannot be combined with named views. Remove it, or set a view's count.")
     views: list[View] = []
     for name, value in given.items():
         path = f"{key}.{name}"
-        views.append(_parse_view(str(name), value, path, train if isinstance(train, Mapping) else {}, parse_steps))
+        views.append(_parse_view(str(name), value, path, train if isinstance(train, Mapping) else {}))
         _check_shared(views[-1], views[0], f"{path}.share")
     return Views(named=tuple(views))
 
 
-def _parse_view(
-    name: str,
-    given: object,
-    key: str,
-    train: Mapping[str, Any],
-    parse_steps: "Callable[[object, str], tuple[Step, ...]]",
-) -> View:
+def _parse_view(name: str, given: object, key: str, train: Mapping[str, Any]) -> View:
     given = {} if given is None else given
     known = {**settings(View), "steps": None}
     if not isinstance(given, Mapping):
-        raise UserError(f"{key}: {given!r} is not allowed. Allowed: a mapping of {', '.join(known)}.")
+        raise UserError(f"{key}: {given!r} is not allowed. Use a mapping of {', '.join(known)}.")
     check_known(given, known, key)
     plain = parse_params(settings(View), {n: v for n, v in given.items() if n != "steps"}, key)
     path, own = f"{key}.steps", given.get("steps") or {}
     if not isinstance(own, Mapping):
-        raise UserError(f"{path}: {own!r} is not allowed. Allowed: a mapping of steps.")
+        raise UserError(f"{path}: {own!r} is not allowed. Write steps such as rotate: {{p: 0.5}}.")
     mixing = [step.key for step in parse_steps(train, "aug.train") if step.mixes]
     steps = parse_steps(merge_steps(train, own, last=mixing), path)
     for step in steps:
         if step.mixes and (step.key in own or step.key not in mixing):
-            raise UserError(f"{path}.{step.key}: mixes samples and their targets. Allowed: in aug.train only.")
+            raise UserError(f"{path}.{step.key} mixes samples. Move it to aug.train.")
     return View(**plain, name=name, steps=steps)
 
 
 def _check_shared(view: View, first: View, key: str) -> None:
-    """Check that the steps that a view shares with the first one are the same in both."""
+    """Check that each step that a view shares is equal in the first view."""
     steps, others = ({step.key: step for step in v.steps} for v in (view, first))
     for name in view.share:
         if name not in steps:
             raise UserError(f"{key}: there is no step '{name}'.{suggest(name, steps)}")
         if steps[name] != others.get(name):
-            raise UserError(
-                f"{key}: '{name}' differs from that of view {first.name}. Allowed: steps that are the same in both."
-            )
+            raise UserError(f"{key}: '{name}' has other settings in view {first.name}. Use equal settings in both.")
 
 
 def merge_steps(base: Mapping[str, Any], own: Mapping[str, Any], last: Collection[str] = ()) -> dict[str, Any]:
     """Merge `own` steps into `base` steps, as for a recipe that extends another recipe.
 
     An own step with the name and op of a base step changes its parameters. Any other own step is new. New steps follow
-    the base steps, but precede the `last` steps. A new crop replaces the base crop.
+    the base steps but precede the `last` steps. A new crop replaces the base crop.
     """
     own_crops = [name for name in own if _is_crop(name, own[name])]
     kept = {n: v for n, v in base.items() if n in own or not (own_crops and _is_crop(n, v))}

@@ -24,7 +24,8 @@ from augment.params import Size
 from augment.recipe.plan import build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Stage
-from augment.recipe.steps import Aug, parse_steps
+from augment.recipe.step import parse_steps
+from augment.recipe.steps import Aug
 from augment.support.errors import UserError
 from augment.support.formatting import amount
 from augment.tools._photos import find_photos

@@ -16,7 +16,7 @@ from nvidia.dali.pipeline import do_not_convert
 from augment.cli.benchmark import LeftOutError
 from augment.params import Interval, Size
 from augment.pipeline.graph.decoding import Node
-from augment.recipe.steps import Step
+from augment.recipe.step import Step
 from augment.tools.bench.rows import Setup, image, outputs
 
 Translation = Callable[[Node, Step, Size], Node]

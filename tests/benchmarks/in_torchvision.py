@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 from augment.cli.benchmark import LeftOutError
 from augment.params import Values
 from augment.recipe.plan import Plan
-from augment.recipe.steps import Step
+from augment.recipe.step import Step
 
 if TYPE_CHECKING:
     from augment.tools.bench.rows import Setup

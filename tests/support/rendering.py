@@ -19,7 +19,8 @@ from augment.pipeline.graph.sample_order import Reading
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
 from augment.recipe.stage import Draws, Stage
-from augment.recipe.steps import SplitName, Step, parse_aug
+from augment.recipe.step import Step
+from augment.recipe.steps import SplitName, parse_aug
 
 SIZE = 64
 COUNT = 24  # images of a test of an op

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from nvidia.dali import backend
 
-from augment.data.dataset import Split, known_of, take_images
+from augment.data.dataset import Split
+from augment.data.image_refs import known_of, take_images
 from augment.data.own.prefetch import end_readers
 from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.device_placement import place

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from augment.data.dataset import NO_VAL, Dataset, Paths, Split
+from augment.data.dataset import NO_VAL, Dataset, Split
 from augment.data.image_faults import CONVERT
+from augment.data.image_refs import Paths
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import expanded, near_file, shown
 from augment.support.formatting import list_some

@@ -26,8 +26,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from augment.data.dataset import ImageError
 from augment.data.image_faults import DECODER_ERRORS, find_fault
+from augment.data.image_refs import ImageError
 from augment.data.images import as_ppm, to_rgb
 from augment.data.own.factory import SequenceFactory, describe, errors_of
 from augment.support.console import progress_bar

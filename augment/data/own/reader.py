@@ -23,7 +23,7 @@ from augment.data.targets.boxes import BACKGROUND, BACKGROUNDS, BOXES, Boxes, jo
 from augment.data.targets.class_names import Label, LabeledSplit, Labels, TargetOptions, given_names, pack
 from augment.data.targets.interpretation import make_dataset
 from augment.data.targets.keypoints import KEYPOINTS, Keypoints, pair_points
-from augment.data.targets.kind import Kind
+from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.masks import MASKS, MaskFile, describe_gaps, reject_lossy
 from augment.data.targets.regression import NUMBERS
 from augment.data.targets.spatial import IGNORE
@@ -46,7 +46,7 @@ def read_own(factories: Sequence[SequenceFactory], options: TargetOptions) -> Da
     """
     # All first: that val is missing should be reported before train is read.
     made = [Items(factory) for factory in factories]
-    numbers = options.kind == NUMBERS or bool(options.names)
+    numbers = options.task == NUMBERS.task or bool(options.names)
     dataset = make_dataset([_read(items, numbers=numbers) for items in made], options)
     return dataset.noting(*map(check_drawn, made))
 
@@ -224,14 +224,14 @@ def read_spatial(
 
     Args:
         factories: of train, and of val if there is one.
-        options: the kind of targets, and names of classes or points.
+        options: the task, and names of classes or points.
         with_masks: whether boxes have masks of instances.
         flip_pairs: pairs of names of points that change places in a mirrored image; None: by their names.
 
     Raises:
         UserError: the user's code fails, or item 0 has no such target; others are faults of their images.
     """
-    kind: Kind = options.kind or MASKS
+    kind: Kind = known_kinds().get(options.task, MASKS)
     made = [Items(factory) for factory in factories]
     drawn = [check_drawn(items) for items in made]
     names = given_names([class_names(items.sequence) for items in made], options) or ()

@@ -74,7 +74,7 @@ class Own(CheckedSource, LabeledSource):
             given = json.dumps({setting: values or {} for setting, values in further.items()})
             made.append(SequenceFactory(key, name, given, self.workers))
         options = self.target_options()
-        if options.kind is not None and options.kind.follows:
+        if self.kind is not None and self.kind.follows:
             dataset = read_spatial(made, options, with_masks=self.instances, flip_pairs=self.flip_pairs)
         else:
             dataset = read_own(made, options)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from augment.data.check import examine_files, verdicts_of
-from augment.data.dataset import DATA_DIR, Dataset, StoredImage
+from augment.data.dataset import DATA_DIR, Dataset
 from augment.data.formats.parquet import class_names, read_table
 from augment.data.formats.recordio import read_records, unpack
 from augment.data.formats.records import Index, Opened, Reader, RecordFile, Span, find_shards, is_pattern, load_indexes
 from augment.data.formats.webdataset import read_shard
+from augment.data.image_refs import StoredImage
 from augment.data.sources.registry import CheckedSource, LabeledSource, source
 from augment.data.sources.remote import KEPT, WINDOW, fetch_shards, is_url
 from augment.data.sources.shard_windows import RemoteFile, UnpackedFile, list_files

@@ -285,9 +285,9 @@ class LabeledSource(ListedSource):
         """
         if self.multilabel and self.task not in (None, "multilabel"):
             raise UserError(f"data.task={self.task} contradicts data.multilabel=true. Set only one of them.")
-        return TargetOptions(
-            self.kind, read_names(self.classes) if self.classes else None, self.label_offset, self.targets
-        )
+        task = self.kind.task if self.kind else ""
+        classes = read_names(self.classes) if self.classes else None
+        return TargetOptions(task, classes, self.label_offset, self.targets)
 
 
 def _labeled(key: str, found: Mapping[ImageRef, Label | list[Label]]) -> LabeledSplit:

@@ -1,4 +1,4 @@
-"""Any number of objects in each image: boxes with a class each, and with them masks or points if there are some."""
+"""Detection targets: any number of objects per image, each with a box, a class, and optionally a mask and keypoints."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from augment.drawing.target_overlays import Drawing
     from augment.pipeline.geometry.motion import BatchMotion
 
-# The name of label 0, which no object has: torchvision's detectors count from 1.
+# The name of label 0, which no object has, because torchvision's detectors count from 1.
 BACKGROUND = "background"
-BACKGROUNDS = (BACKGROUND, "__background__", "_background_")  # as other programs call it, too
+BACKGROUNDS = (BACKGROUND, "__background__", "_background_")  # names that other programs use
 
-_FORM = 'a dict with "boxes" (K, 4) and "labels" (K,), for each image'
-# What such a dict may have of K objects, as torchvision has it, and its shape behind K; areas are those of the boxes.
+_FORM = 'a dict with "boxes" (K, 4) and "labels" (K,) for each image'
+# The entries of such a dict, as in torchvision, with their shapes after K. "area" is recomputed.
 _PARTS: Mapping[str, tuple[int | None, ...]] = {
     "boxes": (4,), "labels": (), "iscrowd": (), "difficult": (), "area": (), "masks": (None, None),
     "keypoints": (None, 3),
@@ -42,13 +42,13 @@ class Objects(Digested):
     """The K objects of an image, as it is stored.
 
     Attributes:
-        boxes: (K, 4) float: left, top, right and bottom edge in pixels; [0, 0, width, height] is the whole image.
-        labels: (K,) int, from 1; `Dataset.classes[0]` is "background".
-        crowd: (K,) bool: several objects in one box; losses leave it out, mAP does not count it.
-        difficult: (K,) bool, likewise, of Pascal VOC.
+        boxes: (K, 4) float: left, top, right and bottom edge in pixels. [0, 0, width, height] is the whole image.
+        labels: (K,) int, from 1. `Dataset.classes[0]` is "background".
+        crowd: (K,) bool: whether a box holds several objects. Losses and mAP ignore it.
+        difficult: (K,) bool: whether Pascal VOC marks the object as difficult. Losses and mAP ignore it.
         instances: the mask of the objects: 0 for none, k + 1 for object k.
-        points: (K, P, 3): x, y (pixel centers at integers) and visibility, as COCO has it: 0 not labeled, 1 hidden, 2.
-        image_id: the number of the image in its file of annotations.
+        points: (K, P, 3): x, y (integers at pixel centers), and COCO's visibility: 0 not labeled, 1 hidden, 2 visible.
+        image_id: the number of the image in its annotation file.
     """
 
     boxes: NDArray[np.float32]
@@ -61,10 +61,10 @@ class Objects(Digested):
 
     @classmethod
     def of(cls, boxes: Any, labels: Any, **others: Any) -> Objects:
-        """Make arrays of boxes, (K, 4), and labels, (K,); none is crowd or difficult unless `others` say so.
+        """Create objects from boxes, (K, 4), and labels, (K,). `others` are further attributes.
 
         Raises:
-            UserError: a box is reversed, has no area or is not finite, or there are not as many labels as boxes.
+            UserError: a box is reversed, has no area or is not finite, or the counts of boxes and labels differ.
         """
         edges = np.asarray(boxes, np.float32).reshape(-1, 4)
         given = np.asarray(labels).reshape(-1)
@@ -72,7 +72,7 @@ class Objects(Digested):
         if (given != found).any():
             raise UserError(f"the label {given[given != found][0]} is not a whole number. Round the labels.")
         if len(edges) != len(found):
-            raise UserError(f"{len(edges)} boxes and {len(found)} labels. Allowed: as many.")
+            raise UserError(f"there are {len(edges)} boxes, but {len(found)} labels. Give each box one label.")
         if fault := fault_of_boxes(edges):
             raise UserError(fault)
         flags = {name: np.asarray(others.pop(name, np.zeros(len(found))), bool) for name in ("crowd", "difficult")}
@@ -82,7 +82,7 @@ class Objects(Digested):
         return len(self.labels)
 
     def parts(self) -> Iterator[bytes]:
-        """Yield what `Digested` needs."""
+        """Yield the attributes as bytes."""
         yield f"{self.image_id} {self.instances}".encode()
         for part in (self.boxes, self.labels, self.crowd, self.difficult, self.points):
             yield b"" if part is None else part.tobytes()
@@ -90,12 +90,12 @@ class Objects(Digested):
 
 @dataclass(frozen=True)
 class Boxes(SpatialKind):
-    """Objects: a list of dicts of tensors in a batch, as torchvision's detectors take it, see `follow`.
+    """Objects. A batch is a list of dicts of tensors in the format of torchvision's detectors, see `follow`.
 
     Attributes:
-        point_names: the names of the P points of each object.
-        flip_pairs: pairs of points that are left and right of each other; None: not known.
-        learned_only: whether crowds and difficult objects, which losses leave out, are dropped.
+        point_names: the names of the P keypoints of each object.
+        flip_pairs: pairs of left and right keypoints. None if they are unknown.
+        learned_only: whether to drop crowds and difficult objects, which losses ignore.
     """
 
     noun, units, task, many_groups = "class", "boxes", "detect", True
@@ -107,26 +107,33 @@ class Boxes(SpatialKind):
 
     @property
     def learned(self) -> Boxes:
-        """This kind, without the objects that losses leave out."""
+        """The kind without the objects that losses ignore."""
         return replace(self, learned_only=True)
 
     def stored(self, target: Objects) -> StoredMask | None:
-        """Return the mask of instances."""
+        """Return the instance mask, or None."""
         return target.instances
 
     def load(self, target: Target) -> tuple[Objects, MaskRuns | None]:
-        """Return the objects, and the mask of them."""
+        """Return the objects and their instance mask."""
         mask = target.instances
         return target, None if mask is None else MaskRuns.of(mask.read(), mask.name)
 
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> list[dict[str, Tensor]]:
-        """Return the objects that are left in each image, on the device of the images.
+        """Return the remaining objects of each image, on the device of the images.
 
-        They are boxes (K, 4) float32, the hulls of the moved corners, clipped once, at the end; labels (K,) int64;
-        iscrowd and difficult (K,) bool; area (K,) float32 of the clipped boxes; image_id (1,) int64; with them, masks
-        (K, height, width) uint8, and keypoints (K, P, 3) float32 with visibility 0 outside of the image. Objects whose
-        masks are empty are dropped, for which a GPU is waited for. Images that show parts of several samples have the
-        objects of all of these, clipped to their parts, and the number of their own.
+        Objects with empty masks are dropped. This check synchronizes the GPU. An image that shows parts of several
+        samples has the objects of all of them, clipped to their parts, and its `image_id`.
+
+        Returns:
+            For each image, a dict with
+                boxes: (K, 4) float32, the hulls of the moved corners, clipped once at the end.
+                labels: (K,) int64.
+                iscrowd, difficult: (K,) bool.
+                area: (K,) float32, the areas of the clipped boxes.
+                image_id: (1,) int64.
+                masks: (K, height, width) uint8, if there are any.
+                keypoints: (K, P, 3) float32, if there are any. Visibility is 0 outside the image.
         """
         objects = [found for found, _ in loaded]
         counts = [len(found) for found in objects]
@@ -165,7 +172,7 @@ class Boxes(SpatialKind):
         return [dict(zip(columns, of, strict=True)) for of in zip(*columns.values(), strict=True)]
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
-        """Draw the boxes with their classes, and masks and points of the objects."""
+        """Draw the boxes with their classes, and the masks and keypoints."""
         found = {name: np.asarray(values) for name, values in target.items()}
         labels = found["labels"].tolist()
         drawing.masks(found.get("masks", np.empty(0)), labels if "masks" in found else ())
@@ -174,22 +181,22 @@ class Boxes(SpatialKind):
             drawing.points(points, self.flip_pairs or ())
 
     def given(self, targets: Any, count: int) -> list[Any]:
-        """Return objects, given as torchvision has them: a list of dicts."""
+        """Convert objects in torchvision's format, a list of dicts."""
         if not isinstance(targets, Sequence) or len(targets) != count:
-            raise UserError(f"targets: {count} images need a list of as many. Allowed: {_FORM}.")
+            raise UserError(f"targets: {count} images need a list of {count} dicts. Use {_FORM}.")
         found = [_given(target, f"targets[{number}]") for number, target in enumerate(targets)]
         if fault := _fault_of_parts(*map(list, zip(*found, strict=True))):
             raise UserError(f"targets: {fault}")
         return found
 
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Name one that is no `Objects`, or has a label that is no class."""
+        """Describe the first target that is not an `Objects` or has an invalid label."""
         for target in targets:
             if not isinstance(target, Objects):
-                return f"{target!r}. Allowed: augment.Objects."
+                return f"{target!r}. Use augment.Objects."
             if len(target) and not 1 <= target.labels.min() <= target.labels.max() < names:
                 wrong = next(label for label in target.labels.tolist() if not 1 <= label < names)
-                return f"{wrong} as a label. Allowed: 1 to {names - 1}; 0 is the background."
+                return f"{wrong} as a label. Allowed: 1 to {names - 1}. 0 is the background."
         found = [target for target in targets if isinstance(target, Objects)]
         return _fault_of_parts(found, [target.instances for target in found])
 
@@ -198,7 +205,7 @@ class Boxes(SpatialKind):
         return not len(target)
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the classes of the objects with their numbers, see `counted`."""
+        """Return the classes of the objects with their counts, see `counted`."""
         labels = target["labels"].tolist() if isinstance(target, dict) else target.labels.tolist()
         return counted(labels, names)
 
@@ -207,35 +214,35 @@ class Boxes(SpatialKind):
         return Objects.of([], [])
 
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
-        """Return the number of each set of classes, as for labels."""
+        """Return the number of each image's set of classes, as for multi-label targets."""
         classes = range(1 + max((int(target.labels.max(initial=0)) for target in targets), default=0))
         return LABELS.strata([tuple(np.isin(classes, target.labels).tolist()) for target in targets])
 
     def present(self, target: Target) -> Sequence[int]:
-        """Return the classes that objects have."""
+        """Return the classes of the objects."""
         return [int(label) for label in np.unique(target.labels)]
 
 
 def counted(labels: Iterable[int], names: Sequence[str]) -> str:
-    """Return "3 cat, 2 dog, 1 bird and 2 more classes"; names may be empty."""
+    """Return a text such as "3 cat, 2 dog, 1 bird and 2 more classes". The names may be empty."""
     found = [f"{n} {names[i] if names else i}" for i, n in Counter(labels).most_common()]
     more = f" and {amount(len(found) - 3, 'more class')}" if len(found) > 3 else ""
     return f"{', '.join(found[:3])}{more}" if found else "nothing"
 
 
 def joined_masks(masks: Any, what: str, count: int | None = None) -> NDArray[np.uint8]:
-    """Return one mask of the objects, see `Objects.instances`, from the mask of each; smaller ones cover larger ones.
+    """Combine the objects' masks into one mask, see `Objects.instances`. Small objects cover large ones.
 
     Raises:
-        UserError: they are not (K, height, width), or too many.
+        UserError: the masks are not (K, height, width), or there are too many.
     """
-    allowed = "(K, height, width) of 0 and 1, one an object"
+    allowed = "(K, height, width) of 0 and 1, one mask per object"
     given = check_array(masks, (count, None, None), what, allowed)
     if given.dtype.kind == "f" and not np.isin(given, (0, 1)).all():
         raise UserError(f"{what}: has values other than 0 and 1. Use {allowed}.")
     parts = given != 0
     if len(parts) >= IGNORE:
-        raise UserError(f"{what}: {len(parts)} masks. Allowed: {IGNORE - 1}.")
+        raise UserError(f"{what}: there are {len(parts)} masks. Use at most {IGNORE - 1} objects per image.")
     labels = np.zeros(parts.shape[1:] if len(parts) else (1, 1), np.uint8)
     for index in np.argsort(-parts.sum(axis=(1, 2)), kind="stable").tolist():
         labels[parts[index]] = index + 1
@@ -243,22 +250,22 @@ def joined_masks(masks: Any, what: str, count: int | None = None) -> NDArray[np.
 
 
 def _given(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
-    """Return the objects of an image in memory, and the mask of them, as `Boxes.load` does."""
+    """Convert the objects of an image in memory to a result of `Boxes.load`."""
     allowed = (*_PARTS, "image_id")
     if isinstance(target, dict) and (unknown := [key for key in target if key not in allowed]):
         raise unknown_key(what, unknown[0], target[unknown[0]], allowed)
     if not isinstance(target, dict) or not {"boxes", "labels"} <= target.keys():
-        raise UserError(f"{what}: {type(target).__name__} is not allowed. Allowed: {_FORM}.")
+        raise UserError(f"{what}: {type(target).__name__} is not allowed. Use {_FORM}.")
     form = getattr(getattr(target["boxes"], "format", None), "value", "XYXY")  # of torchvision's tv_tensors
     if form != "XYXY":
-        raise UserError(f"{what}: boxes: {form}. Allowed: XYXY, which tv_tensors' convert_bounding_box_format makes.")
-    boxes = check_array(target["boxes"], (None, 4), f"{what}: boxes", "(K, 4), left, top, right, bottom")
+        raise UserError(f"{what}: the boxes are {form}. Convert them to XYXY with convert_bounding_box_format.")
+    boxes = check_array(target["boxes"], (None, 4), f"{what}: boxes", "(K, 4): left, top, right, bottom")
     count, found = len(boxes), dict[str, NDArray[Any]]()
     for name, shape in _PARTS.items():
         if name in target and name != "masks":
             letters = "".join(f", {n or 'P'}" for n in shape) or ","
             found[name] = check_array(
-                target[name], (count, *shape), f"{what}: {name}", f"({count}{letters}), one a box"
+                target[name], (count, *shape), f"{what}: {name}", f"({count}{letters}), one per box"
             )
     identity = target.get("image_id", 0)
     number = check_array(identity if np.ndim(identity) else [identity], (1,), f"{what}: image_id", "a whole number")
@@ -279,14 +286,14 @@ def _given(target: Any, what: str) -> tuple[Objects, MaskRuns | None]:
 
 
 def fault_of_boxes(boxes: NDArray[Any]) -> str:
-    """Return what is wrong with the first wrong box of (K, 4); nothing if none is."""
+    """Describe the first invalid box of (K, 4), or return an empty string."""
     with np.errstate(invalid="ignore"):
         wrong = ~(np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1))
     if not wrong.any():
         return ""
     box = boxes[np.argmax(wrong)]
     why = "is not finite" if not np.isfinite(box).all() else "has no area, or its edges are reversed"
-    return f"the box {[float(f'{edge:.6g}') for edge in box]} {why}. Allowed: left < right, top < bottom."
+    return f"the box {[float(f'{edge:.6g}') for edge in box]} {why}. Use left < right and top < bottom."
 
 
 def _fault_of_parts(images: Sequence[Objects], masks: Sequence[object]) -> str:
@@ -294,16 +301,16 @@ def _fault_of_parts(images: Sequence[Objects], masks: Sequence[object]) -> str:
     for name, parts in (("keypoints", [found.points for found in images]), ("masks", masks)):
         without = [number for number in counted if parts[number] is None]
         if 0 < len(without) < len(counted):
-            return f"objects without {name} in image {without[0]}, with some in others. Allowed: in all, or in none."
+            return f"objects without {name} in image {without[0]}, but with {name} in others. Use all or none."
     counts = dict.fromkeys(found.points.shape[1] for found in images if found.points is not None and len(found))
-    return f"objects with {' and '.join(map(str, counts))} keypoints. Allowed: as many each." if len(counts) > 1 else ""
+    return f"objects with {' and '.join(map(str, counts))} keypoints. Use one count." if len(counts) > 1 else ""
 
 
 def _move_boxes(
     boxes: NDArray[np.float32], owners: NDArray[np.int64], motion: BatchMotion, rules: Rules
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the hulls of moved boxes, (M, 4), clipped to what is shown, and which are kept."""
-    # Their corners; more of them where these may not be the outermost, and some may not be shown.
+    """Return the hulls of the moved boxes, (M, 4), clipped to their visible part, and whether each is kept, (M,)."""
+    # Move the corners. If motion bends lines, use more points, because corners may not be outermost or not visible.
     share = np.linspace(0, 1, 7 if motion.bends else 2)[:, None]
     edges = boxes[:, None].astype(np.float64) - 0.5
     across, down = np.moveaxis((1 - share) * edges[..., :2] + share * edges[..., 2:], -1, 0)
@@ -323,7 +330,7 @@ def _move_boxes(
         hulls = hulls_of(motion.forward(points.reshape(-1, 2), np.repeat(owners, len(share) ** 2), watch)) + 0.5
         clipped, area = motion.parts.clip(hulls, owners)
         visible = np.fmin(visible, area / areas(hulls))
-        # All of a box may be a little less, as windows are float32.
+        # The whole of a box may be slightly less than 1, because windows are float32.
         keep = (area >= rules.min_area) & (visible > 0) & (visible >= (1 - 1e-4) * rules.min_visible)
     return clipped, keep
 

@@ -1,4 +1,4 @@
-"""Labels as sources give them, names of classes and labels, and labels as indices of these."""
+"""Labels and class names: labels as sources provide them, and their conversion to indices of names."""
 
 from __future__ import annotations
 
@@ -6,36 +6,33 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from augment.data.formats.text_files import read_text
+from augment.data.image_refs import ImageRef
 from augment.support.errors import UserError, nearest, suggest
 from augment.support.files import expanded
 from augment.support.formatting import amount, list_some
-
-if TYPE_CHECKING:
-    from augment.data.dataset import ImageRef
-    from augment.data.targets.kind import Kind
 
 Label = int | float | str
 
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """The settings of the configuration about targets.
+    """The settings about targets.
 
     Attributes:
-        kind: the kind of targets; None: inferred from the labels.
-        classes: names of classes or labels, by number; None: those that the images come with, else the labels.
-        offset: number of the first class, where labels are numbers.
-        names: names of the columns of numbers, or of 0 and 1 for labels.
+        task: the task, which determines the kind of targets. Default: inferred from the labels.
+        classes: names of classes or labels, in order. Default: the names that the source provides, else the labels.
+        offset: number of the first class if labels are numbers.
+        names: names of columns, which hold numbers, or 0 and 1 for labels.
     """
 
-    kind: Kind | None = None
+    task: str = ""
     classes: tuple[str, ...] | None = None
     offset: int = 0
     names: tuple[str, ...] = ()
@@ -43,13 +40,13 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels or numbers of some images: the one form in which every source describes its targets.
+    """The labels or numbers of some images. Every source describes its targets in this form.
 
     Attributes:
-        values: (L,) the labels of all images, one image after the other: int64, float64, or int64 indices into `words`.
-        counts: (N,) int64, how many of them each image has.
-        words: the labels that are text, each once, sorted; empty if labels are numbers.
-        rows: whether each image has a row of numbers, one per column, rather than a list of labels.
+        values: (L,) the labels of all images, image by image: int64, float64, or int64 indices of `words`.
+        counts: (N,) int64, the number of labels of each image.
+        words: the distinct text labels, sorted. Empty if labels are numbers.
+        rows: whether each image has a row of numbers, one per column, instead of a list of labels.
     """
 
     values: NDArray[Any]
@@ -59,13 +56,13 @@ class Labels:
 
     @classmethod
     def of_rows(cls, array: NDArray[Any]) -> Labels:
-        """Take the rows of an array, (N,) or (N, K).
+        """Convert an array, (N,) or (N, K).
 
         Raises:
-            UserError: it has another shape or type.
+            UserError: the array has another shape or type.
         """
         if array.ndim not in (1, 2) or array.dtype.kind not in "biuf" or (len(array) and not array.size):
-            raise UserError(f"the targets are {array.shape} {array.dtype}. Allowed: (N,) or (N, K) numbers.")
+            raise UserError(f"the targets are {array.shape} {array.dtype}. Use numbers of shape (N,) or (N, K).")
         if array.dtype.kind == "u" and array.max(initial=0) >= 2**63:
             raise UserError(f"the target {array.max()} is too large. Use numbers below 2^63.")
         values = array.ravel().astype(np.float64 if array.dtype.kind == "f" else np.int64)
@@ -82,12 +79,14 @@ class Labels:
 
 @dataclass(frozen=True)
 class LabeledSplit:
-    """The images of a split with their labels, before these are interpreted.
+    """The images of a split with their labels, before the labels are interpreted.
 
     Attributes:
-        key: the setting that the images come from, for messages.
-        name: returns the name of an image for messages, given its index.
-        names: names of the classes, by number, that come with the images.
+        key: the setting that selects the images, for messages.
+        images: the images.
+        labels: their labels.
+        name: function that returns an image's name for messages, given its index.
+        names: class names in order, if the source provides any.
     """
 
     key: str
@@ -97,7 +96,7 @@ class LabeledSplit:
     names: tuple[str, ...] | None = None
 
     def describe(self, slot: int) -> str:
-        """Describe a label and the image that it belongs to."""
+        """Describe a label and its image."""
         labels = self.labels
         shown = repr(labels.words[labels.values[slot]]) if labels.words else f"{labels.values[slot]:.15g}"
         return f"{self.name(_owner(labels.counts, slot))} has the label {shown}"
@@ -106,39 +105,38 @@ class LabeledSplit:
         """Return the labels as rows of numbers, (N, K).
 
         Raises:
-            UserError: an image has none, or another number of them; or they are names.
+            UserError: images have different counts of labels, or labels are names.
         """
         labels = self.labels
         odd = (labels.counts == 0) | (labels.counts != labels.counts[0])
         if odd.any():
             index = int(np.argmax(odd))
-            count, first = int(labels.counts[index]), f", but {labels.counts[0]} for {self.name(0)}" if index else ""
-            raise UserError(
-                f"{self.key}: {self.name(index)} has {amount(count, 'number') if count else 'no number'}{first}. "
-                "Allowed: as many each."
-            )
+            count = int(labels.counts[index])
+            what = f"{self.name(index)} has {amount(count, 'number') if count else 'no number'}"
+            first = f", but {self.name(0)} has {labels.counts[0]}" if index else ""
+            raise UserError(f"{self.key}: {what}{first}. Give every image the same count of numbers.")
         values = labels.values
         if labels.words:
             try:
                 values = np.array([float(word) for word in labels.words])[values]
             except ValueError:
-                what = f"{self.describe(0)}, which is a name"
-                raise UserError(f"{self.key}: {what}. Allowed with data.task=regress, data.targets: numbers.") from None
+                what = f"{self.describe(0)}, which is not a number"
+                raise UserError(f"{self.key}: {what}. data.task=regress and data.targets need numbers.") from None
         return values.reshape(len(labels.counts), -1)
 
     def label_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
-        """Return an error about the first wrong label, (L,)."""
+        """Return the error about the first label that is wrong, (L,)."""
         return UserError(f"{self.key}: {self.describe(int(np.argmax(wrong)))}{what}")
 
     def row_error(self, wrong: NDArray[np.bool_], what: str) -> UserError:
-        """Return an error about the first image with a wrong number, (N, K)."""
+        """Return the error about the first image with a number that is wrong, (N, K)."""
         index = int(np.argmax(wrong.any(axis=1)))
         row = self.labels.lists()[index]
         return UserError(f"{self.key}: {self.name(index)} has the target {row if len(row) > 1 else row[0]}{what}")
 
 
 def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Labels:
-    """Pack the labels of each image, named by `name` in messages, into arrays.
+    """Pack the labels of each image into arrays. `name` returns an image's name for messages, given its index.
 
     Raises:
         UserError: some labels are text and others numbers, or a number is too large.
@@ -152,54 +150,58 @@ def pack(labels: Sequence[Sequence[Label]], name: Callable[[int], str]) -> Label
     kinds = set(map(type, flat))
     if strange := kinds - {int, float, str, bool}:
         slot = [type(label) in strange for label in flat].index(True)
-        allowed = "the number or the name of a class, a number to predict, or a list of them"
-        raise UserError(f"{describe(slot)}. Allowed: {allowed}.")
+        raise UserError(f"{describe(slot)}. Use numbers, names, or lists of these.")
     if str not in kinds:
         try:
             return Labels(np.array(flat, np.float64 if float in kinds else np.int64), counts)
         except OverflowError:
             large = next(i for i, label in enumerate(flat) if not isinstance(label, str) and abs(label) >= 2**63)
-            raise UserError(f"{describe(large)}, which is not the number of a class.") from None
+            raise UserError(f"{describe(large)}, which is too large. Use numbers below 2^63.") from None
     is_text = [isinstance(label, str) for label in flat]
     if not all(is_text) and float not in kinds and all(label.isdecimal() for label in flat if isinstance(label, str)):
-        flat = list(map(str, flat))  # whole numbers next to 007, as text spelled them
+        flat = list(map(str, flat))  # whole numbers next to text such as 007
     elif not all(is_text):
         both = map(describe, sorted((is_text.index(True), is_text.index(False))))
-        raise UserError(f"{', and '.join(both)}. Allowed: numbers or names, not both.")
+        raise UserError(f"{', and '.join(both)}. Use either numbers or names.")
     words = sorted(set(map(str, flat)))
     indices = {word: index for index, word in enumerate(words)}
     return Labels(np.fromiter((indices[str(label)] for label in flat), np.int64, len(flat)), counts, tuple(words))
 
 
 def all_rows(splits: Sequence[LabeledSplit]) -> list[NDArray[Any]]:
-    """Return the rows of each split, (N, K), as long in val as in train.
+    """Return the rows of each split, (N, K), with the same K in all splits.
 
     Raises:
-        UserError: they are not, or not as long for each image; see `LabeledSplit.rows`.
+        UserError: images have different counts of numbers, or labels are names.
     """
     rows = [split.rows() for split in splits]
     width = rows[0].shape[1]
     if rows[-1].shape[1] != width:
-        raise UserError(f"{splits[-1].key}: {rows[-1].shape[1]} numbers per image, but {width} in train.")
+        found = f"{rows[-1].shape[1]} numbers per image, but {width} in train"
+        raise UserError(f"{splits[-1].key}: {found}. Use the same count in both.")
     return rows
 
 
 def _owner(counts: NDArray[np.int64], slot: int) -> int:
-    """Return the index of the image that a label belongs to, given how many each image has."""
+    """Return the index of a label's image, given the number of labels of each image."""
     return int(np.searchsorted(np.cumsum(counts), slot, side="right"))
 
 
 def given_names(found: Sequence[tuple[str, ...] | None], options: TargetOptions) -> tuple[str, ...] | None:
-    """Return the names of the options, or those that the images of train come with, given those of each split.
+    """Return the names of the options, else the names that the source provides for train.
+
+    Args:
+        found: the names that the source provides for each split.
+        options: the settings about targets.
 
     Raises:
-        UserError: val comes with others.
+        UserError: the source provides different names for train and val.
     """
     train, val = found[0], found[-1]
     if not options.classes and train and val and train != val:
         raise UserError(
-            f"data: the files of val come with other names of classes ({list_some(val)}) than those of train "
-            f"({list_some(train)}). Allowed: the same, or data.classes=FILE."
+            f"data: val has other class names ({list_some(val)}) than train ({list_some(train)}). Use the same names, "
+            "or set data.classes=FILE."
         )
     return options.classes or train
 
@@ -207,10 +209,15 @@ def given_names(found: Sequence[tuple[str, ...] | None], options: TargetOptions)
 def find_names(
     splits: Sequence[LabeledSplit], options: TargetOptions, most: int
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
-    """Return the names of classes or labels, and the labels of each split as indices of them, (L,).
+    """Return the names of classes or labels, and each split's labels as indices of the names, (L,).
 
-    Names are those of the options, or those that the images come with; else the labels themselves: sorted, if they are
-    text, and up to the highest of train, `most` at most, if they are numbers.
+    The options or the source provide the names. Otherwise, names are the labels: sorted if they are text, and all
+    numbers up to the highest label of train if they are numbers.
+
+    Args:
+        splits: train with its labels, and val if there is one.
+        options: the settings about targets.
+        most: largest number of names without names in the options or the source.
 
     Raises:
         UserError: a label has no name, or numbers and names are mixed.
@@ -220,9 +227,9 @@ def find_names(
     train = splits[0]
     first = {bool(split.labels.words): split.describe(0) for split in splits if len(split.labels.values)}
     if len(first) > 1:
-        raise UserError(f"data: {', and '.join(first.values())}. Allowed: numbers or names, not both.")
+        raise UserError(f"data: {', and '.join(first.values())}. Use either numbers or names.")
     if not names and not len(train.labels.values):
-        raise UserError(f"{train.key}: {train.name(0)} has no label, and no other image has one.")
+        raise UserError(f"{train.key}: neither {train.name(0)} nor any other image has a label. Add labels.")
     if any(split.labels.words for split in splits):
         names = names or train.labels.words
         return names, [_by_name(split, names) for split in splits]
@@ -230,9 +237,9 @@ def find_names(
 
 
 def _as_spelled(splits: Sequence[LabeledSplit], names: Sequence[str], offset: int) -> Sequence[LabeledSplit]:
-    """Return splits whose labels are all numbers or all text, if some of them are text such as 007.
+    """Convert all labels to numbers or to text, if some of them are text such as 007.
 
-    They are numbers only if that loses nothing, and classes have other names or begin at an offset.
+    They become numbers if no two labels then become equal, and if classes have other names or an offset.
     """
     words = {word for split in splits for word in split.labels.words}
     if not words or not all(map(str.isdecimal, words)):
@@ -249,23 +256,23 @@ def _as_spelled(splits: Sequence[LabeledSplit], names: Sequence[str], offset: in
 
 
 def describe_alike(names: Sequence[str]) -> str:
-    """Describe names that differ only in case, blanks or the encoding of accents; empty if there are none."""
+    """Return a notice about names that differ only in case, blanks or the encoding of accents, or an empty string."""
     first: dict[str, str] = {}
     for name in names:
         other = first.setdefault("".join(normalize("NFKC", name).casefold().split()), name)
         if other != name:
-            why = "which differ only in case, blanks or the encoding of accents, are different classes"
-            return f"data: {other!r} and {name!r}, {why}. If they are one, give them one name"
+            why = "although they differ only in case, blanks or the encoding of accents"
+            return f"data: {other!r} and {name!r} are different classes, {why}. If you mean one class, use one name"
     return ""
 
 
 def as_lists(
     splits: Sequence[LabeledSplit], options: TargetOptions, task: str, *, single: bool = False
 ) -> tuple[Sequence[LabeledSplit], TargetOptions]:
-    """Return splits whose images have lists of labels, and the options for these: rows of 0 and 1 become lists.
+    """Convert rows of 0 and 1 to lists of labels, and return the splits with the options for lists.
 
     Raises:
-        UserError: rows hold other numbers; or, with `single`, one row has not a single 1.
+        UserError: a row has other numbers. With `single`, a row has no 1 or several.
     """
     if not splits[0].labels.rows:
         return splits, options
@@ -278,10 +285,10 @@ def as_lists(
         wrong = (values != 0) & (values != 1)
         if wrong.any():
             which = f" for {', '.join(options.names)}" if options.names else ""
-            raise split.row_error(wrong, f". Allowed with data.task={task}{which}: 0 and 1.")
+            raise split.row_error(wrong, f". data.task={task} needs 0 and 1{which}.")
         odd = values.sum(axis=1, keepdims=True) != 1
         if single and odd.any():
-            raise split.row_error(odd, f". Allowed with data.task={task}: one 1, and 0 otherwise.")
+            raise split.row_error(odd, f". data.task={task} needs one 1 per image, and 0 otherwise.")
         lists.append(replace(split, labels=Labels(np.nonzero(values == 1)[1], (values == 1).sum(axis=1)), names=None))
     given = column_names(splits[0], width, options.names, options.classes)
     return lists, TargetOptions(classes=given or tuple(str(number + options.offset) for number in range(width)))
@@ -290,14 +297,16 @@ def as_lists(
 def column_names(
     split: LabeledSplit, width: int, names: tuple[str, ...], classes: tuple[str, ...] | None = None
 ) -> tuple[str, ...] | None:
-    """Return the names of the columns that were given, if any were.
+    """Return the names of the columns, from the settings or the source, or None.
 
     Raises:
-        UserError: there are more or fewer than columns.
+        UserError: the settings have more or fewer names than columns.
     """
     key, given = ("data.targets", names) if names else ("data.classes", classes or ())
     if given and len(given) != width:
-        raise UserError(f"{key}: {amount(len(given), 'name')}. Allowed: {width}, one for each number of an image.")
+        raise UserError(
+            f"{key}: {amount(len(given), 'name')} for {amount(width, 'number')} per image. Give one name per number."
+        )
     if given:
         return given
     return split.names if split.names and len(split.names) == width > 1 else None
@@ -307,22 +316,23 @@ def read_names(file: str) -> tuple[str, ...]:
     """Read class names, one per line.
 
     Raises:
-        UserError: the file cannot be read, is empty, or has a name twice.
+        UserError: the file cannot be read, has an empty line, or has a name twice.
     """
-    allowed = "a class name per line"
+    allowed = "one class name per line"
     names = [line.strip() for line in read_text("data.classes", expanded(file), allowed).rstrip().splitlines()]
     if not all(names) or not names:
-        raise UserError(f"data.classes={file}: line {[*names, ''].index('') + 1} is empty. Allowed: {allowed}.")
+        raise UserError(f"data.classes={file}: line {[*names, ''].index('') + 1} is empty. Write {allowed}.")
     if len(set(names)) < len(names):
-        raise UserError(f"data.classes={file}: has '{Counter(names).most_common(1)[0][0]}' twice. Allowed: once.")
+        raise UserError(f"data.classes={file}: '{Counter(names).most_common(1)[0][0]}' occurs twice. Remove one.")
     return tuple(names)
 
 
 def _by_name(split: LabeledSplit, names: Sequence[str]) -> NDArray[np.int64]:
     numbers = {name: number for number, name in enumerate(names)}
     if unknown := next((word for word in split.labels.words if word not in numbers), ""):
-        few = len(names) <= 30  # which fit into a message
-        hint = suggest(unknown, names) if few else f"{nearest(unknown, names)} Allowed: one of {len(names):,} classes."
+        hint = suggest(unknown, names)
+        if len(names) > 30:  # too many for a message
+            hint = f"{nearest(unknown, names)} Use one of the {len(names):,} names."
         raise split.label_error(split.labels.values == split.labels.words.index(unknown), f", which is unknown.{hint}")
     table = np.array([numbers[word] for word in split.labels.words], np.int64)
     return table.take(split.labels.values)
@@ -337,22 +347,22 @@ def _by_number(
         if values.dtype.kind == "f":
             odd = (values != np.floor(values)) | (np.abs(values) >= 2.0**63)
             if odd.any():
-                raise split.label_error(odd, ". Allowed: whole numbers.")
+                raise split.label_error(odd, ". Use whole numbers.")
         found.append(values.astype(np.int64) - offset)
     count = len(given) if given else max(int(found[0].max()) + 1, 0)
     if not given and count > most:
-        what = f", which is not the number of a class. Allowed without data.classes: below {most + offset:,}."
+        what = f", which is too large. Use labels below {most + offset:,}, or set data.classes=FILE."
         raise splits[0].label_error(found[0] == count - 1, what)
     named = amount(count, "class has a name", "classes have names")
-    why = named if given else f"the highest in train is {count - 1 + offset}"
-    allowed = f"{offset} to {count - 1 + offset}, as {why}" if count else f"whole numbers from {offset}"
+    why = named if given else f"the highest label in train is {count - 1 + offset}"
+    allowed = f"{offset} to {count - 1 + offset}, because {why}" if count else f"whole numbers from {offset}"
     for split, indices in zip(splits, found, strict=True):
         wrong = (indices < 0) | (indices >= count)
         if wrong.any():
             hint = f" (data.label_offset={offset})." if offset else "."
             if given is not None and offset == 0 and (indices.min(), indices.max()) == (1, count):
-                hint += " Do labels begin at 1? Then set data.label_offset=1."
+                hint += " If labels begin at 1, set data.label_offset=1."
             if given is None:
-                hint += " Numbers to predict need data.task=regress."
+                hint += " To predict numbers, set data.task=regress."
             raise split.label_error(wrong, f", which is out of range. Allowed: {allowed}{hint}")
     return given or tuple(str(number + offset) for number in range(count)), found

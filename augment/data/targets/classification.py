@@ -1,4 +1,4 @@
-"""One class for each image."""
+"""Classification targets: one class per image."""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -14,7 +14,7 @@ from augment.support.lazy_torch import Tensor, torch
 
 
 class Classes(Kind):
-    """A class for each image: its index."""
+    """One class per image. A target is the index of the class."""
 
     noun, units, task = "class", "classes", "classify"
     cuts_each, balances = True, ("none", "oversample", "weights")
@@ -24,7 +24,9 @@ class Classes(Kind):
     ) -> tuple[tuple[str, ...], list[tuple[Target, ...]]]:
         """Return the names of the classes, and the class of each image."""
         if options.names:
-            raise UserError("data.targets: names numbers, but data.task=classify. Allowed: data.classes=FILE.")
+            raise UserError(
+                "data.targets names numbers, but data.task=classify. Name the classes in data.classes=FILE."
+            )
         splits, options = as_lists(splits, options, self.task, single=True)
         for split in splits:
             odd = np.flatnonzero(split.labels.counts != 1)
@@ -33,17 +35,17 @@ class Classes(Kind):
                 more = f" ({len(odd):,} images have none or several)" if len(odd) > 1 else ""
                 raise UserError(
                     f"{split.key}: {split.name(int(odd[0]))} has {f'{count} labels' if count else 'no label'}{more}. "
-                    "Allowed: one, or any number with data.multilabel=true."
+                    "Give each image one label, or set data.multilabel=true."
                 )
-        # Without names, classes are made up to the highest number; beyond the most, it is an id, not a class.
+        # Without names, there is a class for each number up to the highest label. A very high label is an ID instead.
         names, found = find_names(splits, options, most=1_000_000)
         return names, [tuple(indices.tolist()) for indices in found]
 
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Name one that is no index of a name."""
+        """Describe the first target that is not the index of a class."""
         strange = {kind for kind in set(map(type, targets)) if not issubclass(kind, Integral)}
         odd = [t for t in targets if type(t) in strange] or [t for t in targets if not 0 <= t < names]  # type: ignore[operator]
-        return f"{odd[0]!r}. Allowed: an index below {names}, the number of classes." if odd else ""
+        return f"{odd[0]!r}. Use an index below {names}, the number of classes." if odd else ""
 
     def collate(self, targets: Sequence[Target]) -> Tensor:
         """Return (N,) int64."""
@@ -55,7 +57,7 @@ class Classes(Kind):
         return zeros.scatter_(1, targets[:, None], 1.0)
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the class, or the classes that are mixed with their shares: "cat 70%, dog 30%"."""
+        """Return the class, or the mixed classes with their shares: "cat 70%, dog 30%"."""
         if isinstance(target, int):
             return names[target] if names else str(target)
         shares = sorted(((share, i) for i, share in enumerate(target) if share >= 0.005), reverse=True)
@@ -74,10 +76,10 @@ class Classes(Kind):
         return np.array(targets, np.int64)
 
     def loss_weights(self, targets: Sequence[Target], names: int) -> NDArray[np.float64]:
-        """Return n / (k n_c), with n images, n_c of class c, and k classes that have images.
+        """Return n / (k n_c) for n images, n_c images of class c, and k classes that have images.
 
-        All classes have the same total weight, and the mean weight of an image is 1; that of a class without images
-        is 0.
+        All classes have the same total weight, and the mean weight of an image is 1. Classes without images have
+        weight 0.
         """
         counts = np.bincount(np.array(targets, np.int64), minlength=names)
         weights = len(targets) / (np.count_nonzero(counts) * np.maximum(counts, 1))

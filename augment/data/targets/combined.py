@@ -1,4 +1,4 @@
-"""Targets of several kinds beside each other, such as a mask and a class for each image."""
+"""Targets of several kinds per image, such as a mask and a class."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Several(SpatialKind):
-    """Targets by name: in a batch a dict of what each kind has there. A target is a dict by the same names.
+    """Targets of several kinds, for `Transform` only, because datasets have one kind.
 
-    They are for `Transform`: data sets have one kind.
+    A target is a dict by name. A batch is a dict with each kind's batch by the same names.
+
+    Attributes:
+        kinds: the kind of each target by name.
     """
 
     noun, units, task = "target", "targets of several kinds", "several"
@@ -27,12 +30,12 @@ class Several(SpatialKind):
     kinds: Mapping[str, Kind] = field(compare=False)
 
     def load(self, target: Target) -> dict[str, Any]:
-        """Return what each kind needs of its target."""
+        """Return each kind's loaded target by name."""
         kinds = self.kinds.items()
         return {n: kind.load(target[n]) if isinstance(kind, SpatialKind) else target[n] for n, kind in kinds}
 
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> dict[str, Any]:
-        """Return the targets of each kind."""
+        """Return each kind's targets by name."""
         found: dict[str, Any] = {}
         for name, kind in self.kinds.items():
             own = [target[name] for target in loaded]
@@ -43,27 +46,27 @@ class Several(SpatialKind):
         return found
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
-        """Draw the targets of each kind that are in the image."""
+        """Draw the targets of each kind that follows the image."""
         for name, kind in self.kinds.items():
             if isinstance(kind, SpatialKind):
                 kind.draw(drawing, target[name], names)
 
     def given(self, targets: Any, count: int) -> list[Any]:
-        """Return targets in memory, a batch of each kind by its name, image by image."""
+        """Convert targets in memory, one batch per kind by name, to one dict per image."""
         columns = {}
         for name, kind in self.kinds.items():
             own = targets[name]
             if len(own) != count:
-                raise UserError(f"targets[{name!r}]: {len(own)} of them for {count} images. Allowed: one each.")
+                raise UserError(f"targets[{name!r}]: there are {len(own)} for {count} images. Pass one per image.")
             columns[name] = kind.given(own, count) if isinstance(kind, SpatialKind) else [_plain(one) for one in own]
         return [{name: column[number] for name, column in columns.items()} for number in range(count)]
 
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Refuse them as targets of a data set."""
-        return f"of several kinds, {', '.join(self.kinds)}. Allowed: one kind; a Transform takes several."
+        """Reject them as targets of a dataset."""
+        return f"of several kinds ({', '.join(self.kinds)}). A dataset has one kind. Use a Transform for several."
 
 
 def _plain(value: Any) -> Any:
-    """Return a target of a whole image in plain types: a number, or a tuple of numbers."""
+    """Return the target of a whole image as a number or a tuple of numbers."""
     found = value.tolist() if hasattr(value, "tolist") else value
     return tuple(found) if isinstance(found, list) else found

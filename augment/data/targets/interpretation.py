@@ -1,6 +1,6 @@
-"""Interpret the labels of a data set, or the words of image lists: which kind of targets they are.
+"""Interpretation of labels, and of words in image lists: which kind of targets are they?
 
-Every source calls `make_dataset`. Where labels are ambiguous, it asks instead of guessing.
+Every source calls `make_dataset`. If labels are ambiguous, it asks for a setting instead of guessing.
 """
 
 import math
@@ -17,7 +17,7 @@ from augment.data.formats.filelist import Line, Lines
 from augment.data.formats.text_files import whole_number
 from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, all_rows, pack
 from augment.data.targets.classification import CLASSES
-from augment.data.targets.kind import Kind
+from augment.data.targets.kind import Kind, known_kinds
 from augment.data.targets.multilabel import LABELS
 from augment.data.targets.regression import NUMBERS
 from augment.support.errors import UserError
@@ -27,37 +27,38 @@ from augment.support.formatting import amount, list_some, plural
 def make_dataset(
     splits: Sequence[LabeledSplit], options: TargetOptions | None = None, *, typed: bool = True
 ) -> Dataset:
-    """Turn labels into targets.
+    """Convert labels to targets.
 
-    Without a kind in the options, images that come with floats, as many each, have numbers to predict; rows of 0 and 1
-    are labels; images with any number of labels have labels; all others have a class each.
+    Without a task in the options, floats, equally many per image, are numbers to predict. Rows of 0 and 1 are labels.
+    Images with any number of labels have labels. All other images have one class each.
 
     Args:
         splits: train with its labels, and val if there is one.
         options: the settings about targets.
-        typed: whether the source distinguishes floats from whole numbers. If not, numbers to predict must be asked for.
+        typed: whether the source distinguishes floats from whole numbers. If not, regression must be set explicitly.
 
     Raises:
-        UserError: the splits do not fit together, or a label does not fit the kind; the message names it and says why.
+        UserError: the splits contradict each other, or a label is invalid. The message names it.
     """
     options = options or TargetOptions()
+    asked = known_kinds().get(options.task)
     for split in splits:
         if not len(split.labels.counts):
-            raise UserError(f"{split.key}: holds no images.")
+            raise UserError(f"{split.key} has no images. Check the setting.")
     notice = ""
     if _are_rows(splits, options, typed=typed):
         splits = [replace(split, labels=replace(split.labels, rows=True)) for split in splits]
         rows = all_rows(splits)
-        kind = options.kind or _kind_of_rows(splits[0].key, rows, options)
-        told = options.kind or options.names or options.classes
+        kind = asked or _kind_of_rows(splits[0].key, rows, options)
+        told = asked or options.names or options.classes
         if kind == NUMBERS and not told and rows[0].shape[1] == 1:
             notice = describe_whole_numbers(np.concatenate(rows).ravel())
     else:
         several = any((split.labels.counts > 1).any() for split in splits)
-        kind = options.kind or (LABELS if several else CLASSES)
+        kind = asked or (LABELS if several else CLASSES)
     names, targets = kind.read(splits, options)
     if strange := next((name for name in names if "\0" in name), None):
-        raise UserError(f"data: the name {strange!r} has a NUL character in it. Allowed: text.")
+        raise UserError(f"data: the name {strange!r} contains a NUL character. Remove it.")
     if kind == NUMBERS:
         notice = notice or _describe_rounding(np.array([row for some in targets for row in some]))
     train, *val = (Split(tuple(split.images), of, kind) for split, of in zip(splits, targets, strict=True))
@@ -65,35 +66,35 @@ def make_dataset(
 
 
 def describe_whole_numbers(values: NDArray[Any]) -> str:
-    """Describe numbers to predict that no setting asks for, and that may be classes, as most have no fraction."""
+    """Return a notice if numbers to predict may be classes, because most have no fraction."""
     fractions = int(np.count_nonzero(values != np.floor(values)))
     if fractions >= len(values) / 2:
         return ""
     few = f"only {fractions} of {len(values)} {plural(fractions, 'has', 'have')} a fraction"
-    return f"the labels are floats, so all are numbers to predict, but {few}; data.task=classify or regress decides it"
+    return f"the labels are floats, so the task is regression, but {few}. Set data.task=classify or data.task=regress"
 
 
 def _describe_rounding(values: NDArray[np.float64]) -> str:
-    """Describe numbers to predict that float32 rounds by a thousandth of their spread or more, if there are any."""
+    """Return a notice if float32 rounds a number to predict by more than a thousandth of the standard deviation."""
     error, spread = np.abs(values - values.astype(np.float32)).max(axis=0), values.std(axis=0)
     wrong = (error > 1e-3 * spread) & (spread > 0)
     if not wrong.any():
         return ""
     column = int(np.argmax(wrong))
     what = f"data: float32 rounds numbers to predict, such as {values[0, column]:.17g}, by up to {error[column]:.3g}"
-    return f"{what}, and their standard deviation is {spread[column]:.3g}. Subtract an offset from them"
+    return f"{what}, but their standard deviation is only {spread[column]:.3g}. Subtract an offset"
 
 
 def _are_rows(splits: Sequence[LabeledSplit], options: TargetOptions, *, typed: bool) -> bool:
-    """Whether each image has a row of numbers, rather than a list of labels."""
+    """Whether each image has a row of numbers instead of a list of labels."""
     labels = [split.labels for split in splits]
     if all(some.rows for some in labels):
         return True
     if any(some.rows and some.counts[0] > 1 for some in labels):
-        raise UserError("data: one of train and val has rows of numbers, the other labels. Allowed: the same in both.")
+        raise UserError("data: one of train and val has rows of numbers, the other has labels. Use the same in both.")
     numbers = typed and any(some.values.dtype.kind == "f" for some in labels)
     numbers = numbers and all(len(np.unique(some.counts)) == 1 and len(some.values) for some in labels)
-    return numbers or bool(options.names) or options.kind == NUMBERS
+    return numbers or bool(options.names) or options.task == NUMBERS.task
 
 
 def _kind_of_rows(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions) -> Kind:
@@ -107,61 +108,86 @@ def _kind_of_rows(key: str, rows: Sequence[NDArray[Any]], options: TargetOptions
         return NUMBERS
     if flags and not (hot or options.names or (floats and not options.classes)):
         return LABELS
-    what = f"{list_some(options.names) or f'the {width} numbers of each image'} may mean a class, labels or numbers"
-    raise UserError(f"{key}: {what} to predict. Allowed: data.task=classify, multilabel or regress.")
+    what = f"{list_some(options.names) or f'the {width} numbers of each image'} may be a class, labels or numbers"
+    raise UserError(f"{key}: {what} to predict. Set data.task to classify, multilabel or regress.")
 
 
-# A number with a comma for a point.
+# A number with a decimal comma.
 _COMMA = re.compile(r"-?\d*,\d+")
 
 
 def make_list_dataset(lists: Sequence[Lines], images: Sequence[Sequence[ImageRef]], options: TargetOptions) -> Dataset:
-    """Turn the list of train, and that of val if there is one, into a dataset of their images.
+    """Convert image lists to a dataset.
 
-    Words are numbers if they spell one, except for names of classes.
+    Words become numbers if they spell numbers, unless they are class names.
+
+    Args:
+        lists: the list of train, and the list of val if there is one.
+        images: the images of each list.
+        options: the settings about targets.
 
     Raises:
-        UserError: a line does not fit; the message says which one and why.
+        UserError: a line is invalid. The message names it.
     """
-    train, names = lists[0], set(options.classes or ())
-    words = {word for lines in lists for line in lines.lines for word in line.words}
-    # Where classes or labels are asked for, fractions are names.
-    fractions = bool(options.names) or options.kind == NUMBERS or not (options.kind or names)
-    read: dict[str, Label] = {word: _value(word, fractions=fractions) for word in words}
-    if options.names or options.kind == NUMBERS or any(isinstance(value, float) for value in read.values()):
-        read |= {word: int(word[:40]) for word, value in read.items() if word == value and word.isdecimal()}
-    # Words are names of classes, unless all are whole numbers and some are not names.
-    if words <= names or not all(isinstance(value, int) for value in read.values()):
-        read |= {word: word for word in names & words}
+    # If the settings ask for classes or labels, fractions are names.
+    fractions = bool(options.names) or options.task == NUMBERS.task or not (options.task or options.classes)
+    read = _read_words(lists, options, fractions=fractions)
+    if fractions:
+        _check_commas(lists)
     splits = []
-    twice, same = list[str](), list[str]()
     for lines, files in zip(lists, images, strict=True):
-        first: dict[str, Line] = {}
-        for number, line in enumerate(lines.lines):
-            earlier = first.setdefault(line.path, line)
-            if earlier is not line:
-                (same if earlier.words == line.words else twice).append(lines.describe(number))
-        for line in lines.lines if fractions else ():
-            if comma := next(filter(_COMMA.fullmatch, line.words), ""):
-                allowed = "numbers with a point, or data.task=classify for names"
-                raise lines.error(line, f"'{comma}' is not a number. Allowed: {allowed}.")
         try:
             labels = pack([[read[word] for word in line.words] for line in lines.lines], lines.describe)
         except UserError as error:
             raise UserError(f"{lines.key}: {error}") from None
         splits.append(LabeledSplit(lines.key, files, labels, lines.describe))
-    again = f"data: {amount(len(twice), 'line')} with an image of an earlier line and another target, such as "
-    again = f"{again}{twice[0]}; several labels of an image go into one line" if twice else ""
-    repeated = f"data: {amount(len(same), 'line')} repeated, so that the images count several times, such as "
-    repeated = f"{repeated}{same[0]}" if same else ""
-    dataset = make_dataset(splits, options).noting(again, repeated)
-    if dataset.kind == NUMBERS and len(dataset.classes) == 1 and train.column not in ("", "label"):
-        return replace(dataset, classes=(train.column,))
+    dataset = make_dataset(splits, options).noting(*_describe_repeated(lists))
+    if dataset.kind == NUMBERS and len(dataset.classes) == 1 and lists[0].column not in ("", "label"):
+        return replace(dataset, classes=(lists[0].column,))
     return dataset
 
 
+def _read_words(lists: Sequence[Lines], options: TargetOptions, *, fractions: bool) -> dict[str, Label]:
+    """Return the number or the name that each word of the lists means."""
+    names = set(options.classes or ())
+    words = {word for lines in lists for line in lines.lines for word in line.words}
+    read: dict[str, Label] = {word: _value(word, fractions=fractions) for word in words}
+    if options.names or options.task == NUMBERS.task or any(isinstance(value, float) for value in read.values()):
+        read |= {word: int(word[:40]) for word, value in read.items() if word == value and word.isdecimal()}
+    # Words are class names, unless all are whole numbers and some are not names.
+    if words <= names or not all(isinstance(value, int) for value in read.values()):
+        read |= {word: word for word in names & words}
+    return read
+
+
+def _check_commas(lists: Sequence[Lines]) -> None:
+    """Raise an error for the first number with a decimal comma."""
+    for lines in lists:
+        for line in lines.lines:
+            if comma := next(filter(_COMMA.fullmatch, line.words), ""):
+                fix = "Write a decimal point, or set data.task=classify if it is a name"
+                raise lines.error(line, f"'{comma}' is not a number. {fix}.")
+
+
+def _describe_repeated(lists: Sequence[Lines]) -> tuple[str, str]:
+    """Return notices about images in several lines: with different targets, and with equal targets."""
+    other, same = list[str](), list[str]()
+    for lines in lists:
+        first: dict[str, Line] = {}
+        for number, line in enumerate(lines.lines):
+            earlier = first.setdefault(line.path, line)
+            if earlier is not line:
+                (same if earlier.words == line.words else other).append(lines.describe(number))
+    several = f"data: {amount(len(other), 'line')} with the image of an earlier line and another target, such as "
+    repeated = f"data: {amount(len(same), 'repeated line')}, so that some images count several times, such as "
+    return (
+        f"{several}{other[0]}. Write several labels of an image in one line" if other else "",
+        f"{repeated}{same[0]}" if same else "",
+    )
+
+
 def _value(word: str, *, fractions: bool) -> Label:
-    """Return the number that a word spells, whole unless `fractions` are allowed, or the word."""
+    """Return the number that a word spells, or the word. Only with `fractions`, the number may have a fraction."""
     if word.removeprefix("-").isdecimal():
         return whole_number(word, word)
     try:

@@ -1,4 +1,4 @@
-"""A fixed number of points in each image."""
+"""Keypoint targets: a fixed number of points per image."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
     from augment.pipeline.geometry.motion import BatchMotion
 
 
-# Pairs of points, as indices; None: it is not known which are left and right of each other.
+# Pairs of left and right points, as indices. None if they are unknown.
 FlipPairs = tuple[tuple[int, int], ...] | None
 
 
 @dataclass(frozen=True)
 class Keypoints(SpatialKind):
-    """P points, of which `Dataset.classes` are the names: (N, P, 3) float32 in a batch.
+    """P points with the names `Dataset.classes`. A batch is (N, P, 3) float32.
 
-    A target is a tuple of (x, y, visibility): pixels with centers at integers; 0 not labeled, 1 hidden, 2 visible.
+    A target is a tuple of P points (x, y, visibility). Coordinates are in pixels, with integers at pixel centers.
+    Visibility is 0 (not labeled), 1 (hidden) or 2 (visible).
 
     Attributes:
-        flip_pairs: pairs of points that are left and right of each other, such as the eyes; None: not known.
+        flip_pairs: pairs of left and right points, such as the eyes. None if they are unknown.
     """
 
     noun, units, task, unrepeated = "point", "keypoints", "keypoints", "keypoints"
@@ -45,7 +46,7 @@ class Keypoints(SpatialKind):
         return np.array(target, np.float32)
 
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> Tensor:
-        """Return (N, P, 3) float32: x, y in pixels of the output, and visibility, 0 outside of it."""
+        """Return (N, P, 3) float32: x and y in output pixels, and visibility, which is 0 outside the output."""
         points = np.stack(loaded)
         moved = move_points(points, np.arange(len(points)), motion, self.flip_pairs or ())
         return to_device({"points": moved}, motion.device)["points"]
@@ -55,22 +56,22 @@ class Keypoints(SpatialKind):
         drawing.points(np.asarray(target), self.flip_pairs or (), names)
 
     def given(self, targets: Any, count: int) -> list[Any]:
-        """Return points, (N, P, 2) or (N, P, 3)."""
+        """Convert points, (N, P, 2) or (N, P, 3)."""
         allowed = f"({count}, P, 2) of x and y, or ({count}, P, 3) with visibility"
         points = check_array(targets, (count, None, None), "targets", allowed).astype(np.float32)
         if points.shape[2] == 2:
             points = np.concatenate([points, np.full_like(points[..., :1], 2)], axis=-1)
         if points.shape[2] != 3:
-            raise UserError(f"targets: {points.shape}. Allowed: {allowed}.")
+            raise UserError(f"targets: {points.shape} is not allowed. Use {allowed}.")
         return list(points)
 
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Name one with another number of points."""
+        """Describe the first target with another number of points."""
         odd = [t for t in targets if not isinstance(t, tuple) or len(t) != names or {len(p) for p in t} > {3}]
-        return f"{odd[0]!r:.80}. Allowed: {names} points (x, y, visibility)." if odd else ""
+        return f"{odd[0]!r:.80}. Use {names} points (x, y, visibility)." if odd else ""
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return how many points are visible."""
+        """Return the number of visible points in words."""
         visible = int(np.count_nonzero(np.asarray(target)[..., 2] > 0))
         return f"{visible} of {len(names) or len(target)} points"
 
@@ -82,10 +83,19 @@ class Keypoints(SpatialKind):
 def move_points(
     points: NDArray[np.float32], owners: NDArray[np.int64], motion: BatchMotion, flip_pairs: Sequence[tuple[int, int]]
 ) -> NDArray[np.float32]:
-    """Return points, (K, P, 3) of the images of `owners`, (K,), as they are in the outputs, (K, P, 3).
+    """Move points like the pixels of their images.
 
-    Where an image is mirrored, the points of each pair change places. Visibility is 0 where it is not shown, or was cut
-    off by the crop or a step; x and y are not clamped.
+    In a mirrored image, the points of each pair are swapped. Visibility becomes 0 if the output does not show the
+    point, or if the crop or a step had cut it off. x and y are not clamped.
+
+    Args:
+        points: (K, P, 3) points of K objects.
+        owners: (K,) the image of each object.
+        motion: the motion of the pixels.
+        flip_pairs: pairs of left and right points.
+
+    Returns:
+        (K, P, 3) points in the outputs.
     """
     count = points.shape[1]
     shown, (low, high) = np.ones((len(points), count), bool), motion.edges
@@ -103,7 +113,7 @@ def move_points(
     return found
 
 
-# Words for left and for right in names.
+# Words for left and right in names.
 _SIDES = (
     "left right", "l r", "lft rgt", "links rechts", "linke rechte", "linker rechter", "linkes rechtes",
     "gauche droite", "gauche droit", "izquierda derecha", "izquierdo derecho", "izq der", "esquerda direita",
@@ -115,21 +125,25 @@ _SIDED = {word for pair in _SIDES for word in pair.split() if len(word) > 2 or n
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """Return the words of a name in lower case; they begin at capitals, digits, signs, left and right."""
+    """Split a name into lower-case words at capitals, digits, signs, "left" and "right"."""
     parts = re.split("(left|right)", name, flags=re.IGNORECASE)
     return tuple(word.lower() for part in parts for word in ([part] if part.lower() in _SIDED else _WORD.findall(part)))
 
 
 def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> FlipPairs:
-    """Return `data.flip_pairs`, pairs of names of points, as indices; None: those whose names tell left and right.
+    """Return pairs of left and right points as indices, or None if they are unknown.
+
+    Args:
+        given: `data.flip_pairs`, pairs of names. None finds pairs by the words for left and right in the names.
+        names: the names of the points.
 
     Raises:
-        UserError: one is no pair of two names.
+        UserError: an entry is not a pair of two names.
     """
     for pair in given or ():
         if len(set(pair)) != 2 or not set(pair) <= set(names):
             example = "[[left_eye, right_eye]]"
-            raise UserError(f"data.flip_pairs: {list(pair)}. Allowed: pairs of {', '.join(names)}, as {example}.")
+            raise UserError(f"data.flip_pairs: {list(pair)} is not a pair of {', '.join(names)}. Example: {example}.")
     if given is not None:
         return tuple((names.index(left), names.index(right)) for left, right in given)
     numbers = {_words(name): number for number, name in enumerate(names)}
@@ -145,7 +159,7 @@ def pair_points(given: Sequence[Sequence[str]] | None, names: Sequence[str]) -> 
 
 
 def missing_pairs(names: Sequence[str], where: str) -> UserError:
-    """Return the error for mirrored images whose left and right points are unknown. `where` names the setting."""
+    """Return the error for mirrored images with unknown left and right points. `where` names the setting."""
     points = f"Their names ({list_some(names)}) do" if names else "The data does"
     return UserError(
         f"data.flip_pairs: missing. {where} mirrors images, so left and right keypoints must change places. "
@@ -154,7 +168,7 @@ def missing_pairs(names: Sequence[str], where: str) -> UserError:
 
 
 def mirrored(count: int, flip_pairs: Sequence[tuple[int, int]]) -> list[int]:
-    """Return for each point the one that takes its place in a mirror image."""
+    """Return the index of the point that replaces each point in a mirrored image."""
     order = list(range(count))
     for left, right in flip_pairs:
         order[left], order[right] = right, left

@@ -1,4 +1,4 @@
-"""What the targets of images are. A kind of target is one module of this folder, with one registration."""
+"""Kinds of targets, such as classes and boxes. Each kind is a module of this folder and registers itself."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from numpy.typing import NDArray
 from augment.data.targets.class_names import LabeledSplit, TargetOptions
 from augment.support.lazy_torch import Tensor
 
-# The target of an image, as its kind has it; hashable.
+# The target of an image. Its kind defines the type, which is hashable.
 Target = Any
 
 
 @dataclass(frozen=True)
 class Kind(ABC):
-    """A kind of target. All objects of a kind are equal.
+    """A kind of target. All objects of one kind are equal.
 
     Attributes:
-        noun: what a name in `Dataset.classes` stands for, as "class".
-        units: what the targets of images are, in the plural.
-        task: the task that trains on it, unless a source names another one; the value of data.task.
-        follows: whether it follows the pixels of the image, see `augment.data.targets.spatial`.
-        cuts_each: whether a class with several images has some on either side of a cut; else groups are cut together.
-        many_groups: whether most groups have an image or two, so that a share is one of all, not of each.
-        unrepeated: what is missing where a border repeats parts of the image, as "boxes"; empty: nothing.
-        balances: the values of data.balance that it allows.
+        noun: the meaning of a name in `Dataset.classes`, such as "class".
+        units: the plural noun for targets, such as "classes".
+        task: the value of data.task. This task trains on the kind unless a source chooses another task.
+        follows: whether targets follow the pixels of the image, see `augment.data.targets.spatial`.
+        cuts_each: whether each class with several images has images in both splits. Otherwise, strata are cut together.
+        many_groups: whether most strata have one or two images, so that a fraction is taken of all images together.
+        unrepeated: the targets that a border does not repeat with the image, such as "boxes". Empty if there are none.
+        balances: the allowed values of data.balance.
     """
 
     noun: ClassVar[str]
@@ -47,7 +47,7 @@ class Kind(ABC):
 
     @property
     def learned(self) -> Kind:
-        """The kind as a loss takes its targets."""
+        """The kind for targets that go to a loss."""
         return self
 
     @abstractmethod
@@ -61,48 +61,48 @@ class Kind(ABC):
             options: the settings about targets.
 
         Raises:
-            UserError: a label does not fit; the message names it and says why.
+            UserError: a label is invalid. The message names it.
         """
 
     @abstractmethod
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Return what is wrong if one of the targets is not of this kind, given the number of names; else nothing."""
+        """Describe the first target that is not of this kind, given the number of names. Empty if all are."""
 
     def collate(self, targets: Sequence[Target]) -> Tensor:
-        """Return targets of whole images as a tensor whose first dimension is theirs."""
+        """Return targets of whole images as a tensor, (N, ...)."""
         raise NotImplementedError
 
     def shares(self, targets: Tensor, names: int) -> Tensor:
-        """Return a batch of targets of whole images as rows of float32, (N, K), which can be mixed."""
+        """Return a batch of targets of whole images as float32 rows, (N, K), which can be mixed."""
         raise NotImplementedError
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return a target, or a row of mixed ones, in words.
+        """Return a target, or a row of mixed targets, in words.
 
         Args:
             target: a number, or a list of numbers.
-            names: names of the classes, labels or numbers; may be empty.
+            names: names of the classes, labels or numbers. They may be empty.
         """
         raise NotImplementedError
 
     def blank(self, names: int) -> Target:
-        """Return a target for images without one."""
+        """Return a target for images without a target."""
         raise NotImplementedError
 
     def is_empty(self, target: Target) -> bool:
-        """Whether an image is known to have nothing to learn from."""
+        """Whether the target is known to hold no object."""
         return False
 
     def present(self, target: Target) -> Sequence[int]:
-        """Return the classes or labels that an image has, as indices."""
+        """Return the indices of an image's classes or labels."""
         return ()
 
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
-        """Return the number of the group of each image; folds and shares have as much of each, as far as possible."""
+        """Return the stratum of each image, (N,). Folds and fractions have about the same share of every stratum."""
         return np.zeros(len(targets), np.int64)
 
     def loss_weights(self, targets: Sequence[Target], names: int) -> NDArray[np.float64]:
-        """Return the weights of classes or labels in the loss, (K,), with data.balance=weights."""
+        """Return the weights of classes or labels in the loss, (K,), for data.balance=weights."""
         return np.ones(names)
 
 
@@ -119,7 +119,7 @@ def register(kind: K) -> K:
 
 @cache
 def known_kinds() -> Mapping[str, Kind]:
-    """Return a read-only view of the registry, task -> kind, with what the modules of this folder register."""
+    """Import the modules of this folder and return a read-only view of the registry, task -> kind."""
     for file in sorted(Path(__file__).parent.glob("[!_]*.py")):
         import_module(f"{__package__}.{file.stem}")
     return MappingProxyType(_KINDS)

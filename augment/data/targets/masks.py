@@ -1,4 +1,4 @@
-"""A mask for each image: the class of each of its pixels."""
+"""Segmentation targets: a mask per image with the class of each pixel."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MaskFile:
-    """A mask in an image file, mostly PNG.
+    """A mask in an image file, usually PNG.
 
     Attributes:
-        path: the file. Its pixels are labels, gray or by a palette, or colors if `colors` has some.
-        labels: the label that each value of a pixel, 0 to 255, or each of `colors` means; empty: the value itself, or
-            the number of the color.
-        colors: the colors (R, G, B) that there may be.
-        classes: number of classes; other labels than `IGNORE` must be below it.
-        orientation: the EXIF orientation of the image, if the mask is of the image as it is shown, upright.
+        path: the file. Its pixels are gray or palette values, or colors if `colors` is not empty.
+        labels: the label of each pixel value from 0 to 255, or of each color. Default: the value itself, or the index
+            of the color.
+        colors: the allowed colors (R, G, B).
+        classes: number of classes. All labels except `IGNORE` must be below it.
+        orientation: EXIF orientation of the image, if the mask was drawn on the upright image.
     """
 
     path: Path
@@ -60,69 +60,68 @@ class MaskFile:
         labels = np.array(self.labels or range(256), np.uint8)
         wrong = (labels >= self.classes) & (labels != IGNORE)
         if wrong.any() and (beyond := wrong[values]).any():
-            listed = [value for value, label in enumerate(self.labels) if label < self.classes or label == IGNORE]
-            allowed = (
-                list_some(map(str, listed), 12) if self.labels else f"0 to {self.classes - 1}, and {IGNORE} for none"
-            )
+            allowed = f"0 to {self.classes - 1}, and {IGNORE} for none"
+            if self.labels:
+                listed = [value for value, label in enumerate(self.labels) if label < self.classes or label == IGNORE]
+                allowed = list_some(map(str, listed), 12)
             raise UserError(f"{self.path}: the mask has the label {values[beyond][0]}. Allowed: {allowed}.")
         return turn_back(labels[values] if self.labels else values, self.orientation)
 
     def _values(self) -> NDArray[np.uint8]:
-        """Return the value of each pixel, or the number of its color."""
+        """Return the value of each pixel, or the index of its color."""
         try:
             with open_file(self.path) as stream, Image.open(stream) as image:
                 reject_lossy(image, self.name)
                 if self.colors:
                     return _of_colors(np.asarray(image.convert("RGB")), self.colors, self.name)
-                if image.mode not in ("1", "L", "P"):  # whose pixels are labels
-                    hint = " Colors need data=masks data.palette=FILE." if image.mode in ("RGB", "RGBA") else ""
-                    raise UserError(
-                        f"{self.path}: a mask of mode {image.mode}.{hint} Allowed: one label a pixel, 8 bits."
-                    )
+                if image.mode not in ("1", "L", "P"):
+                    hint = " For colors, set data=masks data.palette=FILE." if image.mode in ("RGB", "RGBA") else ""
+                    fix = f"Use one 8-bit label per pixel.{hint}"
+                    raise UserError(f"{self.path}: the mask has mode {image.mode}. {fix}")
                 return np.asarray(image, np.uint8)
         except DECODER_ERRORS as error:
             raise UserError(f"{self.path}: the mask cannot be read: {first_line(error)}.") from error
 
 
 def describe_gaps(labels: Collection[int], remedy: str) -> str:
-    """Describe the labels below the highest one that no mask has; empty if there are none."""
+    """Return a notice about unused labels below the highest label, or an empty string."""
     found = sorted({*labels} - {IGNORE})
     absent = sorted({*range(max(found, default=0))}.difference(found))
     if not absent:
         return ""
     values = f"{amount(len(found), 'value')}, {list_some(map(str, found))}"
-    return f"data: masks have {values}, which make {found[-1] + 1} classes. If each value is a class, {remedy}"
+    return f"data: masks have {values}, so there are {found[-1] + 1} classes. If each value is a class, {remedy}"
 
 
 def reject_lossy(image: Image.Image, name: str) -> None:
-    """Reject a mask whose format does not keep the values of pixels; one that was made in memory has no format.
+    """Reject a mask with lossy compression. An image that was created in memory has no compression.
 
     Raises:
-        UserError: the image is compressed with losses.
+        UserError: the compression is lossy.
     """
     kind, content = image.format or "", getattr(image, "fp", None)
     lossy = kind in ("JPEG", "MPO", "AVIF") or image.info.get("compression") in ("jpeg", "tiff_jpeg", "webp")
     if kind in ("WEBP", "JPEG2000") and content is not None and content.seekable():
-        place = content.tell()
+        position = content.tell()
         content.seek(0)
         head = content.read()
-        content.seek(place)
-        # Of JPEG 2000, the marker COD says in its last byte which of its wavelets was used: 0 is not reversible.
+        content.seek(position)
+        # In JPEG 2000, the last byte of the marker COD is the wavelet: 0 is not reversible.
         start = head.find(b"\xff\x52")
         lossy = b"VP8 " in head if kind == "WEBP" else head[start + 13 : start + 14] == b"\0"
     if lossy:
         values = len(np.unique(np.asarray(image.convert("L" if image.mode in ("1", "L", "P") else "RGB"))))
-        what = f"{name}: a mask with lossy compression ({kind}), which changes labels: it has {values} values"
-        raise UserError(f"{what}. Save masks as PNG, from before the compression.")
+        what = f"{name}: lossy compression ({kind}) changes labels, and the mask now has {amount(values, 'value')}"
+        raise UserError(f"{what}. Save the original mask as PNG.")
 
 
 @dataclass(frozen=True)
 class MaskRuns:
-    """A mask in memory: runs of pixels of one label, row by row, which is a hundredth of its size, or less.
+    """A mask in memory as runs of equal labels, row by row. It is at most a hundredth of the size of the mask.
 
     Attributes:
         starts: the first pixel of each run, (R,), ascending from 0.
-        labels: the label of each, (R,).
+        labels: the label of each run, (R,).
         size: height and width of the mask.
         name: its name for messages.
     """
@@ -151,7 +150,7 @@ class MaskRuns:
 
 
 class Masks(SpatialKind):
-    """The class of each pixel: (N, height, width) int64 in a batch."""
+    """The class of each pixel. A batch is (N, height, width) int64."""
 
     noun, units, task = "class", "masks", "segment"
     pastes = True
@@ -170,7 +169,7 @@ class Masks(SpatialKind):
         if images[-1] == len(images) - 1:
             return labels
         joined = labels.new_full((int(images[-1]) + 1, *motion.size), rules.fill_label)
-        # A pixel shows one of the parts; the others have the label of none there.
+        # Each pixel shows one part. The other parts have the fill label there.
         return joined.index_add_(0, to_device({"": images}, motion.device)[""], labels - rules.fill_label)
 
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
@@ -178,29 +177,29 @@ class Masks(SpatialKind):
         drawing.mask(np.asarray(target), names, ignore=IGNORE)
 
     def given(self, targets: Any, count: int) -> list[Any]:
-        """Return masks, (N, height, width) or a list of (height, width)."""
+        """Convert masks, (N, height, width) or a list of (height, width)."""
         if len(targets) != count:
-            raise UserError(f"targets: {len(targets)} masks for {count} images. Allowed: one each.")
+            raise UserError(f"targets: {len(targets)} masks for {count} images. Pass one per image.")
         found = []
         for number, mask in enumerate(targets):
             what = f"targets[{number}]"
             labels = check_array(mask, (None, None), what, "a mask (height, width) of labels 0 to 255")
             if labels.dtype.kind == "f" or labels.min(initial=0) < 0 or labels.max(initial=0) > IGNORE:
-                raise UserError(f"{what}: {labels.dtype} up to {labels.max()}. Allowed: labels 0 to {IGNORE}.")
+                raise UserError(f"{what}: {labels.dtype} up to {labels.max()}. Use labels 0 to {IGNORE}.")
             found.append(MaskRuns.of(labels.astype(np.uint8), what))
         return found
 
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Name one that cannot be read."""
+        """Describe the first target that is not a mask."""
         odd = [target for target in targets if not hasattr(target, "read")]
-        return f"{odd[0]!r}. Allowed: an augment.MaskFile, or an object with a name and a read()." if odd else ""
+        return f"{odd[0]!r}. Use an augment.MaskFile, or an object with a name and a read()." if odd else ""
 
     def is_empty(self, target: StoredMask) -> bool:
-        """Whether it is drawn from outlines, and there are none."""
+        """Whether the mask is drawn from outlines, and there are none."""
         return getattr(target, "shapes", None) == ()
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the classes of a mask, (height, width) or stored, with their shares of the pixels."""
+        """Return the three largest classes of a mask, in memory or stored, with their shares of the pixels."""
         labels = np.asarray(target.read() if hasattr(target, "read") else target)
         counts = Counter(dict(zip(*(found.tolist() for found in np.unique(labels, return_counts=True)), strict=True)))
         counts.pop(IGNORE, None)
@@ -208,7 +207,7 @@ class Masks(SpatialKind):
         return ", ".join(f"{names[i] if names else i} {n / total:.0%}" for i, n in counts.most_common(3))
 
     def blank(self, names: int) -> Target:
-        """Return a mask of any size that does not count."""
+        """Return a mask that fits any image and has no label."""
         return NO_MASK
 
 
@@ -227,21 +226,19 @@ def look_up(loaded: Sequence[MaskRuns], motion: BatchMotion, fill: int) -> Tenso
     """Return the label of the stored pixel that each output pixel shows, (N, height, width) uint8 on the device.
 
     Args:
-        loaded: the mask of each stored image; one of a single pixel stands for any size.
-        motion: how pixels moved.
-        fill: the label of pixels that show none.
+        loaded: the mask of each stored image. A mask of one pixel fits any image.
+        motion: the motion of the pixels.
+        fill: the label of output pixels that show no stored pixel.
 
     Raises:
-        UserError: a mask is not as large as its image.
+        UserError: a mask and its image have different sizes.
     """
     for runs, size in zip(loaded, motion.stored_sizes.tolist(), strict=True):
         if runs.size != tuple(size) and runs.size != (1, 1):
-            given = f"{runs.size[0]} x {runs.size[1]}"
-            raise UserError(
-                f"{runs.name}: the mask has {given} pixels, the image {size[0]} x {size[1]}. Allowed: the same."
-            )
+            sizes = f"the mask has {runs.size[0]} x {runs.size[1]} pixels, but the image has {size[0]} x {size[1]}"
+            raise UserError(f"{runs.name}: {sizes}. Use masks of the same size as their images.")
     count, (height, width) = len(loaded), motion.size
-    if motion.device.type == "cpu":  # one by one, as what is in the cache of the processor takes a tenth of the time
+    if motion.device.type == "cpu":  # one by one: data in the processor's cache is ten times faster
         shown = np.empty((count, height, width), np.uint8)
         for number, runs in enumerate(loaded):
             row, column, inside = motion.back(slice(number, number + 1))
@@ -252,7 +249,7 @@ def look_up(loaded: Sequence[MaskRuns], motion: BatchMotion, fill: int) -> Tenso
     sizes = np.array([runs.size for runs in loaded])
     ends = np.cumsum(sizes.prod(axis=1))
     offsets = ends - sizes.prod(axis=1)
-    # A pixel's run is searched for: to copy whole masks to the GPU would take longer than all else.
+    # Search for each pixel's run, because copying whole masks to the GPU would take more time than everything else.
     arrays = {
         "starts": np.concatenate([runs.starts for runs in loaded])
         + np.repeat(offsets, [len(r.starts) for r in loaded]),
@@ -274,9 +271,7 @@ def _of_colors(pixels: NDArray[np.uint8], colors: Sequence[tuple[int, int, int]]
     wrong = known[labels] != codes
     if wrong.any():
         color = tuple(pixels[wrong][0].tolist())
-        raise UserError(
-            f"{name}: the mask has the color {color}, which is not in data.palette. Allowed: colors that are."
-        )
+        raise UserError(f"{name}: the mask has the color {color}, which is not in data.palette. Add it there.")
     return np.asarray(labels, np.uint8)
 
 

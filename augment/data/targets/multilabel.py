@@ -1,4 +1,4 @@
-"""Any number of labels for each image."""
+"""Multi-label targets: any number of labels per image."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from augment.data.targets.class_names import LabeledSplit, Labels, TargetOptions
 from augment.data.targets.kind import Target, register
 from augment.data.targets.regression import Rows
 
-# Weights are limited to this and its reciprocal: a very rare label would dominate the loss.
+# Weights are limited to this value and its reciprocal. Otherwise, a very rare label would dominate the loss.
 MAX_LABEL_WEIGHT = 100.0
 
 
 class LabelSets(Rows):
-    """Labels that an image has or lacks: a row of 1 and 0; images with the same labels share their row."""
+    """Any number of labels per image: a row of 1 and 0. Images with the same labels share a row."""
 
     noun, units, task = "label", "labels", "multilabel"
     many_groups, balances = True, ("none", "weights")
@@ -26,12 +26,12 @@ class LabelSets(Rows):
     ) -> tuple[tuple[str, ...], list[tuple[Target, ...]]]:
         """Return the names of the labels, and the row of each image."""
         splits, options = as_lists(splits, options, self.task)
-        # Targets are as long as there are labels, so fewer of these are allowed than of classes.
+        # Each target is as long as the list of labels, so fewer labels than classes are allowed.
         names, found = find_names(splits, options, most=10_000)
         return names, [_rows(of, split.labels.counts, len(names)) for of, split in zip(found, splits, strict=True)]
 
     def caption(self, target: Any, names: Sequence[str]) -> str:
-        """Return the labels, those that are mixed in with their shares."""
+        """Return the labels. Mixed labels have their shares."""
         shown = ((name, share) for name, share in zip(names, target, strict=True) if share >= 0.005)
         return ", ".join(name if share > 0.995 else f"{name} {share:.0%}" for name, share in shown) or "none"
 
@@ -40,9 +40,9 @@ class LabelSets(Rows):
         return [index for index, has in enumerate(target) if has]
 
     def strata(self, targets: Sequence[Target]) -> NDArray[np.int64]:
-        """Return the number of each set of labels, ordered by the rarest label.
+        """Return the number of each image's set of labels. Sets are ordered by their rarest label.
 
-        That label might end up in too few folds (Sechidis et al. 2011).
+        A rare label might otherwise be in too few folds (Sechidis et al. 2011).
         """
         sets = Counter(targets)
         having = np.array(list(sets)) > 0.5
@@ -52,9 +52,9 @@ class LabelSets(Rows):
         return np.array([number[labels] for labels in targets], np.int64)
 
     def loss_weights(self, targets: Sequence[Target], names: int) -> NDArray[np.float64]:
-        """Return (n - n_c) / n_c, with n images, n_c of them with label c; at most `MAX_LABEL_WEIGHT`.
+        """Return (n - n_c) / n_c for n images, n_c of them with label c, at most `MAX_LABEL_WEIGHT`.
 
-        Images with and without a label have the same total weight; that of a label without images is 1.
+        Images with and without a label have the same total weight. A label without images has weight 1.
         """
         having = np.zeros(names)
         for row in targets:

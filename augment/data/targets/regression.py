@@ -1,4 +1,4 @@
-"""Numbers to predict for each image."""
+"""Regression targets: one or more numbers per image."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +11,12 @@ from augment.support.lazy_torch import Tensor, torch
 
 
 class Rows(Kind):
-    """Base of the kinds whose targets are rows with a number for each name."""
+    """Base class of kinds whose targets are rows with one number per name."""
 
     def fault(self, targets: Sequence[object], names: int) -> str:
-        """Name one that is no tuple, or of another length."""
+        """Describe the first target that is not a tuple of the right length."""
         odd = [target for target in targets if not isinstance(target, tuple) or len(target) != names]
-        return f"{odd[0]!r}. Allowed: a tuple of {names} numbers." if odd else ""
+        return f"{odd[0]!r}. Use a tuple of {names} numbers." if odd else ""
 
     def collate(self, targets: Sequence[Target]) -> Tensor:
         """Return (N, K) float32."""
@@ -32,7 +32,7 @@ class Rows(Kind):
 
 
 class Numbers(Rows):
-    """Some numbers."""
+    """One or more numbers per image."""
 
     noun, units, task = "number", "numbers", "regress"
 
@@ -49,7 +49,7 @@ class Numbers(Rows):
             numbers = values.astype(np.float64)
             wrong = ~np.isfinite(numbers) | (np.abs(numbers) > np.finfo(np.float32).max)
             if wrong.any():
-                raise split.row_error(wrong, ". Allowed: finite numbers.")
+                raise split.row_error(wrong, ". Use finite float32 numbers.")
             targets.append(tuple(map(tuple, numbers.tolist())))
         return names or unnamed, targets
 

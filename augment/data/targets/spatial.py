@@ -1,7 +1,7 @@
-"""Targets in the image, such as masks, boxes and points: they follow its pixels.
+"""Targets that follow the pixels of the image, such as masks, boxes and keypoints.
 
-Pixel centers are at integers; an image's edges lie at -0.5 and at its width - 0.5. Boxes are given by their edges, as
-COCO and torchvision have them: [0, 0, width, height] is a whole image. In pixels, an edge is 0.5 less.
+Pixel centers have integer coordinates. The edges of an image are at -0.5 and at its width - 0.5. The edges of boxes are
+counted as in COCO and torchvision: [0, 0, width, height] is the whole image. Subtract 0.5 to get pixel coordinates.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from augment.drawing.target_overlays import Drawing
     from augment.pipeline.geometry.motion import BatchMotion
 
-# The label of pixels that no loss and no metric looks at.
+# The label of pixels that losses and metrics ignore.
 IGNORE = 255
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What becomes of targets at the edges of the output.
+    """Rules for targets at the edges of the output.
 
     Attributes:
-        min_visible: a box is dropped if less than this share of it is inside.
-        min_area: a box is dropped if less of it is inside, in square pixels.
-        fill_label: the label of a mask where the image is filled.
+        min_visible: minimum visible share of a box. Boxes below it are dropped.
+        min_area: minimum visible area of a box in square pixels. Boxes below it are dropped.
+        fill_label: mask label for filled areas.
     """
 
     min_visible: float
@@ -44,9 +44,9 @@ class Rules:
 
 
 class StoredMask(Protocol):
-    """A mask that is read when it is needed; hashable and picklable. `str` of it is its identity in the data set.
+    """A mask that is read when it is needed. It is hashable and picklable, and its `str` identifies it in the dataset.
 
-    One that may be another each time has an attribute `kept`, False: it is read again in each pass.
+    A mask that may change has an attribute `kept = False`. It is read again in each pass.
     """
 
     @property
@@ -54,15 +54,15 @@ class StoredMask(Protocol):
         """The name for messages."""
 
     def read(self) -> NDArray[np.uint8]:
-        """Return the label of each pixel of the image as it is stored, (height, width), `IGNORE` for none.
+        """Return the label of each pixel of the stored image, (height, width). `IGNORE` means no label.
 
         Raises:
-            UserError: it cannot be read; the message names it.
+            UserError: the mask cannot be read. The message names it.
         """
 
 
 class Digested:
-    """What is equal, hashes and is a string by a digest of its parts."""
+    """Base class of objects that are compared, hashed and printed by a digest of their parts."""
 
     @abstractmethod
     def parts(self) -> Iterator[bytes]:
@@ -89,8 +89,8 @@ class SpatialKind(Kind):
     """A kind of target that follows the pixels of its image.
 
     Attributes:
-        pastes: whether an image may show parts of several samples, as cutmix makes them.
-        blends: whether it may show several in one place, as mixup does.
+        pastes: whether an image may show parts of several samples, as with cutmix.
+        blends: whether it may show several samples at the same position, as with mixup.
     """
 
     follows = True
@@ -100,49 +100,56 @@ class SpatialKind(Kind):
     def read(
         self, splits: Sequence[LabeledSplit], options: TargetOptions
     ) -> tuple[tuple[str, ...], list[tuple[Target, ...]]]:
-        """Refuse labels.
+        """Reject labels.
 
         Raises:
             UserError: always.
         """
         raise UserError(
-            f"data.task={self.task}: needs {self.units}, and this source has labels or numbers for whole images."
+            f"data.task={self.task} needs {self.units}, but this source has labels of whole images. Use another "
+            "source or task."
         )
 
     def load(self, target: Target) -> Any:
-        """Return what `follow` needs of a target; files are read here, in threads, ahead of time.
+        """Read what `follow` needs of a target. Threads call this ahead of time.
 
         Raises:
-            UserError: a file cannot be read, or does not fit; the message names it.
+            UserError: a file cannot be read or is invalid. The message names it.
         """
         return target
 
     def stored(self, target: Target) -> StoredMask | None:
-        """Return the mask that `load` reads, if there is one."""
+        """Return the mask that `load` reads, or None."""
         return None
 
     @abstractmethod
     def follow(self, loaded: Sequence[Any], motion: BatchMotion, rules: Rules) -> Any:
-        """Return the targets of a batch, of (N,) of what `load` returns, as they are in the outputs."""
+        """Move the targets of a batch like the pixels. `loaded` has the result of `load` for each sample."""
 
     @abstractmethod
     def draw(self, drawing: Drawing, target: Any, names: Sequence[str]) -> None:
-        """Draw the targets of an image, as a batch has them, on it."""
+        """Draw one sample's targets of a batch on its image."""
 
     @abstractmethod
     def given(self, targets: Any, count: int) -> list[Any]:
-        """Return targets in memory, of `count` images, as `load` returns them.
+        """Convert the targets of `count` images in memory to results of `load`.
 
         Raises:
-            UserError: they are of another form.
+            UserError: the targets have another form.
         """
 
 
 def check_array(array: object, shape: tuple[int | None, ...], what: str, allowed: str) -> NDArray[Any]:
-    """Return numbers as an array of a shape, whose `None` stand for any length; no numbers may come as an empty list.
+    """Convert numbers to an array and check its shape.
+
+    Args:
+        array: an array, a tensor or lists. An empty list stands for an empty array.
+        shape: the shape. None stands for any length.
+        what: the name of the array, for messages.
+        allowed: the form that the message asks for.
 
     Raises:
-        UserError: they have another shape, or are no numbers.
+        UserError: the array has another shape, or does not hold numbers.
     """
     try:
         found = np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
@@ -152,5 +159,5 @@ def check_array(array: object, shape: tuple[int | None, ...], what: str, allowed
         found = found.reshape(0, *(n or 0 for n in shape[1:]))
     fits = found.ndim == len(shape) and all(n in (None, m) for n, m in zip(shape, found.shape, strict=True))
     if found.dtype.kind not in "biuf" or not fits:
-        raise UserError(f"{what}: {found.shape} {found.dtype}. Allowed: {allowed}.")
+        raise UserError(f"{what}: {found.shape} {found.dtype} is not allowed. Use {allowed}.")
     return found

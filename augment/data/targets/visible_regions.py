@@ -1,4 +1,4 @@
-"""The parts of samples that the images of a batch show: targets in the image are clipped to them, and joined."""
+"""The parts of samples that are visible in the images of a batch. Targets are clipped to these parts and joined."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Parts:
-    """P parts of the N samples of a batch. Rectangles are left, top, right and bottom edges in an image.
+    """P visible parts of the N samples of a batch.
 
     Attributes:
-        images: the image that shows each part, (P,), ascending; its first part is of its own sample.
-        samples: the sample that each is a part of, (P,).
-        moves: s, x and y, (P, 3): what is at (u, v) of the sample is at (s u + x, s v + y) of the image.
-        rectangles: (P, 1 + C, 4): where it is shown, and where others are shown instead.
+        images: the image that shows each part, (P,), ascending. The first part of an image belongs to its own sample.
+        samples: the sample of each part, (P,).
+        moves: scale s and shifts x and y, (P, 3). A point (u, v) of the sample appears at (s u + x, s v + y).
+        rectangles: (P, 1 + C, 4) left, top, right and bottom edges in the image: the visible rectangle, then C
+            rectangles in which other parts cover it.
     """
 
     images: Indices
@@ -29,7 +30,7 @@ class Parts:
 
     @classmethod
     def whole(cls, count: int, size: tuple[int, int]) -> Parts:
-        """Return the parts where each image, of a height and width, shows all of its own sample."""
+        """Return the parts of images that show only their own sample. `size` is height and width."""
         own, whole = np.arange(count), np.array([0.0, 0, size[1], size[0]])
         return cls(own, own, np.tile([1.0, 0, 0], (count, 1)), np.tile(whole, (count, 1, 1)))
 
@@ -37,16 +38,16 @@ class Parts:
         """Return the parts after a batch op, which adds K other samples to each image.
 
         Args:
-            made: (N, 1 + K, 7), the rectangle and s, x and y of the content that each image had before, and of the K
-                samples that follow its own.
-            blends: whether the added samples are blended with the content. Otherwise they cover it.
+            made: (N, 1 + K, 7), the result of the op's `parts`: rectangle, s, x and y of each image's previous content
+                and of the K samples that follow it.
+            blends: whether the op blends the added samples with the content. Otherwise they cover it.
         """
         count, added = len(made), made[:, 1:]
         moves, rectangles = self._moved(made[self.images, 0])
         if not blends:
             rectangles = np.concatenate([rectangles, added[self.images, :, :4]], axis=1)
 
-        # Each added sample is one new part that nothing covers.
+        # Each added sample is one new part. Nothing covers it.
         new_images = np.repeat(np.arange(count), added.shape[1])
         new_samples = (new_images + np.tile(np.arange(added.shape[1]) + 1, count)) % count
         new_rectangles = np.zeros((len(new_images), *rectangles.shape[1:]))
@@ -68,10 +69,10 @@ class Parts:
         return Parts(images[order], samples[order], moves[order], rectangles[:, covers_something])
 
     def _moved(self, placement: Array) -> tuple[Array, Array]:
-        """Return the moves and rectangles of the parts after each image's content moved.
+        """Return the moves and rectangles of the parts after the content of each image moved.
 
         Args:
-            placement: (P, 7), the rectangle that shows the content of each part's image, and its s, x and y.
+            placement: (P, 7), the rectangle, s, x and y of the content in each part's image.
         """
         scale, shift = placement[:, 4:5], placement[:, 5:]
         moves = self.moves * scale
@@ -82,26 +83,26 @@ class Parts:
 
     @property
     def own(self) -> Indices:
-        """The first part of each image, (N,), which is of its own sample."""
+        """The index of each image's first part, which belongs to its own sample, (N,)."""
         return np.flatnonzero(np.diff(self.images, prepend=-1))
 
     @property
     def matrices(self) -> Array:
-        """The matrices from pixels of samples to those of images, (P, 3, 3)."""
+        """The matrices from sample pixels to image pixels, (P, 3, 3)."""
         matrices = np.tile(np.eye(3), (len(self.moves), 1, 1))
         matrices[:, [0, 1], [0, 1]] = scale = self.moves[:, :1]
         matrices[:, :2, 2] = self.moves[:, 1:] + (scale - 1) / 2
         return matrices
 
     def clip(self, boxes: Array, parts: Indices) -> tuple[Array, Array]:
-        """Return boxes of parts, (M, 4), clipped to what is shown, and how much of their area is shown, (M,)."""
+        """Clip boxes of parts, (M, 4), to their visible part, and return them with their visible areas, (M,)."""
         low, high = np.split(self.rectangles[parts, 0], 2, axis=1)
         clipped = np.concatenate([side.clip(low, high) for side in np.split(boxes, 2, axis=1)], axis=1)
         area = areas(clipped)
         for cover in self.rectangles[parts, 1:].swapaxes(0, 1):
             hidden = overlap(clipped, cover)
             area, same = area - areas(hidden), hidden == clipped
-            # A side is cut off if a rectangle reaches over all of it, but not over the other one.
+            # A cover cuts off a side that it covers completely, unless it also covers the opposite side.
             for side in range(4):
                 ends, other = same[:, 1 - side % 2 :: 2].all(axis=1), (side + 2) % 4
                 cut = ends & same[:, side] & ~same[:, other] & (areas(hidden) > 0)
@@ -109,7 +110,7 @@ class Parts:
         return clipped, area
 
     def shows(self, points: Array, parts: Indices) -> NDArray[np.bool_]:
-        """Return whether images show points of parts, (M, P, 2) in pixels, (M, P)."""
+        """Return whether points of parts, (M, P, 2) in pixels, are visible, (M, P)."""
         low, high = np.split(self.rectangles[parts][:, :, None] - 0.5, 2, axis=-1)
         inside = ((points >= low[:, 0]) & (points <= high[:, 0])).all(axis=-1)
         hidden = ((points[:, None] > low[:, 1:]) & (points[:, None] < high[:, 1:])).all(axis=-1)
@@ -117,7 +118,7 @@ class Parts:
 
 
 def overlap(boxes: Array, others: Array) -> Array:
-    """Return what boxes have in common with others, (..., 4); no area if nothing."""
+    """Return the intersections of boxes, (..., 4). An empty intersection has no area."""
     low, high = np.maximum(boxes[..., :2], others[..., :2]), np.minimum(boxes[..., 2:4], others[..., 2:4])
     return np.concatenate([low, np.maximum(low, high)], axis=-1)
 

@@ -14,7 +14,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from augment.data.dataset import ImageError, ImageRef, as_paths, kinds_of
+from augment.data.image_refs import ImageError, ImageRef, as_paths, kinds_of
 from augment.data.images import are_decoded, are_paths, is_decoded, read_encoded
 from augment.pipeline.graph.shard_prefetch import Stream
 from augment.pipeline.unreadable_images import UnreadableImageError

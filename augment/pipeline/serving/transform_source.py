@@ -12,7 +12,7 @@ from augment.pipeline.graph.operators import normalize
 from augment.pipeline.serving import pillow
 from augment.recipe.captions import is_random
 from augment.recipe.plan import Plan
-from augment.recipe.steps import Step
+from augment.recipe.step import Step
 from augment.support.errors import UserError
 
 _PYTHON = '''\

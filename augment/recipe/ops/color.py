@@ -1,4 +1,4 @@
-"""Color ops: (N, 3, 4) matrices on (R, G, B, 1) in 0..255; color_jitter is four of them, one after the other."""
+"""Color ops: (N, 3, 4) matrices on (R, G, B, 1) in 0..255. `color_jitter` applies four of them."""
 
 from itertools import permutations
 
@@ -12,11 +12,11 @@ from augment.recipe.ops.geometry import stack
 # ITU-R BT.601 luma, as in JPEG, PIL and torchvision.
 LUMA = (0.299, 0.587, 0.114)
 
-# RGB to YIQ and back; the inverse is computed, so that a rotation by 0 degrees is the identity.
+# RGB to YIQ and back. The inverse is computed, so a rotation by 0 degrees is the identity.
 _YIQ = np.array([LUMA, (0.595716, -0.274453, -0.321263), (0.211456, -0.522591, 0.311135)])
 _RGB = np.linalg.inv(_YIQ)
 
-# The default pivot of contrast; the image's mean instead costs a few more operators.
+# The default pivot of contrast. The image's mean needs a few more operators.
 _GRAY = 128.0
 
 
@@ -44,7 +44,7 @@ def _turn(angle: Array) -> Array:
 _PIVOT = Choice(
     default="middle",
     options=("middle", "mean"),
-    doc="gray level 128, or the image's mean luma (as in torchvision and PIL)",
+    doc="pivot of contrast: gray level 128 (middle), or the image's mean luma as in torchvision and PIL (mean)",
 )
 
 
@@ -57,28 +57,28 @@ def _contrast(factor: Array, pivot: str) -> Array:
     return np.concatenate([away, mean, np.zeros((*mean.shape[:-1], 1))], axis=-1)
 
 
-# Nobody turns hue by half a degree, but torchvision gives it in turns.
+# Nobody rotates hue by half a degree. Such a value is probably torchvision's hue, which is in turns.
 _TURNS = (0.5, "torchvision's hue of 0.1 is 36 deg")
 
 
-@color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor for every channel"))
+@color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor of every channel"))
 def brightness(factor: Array) -> Array:
-    """Multiply all channels by a factor (as in torchvision and PIL)."""
+    """Multiply all channels by a factor, as torchvision and PIL do."""
     return _brighten(factor)
 
 
 @color(
-    factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor for the distance from the pivot"),
+    factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor of the distance from the pivot"),
     pivot=_PIVOT,
 )
 def contrast(factor: Array, pivot: str) -> Array:
-    """Scale the distance of every channel from a gray level: 128, which is faster, or the image's mean luma."""
+    """Scale the distance of every channel from a gray level: 128 (faster), or the image's mean luma."""
     return _contrast(factor, pivot)
 
 
-@color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor for the distance from the pixel's gray"))
+@color(factor_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor of the distance from the pixel's gray"))
 def saturation(factor: Array) -> Array:
-    """Scale the distance of every pixel from its own gray, its BT.601 luma (as in torchvision and PIL)."""
+    """Scale the distance of every pixel from its BT.601 luma, as torchvision and PIL do."""
     return _saturate(factor)
 
 
@@ -88,19 +88,21 @@ def saturation(factor: Array) -> Array:
     )
 )
 def hue(angle: Array) -> Array:
-    """Rotate the chroma of every pixel in YIQ, from red to yellow, keeping its luma (torchvision shifts HSV hue)."""
+    """Rotate the chroma of every pixel in YIQ, from red to yellow, at constant luma (torchvision uses HSV)."""
     return _turn(angle)
 
 
 @color(
-    brightness_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for brightness"),
-    contrast_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for contrast"),
-    saturation_range=Range(default=(0.8, 1.2), within=(0, 10), doc="as for saturation"),
-    hue_range=Range(default=(-18, 18), within=(-180, 180), unit="deg", doubt=_TURNS, doc="as for hue"),
+    brightness_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor of every channel"),
+    contrast_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor of the distance from the pivot"),
+    saturation_range=Range(default=(0.8, 1.2), within=(0, 10), doc="factor of the distance from the pixel's gray"),
+    hue_range=Range(
+        default=(-18, 18), within=(-180, 180), unit="deg", doubt=_TURNS, doc="rotation angle in the IQ plane"
+    ),
     order=Choice(
         default="listed",
         options=("listed", "random"),
-        doc="order of the four: as listed, or random for each sample (as in torchvision)",
+        doc="order of the four changes: as listed, or random for each sample as in torchvision",
     ),
     pivot=_PIVOT,
     uniforms=("turn",),
@@ -108,7 +110,7 @@ def hue(angle: Array) -> Array:
 def color_jitter(
     brightness: Array, contrast: Array, saturation: Array, hue: Array, turn: Array, order: str, pivot: str
 ) -> Array:
-    """Change brightness, contrast, saturation and hue, fused into one matrix (compare torchvision's ColorJitter)."""
+    """Change brightness, contrast, saturation and hue (like torchvision's ColorJitter)."""
     parts = [_brighten(brightness), _contrast(contrast, pivot), _saturate(saturation), _turn(hue)]
     if pivot == "mean":
         parts = [part if part.shape[-1] == 7 else np.insert(part, [3] * 3, 0, axis=-1) for part in parts]
@@ -119,7 +121,7 @@ def color_jitter(
 
 @color()
 def grayscale() -> Array:
-    """Convert to gray: every channel becomes the BT.601 luma."""
+    """Convert the image to gray: every channel becomes the BT.601 luma."""
     return _about(np.array(0.0), np.tile(LUMA, (3, 1)))
 
 

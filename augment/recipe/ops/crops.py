@@ -1,15 +1,15 @@
-"""Crop ops: cut a window out of an image and resize it to the size of the output, height and width."""
+"""Crop ops, which cut a window out of an image and resize it to the output size (height, width)."""
 
 from typing import TYPE_CHECKING, Any
 
 from augment.params import Choice, Interval, Number, Range, Size
 from augment.recipe.op import crop
-from augment.recipe.op_kinds import FILL
+from augment.recipe.op_kinds import BORDER_DOC, FILL
 
 if TYPE_CHECKING:
     from augment.pipeline.graph.decoding import GraphImage
 
-# The borders that DALI's padding supports, all but wrap.
+# DALI's padding supports every border except wrap.
 _PADDINGS = ("reflect_101", "constant", "replicate")
 
 
@@ -17,12 +17,11 @@ _PADDINGS = ("reflect_101", "constant", "replicate")
     side=Choice(
         default="both",
         options=("both", "short", "long"),
-        doc="sides that are made to fit: both, ignoring the aspect ratio; short, cutting off the rest; long, padding "
-        "with black",
+        doc="sides to fit: both (ignores the aspect ratio), short (cuts off the rest) or long (pads with black)",
     )
 )
 def resize(source: "GraphImage", size: Size, side: str) -> Any:
-    """Resize the image to the output, ignoring its aspect ratio, or keeping it and cutting or padding."""
+    """Resize the image to the output size, with or without its aspect ratio."""
     if side == "long":
         return source.letterbox(size, "constant", 0)
     image = source.decode()
@@ -49,8 +48,8 @@ def resize(source: "GraphImage", size: Size, side: str) -> Any:
 def random_resized_crop(source: "GraphImage", size: Size, area_range: Interval, aspect_range: Interval) -> Any:
     """Cut a window of random area, aspect ratio and position, and resize it (Szegedy et al. 2015).
 
-    The aspect ratio is log-uniform. If none of ten windows fits, the largest one of an allowed aspect ratio is taken,
-    at a random position; torchvision centers it.
+    The aspect ratio is log-uniform. If none of ten windows fits, the op uses the largest window with an allowed aspect
+    ratio, at a random position. torchvision would center it.
     """
     return source.resize_random_window(size, area_range, aspect_range)
 
@@ -61,16 +60,18 @@ def random_resized_crop(source: "GraphImage", size: Size, area_range: Interval, 
         default=1.0,
         within=(0, 1),
         above=0,
-        doc="sides of the window as a share of those of the largest that has the output's aspect ratio",
+        doc="sides of the window, relative to the largest window with the output's aspect ratio",
     ),
     padding=Number(
-        default=0.125, within=(0, 0.5), doc="how far the window may extend beyond the edges, as a share of its sides"
+        default=0.125,
+        within=(0, 0.5),
+        doc="largest overhang beyond the image's edges, as a share of the window's sides",
     ),
-    border=Choice(default="reflect_101", options=_PADDINGS, doc="what lies beyond the edges of the image"),
+    border=Choice(default="reflect_101", options=_PADDINGS, doc=BORDER_DOC),
     fill=FILL,
 )
 def random_crop(source: "GraphImage", size: Size, scale: float, padding: float, border: str, fill: int) -> Any:
-    """Cut a window of fixed scale at a random position, which may extend beyond the edges, and resize it."""
+    """Cut a window of fixed scale at a random position, partly outside the image, and resize it."""
     return source.random_window(size, scale, padding, border, fill)
 
 
@@ -79,16 +80,16 @@ def random_crop(source: "GraphImage", size: Size, scale: float, padding: float, 
         default=1.0,
         within=(0, 1),
         above=0,
-        doc="sides of the window as a share of those of the largest that has the output's aspect ratio",
+        doc="sides of the window, relative to the largest window with the output's aspect ratio",
     )
 )
 def center_crop(source: "GraphImage", size: Size, scale: float) -> Any:
-    """Cut a centered window of the output's aspect ratio, relative to the largest one in each image, and resize it."""
+    """Cut a centered window with the output's aspect ratio and resize it."""
     image = source.decode()
     return source.resize(image, size, window=source.centered_window(image, size, scale))
 
 
-@crop(border=Choice(default="constant", options=_PADDINGS, doc="what fills the rest"), fill=FILL)
+@crop(border=Choice(default="constant", options=_PADDINGS, doc="fill of the rest of the output"), fill=FILL)
 def letterbox(source: "GraphImage", size: Size, border: str, fill: int) -> Any:
-    """Resize the image so that all of it fits, center it, and pad the rest."""
+    """Shrink or enlarge the whole image to fit into the output, center it and pad the rest."""
     return source.letterbox(size, border, fill)

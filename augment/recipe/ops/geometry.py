@@ -1,6 +1,7 @@
-"""Geometry ops: (N, 3, 3) matrices, source to destination, in pixels, origin in the middle, x right, y down.
+"""Geometry ops: (N, 3, 3) matrices from source to destination.
 
-Angles are those of the pixels, shifts are shares of the own side: x of the width, y of the height.
+Coordinates are in pixels from the center of the image. x points right, y down. Horizontal shifts are shares of the
+width, vertical shifts are shares of the height.
 """
 
 from typing import Any
@@ -23,11 +24,11 @@ def stack(*rows: tuple[Any, ...]) -> Array:
     direction=Choice(default="horizontal", options=("horizontal", "vertical"), doc="direction of mirroring"),
 )
 def flip(size: Size, direction: str) -> Array:
-    """Mirror the image: horizontal swaps left and right, vertical swaps top and bottom."""
+    """Mirror the image. Horizontal swaps left and right, vertical swaps top and bottom."""
     return np.diag([-1.0, 1.0, 1.0] if direction == "horizontal" else [1.0, -1.0, 1.0])
 
 
-@geometry(angle_range=Range(default=(-7, 7), within=(-360, 360), unit="deg", doc="angle, counter-clockwise"))
+@geometry(angle_range=Range(default=(-7, 7), within=(-360, 360), unit="deg", doc="counter-clockwise angle"))
 def rotate(size: Size, angle: Array) -> Array:
     """Rotate the image about its center."""
     cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
@@ -41,11 +42,11 @@ def rotate(size: Size, angle: Array) -> Array:
     )
 )
 def warp(size: Size, u: Array, v: Array) -> Array:
-    """Apply an affine map of two random numbers, which scales, shears and shifts at once.
+    """Scale, shear and shift the image by an affine map with two random numbers.
 
-    From destination to source, with the origin in the middle, it is A = [[1 + 2u, 2u], [2v, 1 + 2v]] and
-    b = (width u, height v); on a square, with the origin in the top left corner, b = -size (u, v), as in a 2019 recipe
-    for Imagenette.
+    With the origin in the center, the map from destination to source is A = [[1 + 2u, 2u], [2v, 1 + 2v]],
+    b = (width u, height v). On a square with the origin in the top left corner, b = -size (u, v), as in a 2019
+    Imagenette recipe.
     """
     height, width = size
     source = stack((1 + 2 * u, 2 * u, width * u), (2 * v, 1 + 2 * v, height * v), (0, 0, 1))
@@ -57,7 +58,7 @@ def warp(size: Size, u: Array, v: Array) -> Array:
         default=(-0.1, 0.1),
         within=(-1, 1),
         draws=("translate_x", "translate_y"),
-        doc="shift right as a share of the width, and down as one of the height, drawn independently",
+        doc="shift to the right (share of the width) and down (share of the height), drawn independently",
     ),
     scale_range=Range(default=(0.9, 1.1), within=(0.1, 10), doc="scale factor"),
     shear_range=Range(
@@ -65,11 +66,11 @@ def warp(size: Size, u: Array, v: Array) -> Array:
         within=(-60, 60),
         unit="deg",
         draws=("shear_x", "shear_y"),
-        doc="shear angles along x, then y, drawn independently",
+        doc="shear angles along x, then along y, drawn independently",
     ),
 )
 def affine(size: Size, translate_x: Array, translate_y: Array, scale: Array, shear_x: Array, shear_y: Array) -> Array:
-    """Shear (which keeps areas), scale and shift the image, in this order, about its center."""
+    """Shear, scale and shift the image, in this order, about its center. Shearing keeps areas."""
     tan_x, tan_y = np.tan(np.radians(shear_x)), np.tan(np.radians(shear_y))
     height, width = size
     across, down = (scale, scale * tan_x), (scale * tan_y, scale * (1 + tan_x * tan_y))
@@ -77,7 +78,7 @@ def affine(size: Size, translate_x: Array, translate_y: Array, scale: Array, she
 
 
 @geometry(
-    x_range=Range(default=(-0.1, 0.1), within=(-1, 1), draws=("x",), doc="shift right as a share of the width"),
+    x_range=Range(default=(-0.1, 0.1), within=(-1, 1), draws=("x",), doc="shift to the right as a share of the width"),
     y_range=Range(default=(-0.1, 0.1), within=(-1, 1), draws=("y",), doc="shift down as a share of the height"),
 )
 def translate(size: Size, x: Array, y: Array) -> Array:
@@ -98,14 +99,14 @@ def scale(size: Size, factor: Array) -> Array:
     center=Choice(
         default="middle",
         options=("middle", "corner"),
-        doc="the fixed point: the center, or the top left corner as in PIL",
+        doc="fixed point: the center, or the top left corner as in PIL",
     ),
 )
 def shear(size: Size, x: Array, y: Array, center: str) -> Array:
-    """Shear the image along x, then y. Positive angles move lower pixels to the right and right pixels down."""
+    """Shear the image along x, then along y. Positive angles move lower pixels right and right pixels down."""
     tan_x, tan_y = np.tan(np.radians(x)), np.tan(np.radians(y))
     height, width = size
-    # The corner is half a side left of and above the middle.
+    # The corner is half a side to the left of the center and half a side above it.
     above = height / 2 if center == "corner" else 0.0
     down = tan_y * (width / height + tan_x) * above
     return stack((1, tan_x, tan_x * above), (tan_y, 1 + tan_x * tan_y, down), (0, 0, 1))
@@ -113,16 +114,17 @@ def shear(size: Size, x: Array, y: Array, center: str) -> Array:
 
 @geometry(
     distortion_range=Range(
-        default=(0, 0.25), within=(0, 0.9), doc="largest shifts of a corner as shares of half the width and height"
+        default=(0, 0.25), within=(0, 0.9), doc="largest shift of a corner as a share of half the width and height"
     ),
     uniforms=("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3"),
 )
 def perspective(size: Size, distortion: Array, **corners: Array) -> Array:
-    """Change the perspective: each corner moves inwards by random amounts along x and y (as in torchvision)."""
+    """Change the perspective: each corner moves inwards by random amounts, as in torchvision."""
     down, right = size[0] / 2, size[1] / 2
     inwards = [1 - distortion * corners[name] for name in ("x0", "y0", "x1", "y1", "x2", "y2", "x3", "y3")]
     signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
-    # Each corner gives two equations for the eight free entries of the matrix: (a x + b y + c) - u (g x + h y) = u.
+    # Each corner gives two equations for the eight free entries of the matrix, such as
+    # (a x + b y + c) - u (g x + h y) = u.
     equations, moved = [], []
     for i, (sx, sy) in enumerate(signs):
         u, v = sx * inwards[2 * i], sy * inwards[2 * i + 1]

@@ -1,4 +1,4 @@
-"""Local ops: everything that is not a matrix on coordinates or colors, in a few DALI operators on uint8 HWC."""
+"""Local ops: DALI operators on uint8 HWC images, for changes that no matrix describes."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,9 @@ from augment.recipe.op_kinds import Array
 if TYPE_CHECKING:
     from augment.pipeline.graph.operators import Dali
 
-Node = Any  # a DALI DataNode: the package has no types
+Node = Any  # a DALI DataNode. The package has no types
 
-# Kernels rasterized at a time.
+# Number of kernels to rasterize at a time. All long lines of a block at once would need a gigabyte.
 _SCATTERED = 256
 
 
@@ -24,20 +24,20 @@ _SCATTERED = 256
 
 @local(
     moves=False,
-    sigma_range=Range(default=(0.1, 2.0), within=(0, 50), above=0, unit="px", doc="standard deviation"),
+    sigma_range=Range(default=(0.1, 2.0), within=(0, 50), above=0, unit="px", doc="standard deviation of the Gaussian"),
 )
 def gaussian_blur(images: Node, dali: "Dali", sigma: Node) -> Node:
-    """Blur with a Gaussian."""
+    """Blur the image with a Gaussian."""
     return dali.fn.gaussian_blur(images, sigma=sigma)
 
 
 def _lines(size: Size, length: Array, angle: Array) -> dict[str, Array]:
-    """Rasterize lines through the middle of kernels: (N, K, K), each with sum 1; K is odd and at least any length."""
+    """Rasterize lines through the center of kernels, (N, K, K), each with sum 1. K is odd and at least any length."""
     middle = int(np.ceil(length.max(initial=1) / 2))
-    span = np.maximum(length - 1, 0)[:, None]  # from the center of the first pixel to that of the last
+    span = np.maximum(length - 1, 0)[:, None]  # between the centers of the first and the last pixel
     pieces = 4 * np.maximum(np.ceil(span), 1)
     number = np.arange(int(pieces.max(initial=4)) + 1)
-    # Each point stands for its piece of the line, the ends for half a piece plus half a pixel beyond it, so that a
+    # Each point stands for a piece of the line. An end stands for half a piece plus half a pixel beyond it, so that a
     # horizontal line of five pixels averages five pixels.
     ends = (number == 0) | (number == pieces)
     weight = np.where(ends, span / pieces / 2 + 0.5, span / pieces) * (number <= pieces)
@@ -51,7 +51,7 @@ def _scattered(x: Array, y: Array, weight: Array, side: int) -> NDArray[Any]:
     """Scatter weights, (N, P), at subpixel coordinates into images, (N, side, side), bilinearly."""
     images = np.zeros((len(x), side, side), np.float32)
     left, top = np.floor(x).astype(int), np.floor(y).astype(int)
-    for start in range(0, len(x), _SCATTERED):  # all long lines of a block at once would take a gigabyte
+    for start in range(0, len(x), _SCATTERED):
         some = slice(start, start + _SCATTERED)
         count = len(x[some])
         begin = np.arange(count)[:, None] * side**2
@@ -73,7 +73,7 @@ def _scattered(x: Array, y: Array, weight: Array, side: int) -> NDArray[Any]:
     ),
 )
 def motion_blur(images: Node, dali: "Dali", kernel: Node) -> Node:
-    """Blur along a line, as a moving camera does."""
+    """Blur the image along a line, as a moving camera does."""
     return dali.fn.filter(images, dali.here(kernel), border="reflect_101")
 
 
@@ -88,10 +88,10 @@ def _sharpening(size: Size, factor: Array) -> dict[str, Array]:
     moves=False,
     prepare=_sharpening,
     neutral={"factor": 1.0},
-    factor_range=Range(default=(0.5, 2.0), within=(0, 10), doc="0 smooths, 1 changes nothing, 2 sharpens"),
+    factor_range=Range(default=(0.5, 2.0), within=(0, 10), doc="sharpness: 0 smooths, 1 changes nothing, 2 sharpens"),
 )
 def sharpen(images: Node, dali: "Dali", kernel: Node) -> Node:
-    """Scale the distance of every pixel from its neighbors' mean (as PIL's Sharpness, but at the edges, too)."""
+    """Scale the distance of every pixel from its neighbors' mean (like PIL's Sharpness, but also at the edges)."""
     return dali.fn.filter(images, dali.here(kernel), border="reflect_101")
 
 
@@ -102,10 +102,10 @@ def sharpen(images: Node, dali: "Dali", kernel: Node) -> Node:
     moves=False,
     random=True,
     neutral={"std": 0.0},
-    std_range=Range(default=(0, 12), within=(0, 255), doc="standard deviation in gray levels, of 255"),
+    std_range=Range(default=(0, 12), within=(0, 255), doc="standard deviation in gray levels (0..255)"),
 )
 def gaussian_noise(images: Node, dali: "Dali", std: Node) -> Node:
-    """Add independent normal noise to every channel of every pixel."""
+    """Add independent Gaussian noise to every channel of every pixel."""
     return dali.fn.noise.gaussian(images, stddev=std, **dali.random)
 
 
@@ -113,10 +113,10 @@ def gaussian_noise(images: Node, dali: "Dali", std: Node) -> Node:
     moves=False,
     random=True,
     neutral={"share": 0.0},
-    share_range=Range(default=(0, 0.05), within=(0, 1), doc="share of pixels that are replaced"),
+    share_range=Range(default=(0, 0.05), within=(0, 1), doc="share of pixels to replace"),
 )
 def salt_and_pepper(images: Node, dali: "Dali", share: Node) -> Node:
-    """Replace random pixels by white and black in equal numbers."""
+    """Replace random pixels with white and black in equal numbers."""
     return dali.fn.noise.salt_and_pepper(images, prob=share, **dali.random)
 
 
@@ -124,11 +124,11 @@ def salt_and_pepper(images: Node, dali: "Dali", share: Node) -> Node:
     moves=False,
     random=True,
     factor_range=Range(
-        default=(1, 10), within=(0, 100), above=0, doc="gray levels per photon: variance divided by mean"
+        default=(1, 10), within=(0, 100), above=0, doc="gray levels per photon (variance divided by mean)"
     ),
 )
 def shot_noise(images: Node, dali: "Dali", factor: Node) -> Node:
-    """Draw every channel from a Poisson distribution, as photons are (CPU and GPU draw different numbers)."""
+    """Add photon noise: draw every channel from a Poisson distribution (differs between CPU and GPU)."""
     return dali.fn.noise.shot(images, factor=factor, **dali.random)
 
 
@@ -156,12 +156,12 @@ def _smaller(size: Size, scale: Array, interpolation: str) -> dict[str, Array]:
     moves=False,
     prepare=_smaller,
     scale_range=Range(
-        default=(0.25, 0.75), within=(0, 1), above=0, doc="sides of the small image as a share of the original ones"
+        default=(0.25, 0.75), within=(0, 1), above=0, doc="sides of the smaller image as a share of the original sides"
     ),
-    interpolation=Choice(default="nearest", options=("nearest", "linear"), doc="method of enlarging it again"),
+    interpolation=Choice(default="nearest", options=("nearest", "linear"), doc="interpolation when enlarging"),
 )
 def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Node:
-    """Resize to a smaller image and back, which loses detail."""
+    """Lose detail: shrink the image and enlarge it again."""
     small = dali.fn.resize(images, size=side, interp_type=dali.types.INTERP_LINEAR, antialias=True)
     back = dali.types.INTERP_NN if interpolation == "nearest" else dali.types.INTERP_LINEAR
     return dali.fn.resize(small, size=list(dali.size), interp_type=back)
@@ -172,16 +172,16 @@ def downscale(images: Node, dali: "Dali", side: Node, interpolation: str) -> Nod
 
 @local(
     moves=False,
-    gamma_range=Range(default=(0.8, 1.25), within=(0.05, 20), doc="exponent. Below 1 brightens, above 1 darkens"),
+    gamma_range=Range(default=(0.8, 1.25), within=(0.05, 20), doc="exponent: below 1 brightens, above 1 darkens"),
 )
 def gamma(images: Node, dali: "Dali", gamma: Node) -> Node:
-    """Raise every channel, in 0..1, to a power."""
+    """Raise every channel, scaled to 0..1, to a power."""
     levels = dali.fn.cast(images, dtype=dali.types.FLOAT) * (1 / 255)
     return dali.fn.cast_like(levels**gamma * 255.0, images)
 
 
 def _thresholds(size: Size, threshold: Array) -> dict[str, Array]:
-    # Levels are integers, so x >= 127.3 is x >= 128; the smaller type is faster.
+    # Levels are integers, so x >= 127.3 means x >= 128. The smaller type is faster.
     return {"threshold": np.ceil(threshold).astype(np.int16)}
 
 
@@ -189,7 +189,7 @@ def _thresholds(size: Size, threshold: Array) -> dict[str, Array]:
     moves=False,
     prepare=_thresholds,
     neutral={"threshold": 256},
-    threshold_range=Range(default=(128, 255), within=(0, 256), doc="gray level from which channels are inverted"),
+    threshold_range=Range(default=(128, 255), within=(0, 256), doc="lowest gray level to invert"),
 )
 def solarize(images: Node, dali: "Dali", threshold: Node) -> Node:
     """Invert bright channels: 255 - x where x is at least the threshold."""
@@ -205,7 +205,7 @@ def _masks(size: Size, bits: Array) -> dict[str, Array]:
     moves=False,
     prepare=_masks,
     neutral={"bits": 8},
-    bits_range=Range(default=(4, 8), within=(1, 8), whole=True, doc="number of bits kept"),
+    bits_range=Range(default=(4, 8), within=(1, 8), whole=True, doc="number of bits to keep"),
 )
 def posterize(images: Node, dali: "Dali", mask: Node) -> Node:
     """Keep only the upper bits of every channel."""
@@ -214,7 +214,7 @@ def posterize(images: Node, dali: "Dali", mask: Node) -> Node:
 
 @local(moves=False)
 def equalize(images: Node, dali: "Dali") -> Node:
-    """Equalize the histogram of each channel (rounded as OpenCV's equalizeHist, not as PIL)."""
+    """Equalize the histogram of each channel (rounds like OpenCV's equalizeHist, not like PIL)."""
     return dali.fn.equalize(images)
 
 
@@ -225,16 +225,16 @@ def equalize(images: Node, dali: "Dali") -> Node:
     clip_limit=Number(default=2.0, within=(0, 100), above=0, doc="limit of the contrast gain"),
 )
 def clahe(images: Node, dali: "Dali", tiles: int, clip_limit: float) -> Node:
-    """Equalize the LAB lightness of each tile with limited contrast (CLAHE, Zuiderveld 1994), as OpenCV does."""
+    """Equalize the LAB lightness of each tile with limited contrast, as OpenCV does (CLAHE, Zuiderveld 1994)."""
     return dali.fn.clahe(images, tiles_x=tiles, tiles_y=tiles, clip_limit=clip_limit)
 
 
 @local(moves=False)
 def autocontrast(images: Node, dali: "Dali") -> Node:
-    """Stretch each channel so that its darkest and brightest level become 0 and 255."""
+    """Stretch each channel so that its darkest level becomes 0 and its brightest 255."""
     low = dali.fn.reductions.min(images, axes=[0, 1], keep_dims=True)
     high = dali.fn.reductions.max(images, axes=[0, 1], keep_dims=True)
-    # A channel of a single level stays as it is: start 0 and span 255, as 0 - 1 wraps around in eight bits.
+    # A channel with a single level stays unchanged: start 0 and span 255, because 0 - 1 wraps around in eight bits.
     flat = high == low
     start, span = low - low * flat, (high - low) - flat
     return dali.fn.cast((images - start) * (255.0 / span), dtype=dali.types.UINT8)
@@ -244,7 +244,7 @@ def autocontrast(images: Node, dali: "Dali") -> Node:
 
 
 def _windows(size: Size, area: Array, aspect: Array, x: Array, y: Array, fill: str, level: int) -> dict[str, Array]:
-    (rows, columns), side = size, math.sqrt(size[0] * size[1])  # the side of a square of the image's area
+    (rows, columns), side = size, math.sqrt(size[0] * size[1])  # side of a square with the image's area
     width = np.clip(np.rint(side * np.sqrt(area * aspect)), 0, columns)
     height = np.clip(np.rint(side * np.sqrt(area / aspect)), 0, rows)
     left, top = np.floor(x * (columns - width + 1)), np.floor(y * (rows - height + 1))
@@ -267,9 +267,9 @@ def _windows(size: Size, area: Array, aspect: Array, x: Array, y: Array, fill: s
     fill=Choice(
         default="constant",
         options=("constant", "mean", "noise"),
-        doc="what fills the hole: a gray level, the image's mean color, or random pixels",
+        doc="fill of the hole: a gray level (constant), the image's mean color (mean) or random pixels (noise)",
     ),
-    level=Count(default=0, within=(0, 255), doc="gray level with fill constant"),
+    level=Count(default=0, within=(0, 255), doc="gray level of a constant fill"),
 )
 def erase(images: Node, dali: "Dali", anchor: Node, shape: Node, fill: str, level: int) -> Node:
     """Fill a rectangle at a random position (random erasing, Zhong et al. 2017; cutout)."""
@@ -281,11 +281,11 @@ def erase(images: Node, dali: "Dali", anchor: Node, shape: Node, fill: str, leve
         return punch(images, level)
     if fill == "noise":
         noise = dali.fn.random.uniform(images, range=[0, 255], dtype=dali.types.UINT8, **dali.random)
-        other = dali.fn.reshape(noise, layout="HWC")  # without a layout, erasing takes 15 times as long on the GPU
+        other = dali.fn.reshape(noise, layout="HWC")  # without a layout, erase is 15 times slower on the GPU
     else:
         mean = dali.fn.reductions.mean(images, axes=[0, 1], keep_dims=True)
         other = dali.fn.cast(images * 0.0 + mean, dtype=dali.types.UINT8)
-    # The image without the hole plus the filling inside it.
+    # The image with a black hole, plus the fill with everything else black.
     return punch(images, 0) + (other - punch(other, 0))
 
 
@@ -310,5 +310,5 @@ def _grids(size: Size, tile: Array, ratio: Array, angle: Array, x: Array, y: Arr
     angle_range=Range(default=(0, 0), within=(-360, 360), unit="deg", doc="rotation of the grid"),
 )
 def grid_mask(images: Node, dali: "Dali", tile: Node, ratio: Node, angle: Node, shift_x: Node, shift_y: Node) -> Node:
-    """Replace squares on a grid by black (GridMask, Chen et al. 2020)."""
+    """Black out squares on a grid (GridMask, Chen et al. 2020)."""
     return dali.fn.grid_mask(images, tile=tile, ratio=ratio, angle=angle, shift_x=shift_x, shift_y=shift_y)

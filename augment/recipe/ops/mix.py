@@ -1,4 +1,4 @@
-"""Batch ops: mix each sample with others of its batch, and their targets in the same shares."""
+"""Batch ops, which mix each sample with others of its batch, and their targets in the same proportions."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ from augment.support.lazy_torch import Tensor, torch
 
 
 def _beta(uniform: Array, alpha: float) -> Array:
-    """Map uniform numbers in [0, 1) to draws from Beta(alpha, alpha), by its inverse distribution function."""
+    """Map uniform numbers in [0, 1) to draws from Beta(alpha, alpha) with the inverse distribution function."""
     from scipy.special import betaincinv  # takes a quarter of a second to import
 
     return np.asarray(betaincinv(alpha, alpha, uniform), np.float64)
 
 
 def _whole(size: Size, count: int, samples: int) -> Array:
-    """Return `parts` of images that show all of so many samples."""
+    """Return the `parts` of images that show each of their samples completely."""
     return np.tile([0.0, 0, size.width, size.height, 1, 0, 0], (count, samples, 1))
 
 
@@ -40,12 +40,12 @@ def _both(size: Size, share: Array) -> Array:
     ),
 )
 def mixup(images: Tensor, partners: Tensor, share: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Blend each image with another one of its batch, and their targets in the same shares (Zhang et al. 2018)."""
+    """Blend each image with another one of its batch, and mix their targets alike (Zhang et al. 2018)."""
     return partners.lerp(images, share[:, None, None, None].to(images.dtype)), share
 
 
 def _between(side: int, center: Array, part: Array) -> Mask:
-    """Return which pixels of a side lie within a part of it around a center, both as shares, (N, side)."""
+    """Return which pixels of a side lie in an interval, (N, side). `center` and `part` are shares of the side."""
     half = side * part / 2
     start, end = (np.clip(np.rint(side * center + sign * half), 0, side)[:, None] for sign in (-1, 1))
     pixel = np.arange(side)
@@ -53,9 +53,9 @@ def _between(side: int, center: Array, part: Array) -> Mask:
 
 
 def _boxes(size: Size, uniform: Array, x: Array, y: Array, alpha: float) -> dict[str, Array]:
-    """Return the columns, (N, width), and the rows, (N, height), of rectangles, and the share of what is outside."""
+    """Return the columns, (N, width), and the rows, (N, height), of rectangles, and the share outside them."""
     height, width = size
-    part = np.sqrt(1 - _beta(uniform, alpha))  # of each side
+    part = np.sqrt(1 - _beta(uniform, alpha))  # share of each side
     across, down = _between(width, x, part), _between(height, y, part)
     share = 1 - np.count_nonzero(across, axis=1) * np.count_nonzero(down, axis=1) / (height * width)
     return {"across": across, "down": down, "share": share.astype(np.float32)}
@@ -81,12 +81,12 @@ def _pasted(size: Size, across: Mask, down: Mask, share: Array) -> Array:
 def cutmix(
     images: Tensor, partners: Tensor, across: Tensor, down: Tensor, share: Tensor, alpha: float
 ) -> tuple[Tensor, Tensor]:
-    """Paste a rectangle of another image of the batch, and mix the targets by area (Yun et al. 2019)."""
+    """Paste a rectangle of another image of the batch and mix the targets by area (Yun et al. 2019)."""
     return torch.where(across[:, None, None, :] & down[:, None, :, None], partners, images), share
 
 
 def _tiles(size: Size, x: Array, y: Array) -> dict[str, Array]:
-    """Return the tiles as `parts`, (N, 4, 7), and their shares of the image, (N, 4)."""
+    """Return the tiles as `parts`, (N, 4, 7), and their shares of the image's area, (N, 4)."""
     (height, width), tiles = size, _whole(size, len(x), 4)
     column, row = (np.clip(np.rint(side * at), 1, side) for side, at in ((width, x), (height, y)))
     tiles[:, ::2, 2] = tiles[:, 1::2, 0] = column[:, None]
@@ -103,14 +103,17 @@ def _tiles(size: Size, x: Array, y: Array) -> dict[str, Array]:
     neutral={"x": 1.0, "y": 1.0},
     writes=False,
     center_range=Range(
-        default=(0.3, 0.7), within=(0, 1), draws=("x", "y"), doc="where tiles meet, as shares of the width and height"
+        default=(0.3, 0.7),
+        within=(0, 1),
+        draws=("x", "y"),
+        doc="meeting point of the tiles, as shares of the width and height",
     ),
 )
 def mosaic(images: Tensor, partners: Tensor, tiles: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """Show four images of the batch, each scaled to cover a tile, and mix targets by area (Bochkovskiy et al. 2020).
+    """Tile four images of the batch and mix their targets by area (Bochkovskiy et al. 2020).
 
-    The tiles are the image itself, top left, and the three that follow it in the batch. What does not fit into a tile
-    is cut off, as much on either side.
+    The top left tile shows the image itself, the other tiles show the next three images of the batch. Each image is
+    scaled to cover its tile, and its overhang is cut off equally on both sides.
     """
     (count, _, height, width), device = images.shape, images.device
     x, y = torch.arange(width, device=device), torch.arange(height, device=device)
@@ -121,7 +124,7 @@ def mosaic(images: Tensor, partners: Tensor, tiles: Tensor, share: Tensor) -> tu
     u = ((x + 0.5 - left) / scale - 0.5).clamp(0, width - 1)
     v = ((y[:, None] + 0.5 - top) / scale - 0.5).clamp(0, height - 1)
     column, row = u.long(), v.long()
-    # Rows of channels: first those of the images, then those of their partners, of which each has two others after it.
+    # The pixels of all images, then the pixels of all partners. Tile k > 0 shows the partner of sample own + k - 1.
     pixels = torch.cat([part.permute(0, 2, 3, 1).reshape(-1, 3) for part in (images, partners)])
     first = torch.where(tile == 0, own, count + (own + tile - 1) % count) * (height * width)
     after = (column + 1).clamp(max=width - 1)

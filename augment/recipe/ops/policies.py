@@ -1,10 +1,13 @@
-"""Policies: published ones, expanded to steps of our own ops, and those that choose among steps nested in them.
+"""Policies: published ones, which expand to our own ops, and combinators, which choose among nested steps.
 
-Magnitudes of the published ones are torchvision's. RandAugment's go up to 30; in the authors' code and in timm they go
-up to 10, so 9 there is 27 here. Deliberate differences: geometry is resampled bilinearly, and adjacent geometry or
-color ops are resampled or rounded only once; shifts are not rounded to whole pixels; TrivialAugment's largest shift of
-32 pixels is 32/224 of its side; equalize is OpenCV's, whose result differs from Pillow's by 3.5 of 255 levels on
-average over 27 photos, and by 24 on the worst.
+The published policies use torchvision's magnitudes. RandAugment's magnitude goes up to 30. The authors' code and timm
+go up to 10, so their 9 is 27 here. Deliberate differences:
+
+- Geometry is resampled bilinearly, and adjacent geometry or color ops are resampled or rounded only once.
+- Shifts are not rounded to whole pixels.
+- TrivialAugment's largest shift, 32 pixels, is 32/224 of the side.
+- `equalize` works like OpenCV's. Over 27 photos, its result differs from Pillow's by 3.5 of 255 levels on average, and
+  by 24 levels on the worst photo.
 """
 
 import math
@@ -16,25 +19,29 @@ from numpy.typing import NDArray
 
 from augment.params import Choice, Count, Interval, Number, Param, Range, Values
 from augment.recipe.op import combinator, policy
-from augment.recipe.op_kinds import BORDERS, Array
+from augment.recipe.op_kinds import BORDER_DOC, BORDERS, Array
 
 Steps = dict[str, dict[str, Any]]
 
 _BINS = 31
 _BORDER: dict[str, Param[Any]] = {
-    "border": Choice(default="constant", options=BORDERS, doc="what lies beyond the edges of the image"),
-    "fill": Count(default=128, within=(0, 255), doc="gray level beyond the edges with border constant"),
+    "border": Choice(default="constant", options=BORDERS, doc=BORDER_DOC),
+    "fill": Count(default=128, within=(0, 255), doc="gray level of a constant border"),
 }
 
-# The strength of each op at the highest magnitude; for posterize, the number of bits removed.
+# The strength of each op at the highest magnitude. For posterize, it is the number of bits removed.
 _RAND = {"shear": 0.3, "translate": 150 / 331, "rotate": 30.0, "factor": 0.9, "posterize": 4}
 _WIDE = {"shear": 0.99, "translate": 32 / 224, "rotate": 135.0, "factor": 0.99, "posterize": 6}
 
 
 def _op(name: str, parts: Iterable[float], most: dict[str, float], border: dict[str, Any]) -> dict[str, Any]:
-    """Return the step for an op of the papers, by its name there, in snake_case.
+    """Return the step for an op of the papers.
 
-    Magnitudes are drawn from `parts`, as shares of the highest, at which each op has the strength `most`.
+    Args:
+        name: the op's name in the papers, in snake_case.
+        parts: the magnitudes to draw from, as shares of the highest magnitude.
+        most: the strength of each op at the highest magnitude.
+        border: the parameters border and fill of geometry ops.
     """
     parts, (kind, _, axis) = list(parts), name.partition("_")
     slants = [math.degrees(math.atan(part * most["shear"])) for part in parts]
@@ -63,7 +70,7 @@ def _signed(sizes: list[float]) -> dict[str, list[float]]:
     return {"values": [sign * size for size in sizes for sign in (-1, 1)]}
 
 
-# The ops of RandAugment and TrivialAugment, whose fourteenth op is the identity.
+# The ops of RandAugment and TrivialAugment. Their fourteenth op is the identity.
 _OPS = (
     "shear_x", "shear_y", "translate_x", "translate_y", "rotate", "brightness", "color", "contrast", "sharpness",
     "posterize", "solarize", "autocontrast", "equalize",
@@ -76,7 +83,7 @@ _NOT_IDENTITY = len(_OPS) / (len(_OPS) + 1)
     magnitude=Number(
         default=9.0,
         within=(0, _BINS - 1),
-        doc=f"strength of all ops, from 0 to {_BINS - 1}, as in torchvision. timm's m9 is 27",
+        doc=f"strength of all ops, from 0 to {_BINS - 1} as in torchvision (timm's m9 is 27)",
     ),
     **_BORDER,
 )
@@ -95,45 +102,45 @@ def trivial_augment(**border: Any) -> Steps:
     return {"1": {"op": "one_of", "p": _NOT_IDENTITY, "steps": steps}}
 
 
-# Pairs of ops from Cubuk et al. 2019, table 9, each with p in tenths and a magnitude of 0..9.
+# Pairs of ops (Cubuk et al. 2019, table 9). Each op has p in tenths and a magnitude from 0 to 9.
 _IMAGENET = """
-posterize 4 8, rotate 6 9; solarize 6 5, autocontrast 6 -; equalize 8 -, equalize 6 -; posterize 6 7, posterize 6 6;
-equalize 4 -, solarize 2 4; equalize 4 -, rotate 8 8; solarize 6 3, equalize 6 -; posterize 8 5, equalize 10 -;
-rotate 2 3, solarize 6 8; equalize 6 -, posterize 4 6; rotate 8 8, color 4 0; rotate 4 9, equalize 6 -;
-equalize 0 -, equalize 8 -; invert 6 -, equalize 10 -; color 6 4, contrast 10 8; rotate 8 8, color 10 2;
-color 8 8, solarize 8 7; sharpness 4 7, invert 6 -; shear_x 6 5, equalize 10 -; color 4 0, equalize 6 -;
-equalize 4 -, solarize 2 4; solarize 6 5, autocontrast 6 -; invert 6 -, equalize 10 -; color 6 4, contrast 10 8;
+posterize 4 8, rotate 6 9 / solarize 6 5, autocontrast 6 - / equalize 8 -, equalize 6 - / posterize 6 7, posterize 6 6
+equalize 4 -, solarize 2 4 / equalize 4 -, rotate 8 8 / solarize 6 3, equalize 6 - / posterize 8 5, equalize 10 -
+rotate 2 3, solarize 6 8 / equalize 6 -, posterize 4 6 / rotate 8 8, color 4 0 / rotate 4 9, equalize 6 -
+equalize 0 -, equalize 8 - / invert 6 -, equalize 10 - / color 6 4, contrast 10 8 / rotate 8 8, color 10 2
+color 8 8, solarize 8 7 / sharpness 4 7, invert 6 - / shear_x 6 5, equalize 10 - / color 4 0, equalize 6 -
+equalize 4 -, solarize 2 4 / solarize 6 5, autocontrast 6 - / invert 6 -, equalize 10 - / color 6 4, contrast 10 8
 equalize 8 -, equalize 6 -
 """
 _CIFAR10 = """
-invert 1 -, contrast 2 6; rotate 7 2, translate_x 3 9; sharpness 8 1, sharpness 9 3; shear_y 5 8, translate_y 7 9;
-autocontrast 5 -, equalize 9 -; shear_y 2 7, posterize 3 7; color 4 3, brightness 6 7; sharpness 3 9, brightness 7 9;
-equalize 6 -, equalize 5 -; contrast 6 7, sharpness 6 5; color 7 7, translate_x 5 8; equalize 3 -, autocontrast 4 -;
-translate_y 4 3, sharpness 2 6; brightness 9 6, color 2 8; solarize 5 2, invert 0 -; equalize 2 -, autocontrast 6 -;
-equalize 2 -, equalize 6 -; color 9 9, equalize 6 -; autocontrast 8 -, solarize 2 8; brightness 1 3, color 7 0;
-solarize 4 5, autocontrast 9 -; translate_y 9 9, translate_y 7 9; autocontrast 9 -, solarize 8 3;
-equalize 8 -, invert 1 -; translate_y 7 9, autocontrast 9 -
+invert 1 -, contrast 2 6 / rotate 7 2, translate_x 3 9 / sharpness 8 1, sharpness 9 3 / shear_y 5 8, translate_y 7 9
+autocontrast 5 -, equalize 9 - / shear_y 2 7, posterize 3 7 / color 4 3, brightness 6 7 / sharpness 3 9, brightness 7 9
+equalize 6 -, equalize 5 - / contrast 6 7, sharpness 6 5 / color 7 7, translate_x 5 8 / equalize 3 -, autocontrast 4 -
+translate_y 4 3, sharpness 2 6 / brightness 9 6, color 2 8 / solarize 5 2, invert 0 - / equalize 2 -, autocontrast 6 -
+equalize 2 -, equalize 6 - / color 9 9, equalize 6 - / autocontrast 8 -, solarize 2 8 / brightness 1 3, color 7 0
+solarize 4 5, autocontrast 9 - / translate_y 9 9, translate_y 7 9 / autocontrast 9 -, solarize 8 3
+equalize 8 -, invert 1 - / translate_y 7 9, autocontrast 9 -
 """
 _SVHN = """
-shear_x 9 4, invert 2 -; shear_y 9 8, invert 7 -; equalize 6 -, solarize 6 6; invert 9 -, equalize 6 -;
-equalize 6 -, rotate 9 3; shear_x 9 4, autocontrast 8 -; shear_y 9 8, invert 4 -; shear_y 9 5, solarize 2 6;
-invert 9 -, autocontrast 8 -; equalize 6 -, rotate 9 3; shear_x 9 4, solarize 3 3; shear_y 8 8, invert 7 -;
-equalize 9 -, translate_y 6 6; invert 9 -, equalize 6 -; contrast 3 3, rotate 8 4; invert 8 -, translate_y 0 2;
-shear_y 7 6, solarize 4 8; invert 6 -, rotate 8 4; shear_y 3 7, translate_x 9 3; shear_x 1 6, invert 6 -;
-solarize 7 2, translate_y 6 7; shear_y 8 4, invert 8 -; shear_x 7 9, translate_y 8 3; shear_y 8 5, autocontrast 7 -;
+shear_x 9 4, invert 2 - / shear_y 9 8, invert 7 - / equalize 6 -, solarize 6 6 / invert 9 -, equalize 6 -
+equalize 6 -, rotate 9 3 / shear_x 9 4, autocontrast 8 - / shear_y 9 8, invert 4 - / shear_y 9 5, solarize 2 6
+invert 9 -, autocontrast 8 - / equalize 6 -, rotate 9 3 / shear_x 9 4, solarize 3 3 / shear_y 8 8, invert 7 -
+equalize 9 -, translate_y 6 6 / invert 9 -, equalize 6 - / contrast 3 3, rotate 8 4 / invert 8 -, translate_y 0 2
+shear_y 7 6, solarize 4 8 / invert 6 -, rotate 8 4 / shear_y 3 7, translate_x 9 3 / shear_x 1 6, invert 6 -
+solarize 7 2, translate_y 6 7 / shear_y 8 4, invert 8 - / shear_x 7 9, translate_y 8 3 / shear_y 8 5, autocontrast 7 -
 shear_x 7 2, invert 1 -
 """
 _FOUND = {"imagenet": _IMAGENET, "cifar10": _CIFAR10, "svhn": _SVHN}
 
 
 @policy(
-    found_on=Choice(default="imagenet", options=tuple(_FOUND), doc="data set on which the policy was searched"),
+    found_on=Choice(default="imagenet", options=tuple(_FOUND), doc="dataset for which the policy was found"),
     **_BORDER,
 )
 def auto_augment(found_on: str, **border: Any) -> Steps:
     """Apply one of 25 pairs of ops, each with its own p and magnitude (AutoAugment, Cubuk et al. 2019)."""
     pairs: Steps = {}
-    for number, pair in enumerate(_FOUND[found_on].replace("\n", " ").strip().split(";"), 1):
+    for number, pair in enumerate(_FOUND[found_on].strip().replace("\n", "/").split("/"), 1):
         steps = {}
         for position, text in enumerate(pair.split(","), 1):
             name, tenths, magnitude = text.split()
@@ -143,8 +150,7 @@ def auto_augment(found_on: str, **border: Any) -> Steps:
     return {"one": {"op": "one_of", "steps": pairs}}
 
 
-# Choosing a nested step only decides whether it applies to a sample, so these are fused with their neighbors like any
-# other step.
+# A combinator only decides which nested steps apply to a sample, so nested steps are fused like any other step.
 
 Chosen = NDArray[np.int64]
 
@@ -158,9 +164,12 @@ def _one_of(weights: Array) -> list[dict[int, float]]:
 
 
 def _in_order(weights: Array, order: str, shares: list[float]) -> list[dict[int, float]]:
-    """Lay out steps in slots: in listed order each step has its own slot, in random order it may run in any.
+    """Lay out steps in slots. In listed order, each step has a slot. In random order, it may run in any slot.
 
-    Of the weights only the number counts; `shares` are those of the samples that use each slot.
+    Args:
+        weights: (steps,). Their values do not matter.
+        order: listed or random.
+        shares: for each slot, the share of samples that use it.
     """
     count = len(weights)
     if order == "listed":
@@ -181,7 +190,7 @@ def _some(weights: Array, count_range: Interval | Values, order: str) -> list[di
 
 
 def _arranged(uniform: Array, count: Array, order: str) -> Chosen:
-    """Return which step runs in each slot, (N, slots): the `count` steps with the smallest random numbers."""
+    """Return which step runs in each slot, (N, slots), for the `count` steps with the smallest random numbers."""
     steps = np.arange(uniform.shape[1])
     if order == "listed" and (count == len(steps)).all():
         return np.broadcast_to(steps, uniform.shape)
@@ -194,7 +203,7 @@ def _arranged(uniform: Array, count: Array, order: str) -> Chosen:
 
 @combinator(_one_of, weighted=True, numbers=1)
 def one_of(weights: Array, uniform: Array) -> Chosen:
-    """Apply one of the nested steps (`steps`), chosen in proportion to their `weight` (1 by default)."""
+    """Apply one of the nested `steps`, chosen in proportion to their `weight` (default 1)."""
     edges = np.cumsum(weights[:-1] / weights.sum())
     return np.searchsorted(edges, uniform[:, 0], side="right")[:, None]
 
@@ -205,11 +214,11 @@ def one_of(weights: Array, uniform: Array) -> Chosen:
     order=_ORDER,
 )
 def some_of(weights: Array, uniform: Array, count: Array, order: str) -> Chosen:
-    """Apply some of the nested steps (`steps`), each at most once and all equally likely."""
+    """Apply some of the nested `steps`, each at most once and with equal probability."""
     return _arranged(uniform, count, order)
 
 
 @combinator(_all, order=_ORDER)
 def sequence(weights: Array, uniform: Array, order: str) -> Chosen:
-    """Apply all nested steps (`steps`), or none of them with probability 1 - p."""
+    """Apply all nested `steps`, or none of them with probability 1 - p."""
     return _arranged(uniform, np.full(len(uniform), uniform.shape[1]), order)

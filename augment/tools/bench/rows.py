@@ -18,7 +18,8 @@ from augment.pipeline.graph.device_placement import place
 from augment.pipeline.graph.sample_order import Order
 from augment.pipeline.loader import Loader
 from augment.recipe.plan import Plan, build_plan
-from augment.recipe.steps import Aug, Step
+from augment.recipe.step import Step
+from augment.recipe.steps import Aug
 from augment.support.dali_versions import Node
 from augment.support.formatting import amount
 from augment.tools._photos import find_photos

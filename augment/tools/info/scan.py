@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from augment.data.check import Decoder, group_copies
-from augment.data.dataset import Dataset, ImageRef, keys_of, known_of
+from augment.data.dataset import Dataset
 from augment.data.image_faults import DECODER_ERRORS, FORMATS, describe_failure, find_fault, is_rare, strict_pillow
+from augment.data.image_refs import ImageRef, keys_of, known_of
 from augment.data.images import is_decoded, orientation_of, read_encoded, to_rgb, upright_size
 from augment.data.selection import cut_val
 from augment.data.sources.registry import Source

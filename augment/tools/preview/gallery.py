@@ -31,7 +31,8 @@ from augment.recipe.op_kinds import Kind, Op
 from augment.recipe.ops.crops import letterbox, resize
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
-from augment.recipe.steps import Aug, SplitName, Step, parse_steps
+from augment.recipe.step import Step, parse_steps
+from augment.recipe.steps import Aug, SplitName
 from augment.recipe.views import Views
 from augment.support.errors import UserError
 

@@ -49,11 +49,14 @@ IN_DEFAULTS = [
 IN_VALUES = [
     ("train: {flip: {p: 0,5}}", "aug.train.flip.5: unknown key. In { }, a comma ends a value. Write decimals with a"),
     ("train:\n  flip:\n    p: 0,5", "aug.train.flip.p: '0,5' is not allowed. Did you mean 0.5? Use a number"),
-    ("train:\n  flip:\n  p: 0.5", "aug.train.p: 0.5 is not allowed. Did you mean aug.train.flip.p? In a file, the"),
+    ("train:\n  flip:\n  p: 0.5", "aug.train.p: 0.5 is not allowed. Did you mean aug.train.flip.p? In a file, indent"),
     ("train:\nflip: {p: 0.5}", "aug.flip: unknown key. Did you mean 'train.flip'? Allowed: "),
     ("aug:\n  train: {}", "aug.aug: unknown key. Did you mean its content, without 'aug:' around it? Allowed: "),
-    ("train:\n  flip:{p: 0.5}", "aug.train.flip:{p: '0.5}' is not allowed. Did you mean 'flip: {p: 0.5}'? Write"),
-    ("train:\n  - flip: {}", "aug.train: [{'flip': {}}] is not allowed. Allowed: a mapping of steps, such as rotate:"),
+    ("train:\n  flip:{p: 0.5}", "aug.train.flip:{p: '0.5}' is not allowed. Did you mean 'flip: {p: 0.5}'? "),
+    (
+        "train:\n  - flip: {}",
+        "aug.train: [{'flip': {}}] is not allowed. Write steps such as rotate: {p: 0.5}, without",
+    ),
     ("train:\n  flip: {p: '${nothing}'}", "aug.train.flip.p: ${nothing}: Interpolation key 'nothing' not found."),
     (
         "size: 64\ntrain: {flip: {p: '${aug.siz}'}}",

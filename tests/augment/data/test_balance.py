@@ -108,12 +108,12 @@ def test_weights_of_labels_by_hand() -> None:
 def test_the_effect_of_balancing_is_described() -> None:
     assert describe_balance(UNEQUAL, "none") == ""
     assert describe_balance(oversample(UNEQUAL, 0), "oversample") == (
-        "balance: 15 training images make 21 samples an epoch, as many of each class"
+        "balance: 15 training images, 21 samples per epoch, equally many per class"
     )
     for data in (UNEQUAL, replace(UNEQUAL, task="a plugin's")):
         assert describe_balance(balanced(data, "weights", 0), "weights") == (
             "balance: weights in the training loss are from 0.714 (class ant) to 1.67 (class bee); "
-            "validation is not weighted"
+            "Validation is not weighted"
         )
 
 

@@ -44,7 +44,7 @@ def test_size_limit_is_inclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(image_faults, "MAX_PIXELS", 60 * 40)
     assert check_files([file]) == {}
     monkeypatch.setattr(image_faults, "MAX_PIXELS", 60 * 40 - 1)
-    assert check_files([file]) == {file: "claims 60 x 40 pixels; allowed are 2,399"}
+    assert check_files([file]) == {file: "claims 60 x 40 pixels. The limit is 2,399"}
 
 
 def test_global_settings_of_pillow_are_ignored_and_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,8 +67,8 @@ GOOD: dict[str, Callable[[], bytes]] = {
 
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty.jpg": (lambda: b"", "is empty"),
-    "page.jpg": (lambda: b"<html>404 Not Found</html>", "is not an image that DALI decodes; allowed: JPEG, PNG"),
-    "gif.gif": (lambda: encoded("GIF", "P"), "is not an image that DALI decodes; allowed: JPEG, PNG"),
+    "page.jpg": (lambda: b"<html>404 Not Found</html>", "is not an image that DALI decodes. Allowed: JPEG, PNG"),
+    "gif.gif": (lambda: encoded("GIF", "P"), "is not an image that DALI decodes. Allowed: JPEG, PNG"),
     "cut.jpg": (lambda: half(encoded("JPEG")), "truncated"),
     "cut_progressive.jpg": (lambda: half(encoded("JPEG", progressive=True)), "truncated"),
     "cut_multi_image.jpg": (lambda: encoded("MPO", save_all=True, append_images=[image()])[:900], "truncated"),
@@ -80,7 +80,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "12_bit.jpg": (lambda: jpeg_with(4, b"\x0c"), "is not an image that DALI decodes"),
     "without_height.jpg": (lambda: jpeg_with(5, b"\x00\x00"), "is not an image that DALI decodes"),
-    "bomb.jpg": (lambda: jpeg_with(5, b"\xff\xff\xff\xff"), "claims 65535 x 65535 pixels; allowed are 178,956,970"),
+    "bomb.jpg": (lambda: jpeg_with(5, b"\xff\xff\xff\xff"), "claims 65535 x 65535 pixels. The limit is 178,956,970"),
     "too_wide.jpg": (lambda: jpeg_with(5, b"\x00\x0a\xff\xff"), "is broken"),
     "bomb.png": (lambda: png_that_claims(20_000, 20_000), "claims 20000 x 20000 pixels"),
     "cut.png": (lambda: half(encoded("PNG")), "is broken"),
@@ -93,12 +93,12 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut.tiff": (lambda: encoded("TIFF")[:-50], "is "),
     "cut.ppm": (lambda: encoded("PPM")[:-50], "truncated"),
     "cut.jp2": (lambda: half(encoded("JPEG2000")), "is broken"),
-    "float.ppm": (lambda: encoded("PPM", "F"), "or a PPM of a kind that DALI does not decode"),
-    "32_bit.tiff": (lambda: encoded("TIFF", "I"), "is a TIFF of a kind that DALI does not decode (mode I)"),
-    "gray_alpha.tiff": (lambda: encoded("TIFF", "LA"), "is a TIFF of a kind that DALI does not decode (mode LA)"),
-    "float.tiff": (lambda: encoded("TIFF", "F"), "; allowed are 0 (black) to 1 (white)"),
-    "lzma.tiff": (lambda: encoded("TIFF", compression="lzma"), "or a TIFF of a kind that DALI does not decode"),
-    "gray_alpha.jp2": (lambda: encoded("JPEG2000", "LA"), "or a JPEG2000 of a kind that DALI does not decode"),
+    "float.ppm": (lambda: encoded("PPM", "F"), "or a PPM variant that DALI does not decode"),
+    "32_bit.tiff": (lambda: encoded("TIFF", "I"), "is a TIFF variant that DALI does not decode (mode I)"),
+    "gray_alpha.tiff": (lambda: encoded("TIFF", "LA"), "is a TIFF variant that DALI does not decode (mode LA)"),
+    "float.tiff": (lambda: encoded("TIFF", "F"), "Scale it to 0 (black) to 1 (white)"),
+    "lzma.tiff": (lambda: encoded("TIFF", compression="lzma"), "or a TIFF variant that DALI does not decode"),
+    "gray_alpha.jp2": (lambda: encoded("JPEG2000", "LA"), "or a JPEG2000 variant that DALI does not decode"),
 }
 
 

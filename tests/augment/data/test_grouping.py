@@ -67,9 +67,9 @@ def test_copies_join_groups() -> None:
 
 def test_too_few_groups_are_refused() -> None:
     whole, groups = of_groups(0, groups=3)
-    with pytest.raises(UserError, match=r"^data\.folds=4: train has 3 groups by data\.group, too few for 4 parts\."):
+    with pytest.raises(UserError, match=r"^data\.folds=4: data\.group makes only 3 groups, too few for 4 parts\."):
         take_fold(whole, folds=4, fold=0, seed=0, groups=groups)
-    with pytest.raises(UserError, match=r"^data\.val_fraction=0\.2: train has 1 group by data\.group"):
+    with pytest.raises(UserError, match=r"^data\.val_fraction=0\.2: data\.group makes only 1 group"):
         take_val(whole, fraction=0.2, seed=0, groups=[0] * len(groups))
 
 
@@ -147,7 +147,7 @@ def test_an_image_in_two_groups_is_refused(videos: Path, monkeypatch: pytest.Mon
 def test_a_group_without_a_cut_is_refused(videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(videos)
     given = {"source": "filelist", "train": "list.csv", "val": "list.csv", "group": "video"}
-    with pytest.raises(UserError, match=r"^data\.group=video: val is not cut from train\. Allowed: with data\.val_fra"):
+    with pytest.raises(UserError, match=r"^data\.group=video has no effect, .* Add data\.val_fraction"):
         load_dataset(parse_data(given))
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from augment.data.dataset import Paths, Split, keys_of, known_of, take_images
+from augment.data.dataset import Split
+from augment.data.image_refs import Paths, keys_of, known_of, take_images
 from augment.data.images import portable_name, portable_names
 
 NAMES = ("a.jpg", "/a.jpg", "b/a.jpg", "/c/b/ü.jpg", "../a b.jpg", "d/\udcff.jpg", "e\n/f.jpg", "long/" * 40 + "g.jpg")

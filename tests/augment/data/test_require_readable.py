@@ -35,5 +35,5 @@ def test_bad_files_raise_with_count_reasons_and_way_out(tmp_path: Path, monkeypa
 
 
 def test_skip_bad_with_nothing_left_raises(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"2 of 2 val images cannot be used, so none is left"):
+    with pytest.raises(UserError, match=r"2 of 2 val images cannot be used, so no image is left"):
         require_readable(split_of(tmp_path, 0, 2), "val", skip_bad=True)

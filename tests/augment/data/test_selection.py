@@ -175,9 +175,9 @@ def test_mistakes(given: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     ("whole", "message"),
     [
-        (dataset([0] * 9 + [1] * 3), "data.folds=4: train has 3 images of class 1. Allowed: 2 to 3."),
-        (dataset([0] * 9 + [1]), "data.folds=4: train has 1 image of class 1. Allowed: null, for each fold"),
-        (dataset([(0.0,)] * 3, "regress"), "data.folds=4: train has 3 images. Allowed: 2 to 3."),
+        (dataset([0] * 9 + [1] * 3), "data.folds=4: train has only 3 images of class 1. Use at most 3 folds."),
+        (dataset([0] * 9 + [1]), "data.folds=4: train has only 1 image of class 1. Add images"),
+        (dataset([(0.0,)] * 3, "regress"), "data.folds=4: train has only 3 images. Use at most 3 folds."),
     ],
 )
 def test_more_folds_than_images(whole: Dataset, message: str) -> None:

@@ -276,5 +276,5 @@ def test_what_cannot_be_mixed_is_refused(op: str, targets: Any, message: str) ->
 
 
 def test_parts_need_neutral_values() -> None:
-    with pytest.raises(ValueError, match=r"^parts: needs neutral values"):
+    with pytest.raises(ValueError, match=r"^parts needs neutral"):
         batch(parts=lambda size: None)

@@ -98,8 +98,8 @@ def test_half(device: torch.device) -> None:
         ([Image.new("I", (8, 8))], "images[0]: a PIL image of mode I is not allowed."),
         ([Image.open(io.BytesIO(encoded(ALIKE[0])[:900]))], "images[0]: cannot be decoded: image file is truncated"),
         ([torch.zeros(3, 8, 8).byte()], "images[0]: uint8 (3, 8, 8) is not allowed. Channels come last: image.permute"),
-        ([b"P5\n1 1\n1023\n!!"], "images[0] is a PPM of a kind that DALI does not decode (levels from 0 to 1023)."),
-        ([encoded(ALIKE[0, ..., 0] * 1.0, "TIFF")], "images[0] is a TIFF of floats from 79 to 172; allowed are 0"),
+        ([b"P5\n1 1\n1023\n!!"], "images[0] is a PPM variant that DALI does not decode (levels from 0 to 1023)."),
+        ([encoded(ALIKE[0, ..., 0] * 1.0, "TIFF")], "images[0] is a float TIFF from 79 to 172. Scale it"),
         ([encoded(ALIKE[0], "GIF")], "images[0] is not an image that DALI decodes; allowed: JPEG, PNG,"),
     ],
 )  # fmt: skip
@@ -115,7 +115,7 @@ def test_bytes_that_are_no_image_are_named_and_the_next_batch_works(
     transform = transform_of(steps, device)
     good = [encoded(image) for image in ALIKE]
     expected = transform(good)
-    unknown = "is not an image that DALI decodes; allowed: JPEG, PNG"
+    unknown = "is not an image that DALI decodes. Allowed: JPEG, PNG"
     for bad, reason in ((b"no image", unknown), (b"", r"is empty \(0 bytes\)"), (good[1][:100], "is broken: ")):
         transform.position = 0
         with pytest.raises(UserError, match=rf"^images\[2\] {reason}"):

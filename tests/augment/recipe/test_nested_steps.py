@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from augment.recipe.op import OPS, policy
-from augment.recipe.steps import parse_aug, parse_steps, plain_steps
+from augment.recipe.step import parse_steps, plain_steps
+from augment.recipe.steps import parse_aug
 from augment.support.errors import UserError
 
 
@@ -16,15 +17,21 @@ from augment.support.errors import UserError
     [
         ({"rotate": {"p=0.5": None}}, "rotate.p=0.5: unknown key. Did you mean 'p: 0.5'? Write a colon"),
         ({"rotate": {"op": "rotat"}}, "rotate.op: unknown op 'rotat'. Did you mean 'rotate'? Allowed: affine, "),
-        ({"flip": {}, "center_crop": {}}, "center_crop: 'flip' comes before it. Allowed: at most one crop, as the "),
-        ({"center_crop": {}, "zoom": {"op": "center_crop"}}, "zoom: 'center_crop' is the crop. Allowed: at most one"),
+        ({"flip": {}, "center_crop": {}}, "center_crop: a crop must be the first step. Move it before 'flip'."),
+        ({"center_crop": {}, "zoom": {"op": "center_crop"}}, "zoom: 'center_crop' is already a crop. Remove one"),
         ({"center_crop": {"p": 0.5}}, "center_crop.p: a crop applies to every image. Allowed: scale."),
         ({"rotate": {"weight": 2}}, "rotate.weight: only steps nested in one_of have a weight. Allowed: p, border, "),
-        ({"one_of": {"steps": {"center_crop": {}}}}, "one_of.steps.center_crop: crops cannot be nested. Allowed: one "),
-        ({"mixup": {}, "flip": {}}, "flip: 'mixup' mixes samples. Allowed: no other step after that."),
-        ({"one_of": {"steps": {"mixup": {}, "flip": {}}}}, "one_of.steps.flip: either 'mixup' or this step mixes "),
-        ({"one_of": None}, "one_of.steps: no steps to choose from. Allowed: a mapping of steps, such as rotate: "),
-        ({"a.b": {"op": "flip"}}, "a.b: a step's name cannot contain a dot. Allowed: the name of an op, or any other "),
+        ({"one_of": {"steps": {"center_crop": {}}}}, "one_of.steps.center_crop: a crop cannot be nested. Make it "),
+        ({"mixup": {}, "flip": {}}, "flip: 'mixup' mixes samples, so it must come later. Move it to the end."),
+        (
+            {"one_of": {"steps": {"mixup": {}, "flip": {}}}},
+            "one_of.steps.flip: only one of 'mixup' and this step",
+        ),
+        ({"one_of": None}, "one_of.steps: there are no steps. Add some, such as rotate: "),
+        (
+            {"a.b": {"op": "flip"}},
+            "a.b: a step's name cannot contain a dot. Rename the step, and set its op",
+        ),
         (
             {"one_of": {"steps": {"sequence": {"steps": {"rotate": {"angel_range": [0, 1]}}}}}},
             "one_of.steps.sequence.steps.rotate.angel_range: unknown key. Did you mean 'angle_range'? Allowed: ",
@@ -41,7 +48,7 @@ def test_mistakes_in_steps(steps: dict[str, Any], message: str) -> None:
 )
 def test_samples_are_not_mixed_in_validation(name: str) -> None:
     steps: dict[str, Any] = {"steps": {"mixup": {}, "cutmix": {}}} if OPS[name].nests else {}
-    expected = f"aug.val.{name}: mixes samples and their targets. Allowed: in aug.train only."
+    expected = f"aug.val.{name} mixes samples. Move it to aug.train."
     with pytest.raises(UserError, match=f"^{re.escape(expected)}$"):
         parse_aug({"val": {"flip": {}, name: steps}})
     assert parse_aug({"train": {"flip": {}, name: steps}}).train[1].key == name
@@ -96,7 +103,7 @@ def test_steps_returned_by_a_policy_are_validated() -> None:
         """Mix samples, then flip."""
         return {"mixup": {}, "flip": {}}
 
-    with pytest.raises(UserError, match=r"aug.train.with_a_crop \(with_a_crop\).center_crop: crops cannot be nested"):
+    with pytest.raises(UserError, match=r"aug.train.with_a_crop \(with_a_crop\).center_crop: a crop cannot be nested"):
         parse_aug({"train": {"with_a_crop": {}}})
-    with pytest.raises(UserError, match=r"mixing_first\).flip: either .mixup. or this step mixes samples"):
+    with pytest.raises(UserError, match=r"mixing_first\).flip: only one of .mixup. and this step mixes samples"):
         parse_aug({"train": {"mixing_first": {}}})

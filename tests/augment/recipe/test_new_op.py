@@ -91,9 +91,9 @@ RANGE = Range(default=(0.2, 0.8), within=(0, 1), doc="anything")
 @pytest.mark.parametrize(
     ("kind", "made", "message"),
     [
-        (color, lambda a: np.eye(3), "op 'own' made (3, 3) for N = 1. Allowed: (N, 3, 4) or (N, 3, 7)."),
-        (color, lambda a: np.full((3, 4), np.nan), "op 'own' made a matrix that is not finite."),
-        (geometry, lambda size, a: np.eye(2, 3), "op 'own' made (2, 3) for N = 1. Allowed: (N, 3, 3)."),
+        (color, lambda a: np.eye(3), "op 'own' returned (3, 3) for N = 1. Return (N, 3, 4) or (N, 3, 7)."),
+        (color, lambda a: np.full((3, 4), np.nan), "op 'own' returned a matrix with infinite or NaN entries."),
+        (geometry, lambda size, a: np.eye(2, 3), "op 'own' returned (2, 3) for N = 1. Return (N, 3, 3)."),
         (geometry, lambda size, a: np.zeros((3, 3)), "aug: own: a matrix has no inverse. Allowed: geometry that"),
         (batch, lambda x, y, a: x, "op 'own' made Tensor. Allowed: images and share, [(2, 3, 8, 8), (2,)]."),
         (batch, lambda x, y, a: (x[..., 1:], a), "op 'own' made [(2, 3, 8, 7), (2,)]. Allowed: images and share,"),

@@ -11,7 +11,8 @@ from augment.recipe.op import OPS
 from augment.recipe.op_kinds import Op
 from augment.recipe.plan import Plan, build_plan
 from augment.recipe.sampler import Sampler
-from augment.recipe.steps import SplitName, parse_aug, parse_steps
+from augment.recipe.step import parse_steps
+from augment.recipe.steps import SplitName, parse_aug
 
 SIZE = 64
 

@@ -12,7 +12,7 @@ from rendering import step_matrix
 from augment.params import Number, Range
 from augment.recipe.op import OPS, batch, color, combinator, crop, geometry, local, numpy_op, policy, remap
 from augment.recipe.op_kinds import Op
-from augment.recipe.steps import parse_steps, plain_steps
+from augment.recipe.step import parse_steps, plain_steps
 from augment.support.errors import UserError
 
 SIZE = 64
@@ -77,10 +77,10 @@ def test_declaration_without_a_docstring_is_refused() -> None:
 @pytest.mark.parametrize(
     ("declare", "params", "message"),
     [
-        (geometry, {"border": Number(doc="")}, "border is there in every step of a geometry op"),
-        (crop, {"op": Number(doc="")}, "op is there in every step of a crop op"),
-        (color, {"weight": Number(doc="")}, "weight is there in every step of a color op"),
-        (numpy_op, {"amount": 0.5}, "amount=0.5 declares no parameter. Allowed: Number"),
+        (geometry, {"border": Number(doc="")}, "every geometry op has a parameter border"),
+        (crop, {"op": Number(doc="")}, "every crop op has a parameter op"),
+        (color, {"weight": Number(doc="")}, "every color op has a parameter weight"),
+        (numpy_op, {"amount": 0.5}, "amount=0.5 is not a parameter. Use Number"),
     ],
 )
 def test_parameters_that_are_refused(declare: Any, params: dict[str, Any], message: str) -> None:

@@ -7,7 +7,8 @@ import pytest
 from augment import load_recipe
 from augment.params import Size
 from augment.recipe.op import OPS
-from augment.recipe.steps import Aug, parse_aug, parse_steps
+from augment.recipe.step import parse_steps
+from augment.recipe.steps import Aug, parse_aug
 from augment.support.errors import UserError
 
 FULL: dict[str, Any] = {
@@ -67,7 +68,7 @@ def test_step_as_text(given: dict[str, Any], text: str) -> None:
 
 
 def test_duplicate_step_names() -> None:
-    with pytest.raises(UserError, match=r"aug.train.1: given twice"):
+    with pytest.raises(UserError, match=r"aug.train.1: this name is used twice"):
         parse_aug({"train": {1: {"op": "rotate"}, "1": {"op": "flip"}}})
 
 
@@ -76,7 +77,7 @@ def test_hue_in_turns_is_noted(caplog: pytest.LogCaptureFixture) -> None:
     nested = {"one_of": {"steps": {"hue": {"angle_range": {"values": [0, 0.5]}}}}}
     views = {"first": {}, "second": {"steps": {"color_jitter": {"hue_range": 0.2}}}}
     load_recipe({"train": {"color_jitter": degrees} | nested, "val": {"color_jitter": turns}, "views": views})
-    ending = " deg changes next to nothing; torchvision's hue of 0.1 is 36 deg"
+    ending = " deg changes almost nothing (torchvision's hue of 0.1 is 36 deg)"
     assert [record.getMessage().removesuffix(ending) for record in caplog.records] == [
         "aug.train.one_of.steps.hue.angle_range: 0 or 0.5",
         "aug.val.color_jitter.hue_range: -0.1..0.1",

@@ -68,4 +68,4 @@ def test_formats_that_dali_does_not_decode_become_jpeg(capsys: pytest.CaptureFix
         main([*command[:-1], "other"])
     error = capsys.readouterr().err
     assert "0.psd is not an image that DALI decodes" in error
-    assert "0.tiff is a TIFF of a kind that DALI does not decode (mode I)" in error
+    assert "0.tiff is a TIFF variant that DALI does not decode (mode I)" in error

@@ -53,8 +53,8 @@ def test_summary_counts_steps_and_operations(given: dict[str, Any], expected: st
 def test_borders_that_repeat_the_image_without_its_boxes_are_named() -> None:
     steps = {"rotate": {"p": 0.5}, "one_of": {"steps": {"affine": {}, "shear": {"border": "constant"}}}, "flip": {}}
     first, second = border_doubts(parse_aug({"train": steps}), "boxes")
-    note = "aug.train.rotate: border reflect_101 repeats parts of the image beyond its edges, without their boxes"
-    assert first == f"{note}; aug.train.rotate.border=constant fills them"
+    note = "aug.train.rotate: border reflect_101 repeats parts of the image beyond its edges, but not their boxes"
+    assert first == f"{note}. To fill these areas instead, set aug.train.rotate.border=constant"
     assert second.startswith("aug.train.one_of.steps.affine: border reflect_101")
     assert not [*border_doubts(parse_aug({"train": steps}), "")]
     for recipe in ("detect", "keypoints"):

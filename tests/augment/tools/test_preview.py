@@ -12,7 +12,8 @@ from augment.data.targets.masks import MASKS
 from augment.drawing.contact_sheet import SheetBlock, Tile
 from augment.recipe.op import OPS
 from augment.recipe.plan import build_plan
-from augment.recipe.steps import Aug, parse_aug, parse_steps
+from augment.recipe.step import parse_steps
+from augment.recipe.steps import Aug, parse_aug
 from augment.support.console import progress_bar
 from augment.tools.preview.gallery import DRAWS, Photos, Studio, ops_blocks, recipe_blocks, shoot
 

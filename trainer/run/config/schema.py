@@ -23,7 +23,8 @@ from augment.data.sources import SOURCES, LeftOut, Source, load_dataset, parse_d
 from augment.params import Text, Texts, parse_params, parse_settings, plain_value, setting, settings
 from augment.recipe.captions import is_random
 from augment.recipe.op import OPS
-from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_steps, plain_views
+from augment.recipe.step import plain_steps
+from augment.recipe.steps import IMAGENET_MEAN, IMAGENET_STD, Aug, parse_aug, plain_views
 from augment.support.errors import UserError
 from augment.support.files import expanded, require_in, write_json
 from augment.support.formatting import clip

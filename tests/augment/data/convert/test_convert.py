@@ -97,7 +97,7 @@ def test_what_is_written_wrongly_is_detected(
         return SimpleNamespace(load=lambda: replace(found, train=train))
 
     monkeypatch.setattr("augment.data.conversion.parse_data", parse)
-    with pytest.raises(UserError, match="what was written differs when read back: train"):
+    with pytest.raises(UserError, match="train: the written files differ from the dataset"):
         convert(given(name, image_files), OUT, to)
     assert not OUT.exists()
 
@@ -116,7 +116,7 @@ class Failing:
 @pytest.mark.parametrize(
     ("error", "raised", "message"),
     [
-        (OSError(errno.EIO, "Input/output error"), UserError, "^a: cannot be read: Input/output error"),
+        (OSError(errno.EIO, "Input/output error"), UserError, "^a cannot be read: Input/output error"),
         (KeyboardInterrupt(), KeyboardInterrupt, None),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_conversion_that_stops_leaves_nothing_and_starts_anew(
 def test_other_content_of_a_folder_is_kept(image_files: Split) -> None:
     OUT.mkdir()
     (OUT / "mine.txt").touch()
-    with pytest.raises(UserError, match=r"^--out my photos: exists and is not empty\. Allowed: a new or empty folder"):
+    with pytest.raises(UserError, match=r"^--out my photos exists and is not empty\. Use a new or empty folder"):
         convert(given("classes", image_files), OUT, "folder")
     assert [file.name for file in OUT.iterdir()] == ["mine.txt"]
 
@@ -143,12 +143,12 @@ def test_other_content_of_a_folder_is_kept(image_files: Split) -> None:
 @pytest.mark.parametrize(
     ("task", "name", "to", "message"),
     [
-        ("regress", "a\u2028b", "webdataset", r"the number 'a\\u2028b' cannot be written. Allowed with --to webd"),
+        ("regress", "a\u2028b", "webdataset", r"the number 'a\\u2028b' cannot be written with --to webd"),
         ("classify", "a/b", "folder", "the class 'a/b' cannot be written"),
         ("classify", "..", "folder", "the class '..' cannot be written"),
         ("classify", " a", "webdataset", "the class ' a' cannot be written"),
         ("classify", "b\udce9e", "webdataset", r"the class 'b\\udce9e' cannot be written"),
-        ("regress", "a", "folder", "data: its task is regress. Allowed with --to folder: classify."),
+        ("regress", "a", "folder", "data: --to folder cannot hold the task regress. Allowed: classify."),
     ],
 )
 def test_names_that_cannot_be_written_are_refused(

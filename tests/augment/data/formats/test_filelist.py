@@ -47,8 +47,8 @@ def test_several_labels(lists: Path) -> None:
 def test_an_image_with_a_line_for_each_label_is_noticed(lists: Path) -> None:
     found = load(lists, "a.png dog\nb.png cat\na.png dog\na.png cat\n", "c.png dog\nd.png cat\n")
     notice, repeated = found.notices
-    assert notice.startswith("data: 1 line with an image of an earlier line and another target, such as line 4 of")
-    assert "1 line repeated" in repeated
+    assert notice.startswith("data: 1 line with the image of an earlier line and another target, such as line 4 of")
+    assert "1 repeated line" in repeated
     assert "such as line 3 of" in repeated
 
 
@@ -117,15 +117,15 @@ def whole(message: str, folder: Path, ending: str) -> str:
     ("train", "val", "settings", "message"),
     [
         ("a.png 0\n", "# x\nb.png -1\n", {}, "val:2: b.png has the label -1, which is out of range. Allowed: 0 to 0, "
-         "as the highest in train is 0. Numbers to predict need data.task=regress."),
-        ("a.png x\nb.png\n", "c.png x\n", {}, "train:2: b.png has no label. Allowed: one, or any"),
+         "because the highest label in train is 0. To predict numbers, set data.task=regress."),
+        ("a.png x\nb.png\n", "c.png x\n", {}, "train:2: b.png has no label. Give each image one label"),
         ("a.png\n", "c.png\n", {}, "train:1: a.png has no label."),
-        ("a.png x\n", "b.png x y\n", {"task": "classify"}, "val:1: b.png has 2 labels. Allowed: one,"),
+        ("a.png x\n", "b.png x y\n", {"task": "classify"}, "val:1: b.png has 2 labels. Give each image one label"),
         ("a.png x\nz.png x\ny.png x\n", "b.png x\n", {}, "data.train: there is no {}/z.png (and 1 more), line 2"),
         ("a.png x\ne f.png 3\n", "b.png x\n", {}, "data.train: there is no {}/e, line 2 of {}/train.txt: e."),
         ("# nothing\n", "b.png x\n", {}, "data.train: {}/train.txt lists no images."),
-        ("a.png 1.5 2\nb.png 1\n", "b.png 1 1\n", {"task": "regress"}, "train:2: b.png has 1 number, but 2 for line 1 "
-         "of {}/train.txt: a.png. Allowed: as many each."),
+        ("a.png 1.5 2\nb.png 1\n", "b.png 1 1\n", {"task": "regress"}, "train:2: b.png has 1 number, but line 1 "
+         "of {}/train.txt: a.png has 2. Give every image the same count of numbers."),
         ("a.png 1.5\nb.png tall\n", "b.png 1\n", {"task": "regress"}, "train:1: a.png has the label 1.5, and "),
         ("a.png 1.5\n", "b.png\n", {"task": "regress"}, "val:1: b.png has no number."),
         ("a.png x\n", "b.png x\n", {"label": "kind"}, "data.train: {}/train.txt is not a CSV file and"),
@@ -147,9 +147,9 @@ def test_malformed_lists_are_refused(
          "for the class, or data.targets=[NAME,...] for numbers"),
         (CSV, {"targets": ["hight"]}, "data.targets: {}/train.csv (data.train) has no column 'hight'."),
         (CSV, {"targets": ["age", "age"]}, "data.targets: age, age. Name each column once."),
-        (CSV, {"targets": ["label"]}, "train:2: a.png has the label 'dog; cat', which is a name. Allowed with"),
-        (CSV, {"targets": ["age"], "multilabel": True}, "train:2: a.png has the target 3. Allowed "
-         "with data.task=multilabel for age: 0 and 1."),
+        (CSV, {"targets": ["label"]}, "train:2: a.png has the label 'dog; cat', which is not a number. data.task"),
+        (CSV, {"targets": ["age"], "multilabel": True}, "train:2: a.png has the target 3. "
+         "data.task=multilabel needs 0 and 1 for age."),
         (CSV, {"targets": ["age"], "task": "classify"}, "data.targets: names numbers, but data.task=classify."),
         (CSV + "3,b.png,dog\n", {}, "train:4: 3 cells, but the header has 5."),
         ("a.png\nb.png\n", {}, "data.train: line 1 of {}/train.csv is a.png. Write a header with at least"),

@@ -64,7 +64,7 @@ def test_multilabel_reads_columns_of_0_and_1_as_labels(source: str, tmp_path: Pa
     given = write_numbers(source, tmp_path, rows)
     dataset = parse_data({**given, "multilabel": True}).load()
     assert (dataset.task, dataset.classes, dataset.train.targets) == ("multilabel", ("a", "b"), rows)
-    with pytest.raises(UserError, match=r"data.targets: names numbers, but data.task=classify"):
+    with pytest.raises(UserError, match=r"data.targets names numbers, but data.task=classify"):
         parse_data({**given, "task": "classify"}).load()
 
 
@@ -77,16 +77,16 @@ def test_floats_in_a_column_are_numbers_and_lists_of_them_several(tmp_path: Path
     numbers, few = read(0.5, 2.0, 0.7), read(1.0, 2.0, 0.5)
     assert (numbers.train.targets, numbers.notices) == (((0.5,), (2.0,), (0.7,)), ())
     assert few.task == "regress"
-    assert few.notices[0].startswith("the labels are floats, so all are numbers to predict, but only 2 of 6 have")
+    assert few.notices[0].startswith("the labels are floats, so the task is regression, but only 2 of 6 have")
     assert read([0.5, 1.5], [2.0, 3.0]).classes == ("target_1", "target_2")
     assert read(1, 3, task="regress").train.targets == ((1.0,), (3.0,))
     assert read(1.0, 0.0, task="classify").train.targets == (1, 0)
     assert read([1.0, 0.0], [1.0, 1.0], multilabel=True).train.targets == ((1.0, 0.0), (1.0, 1.0))
-    with pytest.raises(UserError, match=r"it.parquet/1 has 1 number, but 2 for it.parquet/0. Allowed: as many each."):
+    with pytest.raises(UserError, match=r"it.parquet/1 has 1 number, but it.parquet/0 has 2. Give every image"):
         read([0.5, 1.5], [2.0], task="regress")
-    with pytest.raises(UserError, match=r"it.parquet/0 has the label 'cat', which is a name. Allowed with data.task="):
+    with pytest.raises(UserError, match=r"it.parquet/0 has the label 'cat', which is not a number. data.task="):
         read("cat", "dog", task="regress")
-    with pytest.raises(UserError, match=r"data.targets: 1 name. Allowed: 2, one for each number of an image."):
+    with pytest.raises(UserError, match=r"data.targets: 1 name for 2 numbers per image. Give one name per number."):
         read([0.5, 1.5], [2.0, 3.0], targets=["label"])
 
 

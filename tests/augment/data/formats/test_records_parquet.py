@@ -92,7 +92,7 @@ def test_deleted_unpacked_images_are_unpacked_again(
     ("columns", "message"),
     [
         ({"image": ["text"], "label": [0]}, "row 0 has 'text' in column 'image' (data.image). Allowed: bytes, or"),
-        ({"image": [b"1"], "label": [b"0"]}, "record 0 has the label b'0'. Allowed: the number or the name of a class"),
+        ({"image": [b"1"], "label": [b"0"]}, "record 0 has the label b'0'. Use numbers, names,"),
         ({"image": [b"1", b"2"], "label": [0, None]}, "row 1 has no value in column 'label'"),
         (
             {"image": [{"bytes": b"1", "path": ""}, {"bytes": None, "path": "a.jpg"}], "label": [0, 0]},

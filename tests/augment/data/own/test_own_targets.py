@@ -91,8 +91,8 @@ def test_targets(targets: str, settings: Any, task: str, classes: Any, found: An
     [
         ("[0, None, 1]", {}, r"^data\.train: the target of mine\.train\[1\] is None\. Allowed: a class"),
         ("[np.array([0, 1]), np.array([1, 1]), np.array([1])]", {},
-         r"mine\.train\[2\] has 1 number, but 2 for mine\.train\[0\]\. Allowed: as many each"),
-        ("[1.5, 'a', 1]", {"task": "regress"}, r"mine\.train\[1\] has the label 'a'\. Allowed: numbers or names"),
+         r"mine\.train\[2\] has 1 number, but mine\.train\[0\] has 2\."),
+        ("[1.5, 'a', 1]", {"task": "regress"}, r"mine\.train\[1\] has the label 'a'\. Use either numbers or names"),
     ],
 )  # fmt: skip
 def test_invalid_targets_are_refused(targets: str, settings: Any, message: str) -> None:

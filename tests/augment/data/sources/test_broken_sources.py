@@ -96,7 +96,7 @@ def test_missing_files_are_answered_with_suggestions(source: str, samples: list[
 def test_a_label_out_of_range_is_named(source: str, label: int, samples: list[Sample]) -> None:
     settings = put_both(source, [*samples[:5], (samples[5][0], label, "")], samples[:3])
     Path("three.txt").write_text("a\nb\nc\n")
-    allowed = "Allowed: 0 to 2, as 3 classes have names"
+    allowed = "Allowed: 0 to 2, because 3 classes have names"
     message = said(source, settings | {"classes": "three.txt"})
     assert message.startswith("data.train: ")
     assert f"{name_of(source, 5)} has the label {label}, which is out of range. {allowed}" in message
@@ -105,9 +105,9 @@ def test_a_label_out_of_range_is_named(source: str, label: int, samples: list[Sa
 @pytest.mark.parametrize(
     ("whole", "written", "noted"),
     [
-        ("5.jpg' 2$", "5.jpg' 1.5", "so all are numbers to predict, but only 1 of 9 has"),
+        ("5.jpg' 2$", "5.jpg' 1.5", "so the task is regression, but only 1 of 9 has"),
         # As pandas writes a column with empty cells.
-        (r"(\d)$", r"\1.0", "so all are numbers to predict, but only 0 of 9 have"),
+        (r"(\d)$", r"\1.0", "so the task is regression, but only 0 of 9 have"),
     ],
 )
 def test_numbers_with_a_point_that_may_be_classes_are_reported(
@@ -130,7 +130,10 @@ def test_a_class_that_train_lacks_is_refused(source: str, samples: list[Sample])
         )
     else:
         assert message.startswith("data.val: ")
-        assert "has the label 2, which is out of range. Allowed: 0 to 1, as the highest in train is 1" in message
+        assert (
+            "has the label 2, which is out of range. Allowed: 0 to 1, because the highest label in train is 1"
+            in message
+        )
 
 
 @pytest.mark.parametrize(

@@ -38,17 +38,17 @@ def _as_before() -> Iterator[None]:
 
 
 PATHS = (Path("a.png"), Path("b.png"))
-CLASS, ROW = "Allowed: an index below 2, the number of classes.", "Allowed: a tuple of 2 numbers."
+CLASS, ROW = "Use an index below 2, the number of classes.", "Use a tuple of 2 numbers."
 
 
 @pytest.mark.parametrize(
     ("loaded", "message"),
     [
-        (None, "loads NoneType. Allowed: an augment.Dataset."),
-        (Split(PATHS, (0,)), "train has 2 files and 1 targets. Allowed: as many."),
+        (None, "load() returned NoneType. Return an augment.Dataset."),
+        (Split(PATHS, (0,)), "train has 2 files, but 1 targets. Give each file one target."),
         (
             Split(("a.png",), (0,)),
-            "train has the file 'a.png'. Allowed: a Path, or an object with a name and a read().",
+            "train has the file 'a.png'. Use a Path, or an object with a name and a read().",
         ),
         (Split(PATHS, (0, 2)), f"train has the target 2. {CLASS}"),
         (Split(PATHS, (0.5, 1.5)), f"train has the target 0.5. {CLASS}"),
@@ -57,7 +57,7 @@ CLASS, ROW = "Allowed: an index below 2, the number of classes.", "Allowed: a tu
         (Split(PATHS, ((1.0, 0.0), 1)), f"train has the target 1. {ROW}"),
         (
             Split(PATHS, ({}, {}), Several({"mask": MASKS, "class": CLASSES})),
-            "train has the target of several kinds, mask, class. Allowed: one kind; a Transform takes several.",
+            "train has the target of several kinds (mask, class). A dataset has one kind. Use a Transform for several.",
         ),
     ],
 )

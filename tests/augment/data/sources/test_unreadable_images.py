@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda _: b"no image", "is not an image that DALI decodes; allowed: JPEG, PNG"),
+        (lambda _: b"no image", "is not an image that DALI decodes. Allowed: JPEG, PNG"),
         (lambda whole: whole[:-200], "is broken: "),
         (lambda whole: b"", "is empty (0 bytes)"),
     ],

@@ -10,7 +10,6 @@ from augment.data.dataset import Dataset
 from augment.data.sources.loading import describe_missing
 from augment.data.targets.class_names import Label, LabeledSplit, TargetOptions, pack, read_names
 from augment.data.targets.interpretation import make_dataset
-from augment.data.targets.kind import known_kinds
 from augment.support.errors import UserError
 
 
@@ -21,7 +20,7 @@ def labeled(key: str, labels: Sequence[Any], names: tuple[str, ...] | None = Non
 
 
 def understand(train: Sequence[Any], val: Sequence[Any], *, task: str = "", **options: Any) -> Dataset:
-    given = TargetOptions(known_kinds().get(task), **options)
+    given = TargetOptions(task, **options)
     return make_dataset([labeled("train", train), labeled("val", val)], given, typed=False)
 
 
@@ -36,7 +35,7 @@ def test_class_names_are_read_one_per_line(tmp_path: Path) -> None:
         (b"", "line 1 is empty"),
         (b"\n\n", "line 1 is empty"),
         (b"cat\n\ndog\n", "line 2 is empty"),
-        (b"cat\ndog\ncat\n", "has 'cat' twice"),
+        (b"cat\ndog\ncat\n", "'cat' occurs twice"),
     ],
 )
 def test_invalid_files_of_class_names_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
@@ -73,7 +72,7 @@ def test_given_class_names_override_those_of_the_data() -> None:
     train, val = (labeled(key, [1, 0], ("cat", "dog")) for key in ("train", "val"))
     assert make_dataset([train, val]).classes == ("cat", "dog")
     assert make_dataset([train, val], TargetOptions(classes=("a", "b"))).classes == ("a", "b")
-    with pytest.raises(UserError, match=r"^data: the files of val come with other names of classes \(dog, cat\)"):
+    with pytest.raises(UserError, match=r"^data: val has other class names \(dog, cat\)"):
         make_dataset([train, labeled("val", [1, 0], ("dog", "cat"))])
 
 
@@ -89,30 +88,30 @@ def test_several_labels_are_ones_and_zeros() -> None:
 @pytest.mark.parametrize(
     ("train", "val", "settings", "message"),
     [
-        ([0, 1], [0, 2, 3], {}, "data.val: val1 has the label 2, which is out of range. Allowed: 0 to 1, as the "
-         "highest in train is 1."),
+        ([0, 1], [0, 2, 3], {}, "data.val: val1 has the label 2, which is out of range. Allowed: 0 to 1, because "
+         "the highest label in train is 1."),
         ([0, -1, 1, -2], [0], {}, "data.train: train1 has the label -1, which is out of range. Allowed: 0 to 1"),
         ([-3], [-3], {}, "data.train: train0 has the label -3, which is out of range. Allowed: whole numbers from 0."),
         ([[0, 1], [1, 5]], [0], {"classes": ("a", "b")}, "data.train: train1 has the label 5, which is out of range. "
-         "Allowed: 0 to 1, as 2 classes have names."),
-        ([1, 2], [1], {"classes": ("a", "b")}, "0 to 1, as 2 classes have names. Do labels begin at 1? Then set "
-         "data.label_offset=1."),
-        ([0, 1], [1], {"offset": 1}, "data.train: train0 has the label 0, which is out of range. Allowed: 1 to 1, as "
-         "the highest in train is 1 (data.label_offset=1)."),
-        ([0, 2**30], [0], {}, "data.train: train1 has the label 1073741824, which is not the number of a class. "
-         "Allowed without data.classes: below 1,000,000."),
-        ([[0, 1], 10_000], [0], {}, "which is not the number of a class. Allowed without data.classes: below 10,000."),
-        ([0, 2**70], [0], {}, "train1 has the label 1180591620717411303424, which is not the number of a class."),
-        ([0, 1.5], [0], {}, "data.train: train1 has the label 1.5. Allowed: whole numbers."),
-        ([float("inf"), 0.0], [0], {}, "data.train: train0 has the label inf. Allowed: whole numbers."),
+         "Allowed: 0 to 1, because 2 classes have names."),
+        ([1, 2], [1], {"classes": ("a", "b")}, "0 to 1, because 2 classes have names. If labels begin at 1, "
+         "set data.label_offset=1."),
+        ([0, 1], [1], {"offset": 1}, "data.train: train0 has the label 0, which is out of range. Allowed: 1 to 1, "
+         "because the highest label in train is 1 (data.label_offset=1)."),
+        ([0, 2**30], [0], {}, "data.train: train1 has the label 1073741824, which is too large. "
+         "Use labels below 1,000,000, or set data.classes=FILE."),
+        ([[0, 1], 10_000], [0], {}, "which is too large. Use labels below 10,000, or set data.classes=FILE."),
+        ([0, 2**70], [0], {}, "train1 has the label 1180591620717411303424, which is too large."),
+        ([0, 1.5], [0], {}, "data.train: train1 has the label 1.5. Use whole numbers."),
+        ([float("inf"), 0.0], [0], {}, "data.train: train0 has the label inf. Use whole numbers."),
         (["cat", "dog"], ["dog", "dgo"], {}, "data.val: val1 has the label 'dgo', which is unknown. Did you mean "
          "'dog'? Allowed: cat, dog."),
         ([0, "cat"], [0], {}, "train1 has the label 'cat'"),
-        (["cat"], [0], {}, "data: train0 has the label 'cat', and val0 has the label 0. Allowed: numbers or names"),
-        ([0, []], [0], {}, "data.train: train1 has no label. Allowed: one, or any number with data.multilabel=true."),
+        (["cat"], [0], {}, "data: train0 has the label 'cat', and val0 has the label 0. Use either numbers or names"),
+        ([0, []], [0], {}, "data.train: train1 has no label. Give each image one label, or set data.multilabel=true."),
         ([0, [0, 1], []], [0], {"task": "classify"}, "data.train: train1 has 2 labels (2 images have none"),
-        ([[], []], [0], {"task": "multilabel"}, "data.train: train0 has no label, and no other image has one."),
-        ([0], [], {}, "data.val: holds no images."),
+        ([[], []], [0], {"task": "multilabel"}, "data.train: neither train0 nor any other image has a label."),
+        ([0], [], {}, "data.val has no images."),
     ],
 )  # fmt: skip
 def test_a_mistake_names_the_first_image(

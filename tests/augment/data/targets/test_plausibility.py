@@ -8,7 +8,6 @@ from augment.data.dataset import Dataset
 from augment.data.formats.filelist import Lines, read_list
 from augment.data.targets.class_names import TargetOptions
 from augment.data.targets.interpretation import make_list_dataset
-from augment.data.targets.kind import known_kinds
 from augment.support.errors import UserError
 
 
@@ -20,9 +19,7 @@ def write(folder: Path, name: str, rows: list[str], targets: tuple[str, ...] = (
 
 def understand(train: Lines, val: Lines, *, task: str | None, classes: tuple[str, ...] | None) -> Dataset:
     images = [[Path(line.path) for line in lines.lines] for lines in (train, val)]
-    return make_list_dataset(
-        (train, val), images, TargetOptions(known_kinds().get(task or ""), classes, names=train.columns)
-    )
+    return make_list_dataset((train, val), images, TargetOptions(task or "", classes, names=train.columns))
 
 
 def numbers(*labels: str) -> list[str]:
@@ -33,10 +30,10 @@ def numbers(*labels: str) -> list[str]:
     ("labels", "line", "message"),
     [
         (("1.5", "2.0", "nan", "3.5", ".25"), 2, "0.png has the label 1.5, and line 4 of "),
-        (("1.5", "1,5", "3.5", ".25", "2.5"), 3, "'1,5' is not a number. Allowed: numbers "
-         "with a point, or data.task=classify for names."),
-        (("1,5", "0,25", "-2,75"), 2, "'1,5' is not a number. Allowed: numbers"),
-        (("1,5", "2,5", "1,5"), 2, "'1,5' is not a number. Allowed: numbers"),
+        (("1.5", "1,5", "3.5", ".25", "2.5"), 3, "'1,5' is not a number. Write a "
+         "decimal point, or set data.task=classify if it is a name."),
+        (("1,5", "0,25", "-2,75"), 2, "'1,5' is not a number. Write a decimal point"),
+        (("1,5", "2,5", "1,5"), 2, "'1,5' is not a number. Write a decimal point"),
         (("1.5", "2.5", "3.5", "a", "b", "c"), 2, "0.png has the label 1.5, and line 5 of "),
     ],
 )  # fmt: skip

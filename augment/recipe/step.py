@@ -1,0 +1,169 @@
+"""One step of a recipe: an op with its parameters, and how steps are parsed from YAML."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from augment.params import Number, check_known, parse_params, plain_value
+from augment.recipe.equivalents import op_like
+from augment.recipe.op import OPS, find_op
+from augment.recipe.op_kinds import Op, PolicyOp
+from augment.support.errors import UserError, key_slip
+
+
+@dataclass(frozen=True)
+class Step:
+    """One use of an op in a recipe."""
+
+    key: str  # the name in YAML, unique among its siblings, and the key of the random stream
+    op: Op
+    p: float = 1.0  # probability of applying it to a sample
+    params: Mapping[str, Any] = field(default_factory=dict)  # all other parameters, validated, with defaults
+    steps: tuple["Step", ...] = ()  # the steps of a policy
+    weight: float = 1.0  # how often one_of chooses the step, relative to its siblings
+
+    def leaves(self) -> Iterator["Step"]:
+        """Yield this step, or, for a policy, the leaves of its steps."""
+        if self.op.kind == "policy":
+            for step in self.steps:
+                yield from step.leaves()
+        else:
+            yield self
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the step mixes samples and their targets."""
+        return any(leaf.op.kind == "batch" for leaf in self.leaves())
+
+    @property
+    def title(self) -> str:
+        """The key, and the op in parentheses if it has another name."""
+        return self.key if self.key == self.op.name else f"{self.key} ({self.op.name})"
+
+    @property
+    def settings(self) -> list[str]:
+        """The step's own parameters as phrases such as "angle -7..7 deg", without null parameters."""
+        own = [
+            f"{name.removesuffix('_range')} {param.show(self.params[name])}"
+            for name, param in self.op.own_params.items()
+            if self.params[name] is not None
+        ]
+        return [*own, "drawn once"] if self.drawn_once else own
+
+    @property
+    def drawn_once(self) -> bool:
+        """Whether every sample of a run gets the same drawn values."""
+        return self.params.get("draw") == "once"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickle the name of the op, because pickle cannot find the functions that decorators replaced.
+        op = self.op.name, self.op.function.__module__
+        return _unpickled, (op, self.key, self.p, dict(self.params), self.steps, self.weight)
+
+    def __str__(self) -> str:
+        return f"{self.title}  p {self.p:.4g}  {', '.join(self.settings)}".rstrip(" ,")
+
+
+def _unpickled(
+    op: tuple[str, str], key: str, p: float, params: dict[str, Any], steps: tuple[Step, ...], weight: float
+) -> Step:
+    name, module = op
+    import_module(module)  # declares the op, in a new process
+    return Step(key, OPS[name], p, MappingProxyType(params), steps, weight)
+
+
+def parse_steps(given: object, key: str) -> tuple[Step, ...]:
+    """Parse and validate an ordered mapping of steps, `{step: {parameter: value}}`."""
+    steps = _parse_steps(given, key)
+    for i, step in enumerate(steps):
+        if step.op.kind == "crop" and i > 0:
+            first = steps[0]
+            if first.op.kind == "crop":
+                raise UserError(f"{key}.{step.key}: '{first.key}' is already a crop. Remove one of the two.")
+            raise UserError(f"{key}.{step.key}: a crop must be the first step. Move it before '{first.key}'.")
+        if i > 0 and steps[i - 1].mixes and not step.mixes:
+            mixing = steps[i - 1].key
+            raise UserError(f"{key}.{step.key}: '{mixing}' mixes samples, so it must come later. Move it to the end.")
+    return steps
+
+
+def _parse_steps(given: object, key: str, *, weights: bool = False) -> tuple[Step, ...]:
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        dashes = ", without dashes" if isinstance(given, list) else ""
+        raise UserError(f"{key}: {given!r} is not allowed. Write steps such as rotate: {{p: 0.5}}{dashes}.")
+    if twice := [name for name, count in Counter(map(str, given)).items() if count > 1]:
+        raise UserError(f"{key}.{twice[0]}: this name is used twice, as text and as a number. Rename one step.")
+    steps: list[Step] = []
+    for name, params in given.items():
+        if params is not None and not isinstance(params, Mapping):
+            raise UserError(f"{key}.{name}: {params!r} is not allowed.{_hint(name, params, key, steps)}")
+        steps.append(_parse_step(str(name), params, f"{key}.{name}", weights))
+    return tuple(steps)
+
+
+def _hint(name: object, value: object, key: str, before: list[Step]) -> str:
+    """Return the remedy for a value where a step's mapping is expected."""
+    if before and name in before[-1].op.params:
+        path = f"{key}.{before[-1].key}.{name}"
+        return f" Did you mean {path}? In a file, indent a step's parameters below its name."
+    if isinstance(value, bool | None):
+        off = "" if value else f" To remove the step, use ~{key}.{name}."
+        return f"{off} Set its parameters, such as {{p: 0.5}}."
+    if "p" in getattr(OPS.get(str(name)), "params", ()) and isinstance(value, int | float) and 0 <= value <= 1:
+        return f" Did you mean {key}.{name}.p={value}?"
+    return f"{key_slip(name, value)} Set the step's parameters, such as {{p: 0.5}}."
+
+
+def _parse_step(name: str, given: Mapping[Any, Any] | None, key: str, weights: bool) -> Step:
+    given = {} if given is None else given
+    if "." in name:
+        raise UserError(f"{key}: a step's name cannot contain a dot. Rename the step, and set its op with op: NAME.")
+    called, path = (str(given["op"]), f"{key}.op") if "op" in given else (name, key)
+    op = find_op(called, path, None if called in OPS else op_like(called))
+    own = {n: v for n, v in given.items() if n not in ("op", "steps", *(["weight"] if weights else []))}
+    if op.kind == "crop" and "p" in own:
+        raise UserError(f"{key}.p: a crop applies to every image. Allowed: {', '.join(op.params) or 'no parameters'}.")
+    if "weight" in own:
+        raise UserError(f"{key}.weight: only steps nested in one_of have a weight. Allowed: {', '.join(op.params)}.")
+    further = ("op", *(["steps"] if op.nests else []), *(["weight"] if weights else []))
+    check_known(given, {**op.params, **dict.fromkeys(further)}, key, {"prob": "p", "probability": "p"})
+    allowed = Number(within=(0, 1e6), above=0, doc="how often one_of chooses the step, relative to the others")
+    weight = allowed.parse(given["weight"], f"{key}.weight") if weights and "weight" in given else None
+    params = parse_params(op.params, own, key)
+    p = params.pop("p", 1.0)
+    steps = _parse_nested(op, given.get("steps"), params, key) if isinstance(op, PolicyOp) else ()
+    return Step(name, op, p, MappingProxyType(params), steps, 1.0 if weight is None else weight)
+
+
+def _parse_nested(op: PolicyOp, given: object, params: Mapping[str, Any], key: str) -> tuple[Step, ...]:
+    """Return the steps of a policy, from YAML or from its function."""
+    path = f"{key}.steps" if op.nests else f"{key} ({op.name})"
+    steps = _parse_steps(given if op.nests else op.function(**params), path, weights=op.weighted)
+    if op.nests and not steps:
+        raise UserError(f"{path}: there are no steps. Add some, such as rotate: {{angle_range: [-9, 9]}}.")
+    for step in steps:
+        if step.op.kind == "crop":
+            raise UserError(f"{path}.{step.key}: a crop cannot be nested. Make it the recipe's first step.")
+        if step.mixes != steps[0].mixes:
+            why = f"only one of '{steps[0].key}' and this step mixes samples"
+            raise UserError(f"{path}.{step.key}: {why}. Nest either only steps that mix samples, or none.")
+    return steps
+
+
+def plain_steps(steps: tuple[Step, ...]) -> dict[str, dict[str, Any]]:
+    """Return steps as a complete mapping of plain values, which `parse_steps` parses to the same steps."""
+    return {step.key: _plain_step(step) for step in steps}
+
+
+def _plain_step(step: Step) -> dict[str, Any]:
+    plain: dict[str, Any] = {"op": step.op.name}
+    if "p" in step.op.params:
+        plain["p"] = step.p
+    if step.weight != 1:
+        plain["weight"] = step.weight
+    plain |= {name: plain_value(value) for name, value in step.params.items()}
+    return plain | ({"steps": plain_steps(step.steps)} if step.op.nests else {})
