@@ -1,4 +1,4 @@
-"""Exact epochs from a DALI pipeline. Only this module builds, drains and restarts the pipeline of a loader."""
+"""The loader, which yields exact epochs from a DALI pipeline. It alone builds and restarts that pipeline."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from augment.pipeline.graph.decoding import Form, Placement
 from augment.pipeline.graph.sample_order import Order, Reading
 from augment.pipeline.graph.shard_prefetch import Stream
 from augment.pipeline.loader_state import check_state, digest_of, restored
-from augment.pipeline.unreadable_images import BadImages, UnreadableImageError, no_pipes
+from augment.pipeline.unreadable_images import BadImages, UnreadableImageError
 from augment.recipe.plan import Plan
 from augment.support.background import Background
 from augment.support.errors import UserError
@@ -31,19 +31,19 @@ T = TypeVar("T")
 class Loader:
     """Iterates over a split, one epoch per pass.
 
-    A pass that is cut short (break, exception) is over: the next one starts with the next epoch's first batch, and the
-    old one's iterator raises an error. A loader that has loaded a state resumes where it was saved.
+    Breaking out of the loop ends the pass: the next iteration starts a new epoch, and the old iterator raises an error.
+    After `load_state_dict`, iteration resumes at the saved position.
 
     Args:
-        plan: what is done to the images.
+        plan: the augmentation plan.
         split: the images and their targets.
-        order: in which batches and order.
-        placement: where images are decoded, and batches are made and returned.
-        form: the form of the images. Raw ones are in HWC memory, and are not mixed; with frames, see `Batch`.
-        classes: names of the classes, which a plan that mixes samples needs.
+        order: the batch size and the order of the samples.
+        placement: where images are decoded and batches are made.
+        form: the form of the images. Raw images are in HWC memory and are not mixed.
+        classes: class names. A plan that mixes samples needs them.
 
     Attributes:
-        classes: names of the classes or labels, or of the numbers to predict.
+        classes: names of the classes, labels or regression targets.
 
     Raises:
         UserError: there are fewer samples than ranks.
@@ -67,8 +67,8 @@ class Loader:
         self._form = form or Form()
         if len(split) < self._shard.world_size:
             raise UserError(
-                f"data: {amount(len(split), 'image')} in {plan.split} for {amount(self._shard.world_size, 'rank')}. "
-                "Allowed: at least one image a rank."
+                f"data: {plan.split} has {amount(len(split), 'image')} for {amount(self._shard.world_size, 'rank')}. "
+                "Use more images or fewer ranks."
             )
         self._reader: TargetReader | None = None
         self._targets = torch.empty(0)
@@ -80,7 +80,7 @@ class Loader:
         self._files = digest_of(split)
         self._bad = BadImages(split)
         # Some loaders need a new pipeline for each pass. DALI keeps drawing new random windows, but validation must see
-        # the same ones each time. Also, a state that DALI cannot save is restored by running through the epoch so far.
+        # the same windows each time. A pipeline without checkpoints resumes by running through its epoch again.
         self._one_pass = (plan.split == "val" and plan.draws_in_dali) or not plan.checkpoints
         self._built_at = 0  # the epoch in which the pipeline was built
         self._stream = Stream(split.files, split.window) if split.window else None
@@ -92,26 +92,26 @@ class Loader:
         self._maker = BatchMaker(plan, split.kind, frames=self._form.frames, mixer=mixer, names=classes, **drawn)
         self._orientations = Orientations(split.files)
         self._pipeline: BuiltPipeline | None = None
-        self._primed = False  # whether the next batch has been asked for already
+        self._primed = False  # whether the next batch is scheduled already
         self._prepared: Background[BuiltPipeline] | None = None
-        self._process: int | None = None  # where pipelines were built
-        self._consumed = 0  # DALI batches taken from it since
-        self._saved: tuple[int, str | None] = (0, None)  # batches taken before, and the checkpoint of that position
+        self._process: int | None = None  # the process that built the pipeline
+        self._consumed = 0  # DALI batches taken since the pipeline was built
+        self._saved: tuple[int, str | None] = (0, None)  # `_consumed` at the last checkpoint, and the checkpoint
         self._resuming = False
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch belongs to, if the pass continues."""
+        """The epoch of the next batch, if the pass continues."""
         return self._built_at + self._consumed // self._per_epoch
 
     @property
     def batch(self) -> int:
-        """Number of the next batch within its epoch, if the pass continues; 0 after an epoch's last one."""
+        """Number of the next batch in its epoch, if the pass continues. It is 0 after the last batch of an epoch."""
         return self._consumed % self._per_epoch
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that the next pass belongs to."""
+        """The epoch of the next pass."""
         return self.epoch + (self._is_inside and not self._resuming)
 
     @property
@@ -120,29 +120,29 @@ class Loader:
         return self._shard.samples(len(self.split))
 
     def __reduce__(self) -> NoReturn:
-        raise UserError("loader: cannot be copied or sent to another process. Allowed: one made in that process.")
+        raise UserError("loader: cannot be copied or sent to another process. Make a loader in that process.")
 
     def __repr__(self) -> str:
         size = f"{len(self.split):,} samples, {amount(len(self), 'batch')}"
         return f"Loader({self.plan.split}, {size}, {self.placement.torch_device})"
 
     def __len__(self) -> int:
-        """Batches in an epoch, the same number on all ranks."""
+        """Return the batches per epoch, the same number on all ranks."""
         full, rest = divmod(len(self.split), self.batch_size * self._shard.world_size)
         return full + bool(rest and not (self._order.drop_last and full))
 
     def batches_in(self, epoch: int) -> int:
-        """Batches in an epoch."""
+        """Return the batches in an epoch."""
         return len(self)
 
     def images_in(self, epoch: int, first: int, batches: int) -> int:
-        """Images in consecutive batches of an epoch, those of all ranks."""
+        """Return the number of images that all ranks have in some consecutive batches of an epoch."""
         return sum(self._shard.counts(len(self.split), first * self.batch_size, batches * self.batch_size))
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over one epoch, or over the rest of it after `load_state_dict`."""
-        if self._process not in (None, os.getpid()):  # its pipeline has no threads here, so this would hang
-            raise UserError("loader: was used before this process was forked. Allowed: a loader made in this process.")
+        if self._process not in (None, os.getpid()):  # the pipeline's threads do not survive a fork
+            raise UserError("loader: was used before this process was forked. Make a new loader in this process.")
         # A state from the end of an epoch is resumed like a pass that was not interrupted.
         if (self._is_inside and not self._resuming) or self._is_spent:
             self._restart(self.next_epoch)
@@ -150,34 +150,41 @@ class Loader:
         batches, epoch = len(self), self.epoch
         for number in range(self.batch, batches):
             if (self.epoch, self.batch) != (epoch, number):
-                raise UserError("loader: this pass is over because another one has begun. Allowed: one pass at a time.")
+                raise UserError("loader: this pass ended when another one began. Run one pass at a time.")
             outputs = self._next()
             if number == batches - 1:
-                # What drop_last leaves out comes before the last batch: who stops there has finished the epoch.
+                # Skip the batch that drop_last leaves out before the last yield. A caller who stops there has then
+                # finished the epoch.
                 for _ in range(self._per_epoch - batches):
                     self._next()
             start = number * self.batch_size
             counts = self._shard.counts(len(self.split), start, self.batch_size)
-            if (own := counts[self._shard.rank]) < self.batch_size:  # one if none is left, for synchronized batch norms
-                outputs = outputs.first(max(own, 1))
+            own = counts[self._shard.rank]
+            if own < self.batch_size:
+                outputs = outputs.first(max(own, 1))  # at least one sample, for synchronized batch norms
             yield self._batch(outputs, epoch, start, own / sum(counts))
 
     def show_batch(self, count: int = 16, *, epoch: int | None = None) -> Image:
-        """Return an image of the next batch as the model gets it; the loader stays where it is.
+        """Draw the next batch as the model gets it. The loader keeps its position.
 
         Args:
             count: number of images, at most 32.
-            epoch: show the first batch of this epoch, from 0, instead.
+            epoch: draw the first batch of this epoch instead, counted from 0.
         """
         from augment.pipeline.notebook_display import batch_image  # imports Matplotlib
 
         shown = Loader(self.plan, self.split, self._order, self.placement, self._form, classes=self.classes)
-        return batch_image(shown, count, self.state_dict() if epoch is None else epoch)
+        if epoch is None:
+            shown.load_state_dict(self.state_dict())
+        else:
+            shown.start_at(epoch)
+        title = f"{self.plan.split}, epoch {shown.epoch + 1}, batch {shown.batch + 1}, as fed"
+        return batch_image(next(iter(shown)), count, self.plan, self.split.kind, self.classes, title)
 
     def prepare(self) -> None:
-        """Build the pipeline of the next pass in the background, if there is none, so that the pass starts at once.
+        """Start to build the pipeline of the next pass in the background, unless there is one.
 
-        Returns immediately, and does nothing in the middle of a pass. The next pass raises any errors.
+        The next pass then starts sooner. It also raises any error of the build.
         """
         if self._is_spent:
             self._restart(self.epoch)
@@ -185,14 +192,14 @@ class Loader:
             self._prepared = Background(self._build)
 
     def start_at(self, epoch: int) -> None:
-        """Make the next pass that of a given epoch, whatever came before; validation always draws epoch 0."""
+        """Make the next pass start at the given epoch. Validation always draws epoch 0."""
         self._resuming = False
         if self._consumed or self._built_at != epoch:
             self._restart(epoch)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What determines the batches: only a loader with the same identity can resume from a saved state."""
+        """What determines the batches. Only a loader with the same identity can resume from a saved state."""
         return {
             "plan": self.plan.digest if self._reader is None else f"{self.plan.digest} {self.plan.rules}",
             "batch_size": self.batch_size * self._shard.world_size,
@@ -205,13 +212,13 @@ class Loader:
         }
 
     def end_pass(self) -> None:
-        """Make the next pass start with the next epoch's first batch, also right after `load_state_dict`."""
+        """End the current pass. The next pass starts a new epoch, even right after `load_state_dict`."""
         self._resuming = False
         if self._is_inside:
             self._restart(self.epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the loader, to the batch, in a few hundred bytes."""
+        """Return the position of the loader, in a few hundred bytes."""
         pipeline = self._pipeline if self.plan.checkpoints else None
         return self.identity | {
             "built_at": self._built_at,
@@ -223,48 +230,50 @@ class Loader:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume at the position that `state_dict` returned: the next pass yields exactly the rest of that epoch.
+        """Resume at the position that `state_dict` returned. The next pass yields exactly the rest of that epoch.
 
-        Between two epochs, the state of other ranks or operators is accepted, too; the samples are then in a new order.
+        Between two epochs, a state of another number of ranks or of other operators is accepted. The samples are then
+        in a new order.
 
         Raises:
-            UserError: the state comes from a loader with other batches.
+            UserError: the state belongs to a loader with other batches.
         """
         self.check_state(state)
-        # Keep the choices made then; they might be others now.
+        # An automatic choice could differ now, so restore the choice of the saved loader.
         if self.placement.auto:
             cache = self.placement.cache if state["decode"] == "mixed" else 0
             self.placement = replace(self.placement, decode=state["decode"], cache=cache)
         if self.placement.load_auto:
             self.placement = replace(self.placement, hw_decoder_load=state["hw_decoder_load"])
+        epoch = state["built_at"] + state["consumed"] // self._per_epoch
         if state["shard"][1] != self._shard.world_size:
-            self._restart(state["built_at"] + state["consumed"] // self._per_epoch)
+            self._restart(epoch)
             return
         self._restart(state["built_at"])
         self._bad.restore(state.get("stand_ins", {}))
         self._consumed = state["consumed"]
         if state["pipeline"] is not None:
             self._saved = self._consumed, state["pipeline"]
-        fresh = not self._consumed or (not self._is_inside and self._saved[1] is None)
-        self._resuming = fresh or restored(lambda: self._recover(self._running), inside=self._is_inside)
+        needs_no_pipeline = not self._consumed or (not self._is_inside and self._saved[1] is None)
+        self._resuming = needs_no_pipeline or restored(lambda: self._recover(self._running), inside=self._is_inside)
         if not self._resuming:
-            self._restart(state["built_at"] + state["consumed"] // self._per_epoch)
+            self._restart(epoch)
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Check that a saved state comes from a loader of the same batches.
+        """Check that a saved state belongs to a loader with the same batches.
 
         Raises:
-            UserError: it does not; the message names the key that differs.
+            UserError: it does not. The message names the key that differs.
         """
         check_state(state, self.identity, self._per_epoch)
 
     def close(self) -> None:
-        """Free the pipeline's threads and memory; the next pass builds a new one."""
+        """Free the pipeline's threads and memory. The next pass builds a new pipeline."""
         self._restart(self.epoch + self._is_inside)
 
     @property
     def _is_inside(self) -> bool:
-        """Whether some of an epoch's batches were taken, but not all."""
+        """Whether the loader is in the middle of an epoch."""
         return self.batch > 0
 
     @property
@@ -285,21 +294,26 @@ class Loader:
 
     @property
     def _reading(self) -> Reading:
-        batch_size = min(self.batch_size, -(-len(self.split) // self._shard.world_size))  # DALI would fill it up
-        files, stand_ins = self.split.files, self._bad.stand_ins
-        announce = self._reader.announce if self._reader is not None and self._reader.reads else None
+        most_samples = -(-len(self.split) // self._shard.world_size)
         return Reading(
-            files, batch_size, self._order.seed, self._built_at, self._shard, stand_ins, announce, self._stream
+            self.split.files,
+            min(self.batch_size, most_samples),  # DALI would pad a larger batch
+            self._order.seed,
+            self._built_at,
+            self._shard,
+            self._bad.stand_ins,
+            self._reader.announce if self._reader is not None and self._reader.reads else None,
+            self._stream,
         )
 
     def _build(self, checkpoint: str | None = None) -> BuiltPipeline:
         self._process = os.getpid()
         pipeline = build_pipeline(self.plan, self._reading, self.placement, self._form, checkpoint)
-        pipeline.schedule_run()  # the first time, this schedules all batches to prefetch
+        pipeline.schedule_run()  # the first call schedules all batches to prefetch
         return pipeline
 
     def _running(self) -> BuiltPipeline:
-        """Return the pipeline, positioned at the loader's next batch; build it if there is none."""
+        """Return the pipeline, positioned at the loader's next batch. Build it if necessary."""
         if self._pipeline is None:
             prepared, self._prepared = self._prepared, None
             taken, checkpoint = self._saved
@@ -314,30 +328,29 @@ class Loader:
         outputs = self._recover(lambda: self._run(self._running()))
         self._consumed += 1
         if self.split.max_bad and self.plan.checkpoints and self._consumed % 64 == 0:
-            # At most so many batches are run again when an image turns out bad.
+            # When an image becomes unreadable, only the batches since this checkpoint are run again.
             self._saved = self._consumed, self._running().checkpoint()
         return outputs
 
     def _recover(self, work: Callable[[], T]) -> T:
-        """Run the work and return its result; while images turn out bad, let others stand in for them and try again."""
+        """Return the result of the work. When an image is unreadable, replace the image and try again."""
         while True:
             try:
                 return work()
             except BaseException as error:
-                self._pipeline = None  # it is of no more use: it has failed, or has lost a batch to Ctrl-C
+                self._pipeline = None  # it has failed, or has lost a batch to Ctrl-C
                 if not isinstance(error, RuntimeError | UnreadableImageError):
                     raise
                 self._bad.replace(error)
 
     def _run(self, pipeline: BuiltPipeline) -> Outputs:
-        # On the GPU, the batch is handed over on PyTorch's stream: nothing waits for it here.
+        # On the GPU, the batch is handed over on PyTorch's stream, so this thread does not wait for it.
         stream = torch.cuda.current_stream(self.placement.gpu) if self.placement.device == "gpu" else None
         if self._primed:
             self._primed = False
         else:
             pipeline.schedule_run()
-        with no_pipes(self.split.files):
-            outputs = pipeline.hand_out(stream)
+        outputs = pipeline.hand_out(stream)
         if self._reader is None:
             return outputs
         return replace(outputs, loaded=self._reader.take(outputs.cpu_index.flatten().tolist()))

@@ -1,14 +1,8 @@
-"""Images that could be read when a run began, but no longer can: find them, and let others stand in for them."""
+"""Find images that become unreadable during a run, and replace them by readable ones."""
 
 import logging
-import os
 import re
-import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from threading import Thread
-from time import monotonic, sleep
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,43 +17,49 @@ from augment.support.user_code import refuse_in_op
 
 
 class UnreadableImageError(UserError):
-    """An image that can no longer be read, by an error of the system or of a user's own code."""
+    """An image that became unreadable. The cause is a system error or a user's own code."""
 
     def __init__(self, image: ImageRef, error: OSError | UserError) -> None:
-        reason = f"fails: {str(error).rstrip('.')}"
         if isinstance(error, OSError):
             where = f" ({error.filename})" if error.filename else ""
             reason = f"cannot be read any more: {error.strerror or error}{where}"
+            message = f"data: {name_of(image)} {reason}."
+        else:
+            reason = f"fails: {str(error).rstrip('.')}"
+            message = str(error)
+        super().__init__(message)
         self.faults = {image: reason}
-        super().__init__(f"data: {name_of(image)} {reason}." if isinstance(error, OSError) else str(error))
 
 
 class BadImages:
-    """The images of a split that turn out bad while it is read."""
+    """The unreadable images of a split, and the images that replace them.
+
+    Attributes:
+        stand_ins: for the index of each unreadable image, the index of its replacement.
+    """
 
     def __init__(self, split: Split) -> None:
         self._split = split
         self.restore({})
 
     def restore(self, stand_ins: Mapping[int, int]) -> None:
-        """Restore saved `stand_ins`; let others stand in for the images that were bad from the beginning, too.
+        """Restore saved `stand_ins`, and replace the images that the split lists as unreadable.
 
         Raises:
-            UserError: `Split.max_bad` does not allow it.
+            UserError: there are more unreadable images than `Split.max_bad` allows.
         """
-        # The index of each bad image, and that of the good one with the same target that replaces it.
         self.stand_ins: dict[int, int] = dict(stand_ins)
         bad = known_of(self._split.files, {image.file: image.reason for image in self._split.bad})
         if bad:
             self._add({self._split.files[index]: reason for index, reason in bad.items()})
 
     def replace(self, error: RuntimeError | UnreadableImageError) -> None:
-        """Let good images stand in for those that an error of a pipeline that reads or decodes is about.
+        """Find the unreadable images that caused a pipeline's error, and replace them.
 
         Raises:
-            UserError: `Split.max_bad` does not allow it.
-            OwnCodeError: the error is that of a user's op, whose message DALI puts between its own.
-            RuntimeError: the error, if it is not about images.
+            UserError: there are more unreadable images than `Split.max_bad` allows.
+            OwnCodeError: the error comes from a user's op.
+            RuntimeError: the given error, if no image caused it.
         """
         refuse_in_op(error)
         files = self._split.files
@@ -75,35 +75,34 @@ class BadImages:
         count = self._add(faults, error)
         for file, fault in faults.items():
             logging.getLogger(__name__).warning(
-                "data.skip_bad=true: %s %s; from now on %s stands in for it (%d of data.max_bad=%d)",
+                "data.skip_bad=true: %s %s. From now on, %s replaces it (%d of data.max_bad=%d).",
                 name_of(file), fault, name_of(files[self.stand_ins[files.index(file)]]), count, self._split.max_bad,
             )  # fmt: skip
 
     def _add(self, faults: Mapping[ImageRef, str], error: Exception | None = None) -> int:
-        """Let good images stand in for bad ones, if `Split.max_bad` allows it; return the number of all bad images.
+        """Choose a replacement for each unreadable image. Return the number of unreadable images.
 
-        The choice depends on which images are bad, not on the order in which they are found.
+        The choice depends on which images are unreadable, but not on the order in which they are found.
         """
-        files, most = self._split.files, self._split.max_bad
+        files, targets = self._split.files, self._split.targets
         shown = list_some((f"{name_of(file)} {fault}" for file, fault in faults.items()), separator="; ")
         bad = faults.keys() | {files[index] for index in self.stand_ins}
-        if bad and not most:
-            raise UserError(f"data: an image turned out bad: {shown}. Repair or remove it.") from error
-        if len(bad) > most:
+        if bad and not self._split.max_bad:
+            raise UserError(f"data: an image became unreadable: {shown}. Repair or remove it.") from error
+        if len(bad) > self._split.max_bad:
             raise UserError(
-                f"data.max_bad={most}: {amount(len(bad), 'image')} turned out bad during training, last {shown}. "
-                "Repair them, or allow more."
+                f"data.max_bad={self._split.max_bad}: {amount(len(bad), 'image')} became unreadable during training, "
+                f"last {shown}. Repair them, or increase data.max_bad."
             ) from error
         good = np.ones(len(files), np.bool_)
         good[list(known_of(files, dict.fromkeys(bad)))] = False
         if not good.any():
-            raise UserError(f"data: no image is left that can be read: {shown}.") from error
-        targets = self._split.targets
+            raise UserError(f"data: no readable image is left: {shown}. Repair the images.") from error
         for index in np.flatnonzero(~good).tolist():
             if index in self.stand_ins and good[self.stand_ins[index]]:
                 continue
-            same = np.array([target == targets[index] for target in targets])
-            candidates = np.flatnonzero(same) if (good & same).any() else np.arange(len(files))
+            same_target = np.array([target == targets[index] for target in targets])
+            candidates = np.flatnonzero(same_target) if (good & same_target).any() else np.arange(len(files))
             key = derive_seed("stand-in", portable_name(files[index]), index)
             order = np.random.Generator(np.random.Philox(key=key)).permutation(candidates)
             self.stand_ins[index] = int(order[good[order]][0])
@@ -111,39 +110,9 @@ class BadImages:
 
 
 def find_bad(error: RuntimeError, images: Sequence[ImageRef]) -> dict[ImageRef, str]:
-    """Find the images that an error of DALI is about, by checking all; return none if all are good."""
-    text = str(error)  # DALI names the operator that failed, but seldom the file
-    if not re.search(r"fn\.(readers\.file|decoders\.)", text) or re.search(r"out of memory|bad_alloc|\bCUDA\b", text):
-        return {}
-    return check_files(images)
-
-
-_PATIENCE_S = 5.0
-
-# The images of the loaders that wait for a batch, and since when, by the number of the wait.
-_waiting: dict[object, tuple[float, Sequence[ImageRef]]] = {}
-_watching: set[int] = set()  # processes with a thread that watches them
-
-
-@contextmanager
-def no_pipes(images: Sequence[ImageRef]) -> Iterator[None]:
-    """Keep DALI from waiting for a named pipe that replaced an image. DALI then reads an empty file and fails."""
-    if os.getpid() not in _watching:
-        _watching.add(os.getpid())
-        Thread(target=_watch, daemon=True).start()
-    wait = object()
-    _waiting[wait] = monotonic(), images
-    try:
-        yield
-    finally:
-        del _waiting[wait]
-
-
-def _watch() -> None:
-    while True:
-        sleep(_PATIENCE_S)
-        for since, images in list(_waiting.values()):
-            for image in images if monotonic() - since > _PATIENCE_S else ():
-                with suppress(OSError):
-                    if isinstance(image, Path) and stat.S_ISFIFO(image.stat().st_mode):
-                        os.open(image, os.O_RDWR | os.O_NONBLOCK)  # stays open, so that nobody waits for it again
+    """Return the fault of each unreadable image, if DALI failed to read or decode one."""
+    text = str(error)
+    is_of_images = re.search(r"fn\.(readers\.file|decoders\.)", text)
+    is_of_memory = re.search(r"out of memory|bad_alloc|\bCUDA\b", text)
+    # DALI's message names the operator, but rarely the file, so check all images.
+    return check_files(images) if is_of_images and not is_of_memory else {}

@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import draw_classes
 
-import augment
 from augment.cli.overrides import split_sweep
 from augment.cli.parser import readable_errors
 from augment.data.formats.records import expand_braces, find_shards
@@ -23,7 +21,6 @@ from augment.data.images import read_encoded
 from augment.data.sources import parse_data
 from augment.data.sources.loading import load_dataset
 from augment.data.sources.registry import groups_by_name
-from augment.pipeline import unreadable_images
 from augment.support import expansion
 from augment.support.errors import UserError
 from augment.support.files import write_atomically
@@ -351,19 +348,6 @@ def test_cells_that_a_spreadsheet_splits(name: str) -> None:
 def test_no_character_controls_the_terminal() -> None:
     unseen = "\x00\x1b\x7f\x9b\u200e\u200f\u202a\u202e\u2066\u2069\ufeff\u00ad\u2028\U000e0041"
     assert printable(f"a{unseen}ü") == f"a{'?' * len(unseen)}ü"
-
-
-def test_a_pipe_in_place_of_an_image_of_a_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unreadable_images, "_PATIENCE_S", 0.2)
-    loader = augment.make_loader(
-        augment.load_recipe({"size": 16}), data="folder", root=draw_classes(tmp_path), split="train", batch_size=2,
-        device="cpu", seed=0,
-    )  # fmt: skip
-    list(loader)
-    file = next((tmp_path / "train").rglob("*.png"))
-    file.unlink()
-    os.mkfifo(file)
-    assert "it is a named pipe" in said(lambda: [list(loader) for _ in range(12)])
 
 
 def test_a_current_folder_that_was_deleted(

@@ -1,8 +1,8 @@
-"""Where the pixels of a batch went: what masks, boxes and points follow.
+"""The motion of a batch's pixels, which masks, boxes and keypoints follow.
 
-Forward, a point of a stored image goes through the EXIF turn, the crop's window, and every stage that moves pixels.
-Back, each output pixel is traced through the same stages in reverse, with the border of each, to the one stored pixel
-that it shows: a mask is looked up once, however many stages there are, and is never interpolated.
+Forward, a point of a stored image passes through the EXIF turn, the crop window and each stage that moves pixels.
+Backward, each output pixel is traced through the same steps in reverse, with their borders, to one stored pixel. A mask
+is therefore looked up only once and never interpolated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from augment.data.images import SIDEWAYS
 from augment.data.targets.visible_regions import Parts
 from augment.params import Size
 from augment.pipeline.geometry.frames import resizes, turns
@@ -32,9 +33,12 @@ _Rows = slice | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Matrix:
-    """A geometry stage: matrices, (N, 3, 3), in pixels; a pixel from beyond the edges is found by `border`.
+    """A geometry stage for N samples.
 
-    Images that are not `moved`, (N,), skip the stage.
+    Attributes:
+        matrix: the matrices in pixels, (N, 3, 3).
+        border: the border mode.
+        moved: whether the stage moves the sample, (N,).
     """
 
     matrix: Array
@@ -42,52 +46,52 @@ class _Matrix:
     moved: NDArray[np.bool_]
 
     def of(self, rows: _Rows) -> "_Matrix":
-        """Return the stage for some samples."""
+        """Select samples."""
         return replace(self, matrix=self.matrix[rows], moved=self.moved[rows])
 
     def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
-        """Return where points, (M, 2), of the images of `owners` are after the stage."""
+        """Move points, (M, 2), of the samples `owners`, (M,)."""
         return apply(self.matrix[owners], points)
 
 
 @dataclass(frozen=True)
 class _Remap(_Matrix):
-    """A remap stage, whose matrices alone are `matrix`; with `values` its parts trace pixels back, see `remap`."""
+    """A remap stage. Its `matrix` leaves out the remaps. Its `values` come from `remap_values`."""
 
     stage: Stage
     size: Size
     values: Mapping[str, NDArray[Any]]
 
     def of(self, rows: _Rows) -> "_Remap":
-        """Return the stage for some samples."""
+        """Select samples."""
         values = {name: value[rows] for name, value in self.values.items()}
         return replace(self, matrix=self.matrix[rows], moved=self.moved[rows], values=values)
 
     def forward(self, points: Array, owners: NDArray[np.int64]) -> Array:
-        """Return the output pixels that show points, (M, 2), of the images of `owners`; NaN where none does."""
+        """Move points, (M, 2), of the samples `owners`, (M,). A point that no output pixel shows becomes NaN."""
         middle = (np.array(self.size)[::-1] - 1) / 2
         moved = found(self.stage, self.size, self.values, points - middle, owners) + middle
         return np.where(self.moved[owners, None], moved, points)
 
     def back(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the places that output pixels show, (N, H, W)."""
+        """Trace output coordinates, (N, H, W), back to input coordinates."""
         down, across = ((side - 1) / 2 for side in self.size)
         x, y = trace(self.stage, self.size, to_device(self.values, x.device), x - across, y - down)
         return x + across, y + down
 
 
 class BatchMotion:
-    """How the pixels of a batch of N images moved, from stored images to outputs, where parts of them are shown.
+    """The motion of the pixels of a batch, from stored images to outputs.
 
-    Without mixing these are all of each; with it, N is the number of parts.
+    Without mixing, each of the N entries is a whole sample. With mixing, each entry is a part of a sample.
 
     Args:
-        plan: the plan of a view.
-        steps: what its stages do to the samples of the batch, see `_step`.
-        window: of each sample, (N, 6), see `GraphImage`.
-        orientations: those of EXIF, (N,).
-        device: where the outputs are.
-        parts: the parts that the outputs show, of which all of the above are; None: each all of its own sample.
+        plan: the plan of one view.
+        steps: the plan's geometry and remap stages for these samples.
+        window: the crop windows, (N, 6), see `GraphImage`.
+        orientations: the EXIF orientations, (N,).
+        device: the device of the outputs.
+        parts: the parts that the outputs show, one per entry. Default: each output shows its whole sample.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class BatchMotion:
         self._first = resizes(window, plan.size) @ turns(orientations, window[:, :2])
 
     def mixed(self, parts: Parts) -> "BatchMotion":
-        """Return the motion of parts of the samples."""
+        """Return the motion of the parts of mixed samples."""
         rows, matrix = parts.samples, parts.matrices
         last = _Matrix(matrix, "replicate", (matrix != np.eye(3)).any(axis=(1, 2)))
         steps = [*(step.of(rows) for step in self._steps), last]
@@ -115,13 +119,13 @@ class BatchMotion:
 
     @property
     def stored_sizes(self) -> NDArray[np.int64]:
-        """Height and width of the images as they are stored, (N, 2)."""
+        """Height and width of the stored images, (N, 2)."""
         sizes = np.rint(self._window[:, :2]).astype(np.int64)
-        return np.where((self._orientations >= 5)[:, None], sizes[:, ::-1], sizes)
+        return np.where((self._orientations >= SIDEWAYS)[:, None], sizes[:, ::-1], sizes)
 
     @cached_property
     def frame(self) -> Array:
-        """The matrices from stored to output pixels, (N, 3, 3), but for what remaps move."""
+        """The matrices from stored to output pixels, (N, 3, 3), without remaps."""
         frame = self._first
         for step in self._steps:
             frame = step.matrix @ frame
@@ -134,17 +138,23 @@ class BatchMotion:
 
     @property
     def mirrors(self) -> NDArray[np.bool_]:
-        """Which upright images are mirrored, so that what was on the left is on the right, (N,)."""
+        """Whether each upright image is mirrored, (N,). Left and right then change places."""
         return np.asarray(np.linalg.det(self.frame) * np.linalg.det(self._first) < 0)
 
     def forward(
         self, points: Array, owners: NDArray[np.int64], watch: Callable[[Array], None] = lambda moved: None
     ) -> Array:
-        """Return where points, (M, 2) as x and y in pixels of the stored images of `owners`, (M,), are in the outputs.
+        """Move points from stored images to outputs.
 
-        A point that a perspective sends to infinity or beyond, or that a remap does not show, becomes NaN. `watch` is
-        called with where the points are after the crop, and after each step but the last: what is not within `edges`
-        there is lost, even if a later step moves its place back into the image.
+        Args:
+            points: x and y in pixels of the stored images, (M, 2).
+            owners: the sample of each point, (M,).
+            watch: called with the points after the crop and after each step except the last. A point outside `edges`
+                is lost there, even if a later step moves its position back into the image.
+
+        Returns:
+            The points in output pixels, (M, 2). A point is NaN if a perspective sends it to infinity or beyond, or if
+            a remap does not show it.
         """
         moved = apply(self._first[owners], points)
         for step in self._steps:
@@ -154,16 +164,20 @@ class BatchMotion:
 
     @property
     def edges(self) -> tuple[Array, Array]:
-        """The first and the last place of an image, as (x, y)."""
+        """The smallest and the largest (x, y) inside an output image."""
         return np.full(2, -0.5), np.array(self.size)[::-1] - 0.5
 
     def back(self, rows: slice) -> tuple[Any, Any, Any]:
-        """Return the row and column of the stored pixel that each output pixel shows, and whether it does.
+        """Trace each output pixel back to a stored pixel.
 
-        Each is (N, height, width), of int64 or bool, for the images of some rows of the batch: arrays of NumPy on the
-        CPU, tensors on a GPU.
+        Args:
+            rows: the samples to trace.
+
+        Returns:
+            The row and the column of the stored pixel, int64, and whether the output pixel shows the image, bool. Each
+            is (N, height, width): NumPy arrays on the CPU, tensors on a GPU.
         """
-        # On the CPU, PyTorch's threads would be in the way of DALI's.
+        # On the CPU, PyTorch's threads would slow down DALI's threads.
         xp: Any = np if self.device.type == "cpu" else torch
         arrays = self._back_arrays(rows)
         here: Mapping[str, Any] = arrays if xp is np else to_device(arrays, self.device)
@@ -171,16 +185,9 @@ class BatchMotion:
         x, y = xp.broadcast_to(here["x"], shape), xp.broadcast_to(here["y"], shape)
         inside = self._shown(x, y, here, xp)
         for number in reversed(range(len(self._steps))):
-            moved = arrays[f"moved {number}"]
-            if not moved.any():
-                continue
-            before = self._undo(number, rows, (x, y, inside), arrays, here)
-            if not moved.all():
-                mask = here[f"moved {number}"]
-                before = [xp.where(mask, *pair) for pair in zip(before, (x, y, inside), strict=True)]
-            x, y, inside = before
+            x, y, inside = self._undo(number, rows, (x, y, inside), arrays, here)
         if border := self._beyond:
-            # In pixels of the resized image: there the crop reflects.
+            # The crop applies its border to the resized image, so fold coordinates in pixels of that image.
             first, resized = here["first"], here["resized"]
             sides = (resized[:, 1], resized[:, 0])
             x, y, inside = _within(x + first[:, 1], y + first[:, 0], sides, border, inside, xp)
@@ -204,15 +211,19 @@ class BatchMotion:
         self,
         number: int,
         rows: slice,
-        places: Sequence[Any],
+        traced: tuple[Any, Any, Any],
         arrays: Mapping[str, NDArray[Any]],
         here: Mapping[str, Any],
     ) -> Sequence[Any]:
-        """Return the places before a step, as x, y and whether they are inside.
+        """Trace x, y and whether they are inside back through a step.
 
-        `arrays` has the values of `here` on the CPU, where a look at them does not wait for a GPU.
+        Both mappings hold the same values: `arrays` on the CPU, where reading them does not wait for a GPU, and `here`
+        on the device.
         """
-        x, y, inside = places
+        moved, mask = arrays[f"moved {number}"], here[f"moved {number}"]
+        if not moved.any():
+            return traced
+        x, y, inside = traced
         step, matrix = self._steps[number], f"matrix {number}"
         xp: Any = np if here is arrays else torch
         if not isinstance(step, _Remap):
@@ -222,16 +233,19 @@ class BatchMotion:
             x, y = step.of(rows).back(x, y)
         else:
             x, y = (axis.numpy() for axis in step.of(rows).back(torch.tensor(x), torch.tensor(y)))
-        return _within(x, y, self.size[::-1], step.border, inside, xp)
+        before = _within(x, y, self.size[::-1], step.border, inside, xp)
+        if moved.all():
+            return before
+        return [xp.where(mask, new, old) for new, old in zip(before, traced, strict=True)]
 
     @property
     def _beyond(self) -> str:
-        """The border of the crop, if it may show what is beyond the image."""
+        """The border of the crop, or "" if the crop never reaches beyond the image."""
         params = self._plan.crop.params
         return str(params.get("border", "constant" if params.get("side") == "long" else ""))
 
     def _back_arrays(self, rows: slice) -> dict[str, NDArray[Any]]:
-        """Return what `back` needs on the device."""
+        """Return the arrays that `back` needs on the device."""
         window, orientations = self._window[rows], self._orientations[rows]
         sides, start, end = window[:, :2], window[:, 2:4], window[:, 4:6]
         scale = self.size / (end - start)
@@ -239,14 +253,19 @@ class BatchMotion:
         if self._beyond:
             start = 0 * start
         if self._beyond == "reflect_101":
-            # The image was resized to whole pixels, around the same middle, and cut from a whole pixel on.
+            # The crop resized the image to whole pixels around the same center, and started at a whole pixel.
             whole = np.floor(resized)
             from_pixel = first - (resized - whole) / 2
             whole += np.abs(from_pixel - np.rint(from_pixel)) > 0.25
             start = (resized - whole) / 2 / scale
             first, resized = first - (resized - whole) / 2, whole
-        given: dict[str, NDArray[Any]] = {"first": first, "resized": resized, "last": self.stored_sizes[rows] - 1}
-        given |= {"factor": 1 / scale, "shift": start + 0.5 / scale - 0.5}
+        given: dict[str, NDArray[Any]] = {
+            "first": first,
+            "resized": resized,
+            "last": self.stored_sizes[rows] - 1,
+            "factor": 1 / scale,
+            "shift": start + 0.5 / scale - 0.5,
+        }
         given = {name: values[:, :, None, None] for name, values in given.items()}
         for number, step in enumerate(self._steps):
             given[f"moved {number}"] = step.moved[rows][:, None, None]
@@ -261,12 +280,17 @@ class BatchMotion:
 
 
 class Motions:
-    """Makes the motions of a plan's views, batch by batch, of what a seed and a rank draw.
+    """Makes the motions of a plan's views, batch by batch.
 
-    The steps of several batches are drawn at once, as `ahead` does.
+    Args:
+        plan: the plan.
+        seed: the seed of the draws.
+        rank: the rank of the draws.
+        targets: a name for the targets that follow the pixels, for messages. Empty: no targets follow them.
+        ahead: the class that draws the steps of several batches at once.
 
     Raises:
-        UserError: with `targets`, a step moves pixels in a way that targets cannot follow.
+        UserError: targets cannot follow a step.
     """
 
     def __init__(
@@ -277,8 +301,9 @@ class Motions:
             for step in own.steps:
                 if step.op.kind == "local":
                     raise UserError(
-                        f"{own.path}.{step.key}: {targets} cannot follow the op '{step.op.name}', which does not say "
-                        "how it moves pixels. Allowed: an op declared by `remap`, or moves=False if it moves none."
+                        f"{own.path}.{step.key}: {targets} cannot follow the op '{step.op.name}', because it does not "
+                        "declare how it moves pixels. Declare the op with `remap`, or with moves=False if it moves "
+                        "none."
                     )
         known = [own.only("geometry", "remap") for own in moving]
         self._samplers = [Sampler(own, seed, rank, view) for view, own in enumerate(known)]
@@ -287,17 +312,17 @@ class Motions:
     def of(
         self, windows: Sequence[Tensor], orientations: NDArray[np.int64], epoch: int, start: int, device: torch.device
     ) -> list[BatchMotion]:
-        """Return the motion of each view of a batch that starts at a position of an epoch."""
+        """Return the motion of each view of the batch that begins at position `start` of an epoch."""
         drawn, rows = self._steps.take(epoch, start, len(orientations))
         motions = []
-        for own, steps, shown in zip(self._samplers, drawn, windows, strict=True):
-            window, taken = shown.double().numpy(), [step.of(rows) for step in steps]
-            motions.append(BatchMotion(own.plan, taken, window, orientations, device))
+        for own, steps, window in zip(self._samplers, drawn, windows, strict=True):
+            of_batch = [step.of(rows) for step in steps]
+            motions.append(BatchMotion(own.plan, of_batch, window.double().numpy(), orientations, device))
         return motions
 
     @property
     def mirrors(self) -> bool:
-        """Whether some of the first thousand samples are mirrored, so that what was on the left is on the right."""
+        """Whether any of the first thousand samples is mirrored."""
         for own in self._samplers:
             matrix = np.eye(3)
             draws = own.draw(0, 0, 1000)
@@ -319,7 +344,7 @@ class Motions:
 def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix:
     there, back = about_middle(size)
     matrix = stage.matrix(draws, size)
-    # The identity stays the identity, to the bit.
+    # Rounding must not change an identity matrix.
     moved = (matrix != np.eye(3)).any(axis=(1, 2))
     matrix = np.where(moved[:, None, None], there @ matrix @ back, np.eye(3))
     if stage.kind == "geometry":
@@ -329,23 +354,23 @@ def _step(stage: Stage, draws: dict[str, Draws], size: Size) -> _Matrix:
 
 
 def _traced(m: Any, x: Any, y: Any, *, affine: Any) -> tuple[Any, Any]:
-    """Map places, (N, H, W), by matrices, (N, 3, 3, 1, 1)."""
-    found = [m[:, row, 0] * x + (m[:, row, 1] * y + m[:, row, 2]) for row in (0, 1)]
+    """Map coordinates, (N, H, W), by matrices, (N, 3, 3, 1, 1)."""
+    u, v = (m[:, row, 0] * x + (m[:, row, 1] * y + m[:, row, 2]) for row in (0, 1))
     if affine:
-        return found[0], found[1]
+        return u, v
     w = m[:, 2, 0] * x + (m[:, 2, 1] * y + m[:, 2, 2])
-    return found[0] / w, found[1] / w
+    return u / w, v / w
 
 
 def _nearest(place: Any, last: Any, xp: Any) -> Any:
-    """Return the index of the pixel that a place along an axis shows."""
+    """Return the index of the pixel at a coordinate, between 0 and `last`."""
     return xp.clip(xp.asarray(xp.floor(place + 0.5), dtype=xp.int64), 0 * last, last)
 
 
 def _within(x: Any, y: Any, sides: tuple[Any, Any], border: str, inside: Any, xp: Any) -> tuple[Any, Any, Any]:
-    """Bring places beyond the edges of an image inside, as a border does; constant notes that they are not inside.
+    """Move coordinates outside an image inside, as a border mode does. A constant border makes `inside` false there.
 
-    `sides` are width and height, `xp` is NumPy or PyTorch.
+    `sides` are width and height. `xp` is NumPy or PyTorch.
     """
     if border == "constant":
         for place, side in ((x, sides[0]), (y, sides[1])):
@@ -354,14 +379,14 @@ def _within(x: Any, y: Any, sides: tuple[Any, Any], border: str, inside: Any, xp
 
 
 def _folded(place: Any, side: Any, border: str, xp: Any) -> Any:
-    """Return places along an axis within the image; what is within half a pixel of its edge shows the pixel there."""
+    """Fold coordinates along one axis into the image."""
     last = side - 1
     if border == "reflect_101":
-        period = 2 * last + (last == 0)  # an image of one pixel shows that one everywhere
-        # NumPy's remainder takes as long as all of the rest, and hardly any place is so far out.
+        period = 2 * last + (last == 0)  # an image of one pixel repeats that pixel
+        # NumPy's remainder takes as long as everything else here, and few coordinates are this far outside.
         far = xp is torch or ((place < -last) | (place > period)).any()
         turned = xp.remainder(place, period) if far else abs(place)
-        # Those inside stay as they are, to the bit.
+        # Rounding must not change coordinates inside the image.
         return xp.where((place < 0) | (place > last), xp.minimum(turned, period - turned), place)
     if border == "wrap":
         return xp.remainder(place + 0.5, side) - 0.5

@@ -1,6 +1,6 @@
-"""Feed what the sampler draws to DALI's external_source, batch by batch."""
+"""Drawn parameters in the form that DALI's operators take, for each batch or for several batches at once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -18,20 +18,25 @@ from augment.support.lazy_torch import torch
 
 T = TypeVar("T")
 Values = NDArray[Any]
-_Block = tuple[int, int]  # epoch, and number of the block in it
+_Block = tuple[int, int]  # the epoch, and the number of the block in the epoch
 
-# Samples whose parameters are drawn at once: one vectorized step for several batches costs little more than for one.
+# Number of samples whose parameters are drawn at once. Drawing for several batches takes little longer than for one.
 BLOCK = 4096
 
-# A gray level between the operators of a chained color stage, as 65535 = 257 * 255.
+# One gray level as a uint16 between the operators of a chained color stage: 65535 = 257 * 255.
 LEVEL = 257
 
 
 class Feed:
-    """The parameters of every batch, for DALI's external_source: a pure function of the batch's number.
+    """Feeds the parameters of each batch to DALI's external_source. It is a pure function of the batch's number.
 
-    Validation repeats its first epoch. With `neutral`, samples that a step leaves out are fed neutral values, where its
-    op has some, in place of a mask: on the GPU an operator for the whole batch is cheaper than one more operator.
+    Validation repeats its first epoch.
+
+    Args:
+        sampler: draws the parameters.
+        reading: which images are read.
+        neutral: feed neutral values, not a mask, for samples that skip a step whose op has neutral values. On the GPU,
+            an operator for the whole batch is cheaper than an additional operator that applies a mask.
     """
 
     def __init__(self, sampler: Sampler, reading: Reading, *, neutral: bool = False) -> None:
@@ -42,21 +47,28 @@ class Feed:
         self._coming: dict[_Block, Background[list[Values]]] = {}
 
     def __call__(self, info: Any) -> list[Values]:
-        """Return the values of batch `info.iteration`, those of every stage one after the other."""
+        """Return the values of all stages, in order, for batch `info.iteration`."""
         return self.values(info.iteration)
 
     def values(self, iteration: int) -> list[Values]:
-        """Return (batch_size, ...) float32, or the type that an op wants, for the batch with this number."""
+        """Return the values of all stages, in order, for the batch with this number.
+
+        Each is (batch_size, ...), float32 or the type that an op wants.
+        """
         epochs_done, batch = divmod(iteration, self._batches)
         epoch = self._reading.epoch if self._fixed else self._reading.epoch + epochs_done
         number, offset = divmod(batch, self._together)
         block = (epoch, number)
 
-        is_first = self._block is None
-        if self._block is None or self._block[0] != block:
-            self._block = block, self._finish(block)
-        if not is_first:  # at the first batch, the pipeline would wait for the background
-            self._begin(self._after(block))
+        if self._block is None:  # the pipeline waits for its first batch, so draw nothing in the background yet
+            self._block = block, self._draw(block)
+        else:
+            if self._block[0] != block:
+                coming = self._coming.pop(block, None)
+                self._block = block, self._draw(block) if coming is None else coming.result()
+            following = self._after(block)
+            if following != block and following not in self._coming:
+                self._coming[following] = Background(partial(self._draw, following))
 
         first = offset * self._reading.batch_size
         return [values[first : first + self._reading.batch_size] for values in self._block[1]]
@@ -67,16 +79,6 @@ class Feed:
             return epoch, number + 1
         return (epoch if self._fixed else epoch + 1), 0
 
-    def _begin(self, block: _Block) -> None:
-        """Draw a block in the background, unless it is the current one or has begun."""
-        assert self._block is not None
-        if block not in self._coming and block != self._block[0]:
-            self._coming[block] = Background(partial(self._draw, block))
-
-    def _finish(self, block: _Block) -> list[Values]:
-        coming = self._coming.pop(block, None)
-        return self._draw(block) if coming is None else coming.result()
-
     def _draw(self, block: _Block) -> list[Values]:
         epoch, number = block
         batch, size = number * self._together, self._reading.batch_size
@@ -84,17 +86,17 @@ class Feed:
         return [values for stage in self.by_stage((epoch, batch * size, count)) for values in stage.values()]
 
     def by_stage(self, where: Where) -> list[dict[str, Values]]:
-        """Return what each stage is fed, by name."""
+        """Return the values of each stage, by name."""
         plan, draws = self._sampler.plan, self._sampler.draw(*where)
         return [stage_values(stage, draws, plan.size, neutral=self._neutral) for stage in plan.image_stages]
 
 
 class Ahead(Generic[T]):
-    """What is drawn for the samples of a batch, which for `together` samples at once takes little longer.
+    """Draws for the samples of several batches at once, which takes little longer than for one batch.
 
     Args:
-        draw: what draws.
-        together: draw for at least so many samples, of batches one after the other.
+        draw: the function that draws.
+        together: the smallest number of consecutive samples to draw for.
     """
 
     def __init__(self, draw: Callable[[Where], T], together: int = BLOCK) -> None:
@@ -103,80 +105,110 @@ class Ahead(Generic[T]):
         self._drawn: T | None = None
 
     def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
-        """Return what is drawn, and the rows of it that are for samples from a position of an epoch on."""
-        drawn, first, size = self._where
-        if self._drawn is None or drawn != epoch or start < first or start + count > first + size:
-            self._where = _, first, size = epoch, start, max(count, self._together)
-            self._drawn = self._draw((epoch, first, size))
+        """Return what was drawn, and its rows for the `count` samples from position `start` of an epoch."""
+        drawn_epoch, first, size = self._where
+        if self._drawn is None or epoch != drawn_epoch or start < first or start + count > first + size:
+            first, size = start, max(count, self._together)
+            self._where = epoch, first, size
+            self._drawn = self._draw(self._where)
         return self._drawn, slice(start - first, start - first + count)
 
 
 class AheadOfCalls(Ahead[T]):
-    """What is drawn for a call of a `Transform`: for more calls the more follow each other."""
+    """Draws for several calls of a `Transform` at once. The number doubles while consecutive calls are alike."""
 
     _calls, _key = range(0), tuple[Any, ...]()
 
     def take(self, epoch: int, start: int, count: int) -> tuple[T, slice]:
-        """Return what is drawn, and the rows of it that are for a call, which starts at a multiple of CALL."""
-        # What was copied to a GPU on one of its streams is there for those that follow on it.
+        """Return what was drawn, and its rows for a call. `start` is a multiple of CALL."""
+        # A copy on one CUDA stream is ready for later work on the same stream only.
         ready: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         key = count, torch.cuda.current_stream() if ready else None
         call, last = start // CALL, self._calls
         if self._drawn is None or key != self._key or call not in last:
-            follows = key == self._key and call == last.stop
-            self._calls = range(call, call + (max(1, min(2 * len(last), 2 * BLOCK // count)) if follows else 1))
-            self._key, self._drawn = key, self._draw((epoch, start, count, len(self._calls)))
+            calls = 1
+            if key == self._key and call == last.stop:
+                calls = max(1, min(2 * len(last), 2 * BLOCK // count))
+            self._calls, self._key = range(call, call + calls), key
+            self._drawn = self._draw((epoch, start, count, calls))
         first = (call - self._calls.start) * count
         return self._drawn, slice(first, first + count)
 
 
 def stage_values(stage: Stage, draws: Mapping[str, Draws], size: Size, *, neutral: bool) -> dict[str, Values]:
-    """Return what a stage is fed, by name, with a mask `applied` of the samples that it does not skip, if it needs one.
+    """Return the values that a stage is fed, by name.
 
-    `draws` are those of `Sampler.draw`, `size` is that of the images; for `neutral` see `Feed`.
+    If the stage needs a mask of the samples that do not skip it, the mask is in `applied`.
+
+    Args:
+        stage: the stage.
+        draws: what `Sampler.draw` returned.
+        size: the size of the images.
+        neutral: see `Feed`.
     """
     if stage.kind == "remap":
-        return _warped(stage, draws, size, masks=not neutral)
+        return _remap_stage(stage, draws, size, masks=not neutral)
     if stage.kind in ("geometry", "color"):
-        fed = chain(stage.links(draws, size)) if stage.chained else matrices(stage, stage.matrix(draws, size), size)
-        # The identity changes nothing, but on the CPU each warp and each color costs its time.
-        spares = not neutral and not any(len(steps) == 1 and steps[0].p == 1 for steps in stage.positions)
-        return {"applied": stage.applied(draws), **fed} if spares else fed
-    # Noise depends on a sample's position in the operator's input: with a mask on one device and none on the other,
-    # it would differ.
-    neutral = bool(stage.neutral) and (neutral or stage.steps[0].op.random)
-    masked = stage.is_gated and not neutral
-    plain = {name: compact(value) for name, value in stage.values(draws, size, neutral=stage.is_gated).items()}
-    return {"applied": stage.applied(draws), **plain} if masked else plain
+        fed = _matrix_stage(stage, draws, size)
+        # Identity matrices change nothing, but on the CPU it is faster to skip the operator.
+        is_always_applied = any(len(steps) == 1 and steps[0].p == 1 for steps in stage.positions)
+        return fed if neutral or is_always_applied else {"applied": stage.applied(draws), **fed}
+    fed = {name: compact(value) for name, value in stage.values(draws, size, neutral=stage.is_gated).items()}
+    # Noise depends on the position of a sample in the operator's input. A mask changes the position, so noise must not
+    # use a mask on one device only.
+    uses_neutral = stage.neutral and (neutral or stage.steps[0].op.random)
+    return {"applied": stage.applied(draws), **fed} if stage.is_gated and not uses_neutral else fed
 
 
-def matrices(stage: Stage, matrix: NDArray[np.float64], size: Size) -> dict[str, Values]:
-    """Turn a stage's matrices into what its DALI operator takes.
+def _matrix_stage(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, Values]:
+    """Return the matrices of a geometry or color stage as its DALI operators take them."""
+    if stage.kind == "geometry":
+        return {"matrix": compact(_back(stage, stage.matrix(draws, size), size))}
+    if not stage.chained:
+        return _color_values(stage.matrix(draws, size))
+    # Between the operators, a level is a uint16 multiple of `LEVEL`. It is clipped like a byte, but hardly rounded.
+    fed: dict[str, Values] = {}
+    links = stage.links(draws, size)
+    for number, matrix in enumerate(links):
+        before = 1 if number == 0 else LEVEL
+        after = 1 if number == len(links) - 1 else LEVEL
+        scale = np.array([after / before] * (matrix.shape[-1] - 1) + [after])
+        fed |= _color_values(matrix * scale, f" {number}")
+    return fed
 
-    A warp asks, for each pixel of the result, where it comes from, in pixels from the center of the top left one.
-    """
-    return {"matrix": compact(_back(stage, matrix, size))} if stage.kind == "geometry" else color_values(matrix)
+
+def _color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Values]:
+    """Split a color matrix, (N, 3, 4) or (N, 3, 7), into the matrices of the image and of its mean color."""
+    if matrix.shape[-1] == 7:
+        return {f"matrix{link}": compact(matrix[..., :3]), f"mean_matrix{link}": compact(matrix[..., 3:])}
+    return {f"matrix{link}": compact(matrix)}
 
 
 def _back(stage: Stage, matrix: NDArray[np.float64], size: Size) -> NDArray[np.float64]:
-    """Return the inverses of a stage's matrices, (N, 3, 3), in pixels from the center of the top left one."""
+    """Invert a stage's matrices, (N, 3, 3), because a warp looks up each output pixel in the input.
+
+    The results are in pixels from the center of the top left pixel.
+    """
     there, back = about_middle(size)
-    # The identity stays the identity: a skipped sample is not resampled.
+    # Rounding must not change an identity matrix: a skipped sample is not resampled.
     rows = np.flatnonzero((matrix != np.eye(3)).any(axis=(1, 2)))
     total = np.tile(np.eye(3), (len(matrix), 1, 1))
     with np.errstate(all="ignore"):
         total[rows] = there @ _inverse(matrix[rows]) @ back
     if not np.isfinite(compact(total)).all():  # DALI would hang
         names = ", ".join(step.key for step in stage.steps)
-        raise UserError(f"aug: {names}: a matrix has no inverse. Allowed: geometry that maps no area to a line.")
+        raise UserError(
+            f"aug: {names}: a matrix has no inverse. Change the parameters so that no area is mapped to a line."
+        )
     return total
 
 
 def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[str, Values]:
-    """Return what the parts of a remap stage take, see `augment.pipeline.geometry.remap`.
+    """Return the values that the parts of a remap stage take, see `augment.pipeline.geometry.remap`.
 
-    These are `chain`, (N, parts, 3, 3): the inverse of a matrix in pixels from the middle, or zeros where a remap
-    applies to a sample and the identity where not; and the values of each remap by name and number of the part.
+    `chain`, (N, parts, 3, 3), holds the inverse matrix of each part in pixels from the middle of the image. For a
+    remap, it holds zeros if the remap applies to the sample, and otherwise the identity. The other values belong to the
+    remaps. Each has a name and the number of its part.
     """
     values: dict[str, Values] = {"chain": np.empty((len(stage.remapped(draws)), len(stage.parts), 3, 3))}
     for number, steps in enumerate(stage.parts):
@@ -186,14 +218,15 @@ def remap_values(stage: Stage, draws: Mapping[str, Draws], size: Size) -> dict[s
             found = own.values(draws, size, neutral=own.is_gated)
             values |= {f"{name} {number}": value for name, value in found.items()}
         else:
-            values["chain"][:, number] = _back(own, own.matrix(draws, size), Size(1, 1))  # whose middle is its center
+            # In an image of one pixel, the middle is the center of the top left pixel.
+            values["chain"][:, number] = _back(own, own.matrix(draws, size), Size(1, 1))
     return values
 
 
-def _warped(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks: bool) -> dict[str, Values]:
-    """Return what a remap stage is fed, with what a warp takes of the samples to which only its matrices apply.
+def _remap_stage(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks: bool) -> dict[str, Values]:
+    """Return the values of a remap stage, and of the warp that replaces it for samples without a remap.
 
-    So these have the pixels that they would have without the remaps.
+    The warp gives these samples exactly the pixels that they would have in a recipe without the remaps.
     """
     fed = {name: compact(value) for name, value in remap_values(stage, draws, size).items()}
     if any(len(steps) == 1 and steps[0].p == 1 and steps[0].op.kind == "remap" for steps in stage.positions):
@@ -209,33 +242,13 @@ def _warped(stage: Stage, draws: Mapping[str, Draws], size: Size, *, masks: bool
 
 
 def about_middle(size: Size) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the matrices that bring the middle of an image from 0 to between its pixels, and back."""
+    """Return the matrices that move the origin from the middle of an image to its top left pixel, and back."""
     y, x = ((side - 1) / 2 for side in size)
     return np.array([[1, 0, x], [0, 1, y], [0, 0, 1]]), np.array([[1, 0, -x], [0, 1, -y], [0, 0, 1]])
 
 
-def color_values(matrix: NDArray[np.float64], link: str = "") -> dict[str, Values]:
-    """Split a color matrix, (N, 3, 4) or (N, 3, 7), by what it is applied to: the image, and its mean."""
-    if matrix.shape[-1] == 7:
-        return {f"matrix{link}": compact(matrix[..., :3]), f"mean_matrix{link}": compact(matrix[..., 3:])}
-    return {f"matrix{link}": compact(matrix)}
-
-
-def chain(matrices: Sequence[NDArray[np.float64]]) -> dict[str, Values]:
-    """Turn the matrices of a chained color stage into what its DALI operators take.
-
-    Between them a level is a uint16 of `LEVEL`: clipped like a byte, but hardly rounded.
-    """
-    fed: dict[str, Values] = {}
-    for number, matrix in enumerate(matrices):
-        before, after = 1 if number == 0 else LEVEL, 1 if number == len(matrices) - 1 else LEVEL
-        scale = np.array([after / before] * (matrix.shape[-1] - 1) + [after])
-        fed |= color_values(matrix * scale, f" {number}")
-    return fed
-
-
 def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the inverses of (N, 3, 3) matrices, by their adjugates: NumPy takes three times as long."""
+    """Invert (N, 3, 3) matrices by their adjugates, in a third of NumPy's time."""
     a, b, c, d, e, f, g, h, i = matrix.reshape(-1, 9).T
     minors = (e * i - f * h, c * h - b * i, b * f - c * e, f * g - d * i, a * i - c * g, c * d - a * f)
     adjugate = np.stack([*minors, d * h - e * g, b * g - a * h, a * e - b * d], axis=-1)
@@ -244,5 +257,5 @@ def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def compact(values: Values) -> Values:
-    """Return values as they are fed: contiguous, and float32 instead of float64."""
+    """Convert values to the form in which they are fed: contiguous, and float32 instead of float64."""
     return np.ascontiguousarray(values, np.float32 if values.dtype == np.float64 else values.dtype)

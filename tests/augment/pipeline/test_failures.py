@@ -82,4 +82,4 @@ def test_a_file_of_its_own_is_named(damage: Damage, message: str) -> None:
     split = photos()
     file = Path(str(split.files[4]))
     text = said(split, lambda: damage(file))
-    assert re.match(rf"data: an image turned out bad: {file} {message}", text)
+    assert re.match(rf"data: an image became unreadable: {file} {message}", text)

@@ -42,7 +42,7 @@ def test_every_sample_once_an_epoch_over_all_ranks(
 ) -> None:
     data, plan = first(grays, samples), plan_of({}, split)
     if samples < world_size:
-        with pytest.raises(UserError, match=f"^data: {amount(samples, 'image')} in {split} for {world_size} ranks"):
+        with pytest.raises(UserError, match=f"^data: {split} has {amount(samples, 'image')} for {world_size} ranks"):
             make(data, device, plan=plan, batch_size=batch_size, shard=RankShard(0, world_size))
         return
     loaders = [

@@ -85,7 +85,7 @@ def test_another_image_of_the_class_stands_in(stored: bool, plan: Plan, caplog: 
     (stand_in,) = {b for _, (b, _) in others}
     assert split.targets[stand_in] == split.targets[5]
     assert len(others) >= 2
-    assert caplog.text.count("stands in for it (1 of data.max_bad=2)") == 1
+    assert caplog.text.count("replaces it (1 of data.max_bad=2)") == 1
 
 
 def test_a_resumed_loader_keeps_those_that_stand_in() -> None:
@@ -128,7 +128,7 @@ def test_more_bad_images_than_allowed_end_the_run() -> None:
     for index in (2, 5):
         spoil(split.files[index])
     with pytest.raises(
-        UserError, match=r"data\.max_bad=1: 2 images turned out bad during training, last .+ is broken: "
+        UserError, match=r"data\.max_bad=1: 2 images became unreadable during training, last .+ is broken: "
     ):
         epochs(loader, 4)
 
@@ -136,5 +136,5 @@ def test_more_bad_images_than_allowed_end_the_run() -> None:
 def test_stored_images_that_cannot_be_decoded_are_named() -> None:
     loader, split = replaceable(True, 0)
     spoil(split.files[5])
-    with pytest.raises(UserError, match=r"data: an image turned out bad: .+ is broken: "):
+    with pytest.raises(UserError, match=r"data: an image became unreadable: .+ is broken: "):
         list(loader)

@@ -94,7 +94,7 @@ RANGE = Range(default=(0.2, 0.8), within=(0, 1), doc="anything")
         (color, lambda a: np.eye(3), "op 'own' returned (3, 3) for N = 1. Return (N, 3, 4) or (N, 3, 7)."),
         (color, lambda a: np.full((3, 4), np.nan), "op 'own' returned a matrix with infinite or NaN entries."),
         (geometry, lambda size, a: np.eye(2, 3), "op 'own' returned (2, 3) for N = 1. Return (N, 3, 3)."),
-        (geometry, lambda size, a: np.zeros((3, 3)), "aug: own: a matrix has no inverse. Allowed: geometry that"),
+        (geometry, lambda size, a: np.zeros((3, 3)), "aug: own: a matrix has no inverse. Change the parameters"),
         (batch, lambda x, y, a: x, "op 'own' made Tensor. Allowed: images and share, [(2, 3, 8, 8), (2,)]."),
         (batch, lambda x, y, a: (x[..., 1:], a), "op 'own' made [(2, 3, 8, 7), (2,)]. Allowed: images and share,"),
         (remap, lambda x, y, size, a: torch.stack([x, y], -1), "TypeError: op 'own' made [(8, 8, 2), (8, 8, 2)]. All"),

@@ -113,7 +113,7 @@ def test_a_run_is_resumed_with_what_was_left_out_then(tmp_path: Path, caplog: py
     assert start(root, tmp_path / "resumed", nothing, f"fit.resume={tmp_path / 'cut'}") == whole
 
     spoil(root / "train/ant/05.png")
-    with pytest.raises(UserError, match=r"an image turned out bad: \S+05.png"):
+    with pytest.raises(UserError, match=r"an image became unreadable: \S+05.png"):
         start(root, tmp_path / "none", nothing, f"fit.resume={tmp_path / 'cut'}", "data.max_bad=0")
     caplog.clear()
     assert len(start(root, tmp_path / "again", nothing, f"fit.resume={tmp_path / 'cut'}")) == 3
