@@ -36,7 +36,7 @@ from trainer.sweeps.ledger import ENDED, Job, job_id, unfinished
 if TYPE_CHECKING:
     from trainer.sweeps.study import Search
 
-NO_FURTHER_JOB = "stopped; no further job was started"
+NO_FURTHER_JOB = "Stopped. No further job starts."
 
 # Least seconds between two looks at jobs that other processes work on; see `pause`.
 POLL = 0.1

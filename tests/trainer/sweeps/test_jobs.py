@@ -166,7 +166,7 @@ def test_a_signal_ends_the_work_after_the_current_job(runs: FakeRuns, jobs: list
         return 0.5
 
     runs.score = ask
-    with pytest.raises(KeyboardInterrupt, match=r"^stopped; no further job was started$"):
+    with pytest.raises(KeyboardInterrupt, match=r"^Stopped\. No further job starts\.$"):
         worker.work(jobs)
     assert len(runs.runs) == 2
 
