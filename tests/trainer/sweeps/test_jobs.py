@@ -98,7 +98,7 @@ def test_only_a_failed_job_is_retried(tmp_path: Path) -> None:
 def test_a_damaged_job_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "job.json").write_text(text)
-    with pytest.raises(UserError, match=r"one/job\.json: not a job of a sweep"):
+    with pytest.raises(UserError, match=r"one/job\.json is not a valid sweep job"):
         read_ledger(tmp_path)
 
 

@@ -140,7 +140,7 @@ def test_failed_trials_of_a_search_count(call: Call, runs: FakeRuns) -> None:
     assert "2 jobs failed. Add trials with: python -m trainer sweep resume S hydra.sweeper.n_trials=N" in text
     code, text = call("sweep", "retry", "S")
     assert code == 2
-    assert "error: sweep retry: S is a search, in which failed trials count. To add trials: python -m trainer sweep resume S hydra" in text
+    assert "error: sweep retry: S is a search, in which failed trials count. To add trials: python -m trainer" in text
     assert "5 trials, 3 finished, 0 pruned, 2 failed." in call("sweep", "resume", "S", "hydra.sweeper.n_trials=5")[1]
 
 
@@ -176,7 +176,7 @@ def test_the_tables_are_shown(call: Call) -> None:
     assert call("sweep")[0] == 2
     (ledger()[0].folder / "job.json").write_text('{"id')  # the others are shown
     assert "2 jobs" in call("sweep", "show", "S")[1]
-    assert "job.json: not a job of a sweep (" in call("sweep", "resume", "S")[1]
+    assert "job.json is not a valid sweep job (" in call("sweep", "resume", "S")[1]
 
 
 def test_a_finished_search_of_somebody_else_is_shown(call: Call, runs: FakeRuns) -> None:
