@@ -53,7 +53,7 @@ COMMANDS = [
     ("trainer find_lr --from 0", "argument --from: 0 is not allowed.", "a number above 0"),
     ("trainer find_lr --steps 3", "argument --steps: 3 is not allowed.", "a whole number from 20"),
     ("trainer find_lr --out a.jpg", "argument --out: 'a.jpg' is not allowed.", "a file that ends in .png"),
-    ("trainer dashboard --port 80", "--port: has no effect without --watch.", ""),
+    ("trainer dashboard --port 80", "--port has no effect without --watch.", "Add --watch"),
     # Keys
     ("trainer epochs=3", "epochs: unknown key", "fit.epochs"),
     ("trainer rotate.p=0.5", "rotate: unknown key", "aug.train.rotate"),

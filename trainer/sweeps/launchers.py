@@ -180,7 +180,7 @@ class WorkerPool(Launcher, AbstractContextManager[Launcher]):
 class Cluster(Launcher):
     """Runs jobs in workers that another program starts, on hosts that share the sweep's folder."""
 
-    logs: ClassVar[str] = ""  # the folder of the workers' logs in the sweep's folder. Empty: there are no logs
+    logs: ClassVar[str] = ""  # the folder of the workers' logs in the sweep's folder. Empty: it writes no logs
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
         """Start the workers, and report on the jobs until all have ended."""

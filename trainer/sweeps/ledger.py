@@ -1,7 +1,6 @@
 """The ledger of a sweep: its jobs, and their configurations and statuses."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +10,7 @@ from augment.cli.trust import Saved
 from augment.support.errors import UserError
 from augment.support.files import shown, write_atomically, write_json
 from augment.support.nested import section_of
-from augment.support.untrusted_files import UnreadableError, read_text
+from augment.support.untrusted_files import UnreadableError
 from trainer.loop.checkpoint import LAST
 from trainer.run.config.equality import identity, identity_text
 from trainer.run.config.schema import CONFIG_FILE, Config, config_text, load_config
@@ -96,17 +95,10 @@ def plan_jobs(
         if job != before:
             plain = {key: value for key, value in vars(job).items() if key not in ("folder", "config")}
             write_json(job.folder / JOB_FILE, {"id": job.id, **plain})
-        if (text := config_text(config)) != _planned(job.folder):
-            write_atomically(job.folder / PLANNED_FILE, text)
+        write_atomically(job.folder / PLANNED_FILE, config_text(config))
         order += before is None
         jobs[name] = job
     return list(jobs.values())
-
-
-def _planned(folder: Path) -> str:
-    with suppress(OSError, UserError):
-        return read_text(folder / PLANNED_FILE, folder)
-    return ""
 
 
 def with_config(job: Job, *, trust: bool) -> Job:

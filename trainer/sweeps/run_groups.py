@@ -193,7 +193,7 @@ def _distinct_name(name: str, names: Sequence[str], folder: Path) -> str:
 
 
 def settings_of(run: RunFolder) -> Settings:
-    """Return a run's settings by their key paths, without those that repeat an experiment or change no result."""
+    """Return a run's settings by their key paths, without settings that repeat an experiment or change no result."""
     if not run.config:
         return {}
     plain = {**run.config, "callbacks": identity(run.config)["callbacks"]}
@@ -254,7 +254,7 @@ def _differing_settings(groups: Sequence[Settings]) -> list[list[str]]:
 
 
 def _without_named_sections(tokens: Mapping[str, str]) -> list[str]:
-    """Return the tokens, but no section of which a setting is named."""
+    """Return the tokens without sections whose settings are also named."""
     return [
         text
         for key, text in tokens.items()

@@ -115,7 +115,7 @@ def _next(plan: SearchPlan, worker: Worker) -> Job | None:
 
 
 def _update_study(plan: SearchPlan) -> list[Job]:
-    """Record the trials that have ended in the study. Return the jobs of those that have begun and not ended."""
+    """Record the trials that have ended in the study. Return the jobs of unfinished trials."""
     study, known = plan.study(), {job.id: job for job in read_ledger(plan.folder)}
     running = []
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):

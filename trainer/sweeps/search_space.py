@@ -1,4 +1,4 @@
-"""The settings and the space of a search: parsed, checked, and compared with those that its study started with."""
+"""Parse and check the settings and the space of a search, and compare them with the study's earlier ones."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -125,8 +125,8 @@ def mean_interval(samples: Sequence[float], within: Range = ANY, resolution: flo
     at most t standard errors at m. This is Wilson's interval with the samples' spread and Student's t. With one bound
     or none, it is Student's t interval, cut off at the bound.
 
-    Equal samples vary less than their resolution shows. Their spread is then assumed to be the one with which all of
-    them are equal in one case of twenty.
+    Equal samples vary less than their resolution shows. Their spread is then assumed to be so large that all of them
+    are equal in one case of twenty.
 
     Args:
         samples: independent scores.

@@ -24,7 +24,7 @@ _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 # Columns that are aligned to the left.
 _WORDS = ("job", "varied settings", "status", "configuration")
 
-# The number of seeds or folds to suggest if there is no other hint.
+# The number of seeds or folds to suggest without any other hint.
 _ENOUGH = 5
 
 

@@ -93,7 +93,7 @@ class Worker:
             raise errors[0]
 
     def work(self, jobs: Sequence[Job]) -> None:
-        """Work until all jobs have ended, also those of other processes. A signal raises KeyboardInterrupt."""
+        """Work until all jobs have ended, including jobs of other processes. A signal raises KeyboardInterrupt."""
         waited: set[str] = set()
         while left := unfinished(jobs):
             begun = time.monotonic()
