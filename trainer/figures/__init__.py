@@ -1,6 +1,6 @@
-"""Figures of a run: curves, batches, confusion matrices, outputs."""
+"""Figures of a run: batches, confusion matrices, predictions, and images for pages."""
 
 import logging
 
-# Matplotlib warns of its font cache, for one, in the middle of the table of epochs; errors are raised anyway.
+# Matplotlib's warnings, for example about its font cache, would interrupt the table of epochs. Errors are still raised.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)

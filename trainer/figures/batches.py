@@ -1,4 +1,4 @@
-"""Figures of a run: a batch, what a pass predicts, a test of learning rates."""
+"""Draw a batch, the predictions of a pass, or a learning rate test as a PNG."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ from trainer.tasks.display import BarChart, FigureData, Matrix, Scatter
 
 SPLITS = (("train", GRAY), ("val", BLUE))
 TEXT, SMALL = 10, 9  # points
-# Matplotlib's font caches are shared by all threads.
+# All threads share Matplotlib's font caches.
 LOCK = Lock()
 
 
@@ -41,11 +41,11 @@ frame = partial(figure_style.frame, points=TEXT)
 
 @contextmanager
 def new_figure(path: Path, *, constrained: bool = True) -> Iterator[Figure]:
-    """Yield an empty figure to draw on, and save it as a PNG at the end."""
+    """Yield an empty figure, and save it as a PNG at the end."""
     with LOCK:
         figure = Figure(dpi=DPI, layout="constrained" if constrained else None)
         yield figure
-        save_figure(figure, path, DPI, parents=False)  # a run's folder that was deleted is not made again
+        save_figure(figure, path, DPI, parents=False)  # do not create a deleted run folder again
 
 
 MAX_BARS = 60
@@ -54,13 +54,13 @@ _MAX_POINTS = 5000
 
 
 def plot_batch(images: NDArray[np.uint8], labels: Sequence[str], path: Path, *, title: str = "") -> None:
-    """Draw images, (N, H, W, 3) uint8 RGB, above their labels into a PNG; see `draw_batch`."""
+    """Draw images, (N, H, W, 3) uint8 RGB, above their labels. See `draw_batch`."""
     with new_figure(path, constrained=False) as figure:
         draw_batch(figure, images, labels, title)
 
 
 def plot_outputs(figure: FigureData, path: Path) -> None:
-    """Draw the figure of a task as a PNG."""
+    """Draw the figure of a task."""
     match figure:
         case Matrix():
             plot_confusion(figure.counts, figure.names, path, shares=figure.shares)
@@ -71,15 +71,15 @@ def plot_outputs(figure: FigureData, path: Path) -> None:
 
 
 def plot_confusion(counts: NDArray[np.integer], classes: Sequence[str], path: Path, *, shares: bool = False) -> None:
-    """Draw a confusion matrix, (C, C) with true rows and predicted columns, each row colored by its share of the class.
+    """Draw a confusion matrix, (C, C), with true rows and predicted columns. Colors are shares of the true class.
 
-    With `shares`, they are written in place of counts.
+    With `shares`, cells show the shares instead of counts.
     """
     size = len(classes)
     with new_figure(path, constrained=False) as figure:
         cell, points = (0.46, SMALL) if size <= 20 else (0.2, 8) if size <= 60 else (0.14, 7)
         named = size <= 150
-        # In inches, as all lengths below; without names two pixels for each class, within limits.
+        # All lengths are in inches. Without names, each class has two pixels, within limits.
         side = max(cell * size, 2.8) if named else min(max(2 * size, 1200), 2400) / DPI
         names = [shorten(drawable(name), 2.2 * DPI, points) for name in classes] if named else []
         widest = max((text_width(name, points) / DPI for name in names), default=0.5)
@@ -101,7 +101,7 @@ def plot_confusion(counts: NDArray[np.integer], classes: Sequence[str], path: Pa
         axes.spines[:].set_color(GRAY)
         axes.set_ylabel("true", fontsize=TEXT, color=INK)
         axes.set_xlabel("predicted", fontsize=TEXT, color=INK)
-        # At fixed positions, as the default ones are known only when the figure is drawn.
+        # Fixed positions, because the default ones are unknown until the figure is drawn.
         axes.yaxis.set_label_coords(0.25 / width, (bottom + side / 2) / height, transform=figure.transFigure)
         axes.xaxis.set_label_coords((left + side / 2) / width, 0.33 / height, transform=figure.transFigure)
         total, correct = int(counts.sum()), int(np.trace(counts))
@@ -133,7 +133,7 @@ def _write_counts(axes: Axes, counts: NDArray[np.integer], colors: NDArray[np.fl
 
 
 def plot_bars(chart: BarChart, path: Path) -> None:
-    """Draw a value for each label as a bar, the lowest first; of many, the lowest 60."""
+    """Draw a bar for each label, the lowest first. With many labels, only the lowest `MAX_BARS`."""
     bars = sorted(chart.bars, key=lambda bar: bar[2])[:MAX_BARS]
     values = [value for _, _, value in bars]
     with new_figure(path) as figure:
@@ -152,9 +152,9 @@ def plot_bars(chart: BarChart, path: Path) -> None:
 
 
 def plot_scatter(scatter: Scatter, path: Path) -> None:
-    """Draw predictions over targets, a panel for each number.
+    """Draw predictions over targets, with a panel for each target.
 
-    Of many numbers it draws the first nine, and of many images every n-th.
+    It draws at most the first `MAX_SCATTERS` targets, and only every n-th of many images.
     """
     targets, outputs = scatter.targets, scatter.outputs
     shown = min(len(scatter.names), MAX_SCATTERS)
@@ -184,7 +184,7 @@ def plot_rates(
     suggestion: float | None,
     path: Path,
 ) -> None:
-    """Draw losses over rising learning rates, each batch as a faint point, and what they suggest."""
+    """Draw the losses of batches over rising learning rates, a smoothed curve, and the suggested learning rate."""
     rates, curve = np.array(lrs), np.array(smoothed)
     with new_figure(path) as figure:
         figure.set_size_inches(7, 4.2)

@@ -1,4 +1,4 @@
-"""Images for pages and trackers: those of a data set that a model gets wrong, and figures of runs."""
+"""Images for pages and trackers: images that a model gets wrong, and figures of runs."""
 
 import json
 from base64 import b64encode
@@ -26,14 +26,22 @@ _THREADS = 4
 def worst_images(
     task: Task[Any], samples: Samples, names: Sequence[str], files: Sequence[ImageRef], most: int
 ) -> list[tuple[WrongSample, ImageRef, Image.Image | None]] | None:
-    """Return what a model gets most wrong, the worst first; None if nobody knows which images these are.
+    """Return the samples with the worst predictions, the worst first.
 
-    The task chooses them and may draw on them, see `Task.draw`; `files` are the images of the pass by index.
+    The task chooses them and may draw on them, see `Task.draw`.
+
+    Args:
+        task: the task.
+        samples: the predictions of a pass.
+        names: the names of the classes, or of other targets.
+        files: the images of the pass by index.
+        most: the largest number of samples.
 
     Returns:
-        For each its sample, its file, and a thumbnail; None in place of one that cannot be read.
+        Each sample with its file and a thumbnail, or without one if the file cannot be read. None if the samples have
+        no known files.
     """
-    from augment.pipeline.geometry.frames import turns  # which imports PyTorch
+    from augment.pipeline.geometry.frames import turns  # it imports PyTorch
 
     index = np.asarray(samples.index)
     if index.min(initial=0) < 0 or index.max(initial=-1) >= len(files):
@@ -51,7 +59,7 @@ def worst_images(
         small.thumbnail((SIDE, SIDE))
         scale = small.size / upright
         place = np.diag([*scale, 1.0])
-        place[:2, 2] = (scale - 1) / 2  # as pixel centers are at integers
+        place[:2, 2] = (scale - 1) / 2  # because pixel centers are at integers
         place = place @ turns(np.array([orientation]), upright[None, ::-1])[0]
         return sample, file, task.draw(small, place, samples, sample.position, names)
 
@@ -60,7 +68,7 @@ def worst_images(
 
 
 def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Image | None:
-    """Return a PNG in RGB, scaled down `within` a size; None if a stranger has made it too large or unreadable."""
+    """Return a PNG in RGB, scaled down to fit `within` a size. None if it is too large or unreadable."""
     try:
         with Image.open(regular(file), formats=["PNG"]) as image:
             if image.width * image.height > most_pixels:
@@ -73,9 +81,9 @@ def read_png(file: Path, most_pixels: int, within: tuple[int, int]) -> Image.Ima
 
 
 def without_background(figure: Image.Image) -> Image.Image:
-    """Return a figure that says where its images are with nothing around them but gray letters; others as they are.
+    """Make a figure transparent around its images, with gray letters, which suit light and dark pages.
 
-    Such letters can be read on light and on dark pages.
+    A figure that does not record the positions of its images stays unchanged.
     """
     from augment.drawing.figure_style import IMAGES  # imports Matplotlib
 
@@ -92,8 +100,8 @@ def without_background(figure: Image.Image) -> Image.Image:
 
 
 def data_uri(image: Image.Image, form: str, quality: int) -> str:
-    """Return an image as a data URI, as JPEG or WEBP."""
+    """Encode an image as a data URI, in JPEG or WEBP."""
     data = BytesIO()
-    # Full color resolution keeps lettering sharp in a JPEG; the method is of WEBP.
+    # Full color resolution (no subsampling) keeps letters sharp in a JPEG. The method belongs to WEBP.
     image.save(data, form, quality=quality, subsampling=0, optimize=True, method=4)
     return f"data:image/{form.lower()};base64,{b64encode(data.getvalue()).decode()}"

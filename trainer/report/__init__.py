@@ -1,1 +1,1 @@
-"""The report of a run: what it shows, its charts, and the HTML page."""
+"""The report of a run: its content, its charts and its HTML page."""

@@ -1,4 +1,4 @@
-"""The callback that writes the report of a run: in the background during its fit, and completely after it."""
+"""The callback that writes a run's report, in the background during the fit and completely after it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 @configurable
 @dataclass(eq=False)
 class Report(Callback):
-    """Writes report.html: scores, findings, curves; after the fit also classes, the worst mistakes and the command."""
+    """Write report.html with scores, findings and curves. After the fit, add classes and the worst mistakes."""
 
     mistakes: int = setting(Count(default=MISTAKES, within=(0, 96), doc="number of mistakes to show, worst first"))
-    # After the callbacks whose files it reads; before Interrupt restores Ctrl-C, so that a second press ends it.
+    # After the callbacks whose files it reads, and before Interrupt restores Ctrl-C, so that a second press ends it.
     main_only = True
     order = Phase.SHOW
     _refresher: Refresher | None = field(default=None, init=False)
 
     def before_fit(self, learner: Learner) -> None:
-        """Forget the fit before."""
+        """Reset the state of an earlier fit."""
         self._refresher = Refresher(REPORT_FILE)
 
     def after_batch(self, learner: Learner) -> None:
-        """Write the report of the run so far in the background, if the last one is old."""
+        """Write the report in the background if the last one is old."""
         refresher, folder = self._refresher, learner.folder
         if refresher is not None and folder is not None and learner.training and refresher.due:
             record = _record(learner, folder, seconds_left(learner))
@@ -49,7 +49,7 @@ class Report(Callback):
             refresher.start(partial(_write, record))
 
     def after_fit(self, learner: Learner) -> None:
-        """Write the report, also for an interrupted or failed fit, unless Ctrl-C was pressed a second time."""
+        """Write the report, also after an interrupted or failed fit. A second Ctrl-C skips it."""
         if self._refresher is not None:
             self._refresher.finish()
         if learner.folder is None or not learner.folder.is_dir() or isinstance(learner.error, KeyboardInterrupt):
@@ -58,21 +58,21 @@ class Report(Callback):
 
         try:
             record = _record(learner, learner.folder)
-            from trainer.predictions.activation_maps import maps_of  # imports PyTorch
+            from trainer.predictions.activation_maps import maps_of  # it imports PyTorch
 
             best = partial(best_model, learner)
             record.add_best(best, learner.run.val_files, self.mistakes, partial(maps_of, learner))
             write_best(record)
             write_record(record)
         except (OSError, UserError) as error:
-            # A report that cannot be written must not fail the run.
-            if learner.error is None:  # the log may be on the same full disk
+            # A report that cannot be written must not fail the run. After an error, a warning would only hide it.
+            if learner.error is None:
                 why = getattr(error, "strerror", None) or first_line(error)
                 sys.stderr.write(printable(f"warning: no {REPORT_FILE}: {why}.\n"))
 
 
 def _write(record: RunRecord) -> None:
-    """Write the report of a run in progress, unless its folder was deleted."""
+    """Write the report of a running fit, unless its folder was deleted."""
     from trainer.report.page import write_record
 
     if record.run.folder.is_dir():
@@ -80,7 +80,7 @@ def _write(record: RunRecord) -> None:
 
 
 def _record(learner: Learner, folder: Path, left: float | None = None) -> RunRecord:
-    """Return a record with the measurements of the fit; neither the model nor the device is touched."""
+    """Return a record with the measurements of the fit. It uses neither the model nor the device."""
     recorder, run = learner.find(Recorder), RunFolder(folder)
     run.summary = summarize(learner, folder, monotonic() - learner.run.began)
     run.rows, run.steps = list(recorder.rows), [step.values() for step in recorder.steps]

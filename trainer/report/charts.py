@@ -1,4 +1,4 @@
-"""Curves of a run, as SVG images embedded in the page."""
+"""Draw the curves of a run as SVG images for its page."""
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +19,8 @@ from trainer.figures.batches import LOCK, SPLITS, frame
 from trainer.report.run_content import RunRecord
 
 _SIZE, _FAINT = (5.2, 2.9), "0.75"
-_SPOTS = 60  # of a line at most whose values can be read by pointing at it
-_POINTS = 1000  # of a line at most; more cannot be seen
+_SPOTS = 60  # largest number of spots on a line that show their values under the mouse
+_POINTS = 1000  # largest number of points on a line. More would not be visible
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,21 @@ class Chart:
 
     title: str
     uri: str  # the image, as a data URI
-    alt: str  # what the image shows, in words
-    caption: str  # text below the image; may be empty
-    spots: tuple[tuple[float, float, str], ...]  # areas from left to right: start and width in %, and their values
+    alt: str  # a description of the image
+    caption: str  # the text below the image, which may be empty
+    spots: tuple[tuple[float, float, str], ...]  # areas from left to right: start and width in %, and text
 
 
 def charts(record: RunRecord) -> list[Chart]:
     """Draw all curves that have data."""
-    # Training batches before each epoch and, last, of the whole fit: (epochs + 1,); (1,) if they are unknown.
+    # The number of training batches before each epoch and in the whole fit: (epochs + 1,), or (1,) if it is unknown.
     before = np.cumsum([0, *record.run.facts.batches])
     with LOCK:
         return [*_scores(record, before), *(_schedules(record, before) if len(before) > 1 else ())]
 
 
 def _scores(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
-    """Yield loss and score of both passes over the epochs, with the best epoch marked."""
+    """Yield charts of loss and score over the epochs, for both splits. The best epoch is marked."""
     display, best = record.display, record.best
     score = (display.score, display.score_title, "{:.1%}" if display.share else "{:.3g}")
     for quantity, title, form in (("loss", "Loss", "{:.3g}"), score):
@@ -74,9 +74,9 @@ def _scores(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
 
 
 def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str) -> bool:
-    """Draw a quantity of both passes over the epochs; return whether any row has a value.
+    """Draw a quantity over the epochs for both splits. Return whether any row has a value.
 
-    A line skips epochs that were not scored, and breaks where a value is not finite.
+    A line skips epochs without a score, and has a gap at values that are not finite.
     """
     epochs, drawn, highest = column(rows, "epoch") + 1, False, 0.0
     for split, color in SPLITS:
@@ -92,24 +92,24 @@ def draw_splits(axes: Axes, rows: Sequence[Mapping[str, float]], quantity: str) 
     if len(epochs):
         axes.set_xlim(epochs.min() - 0.5, epochs.max() + max(0.5, 0.015 * np.ptp(epochs)))
     if len(epochs) == 1 and highest > 0:
-        axes.set_ylim(0, 1.15 * highest)  # an axis around one point would have odd numbers
+        axes.set_ylim(0, 1.15 * highest)  # around a single point, Matplotlib would choose odd ticks
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
     return drawn
 
 
 def column(rows: Sequence[Mapping[str, float]], key: str) -> NDArray[np.float64]:
-    """Return a key of all rows, (rows,); NaN where it is missing or not finite."""
-    # A JSON null reads as None, which NumPy turns into NaN.
+    """Return a key of all rows, (rows,). Missing and infinite values are NaN."""
+    # NumPy converts None to NaN, which is null in JSON.
     values = np.array([row.get(key) for row in rows], dtype=float)
     return np.where(np.isfinite(values), values, np.nan)
 
 
 def _add_steps(axes: Axes, record: RunRecord, before: NDArray[np.int64]) -> None:
-    """Draw the loss within epochs; axes keep their range, as outliers would flatten the curves of the epochs."""
+    """Draw the loss within epochs. The axes keep their range, because outliers would flatten the epoch curves."""
     steps = [step for step in record.run.steps if {"step", "loss"} <= step.keys()]
     if steps and len(before) > 1:
         limits = axes.get_ylim()
-        # An epoch's row is a mean over it, drawn at its number, so its batches lie half an epoch to both sides.
+        # An epoch's mean is drawn at its number, so its batches lie within half an epoch on both sides.
         x = np.interp(column(steps, "step"), before, np.arange(len(before))) + 0.5
         losses, each = column(steps, "loss"), -(-len(steps) // _POINTS)
         axes.plot(x[::each], losses[::each], color=_FAINT, linewidth=0.8, label="train, within epochs", zorder=1)
@@ -120,12 +120,12 @@ def _schedules(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
     for name, points in record.run.facts.schedules.items():
         axes = Figure(_SIZE, dpi=72).subplots()
         title, values = {"lr": "Learning rate"}.get(name, name.capitalize()), np.array(points)
-        # A schedule is defined over batches, and epochs may differ in their number of batches.
+        # Schedules are functions of batches, and epochs may differ in their number of batches.
         x = np.interp(np.linspace(0, 1, len(values)) * before[-1], before, np.arange(len(before)))
         done = x <= len(record.run.rows)
         rates = column(record.run.rows, "lr")
         if name == "lr" and len(rates) and record.run.facts.settings.get("fit.schedule") == "plateau":
-            values = rates[x.astype(int).clip(max=len(rates) - 1)]  # what it fell to is known afterwards
+            values = rates[x.astype(int).clip(max=len(rates) - 1)]  # known only from the epochs that ran
         axes.plot(x, values, color=_FAINT, linewidth=1.6, linestyle=":")
         axes.plot(x[done], values[done], color=BLUE, linewidth=1.8)
         frame(axes, "", "epochs")
@@ -141,14 +141,14 @@ def _schedules(record: RunRecord, before: NDArray[np.int64]) -> Iterator[Chart]:
 
 
 def _chart(axes: Axes, title: str, alt: str, caption: str, x: NDArray[np.float64], texts: Sequence[str]) -> Chart:
-    """Return the curve of axes, with texts at the points of x, each up to half of the way to the next."""
+    """Return the chart of axes. Around each point of x, a text appears up to halfway to the next point."""
     figure = axes.get_figure(root=True)
     assert figure is not None
-    # Letters become outlines, which look the same everywhere; equal figures become equal files.
+    # Outlines of letters look the same everywhere. The salt makes equal figures equal files.
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "report"}):
         svg = BytesIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        # Transparent, so that the page's background shows, light or dark.
+        # A transparent background suits light and dark pages.
         figure.set_layout_engine("constrained")
         figure.savefig(svg, format="svg", metadata=metadata, transparent=True)
     pixels = axes.transData.transform(np.column_stack([x, np.full(len(x), axes.get_ylim()[0])]))[:, 0]

@@ -1,4 +1,4 @@
-"""`python -m trainer report RUN_FOLDER`: write the report of a run again, from the files of its folder."""
+"""`python -m trainer report RUN_FOLDER`: write the report of a run again from the files in its folder."""
 
 import sys
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from trainer.report.run_content import REPORT_FILE, read_record
 from trainer.run.config.schema import CONFIG_FILE
 
 _EXAMPLES = """\
-  RUN_FOLDER ...     write report.html of each folder again"""
+  RUN_FOLDER ...     write report.html again in each folder"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line. Return the exit code."""
     parser = Parser("trainer report", "Write the reports of runs again.", _EXAMPLES, arguments="RUN_FOLDER ...")
     with readable_errors():
         _, folders, overrides = parser.split_paths(arguments)
         if overrides:
-            raise UserError(f"{overrides[0]}: not allowed here. Allowed: folders of runs.")
+            raise UserError(f"{overrides[0]}: not allowed here. Pass only folders of runs.")
         for folder in folders:
             require_in(folder, CONFIG_FILE, allowed="the folder of a run")
         for folder in folders:
@@ -30,6 +30,8 @@ def main(arguments: Sequence[str]) -> int:
                 try:
                     file = write_record(read_record(folder))
                 except (AttributeError, LookupError, RuntimeError, TypeError, ValueError, TemplateError) as error:
-                    raise UserError(f"{folder}: its files do not fit together ({describe_error(error)}).") from error
+                    raise UserError(
+                        f"{folder}: its files do not match each other ({describe_error(error)}). Restore them."
+                    ) from error
                 sys.stdout.write(f"{file}\n")
     return 0

@@ -1,4 +1,4 @@
-"""Findings about a run, in plain sentences."""
+"""Findings about a run, as sentences."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,30 +17,31 @@ from trainer.tasks.metric import MetricsRow
 
 
 def findings(record: RunRecord) -> list[Finding]:
-    """Return all findings about a run, warnings first."""
+    """Return all findings about a run. Warnings come first."""
     of_task = () if record.best_pass is None else record.best_pass.findings
     found = [*_of_the_run(record), *of_task, *_of_learning(record), *_of_speed(record)]
     return sorted(found, key=lambda finding: not finding.warning)
 
 
 def _of_the_run(record: RunRecord) -> Iterator[Finding]:
-    """Yield how it ended, and what is wrong with its data and its losses."""
+    """Yield findings on the end of the run, on its data, and on its losses."""
     done, ending = len(record.run.rows), record.run.summary
     of = f" of {record.epochs}" if record.epochs else ""
     epochs = f"{done}{of} {plural(record.epochs or done, 'epoch')}"
+    resumable = ending.status == "interrupted" or (record.run.folder / LAST).is_file()
+    resume = " Continue it with fit.resume." if resumable else ""
     if ending.status == "failed":
         yield Finding(f"The run failed after {epochs}: {ending.error or 'the reason was not recorded'}", warning=True)
     elif ending.status == "interrupted":
-        yield Finding(f"The run was interrupted after {epochs}; fit.resume continues it.", warning=True)
+        yield Finding(f"The run was interrupted after {epochs}.{resume}", warning=True)
     elif ending.status == KILLED:
-        on = "; fit.resume continues it" if (record.run.folder / LAST).is_file() else ""
-        yield Finding(f"The run was killed after {epochs}{on}.", warning=True)
+        yield Finding(f"The run was killed after {epochs}.{resume}", warning=True)
     elif ending.status != RUNNING and record.epochs and done < record.epochs:
         why = f": {ending.stopped}" if ending.stopped else ""
         yield Finding(f"The run ended early, after {epochs}{why}.")
     if not record.run.facts.task:
         yield Finding(
-            f"Without {FACTS_FILE}, this page has no schedules, no device, and no sizes of the data and the model."
+            f"{FACTS_FILE} is missing, so the schedules, the device and the sizes of data and model are unknown."
         )
     for text in record.run.facts.warnings:
         yield Finding(text if text.endswith(".") else f"{text}.", warning=True)
@@ -51,15 +52,15 @@ def _of_the_run(record: RunRecord) -> Iterator[Finding]:
 
 
 def _of_learning(record: RunRecord) -> Iterator[Finding]:
-    """Yield whether it learned too much or too little."""
+    """Yield findings on overfitting and underfitting."""
     display = record.display
     key, title, smaller = f"val_{display.score}", display.score_title.lower(), display.smaller
     if found := _overfits(record.run.rows):
         lowest, last = found
         yield Finding(
             f"Training loss still falls, but validation loss has risen since epoch {_number(lowest)} "
-            f"({lowest['val_loss']:.3g} to {last['val_loss']:.3g}): overfitting. More augmentation, "
-            "more weight decay or fewer epochs may help.",
+            f"({lowest['val_loss']:.3g} to {last['val_loss']:.3g}): overfitting. Try more augmentation, more weight "
+            "decay or fewer epochs.",
             warning=True,
         )
         return
@@ -67,7 +68,7 @@ def _of_learning(record: RunRecord) -> Iterator[Finding]:
     known = record.run.summary.status == "finished" and len(score) >= 3 and np.isfinite(score).all()
     if known and score[-1] > score[:-1].max():
         which = "lowest" if smaller else "highest"
-        yield Finding(f"Validation {title} was {which} in the last epoch: more epochs may help.")
+        yield Finding(f"Validation {title} was {which} in the last epoch, so more epochs may help.")
     train, val = (record.best.get(f"{split}_{display.score}", math.nan) for split in ("train", "val"))
     if display.share and train - val > 0.1:
         points = f"{100 * (train - val):.0f} points"
@@ -75,12 +76,12 @@ def _of_learning(record: RunRecord) -> Iterator[Finding]:
 
 
 def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | None:
-    """Return the row of the lowest validation loss and the last one, if training loss has fallen in between."""
+    """Return the rows of the lowest and the last validation loss, if training loss has fallen in between."""
     finite = [r for r in rows if all(math.isfinite(r.get(key, math.nan)) for key in ("train_loss", "val_loss"))]
     if len(finite) < 4:
         return None
     lowest = min(finite, key=lambda row: row["val_loss"])
-    # The last value is a median, as single epochs are noisy.
+    # Single epochs are noisy, so the last value is a median.
     since = finite[finite.index(lowest) + 1 :]
     if len(since) < max(2, len(finite) // 10):
         return None
@@ -90,13 +91,13 @@ def _overfits(rows: Sequence[MetricsRow]) -> tuple[MetricsRow, MetricsRow] | Non
 
 
 def _of_speed(record: RunRecord) -> Iterator[Finding]:
-    """Yield what its time went to. The first epoch warms up."""
+    """Yield a finding on the time spent waiting for data, without the first epoch, which warms up."""
     rows = record.run.rows[1:] or record.run.rows
     shares = [row["waiting"] for row in rows if math.isfinite(row.get("waiting", math.nan))]
     if shares:
         share = median(shares)
-        hint = ": more fit.threads or smaller files may help" if share >= 0.1 else ""
-        waited = f"The model waited {percent(share)} of the training time for data{hint}."
+        hint = " Try more fit.threads or smaller files." if share >= 0.1 else ""
+        waited = f"The model waited {percent(share)} of the training time for data.{hint}"
         yield Finding(waited, warning=bool(hint))
 
 

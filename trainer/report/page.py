@@ -1,4 +1,4 @@
-"""The page of a report: a record, rendered with the template."""
+"""Render the record of a run as an HTML page."""
 
 import re
 import shlex
@@ -27,35 +27,35 @@ from trainer.run.folder.ownership import FINISHED, RUNNING
 from trainer.tasks.task import AUTO
 
 _MOST_LINES = 5000  # of the table of epochs
-_MOST_PIXELS, _WITHIN = 2**26, (1600, 2**26)  # of a figure; those of a run have a tenth of the pixels
+_MOST_PIXELS, _WITHIN = 2**26, (1600, 2**26)  # of a figure. Real ones have a tenth of the pixels
 
-_FORM = re.compile(r"\{:,?\.\d[fg%]\}")  # of a number, which no stranger makes long
+_FORM = re.compile(r"\{:,?\.\d[fg%]\}")  # a number format that a stranger cannot use to make long texts
 
-RELOAD = 30  # seconds after which the page of a run in progress loads itself again
+RELOAD = 30  # seconds after which the page of a running fit reloads itself
 
 
 def write_record(record: RunRecord) -> Path:
-    """Write the page of a record into its folder, in place of an old one only when it is complete; return the file."""
+    """Write the page of a record into its folder. Return the file."""
     file = record.run.folder / REPORT_FILE
     write_atomically(file, render(record))
     return file
 
 
 def render(record: RunRecord) -> str:
-    """Return the page of a run: HTML without scripts that refers to nothing outside itself."""
+    """Render the page of a run. The HTML has no scripts and refers to no other files."""
     run, ending, folder = record.run, record.run.summary, record.run.folder.resolve()
     running, read = ending.status == RUNNING, partial(read_text, most=MAX_BYTES)
     resumable = not running and ending.status != FINISHED and (run.folder / LAST).is_file()
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,  # names of classes and files may be anything
+        autoescape=True,  # names of classes and files may contain markup
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["percent"] = percent
     return environment.get_template("page.html.jinja").render(
-        # A run that has only the name of its folder is shown with the folder above it.
+        # A run without a name shows its folder and the folder above it.
         name=ending.name if ending.name not in ("", folder.name) else "/".join(folder.parts[-2:]),
         reload=RELOAD if running else 0,
         written=f"{datetime.now():%Y-%m-%d %H:%M:%S}",
@@ -83,7 +83,7 @@ def render(record: RunRecord) -> str:
 
 
 def _headline(record: RunRecord) -> dict[str, Any]:
-    """Return the top of the page, with the best epoch by what was monitored; unknown values are None or left out."""
+    """Return the top of the page, about the best epoch by the monitored metric. Unknown values are left out or None."""
     display, best, found = record.display, record.best, record.best_pass
     chosen = record.run.facts.settings.get("callbacks.checkpoint.monitor", AUTO)
     monitor = display.monitor if chosen == AUTO else chosen
@@ -94,7 +94,7 @@ def _headline(record: RunRecord) -> dict[str, Any]:
         of = f" of {record.epochs}" if record.epochs else ""
         last = record.run.rows[-1] if record.run.rows else best
         ended = nan if last["epoch"] == best["epoch"] else last.get(key, nan)
-        also = f"; last epoch: {show(ended)}" if isfinite(ended) else ""  # which was not chosen by a score
+        also = f", last epoch: {show(ended)}" if isfinite(ended) else ""
         tiles.append(("best epoch", f"{int(best['epoch']) + 1}{of}", f"by {monitor}{also}"))
     for column in display.columns:
         if column.above and column.key in best:
@@ -112,7 +112,7 @@ def _headline(record: RunRecord) -> dict[str, Any]:
 
 
 def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
-    """Yield what does not depend on scores: time, speed, model, data, device."""
+    """Yield the tiles that do not depend on scores: time, speed, model, data and device."""
     facts = record.run.facts
     if isfinite(record.run.summary.seconds):
         notes = ["since resuming"] if facts.settings.get("fit.resume") else []
@@ -135,7 +135,7 @@ def _tiles(record: RunRecord) -> Iterator[tuple[str, str, str]]:
 
 
 def _inline(file: Path) -> str:
-    """Return a figure of the run as a data URI, clear around its images if it says where they are; empty if none."""
+    """Return a figure of the run as a data URI, see `without_background`. Empty without a figure."""
     if (image := read_png(file, _MOST_PIXELS, _WITHIN)) is None:
         return ""
     cleared = without_background(image)
@@ -143,7 +143,7 @@ def _inline(file: Path) -> str:
 
 
 def _table(record: RunRecord) -> dict[str, Any]:
-    """Return title, head and lines of the table of epochs, the last ones of very many."""
+    """Return title, head and lines of the table of epochs. A very long table has only the last epochs."""
     columns = [column for column in record.display.columns if any(column.key in row for row in record.run.rows)]
     forms = [form if _FORM.fullmatch(form := column.page or column.line) else "{:.4g}" for column in columns]
     lines = []

@@ -1,4 +1,4 @@
-"""What the page of a run shows: the run as its folder holds it, and how far it has come."""
+"""The content of a run's page: the run in its folder, and the predictions of its best epoch."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from trainer.tasks.registry import best_row, task_named, task_of
 
 REPORT_FILE, MISTAKES_FILE = REPORT, "mistakes.json"
 
-MISTAKES = 24  # wrong images that are shown by default
+MISTAKES = 24  # default number of wrong images to show
 
 Maps = Callable[[Samples, Sequence[int]], Sequence[Image]]
 
@@ -37,44 +37,44 @@ class Mistake:
     """A validation image that the model gets wrong."""
 
     name: str
-    true: str  # its target, in words
-    predicted: str  # what the model predicts
-    confidence: float | None  # the probability that the model gives to its prediction; None where it gives none
-    uri: str  # a thumbnail, as a data URI; empty if the file cannot be read
-    map: str = ""  # where the model looks, as a data URI; empty if nobody knows
+    true: str  # its target, as text
+    predicted: str  # the prediction, as text
+    confidence: float | None  # the probability of the prediction, None if the model has none
+    uri: str  # a thumbnail as a data URI, empty if the file cannot be read
+    map: str = ""  # a Grad-CAM map as a data URI, or empty
 
     def __post_init__(self) -> None:
-        # What comes from elsewhere would tell its server who looks at the page.
+        # An image from a server would reveal to it who reads the page.
         if not all(uri == "" or uri.startswith("data:image/jpeg;base64,") for uri in (self.uri, self.map)):
-            raise ValueError("no images of mistakes")
+            raise ValueError("an image is not an embedded JPEG")
 
 
 @dataclass(frozen=True)
 class BestPass:
-    """What the page shows of the predictions of the best epoch, as plain values."""
+    """The predictions of the best epoch for the page, as plain values."""
 
     epoch: float
-    # The images that it gets most wrong, the worst first; None: nobody has looked
+    # The images with the worst predictions, the worst first. None: not determined
     images: tuple[Mistake, ...] | None = None
     blocks: tuple[Mapping[str, Any], ...] = ()  # blocks about single classes
     findings: tuple[Finding, ...] = ()
     total: int = 0  # number of images
-    interval: tuple[float, float] | None = None  # the 95% interval of a score that is the share of right ones
+    interval: tuple[float, float] | None = None  # the 95% interval of the share of right predictions
 
 
 @dataclass
 class RunRecord:
-    """A run, and how far it has come."""
+    """A run and its progress."""
 
-    run: RunFolder  # the run as its folder or its fit holds it; the seconds of one that has not ended are NaN
-    display: Display  # what to show of the task
-    best: MetricsRow = field(default_factory=dict)  # the best epoch's row; empty if there is none
-    best_pass: BestPass | None = None  # None: there are no predictions
-    left: float | None = None  # estimated seconds until the end of a run in progress; None: unknown
+    run: RunFolder  # from its folder or its fit. If the run has not ended, its seconds are NaN
+    display: Display  # how to show the task
+    best: MetricsRow = field(default_factory=dict)  # the row of the best epoch, empty if unknown
+    best_pass: BestPass | None = None  # its predictions, if there are any
+    left: float | None = None  # estimated seconds until the run ends, None if unknown
 
     @property
     def epochs(self) -> int:
-        """Epochs that were configured; 0: unknown."""
+        """The configured number of epochs. 0: unknown."""
         return len(self.run.facts.batches) or self.run.summary.planned
 
     def add_best(
@@ -84,10 +84,13 @@ class RunRecord:
         most: int = 0,
         maps: Maps = lambda *_: [],
     ) -> None:
-        """Add what the best epoch achieved, if a function can read it; otherwise note why not.
+        """Add the results of the best epoch. If they cannot be read, note the reason.
 
-        Of the validation images, `files` by index, at most so many are drawn that it gets wrong, with maps of where the
-        model looks if somebody knows.
+        Args:
+            read: returns the model of the best epoch and its predictions.
+            files: the validation images by index.
+            most: the largest number of wrong images to draw.
+            maps: returns the Grad-CAM maps of some samples, if there are any.
         """
         try:
             with contents(self.run.folder / BEST):
@@ -129,7 +132,7 @@ def _mistakes(
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Read the folder of a run; predictions from best.pt only if the run has not written what a page shows of them."""
+    """Read the folder of a run. Load predictions from best.pt only if the run has not written mistakes.json."""
     run = RunFolder(folder)
     if run.summary.status not in (FINISHED, FAILED, INTERRUPTED):
         run.summary = replace(run.summary, status=run.status, seconds=math.nan)
@@ -146,6 +149,6 @@ def read_record(folder: Path) -> RunRecord:
 
 
 def write_best(record: RunRecord) -> None:
-    """Keep what a record shows of predictions for pages that are written later."""
+    """Save the predictions in a record for pages that are written later."""
     if record.best_pass is not None:
         write_atomically(record.run.folder / MISTAKES_FILE, json_line(asdict(record.best_pass)))

@@ -1,4 +1,4 @@
-"""Compare groups of runs with a baseline: what `python -m trainer compare` and the end of a sweep show."""
+"""Compare groups of runs with a baseline, for `python -m trainer compare` and for the end of a sweep."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,26 +22,26 @@ from trainer.sweeps.verdict import Metric, compare
 from trainer.sweeps.verdict_text import Part, Table, left_out, markdown_page, p_value, present, score, signed, verdict
 from trainer.tasks.registry import DEFAULT, range_of, smaller_is_better, task_named
 
-# The smallest difference worth detecting, by default: half a point; of other scores, a share of the baseline's mean.
+# The default smallest difference worth detecting: points for scores in [0, 1], else a share of the baseline's mean.
 POINTS, RELATIVE = 0.5, 0.01
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Groups of runs, compared with one of them."""
+    """Groups of runs, each compared with a baseline."""
 
-    rows: tuple[RunGroup, ...]  # the groups, the best first
-    baseline: RunGroup  # the group that the others are compared with
-    why: str  # why it is the baseline
+    rows: tuple[RunGroup, ...]  # all groups, the best first
+    baseline: RunGroup
+    why: str  # why this group is the baseline
     detect: float  # the smallest difference worth detecting, as a difference of scores
-    notes: tuple[str, ...] = ()  # sentences about runs that were left out, and what else to know
+    notes: tuple[str, ...] = ()  # sentences, such as on runs that were left out
 
     def lines(self) -> list[str]:
         """Return the verdicts and the notes."""
         if len(self.rows) == 1:
-            lines = ["One configuration: nothing to compare it with."]
+            lines = ["There is only one configuration, so nothing is compared."]
             if len(self.baseline.replicates.samples) == 1:
-                lines.append("One seed says nothing about chance; run seed=1,2,3,4 as well.")
+                lines.append("One seed cannot rule out chance. Also run seed=1,2,3,4.")
         else:
             lines = [f"Compared with {self.baseline.name}, {self.why}:"]
             same = grouped((group.verdict, group.name) for group in self.rows if group is not self.baseline)
@@ -49,25 +49,27 @@ class Comparison:
         return [*lines, *self.notes]
 
     def table(self) -> Table:
-        """Return the means and the differences."""
-        cells = []
-        for group in self.rows:
-            difference, p = "baseline" if group is self.baseline else "", ""
-            if (found := group.difference) is not None:
-                p = p_value(found.corrected).removeprefix("p ").removeprefix("= ")
-                difference = signed(found, group.metric)
-            replicates, text = group.replicates, partial(score, group.metric, like=group.replicates.mean)
-            bounds, n = replicates.interval(group.metric), str(len(replicates.scores))
-            if len(replicates.samples) < len(replicates.scores):
-                n += f" in {len(replicates.samples)} folds"
-            about = "" if bounds is None else f"{text(bounds[0])}..{text(bounds[1])}"
-            std = "" if replicates.std is None else text(replicates.std)
-            cells.append([group.name, n, text(replicates.mean), std, about, difference, p])
+        """Return the table of means and differences."""
         head = ["configuration", "n", "mean", "std", "95% interval of the mean", "difference", "p"]
-        return f"last {self.baseline.metric.key}", [head, *cells]
+        return f"last {self.baseline.metric.key}", [head, *map(self._cells, self.rows)]
+
+    def _cells(self, group: RunGroup) -> list[str]:
+        replicates = group.replicates
+        text = partial(score, group.metric, like=replicates.mean)
+        n = str(len(replicates.scores))
+        if len(replicates.samples) < len(replicates.scores):
+            n += f" in {len(replicates.samples)} folds"
+        std = "" if replicates.std is None else text(replicates.std)
+        bounds = replicates.interval(group.metric)
+        interval = "" if bounds is None else f"{text(bounds[0])}..{text(bounds[1])}"
+        difference, p = "baseline" if group is self.baseline else "", ""
+        if group.difference is not None:
+            difference = signed(group.difference, group.metric)
+            p = p_value(group.difference.corrected).removeprefix("p ").removeprefix("= ")
+        return [group.name, n, text(replicates.mean), std, interval, difference, p]
 
     def plain(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+        """Return the comparison as plain values."""
         groups = [
             {
                 "name": group.name,
@@ -90,17 +92,17 @@ class Comparison:
 def compare_runs(
     runs: Sequence[RunFolder], baseline: str | None = None, key: str | None = None, detect: float | None = None
 ) -> tuple[Comparison | None, str]:
-    """Compare runs, in the order of `find_runs`, those of the same configuration as replicates of it.
+    """Compare the configurations of some runs. Runs of the same configuration are its replicates.
 
     Args:
-        runs: the runs.
-        baseline: what to compare with: the name of a group or a run, or its folder; None: the first one.
-        key: the score to compare by, which runs of other tasks may lack; None: see `score_of`.
-        detect: the smallest difference worth detecting, in points for scores in [0, 1]; None: .5 points, or 1%
-            of the baseline's mean.
+        runs: the runs, in the order of `find_runs`.
+        baseline: the name of a configuration, or the name or folder of one of its runs. None: the first one.
+        key: the score to compare by, which runs of other tasks may lack. None: see `score_of`.
+        detect: the smallest difference worth detecting, in points for scores in [0, 1]. None: .5 points, or 1% of the
+            baseline's mean.
 
     Returns:
-        The comparison, None if no run counts; and why runs do not count.
+        The comparison, or None if no run counts, and a sentence on the runs that do not count.
     """
     key = key or score_of(runs)
     groups, left = group_runs([run.scored_by(key) for run in runs])
@@ -111,100 +113,98 @@ def compare_runs(
         base, why = find_group(groups, baseline), "the baseline"
     else:
         base = next((group for group in groups if len(group.replicates.samples) > 1), groups[0])
-        why = "the first configuration" + ("" if base is groups[0] else " with several seeds")
+        why = "the first configuration" if base is groups[0] else "the first configuration with several seeds"
     metric = base.metric
     if detect is None:
         detect = POINTS if metric.share else RELATIVE * abs(base.replicates.mean)
-    detect /= 100 if metric.share else 1
-    refused = {group.name: _refusal(group, base) for group in groups if group is not base}
-    judged = [group for group in groups if refused.get(group.name) == ""]
-    found = compare(base.replicates, [group.replicates for group in judged], metric, detect)
-    rows = [base, *(replace(group, verdict=refused[group.name]) for group in groups if refused.get(group.name))]
-    for group, one in zip(judged, found, strict=True):
-        text = verdict(one, group.replicates, base.replicates, metric, detect)
-        rows.append(replace(group, difference=one, verdict=text))
+    if metric.share:
+        detect /= 100
+    others = [group for group in groups if group is not base]
+    mismatched = [replace(group, verdict=_mismatch(group, base)) for group in others]
+    rows = [base, *(group for group in mismatched if group.verdict)]
+    comparable = [group for group in mismatched if not group.verdict]
+    found = compare(base.replicates, [group.replicates for group in comparable], metric, detect)
+    for group, difference in zip(comparable, found, strict=True):
+        text = verdict(difference, group.replicates, base.replicates, metric, detect)
+        rows.append(replace(group, difference=difference, verdict=text))
     rows.sort(key=lambda group: rank(key, group.replicates.mean))
-    noted = []
+    notes = []
     if any(len(group.runs) > len(group.replicates.scores) for group in groups):
-        noted.append("Runs that repeat a seed count as one, with their mean.")
+        notes.append("Runs with the same seed count as one, with their mean score.")
     if early := [group.name for group in groups if group.runs[0].summary.stopped]:
-        noted.append(f"All runs stopped early, so that their last epochs differ: {list_some(early, 5, '; ')}.")
-    return Comparison(tuple(rows), base, why, detect, (*noted, *filter(None, [missing]))), missing
+        notes.append(f"All runs stopped early, so their last epochs differ: {list_some(early, 5, '; ')}.")
+    if missing:
+        notes.append(missing)
+    return Comparison(tuple(rows), base, why, detect, tuple(notes)), missing
 
 
 def score_of(runs: Sequence[RunFolder]) -> str:
-    """Return the score of most runs that finished, by their tasks."""
+    """Return the score of the task that most of the finished runs have."""
     own = [run.score for run in runs if run.status == FINISHED and _value(run.last, run.score) is not None]
     return mode(own or [task_named(DEFAULT).monitor])
 
 
 def rank(score: str, value: float) -> float:
-    """Return the sort key of a score, the best one first."""
+    """Return the sort key of a score's value. The best value comes first."""
     return value if smaller_is_better(score) else -value
 
 
 def find_group(groups: Sequence[RunGroup], text: str) -> RunGroup:
-    """Return the group of a name, or that of a run of a name or folder, if there is exactly one."""
-    names, folder = [group.name for group in groups], text.rstrip("/")
-    runs = [{name for run in group.runs for name in (run.name, run.folder.name, str(run.folder))} for group in groups]
-    found = [group for group, own in zip(groups, runs, strict=True) if text == group.name or folder in own]
+    """Find a group by its name, or by the name or folder of one of its runs."""
+    folder = text.rstrip("/")
+    found = []
+    for group in groups:
+        names = {name for run in group.runs for name in (run.name, run.folder.name, str(run.folder))}
+        if text == group.name or folder in names:
+            found.append(group)
     if len(found) != 1:
+        known = [group.name for group in groups]
         raise UserError(
-            f"--baseline {text}: {amount(len(found), 'configuration')} of this name.{nearest(text, names)} "
-            f"Allowed: the name of one, such as {list_some(names, 5, '; ')}; or the folder of one of its runs."
+            f"--baseline {text} matches {amount(len(found), 'configuration')}.{nearest(text, known)} Name one, such as "
+            f"{list_some(known, 5, '; ')}, or the folder of one of its runs."
         )
     return found[0]
 
 
-def _refusal(group: RunGroup, baseline: RunGroup) -> str:
-    """Return why a group cannot be compared; empty if it can."""
+def _mismatch(group: RunGroup, baseline: RunGroup) -> str:
+    """Return why a group cannot be compared with the baseline. Empty if it can."""
     if (found := first_difference(group.basis, baseline.basis)) is None:
         return ""
     key, ours, theirs = found
-    what = "losses are of different kinds" if key in OF_LOSSES else "validation images differ"
-    other = "; compare --metric takes another score" if key in OF_LOSSES else ""
-    return f"not compared, as {what}: {key}={ours}, of the baseline {theirs}{other}"
+    values = f"{key}={ours} here, {theirs} in the baseline"
+    if key in OF_LOSSES:
+        return f"not compared, because the losses differ: {values}. Choose another score with compare --metric"
+    return f"not compared, because the validation images differ: {values}"
 
 
 TABLE_FILE, VALUES_FILE = "sweep.md", "sweep.json"
 
 
 def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
-    """Print the tables of a sweep, and write them into its folder; return whether all jobs finished or were pruned."""
-    runs = [run for run in find_runs([folder]) if run.folder.parent == folder]  # not those of a sweep in it
-    key, everywhere = score_of(runs), set.intersection(*(set(run.overrides) for run in runs)) if runs else ()
+    """Print the tables of a sweep and write them into its folder.
+
+    Returns:
+        Whether all jobs have finished or were pruned.
+    """
+    runs = [run for run in find_runs([folder]) if run.folder.parent == folder]  # without sweeps inside the folder
+    key = score_of(runs)
     jobs = sorted(runs, key=partial(_place, key))
-    varied = {run.folder: [override for override in run.overrides if override not in everywhere] for run in runs}
     compared, _ = compare_runs(runs)
     if compared is not None and all(len(group.runs) == 1 for group in compared.rows):
-        compared = None  # the table of jobs says all
+        compared = None  # the table of jobs already has these scores
     lines = compared.lines() if compared else []
-    # A search makes its own replicates.
-    if not compared and sum(run.status == FINISHED for run in runs) > 1 and not any(run.trial for run in runs):
-        lines.append("One seed says nothing about chance: to compare, add seed=0,1,2,3,4 to the sweep.")
+    searched = any(run.trial for run in runs)  # a search adds seeds on its own
+    if not compared and not searched and sum(run.status == FINISHED for run in runs) > 1:
+        lines.append("One seed cannot rule out chance. To compare settings, add seed=0,1,2,3,4 to the sweep.")
     lines += _errors(jobs)
-    parts: list[Part] = [
-        _job_table(jobs, varied, key),
-        *([compared.table()] if compared else []),
-        *([lines] if lines else []),
-    ]
+    parts: list[Part] = [_job_table(jobs, key)]
+    if compared:
+        parts.append(compared.table())
+    if lines:
+        parts.append(lines)
     present(console, *parts, [str(folder)])
     if write:
-        plain: dict[str, Any] = {
-            "jobs": [
-                {
-                    "name": run.folder.name,
-                    "overrides": run.overrides,
-                    "status": run.status,
-                    "last": _value(run.last, key),
-                    "best": _value(run.summary.best, key),
-                    "seconds": run.summary.seconds,
-                    "error": run.summary.error,
-                    "score": key,
-                }
-                for run in jobs
-            ]
-        }
+        plain: dict[str, Any] = {"jobs": [_plain_job(run, key) for run in jobs]}
         if compared:
             plain["comparison"] = compared.plain()
         with writing(str(folder / TABLE_FILE)):
@@ -213,8 +213,21 @@ def report_sweep(folder: Path, console: Console, *, write: bool = True) -> bool:
     return all(run.status in (FINISHED, PRUNED) for run in runs)
 
 
+def _plain_job(run: RunFolder, key: str) -> dict[str, Any]:
+    return {
+        "name": run.folder.name,
+        "overrides": run.overrides,
+        "status": run.status,
+        "last": _value(run.last, key),
+        "best": _value(run.summary.best, key),
+        "seconds": run.summary.seconds,
+        "error": run.summary.error,
+        "score": key,
+    }
+
+
 def _place(key: str, run: RunFolder) -> tuple[bool, float]:
-    """Return the sort key of a job: the best score of the last epoch first, those without a score last."""
+    """Return the sort key of a job: the best score of the last epoch comes first, jobs without a score last."""
     value = _value(run.last, key)
     return value is None, rank(key, value or 0.0)
 
@@ -224,16 +237,16 @@ def _value(row: Mapping[str, float], key: str) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def _job_table(jobs: Sequence[RunFolder], varied: Mapping[Path, Sequence[str]], key: str) -> Table:
-    rows, metric = (
-        [["job", "what it varies", "last", "best", "seconds", "status"]],
-        Metric(key, within=range_of(key)),
-    )
+def _job_table(jobs: Sequence[RunFolder], key: str) -> Table:
+    everywhere = set.intersection(*(set(run.overrides) for run in jobs)) if jobs else set()
+    metric = Metric(key, within=range_of(key))
+    rows = [["job", "varied settings", "last", "best", "seconds", "status"]]
     for run in jobs:
+        varied = " ".join(override for override in run.overrides if override not in everywhere)
         values = (_value(row, key) for row in (run.last, run.summary.best))
         scores = ("" if value is None else score(metric, value) for value in values)
-        rows.append([run.folder.name, " ".join(varied[run.folder]), *scores, f"{run.summary.seconds:.0f}", run.status])
-    return f"{amount(len(jobs), 'job')} by {key} of the last epoch, the best first", rows
+        rows.append([run.folder.name, varied, *scores, f"{run.summary.seconds:.0f}", run.status])
+    return f"{amount(len(jobs), 'job')} by {key} of the last epoch, best first", rows
 
 
 def _errors(runs: Sequence[RunFolder]) -> list[str]:

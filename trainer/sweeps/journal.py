@@ -1,6 +1,7 @@
-"""The journal of a search: records of Optuna, one per line, checked as they are read because a stranger may write them.
+"""The journal of a search: Optuna's records, one per line, checked when they are read.
 
-Optuna's own backend follows links, trusts every record, and its locks stay behind when a process is killed.
+A stranger may have written them. Optuna's own backend follows links and trusts every record, and its locks remain after
+a process was killed.
 """
 
 import json
@@ -21,7 +22,7 @@ from optuna.trial import TrialState
 from augment.support.untrusted_files import MAX_BYTES, locked, open_regular, parse_json
 from trainer.run.config.sweep_settings import MAX_TRIALS
 
-# Optuna looks for a parameter in all earlier trials, and copies what it knows of a trial for each record about it.
+# For each parameter, Optuna searches all earlier trials. For each record about a trial, it copies the trial's data.
 _MAX_LOOKUPS = 10**7
 _MAX_NAME = 4096
 
@@ -46,6 +47,10 @@ def _is_time(value: object) -> bool:
     return False
 
 
+def _is_score(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 1 and _is_number(value[0])
+
+
 def _is_study_attribute(value: object) -> bool:
     if not isinstance(value, dict) or len(value) != 1 or not isinstance(value.get("base", {}), dict):
         return False
@@ -57,7 +62,7 @@ def _is_trial_attribute(value: object) -> bool:
     return isinstance(value, dict) and value.keys() == {JOB} and _is_name(value[JOB])
 
 
-# The operations that a search writes, by Optuna's numbers, with the fields of each record.
+# The operations that a search writes, by Optuna's numbers, and a check for each field of their records.
 _FIELDS: Mapping[int, Mapping[str, Callable[[Any], bool]]] = {
     0: {"study_name": _is_name, "directions": lambda v: v in ([1], [2])},
     2: {"study_id": lambda v: v == 0, "user_attr": _is_study_attribute},
@@ -70,17 +75,17 @@ _FIELDS: Mapping[int, Mapping[str, Callable[[Any], bool]]] = {
 }
 
 
-def _is_score(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 1 and _is_number(value[0])
-
-
 @lru_cache(maxsize=1000)
 def _distribution(text: str) -> BaseDistribution:
-    """Return a distribution of plain values; a ValueError says that it is none."""
+    """Parse a distribution of plain values.
+
+    Raises:
+        ValueError: it is not a distribution of plain values.
+    """
     found: Any = json_to_distribution(text)
     plain = found.choices if isinstance(found, CategoricalDistribution) else (found.low, found.high)
     if not all(value is None or isinstance(value, str | int | float) for value in plain):
-        raise ValueError("a choice is no plain value")
+        raise ValueError("a choice is not a plain value")
     return cast(BaseDistribution, found)
 
 
@@ -93,14 +98,14 @@ class Journal(BaseJournalBackend):
 
     def _start(self) -> None:
         self._count = self._offset = self._trials = self._lookups = 0
-        self._first: dict[str, int] = {}  # the first trial with a parameter
-        self._about = Counter[tuple[object, object]]()  # records about a trial, or about the study
+        self._first: dict[str, int] = {}  # the first trial with each parameter
+        self._about = Counter[tuple[object, object]]()  # number of records about each trial, by operation
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         """Yield the records from a number on.
 
         Raises:
-            ValueError: one is not what a search writes, or there are too many.
+            ValueError: a search does not write such a record, or there are too many.
         """
         if log_number_from != self._count:
             self._start()
@@ -118,7 +123,7 @@ class Journal(BaseJournalBackend):
                     yield record
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append records, after dropping half a line of a killed process."""
+        """Append records. First remove the incomplete line that a killed process may have left."""
         text = "".join(f"{json.dumps(log, separators=(',', ':'))}\n" for log in logs)
         with locked(self._file) as opened:
             size = opened.seek(0, os.SEEK_END)
@@ -132,38 +137,42 @@ class Journal(BaseJournalBackend):
             os.fsync(opened.fileno())
 
     def _checked(self, record: Any) -> dict[str, Any]:
+        """Return a record if a search writes such records, and not too many."""
+        invalid = f"record {self._count + 1:,} does not come from a search"
         operation = record.get("op_code") if isinstance(record, dict) else None
         fields = _FIELDS.get(operation, {}) if type(operation) is int else {}
-        wrong = [name for name, fits in fields.items() if name not in record or not fits(record[name])]
-        if not fields or wrong or not _is_name(record.get("worker_id")):
-            raise ValueError(f"record {self._count + 1:,} is not what a search writes{wrong and f': {wrong[0]}'}")
+        if not fields or not _is_name(record.get("worker_id")):
+            raise ValueError(invalid)
+        for name, fits in fields.items():
+            if name not in record or not fits(record[name]):
+                raise ValueError(f"{invalid}: {name}")
         owner = record.get("trial_id")
         self._about[operation, owner] += 1
         self._lookups += self._about[operation, owner] // 16
         if operation == 4:
-            if record.keys() - {"op_code", "worker_id", "study_id", "datetime_start"}:
-                raise ValueError(f"record {self._count + 1:,} is not what a search writes")
+            if record.keys() - {"op_code", "worker_id", *fields}:
+                raise ValueError(invalid)
             self._trials += 1
         elif operation == 5:
-            self._check_parameter(**record)
+            self._check_parameter(record)
         elif operation == 6 and record["state"] > 0:
             complete = record["state"] == TrialState.COMPLETE.value
             if not _is_time(record.get("datetime_complete")) or (complete and record["values"] is None):
-                raise ValueError(f"record {self._count + 1:,} is not what a search writes: values")
+                raise ValueError(f"{invalid}: values")
         if self._trials > MAX_TRIALS or self._lookups > _MAX_LOOKUPS:
-            raise ValueError(f"more than {MAX_TRIALS:,} trials, or more records than a search of so many writes")
+            raise ValueError(f"more than {MAX_TRIALS:,} trials, or too many records for its number of trials")
         return dict(record)
 
-    def _check_parameter(
-        self, trial_id: int, param_name: str, param_value_internal: float, distribution: str, **_: object
-    ) -> None:
-        values: Any = _distribution(distribution)
+    def _check_parameter(self, record: Mapping[str, Any]) -> None:
+        """Check that a parameter's value is in its range, and count the trials that Optuna searches for it."""
+        name, value = record["param_name"], record["param_value_internal"]
+        values: Any = _distribution(record["distribution"])
         if isinstance(values, CategoricalDistribution):
-            fits = param_value_internal in range(len(values.choices))
+            fits = value in range(len(values.choices))
         else:
-            fits = values.low <= param_value_internal <= values.high and math.isfinite(values.high - values.low)
+            fits = values.low <= value <= values.high and math.isfinite(values.high - values.low)
         if not fits:
-            raise ValueError(f"{param_name[:40]} is not in its range")
-        first = self._first.get(param_name, self._trials)
+            raise ValueError(f"{name[:40]} is not in its range")
+        first = self._first.get(name, self._trials)
         self._lookups += first
-        self._first[param_name] = min(first, trial_id)
+        self._first[name] = min(first, record["trial_id"])

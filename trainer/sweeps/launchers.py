@@ -1,4 +1,4 @@
-"""Launchers, `hydra/launcher=NAME`: they run jobs in this process, in worker processes, or through Slurm or Ray."""
+"""Launchers (`hydra/launcher=NAME`) run jobs in this process, in worker processes, or through Slurm or Ray."""
 
 import os
 import signal
@@ -24,57 +24,57 @@ from trainer.sweeps.workers import Command, Worker, job_line, watch
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
-# Processes in a row that may die without progress on a job before it counts as failed.
+# A job fails after this many processes in a row have died without progress on it.
 _ATTEMPTS = 5
 
 
 class Launcher:
-    """Runs jobs of a sweep, in this process if a subclass does not say otherwise."""
+    """Runs the jobs of a sweep. This base class runs them in this process."""
 
     name: ClassVar[str]
     n_jobs: int | None
 
     @property
     def at_a_time(self) -> int:
-        """Number of jobs that run at a time."""
+        """The number of jobs that run at a time."""
         return self.n_jobs or 1
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
-        """Run the jobs that have not ended, and wait for those that other processes run.
+        """Run the unfinished jobs, and wait for jobs that other processes run.
 
-        With `until_one_ends`, it may return as soon as one of them has ended.
+        With `until_one_ends`, it may return when the first of them has ended.
 
         Raises:
-            KeyboardInterrupt: a signal asked to stop; running jobs are saved.
-            UserError: the jobs cannot be run.
+            KeyboardInterrupt: a signal asked to stop. Running jobs are saved.
+            UserError: the jobs cannot run.
         """
         worker.work(jobs)
 
     def pool(self, folder: Path, worker: Worker) -> "AbstractContextManager[Launcher]":
-        """Return a context of what runs the jobs of the sweep in a folder; its processes live until its end."""
+        """Return a context manager for a launcher of the sweep in a folder. Its worker processes end with it."""
         return nullcontext(self)
 
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that jobs can run where they would be run."""
+        """Check that the jobs can run on their machines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local(LocalSettings, Launcher):
-    """Jobs on this machine: one after another in this process, or several at a time in processes of their own."""
+    """Run jobs on this machine, one after another in this process, or several at a time in worker processes."""
 
     name = "local"
 
     def __post_init__(self) -> None:
         if not all(name.isdecimal() for name in self._gpus):
-            raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not allowed. Allowed: numbers, such as '0,1'.")
+            raise UserError(f"hydra.launcher.gpus: {self.gpus!r} is not a list of numbers. Write it like '0,1'.")
 
     @property
     def at_a_time(self) -> int:
-        """As many as asked for, or as there are GPUs."""
+        """The number of jobs that the user asked for, or the number of GPUs."""
         return self.n_jobs or len(self._gpus) or 1
 
     def pool(self, folder: Path, worker: Worker) -> AbstractContextManager[Launcher]:
-        """Return worker processes, if there are to be any."""
+        """Return worker processes, if there are several jobs at a time, or GPUs."""
         gpus = self._gpus
         if self.at_a_time == 1 and not gpus:
             return nullcontext(self)
@@ -85,14 +85,12 @@ class Local(LocalSettings, Launcher):
         return WorkerPool([_Slot(one, folder / f"worker-{n}.log") for n, one in enumerate(commands)], worker)
 
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that the GPUs are there."""
+        """Check that the GPUs exist."""
         devices, gpus = {config.fit.device for config in configs}, self._gpus
-        # With fit.device=auto, jobs would train on the CPU in their place.
+        # With fit.device=auto, jobs would silently train on the CPU instead.
         if gpus and devices != {"cpu"} and max(map(int, gpus)) >= (seen := torch.cuda.device_count()):
-            allowed = f"numbers below {seen}, or fit.device=cpu" if seen else "no hydra.launcher.gpus"
-            raise UserError(
-                f"hydra.launcher.gpus={self.gpus}: PyTorch sees {amount(seen, 'GPU')} here. Allowed: {allowed}."
-            )
+            remedy = f"Use numbers below {seen}, or fit.device=cpu." if seen else "Remove hydra.launcher.gpus."
+            raise UserError(f"hydra.launcher.gpus={self.gpus}: PyTorch sees {amount(seen, 'GPU')} here. {remedy}")
 
     @property
     def _gpus(self) -> list[str]:
@@ -101,28 +99,28 @@ class Local(LocalSettings, Launcher):
 
 @dataclass
 class _Slot:
-    """A worker process that is given one job after another, and replaced when it has ended."""
+    """A worker process that gets one job after another, and is replaced when it ends."""
 
     command: Command
     log: Path
-    process: subprocess.Popen[bytes] | None = None  # it has not been needed yet
+    process: subprocess.Popen[bytes] | None = None  # None until the first job
     job: Job | None = None
-    progress: int = 0  # of the job when it was given
+    progress: int = 0  # of the job when the process got it
     deaths: int = 0  # in a row, without progress
 
     def give(self, job: Job) -> None:
-        """Name a job to the process."""
+        """Give the process a job."""
         if self.process is None or self.process.poll() is not None:
             self.close()
             self.process = self.command.start(self.log)
         self.job, self.progress = job, job.progress
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died, which `is_free` will notice
+        with suppress(BrokenPipeError):  # it has died, which `is_free` notices
             self.process.stdin.write(job_line(job).encode())
             self.process.stdin.flush()
 
     def is_free(self) -> bool:
-        """Return whether it can take a job; that of a process that has died is given again, a few times."""
+        """Return whether it can take a job. If the process has died, its job is restarted, up to a limit."""
         if self.job is None or self.job.status() in ENDED:
             self.job, self.deaths = None, 0
         elif self.process is not None and (code := self.process.poll()) is not None:
@@ -130,27 +128,27 @@ class _Slot:
             if self.deaths < _ATTEMPTS:
                 self.give(self.job)
             else:
-                error = f"{_ATTEMPTS} processes in a row died while running it; see {shown(self.log)}"
+                error = f"{_ATTEMPTS} processes in a row died while running it. See {shown(self.log)}"
                 Summary(FAILED, self.job.folder, error=error).write()
                 self.job, self.deaths = None, 0
         return self.job is None
 
     def close(self) -> None:
-        """Name no more jobs to the process, which then ends."""
+        """Give the process no more jobs, so that it ends."""
         if self.process is not None and self.process.stdin is not None:
             with suppress(BrokenPipeError):
                 self.process.stdin.close()
 
 
 class WorkerPool(Launcher, AbstractContextManager[Launcher]):
-    """Worker processes on this machine; they end with the context, or when this process dies."""
+    """Worker processes on this machine. They end with the context, or when this process dies."""
 
     def __init__(self, slots: Sequence[_Slot], worker: Worker) -> None:
         self._slots, self._signals, self.n_jobs = slots, worker.signals, len(slots)
         self._seen: dict[str, str] = {}
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
-        """Run the jobs; a process that dies is replaced, and its job resumed."""
+        """Run the jobs. If a process dies, replace it and resume its job."""
         if not self._seen and unfinished(jobs):
             logs = list_some(str(shown(slot.log)) for slot in self._slots[: len(jobs)])
             worker.say(f"the jobs print to {logs}")
@@ -164,7 +162,7 @@ class WorkerPool(Launcher, AbstractContextManager[Launcher]):
                 slot.give(job)
 
     def __exit__(self, kind: object, *error: object) -> None:
-        """Let the processes end, and wait for them; after an error, or a signal, they save their jobs."""
+        """Wait until the processes end. After an error or a signal, they save their jobs and stop."""
         processes = [slot.process for slot in self._slots if slot.process is not None]
         for slot in self._slots:
             slot.close()
@@ -172,20 +170,20 @@ class WorkerPool(Launcher, AbstractContextManager[Launcher]):
             process.send_signal(signal.SIGTERM)
         try:
             while any(process.poll() is None for process in processes):
-                time.sleep(0.02)  # a signal that comes just before `wait` would not be noticed until it returns
+                time.sleep(0.02)  # unlike `wait`, this reacts to a signal that arrives just before it
         except KeyboardInterrupt:
             self._signals.hold()
-            self.__exit__(KeyboardInterrupt)  # at their own second signal, they end at once
+            self.__exit__(KeyboardInterrupt)  # their second signal ends them at once
             raise
 
 
 class Cluster(Launcher):
-    """Workers that another program starts, on hosts that share the folder of the sweep, and whose jobs are followed."""
+    """Runs jobs in workers that another program starts, on hosts that share the sweep's folder."""
 
-    logs: ClassVar[str] = ""  # where in the folder of the sweep the program writes them; empty: nowhere
+    logs: ClassVar[str] = ""  # the folder of the workers' logs in the sweep's folder. Empty: it writes no logs
 
     def run(self, jobs: Sequence[Job], worker: Worker, *, until_one_ends: bool = False) -> None:
-        """Start the workers, and follow the jobs until all have ended."""
+        """Start the workers, and report on the jobs until all have ended."""
         if not (jobs := unfinished(jobs)):
             return
         folder = jobs[0].folder.parent
@@ -193,33 +191,33 @@ class Cluster(Launcher):
         with self.started(command, min(self.at_a_time, len(jobs)), folder, worker) as ended:
             for _ in watch(jobs, worker, self.at_a_time):
                 if ended() and unfinished(jobs):
-                    logs = f"; see their logs in {shown(folder / self.logs)}" if self.logs else ""
-                    raise UserError(f"hydra/launcher={self.name}: the workers ended before the jobs did{logs}.")
+                    logs = f" See their logs in {shown(folder / self.logs)}." if self.logs else ""
+                    raise UserError(f"hydra/launcher={self.name}: the workers ended before the jobs.{logs}")
 
     def started(
         self, command: Command, count: int, folder: Path, worker: Worker
     ) -> AbstractContextManager[Callable[[], bool]]:
-        """Start workers of the sweep in a folder; in the context, a function says whether all of them have ended."""
+        """Start workers, and yield a function that returns whether all of them have ended."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slurm(SlurmSettings, Cluster):
-    """Workers that Slurm starts, through submitit; preempted, or at the time limit, they save and are queued again.
+    """Run jobs in workers that Slurm starts through submitit.
 
-    Ctrl-C leaves them alone.
+    After a preemption or at its time limit, a worker saves its job and is queued again. Ctrl-C does not stop workers.
     """
 
     name, logs = "slurm", "submitit"
 
     def check(self, configs: Iterable[Config]) -> None:
-        """Check that submitit is installed, finds the cluster and takes the options."""
+        """Check that submitit is installed, finds the cluster and accepts the options."""
         with TemporaryDirectory() as folder:
             self._executor(Path(folder))
 
     @contextmanager
     def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:
-        """Submit the workers, and wait for them at the end of the context."""
+        """Submit the workers. Wait for them at the end of the context."""
         executor = self._executor(folder / self.logs)
         with executor.batch():
             submitted = [executor.submit(command) for _ in range(count)]
@@ -229,7 +227,7 @@ class Slurm(SlurmSettings, Cluster):
             one.wait()
 
     def _executor(self, logs: Path) -> Any:
-        """Return what submits workers, which makes the folder of their logs."""
+        """Return submitit's executor, which creates the log folder."""
         submitit = import_extra("hydra/launcher=slurm", "submitit", "slurm")
         try:
             executor = submitit.AutoExecutor(folder=logs, cluster=self.cluster)
@@ -241,7 +239,7 @@ class Slurm(SlurmSettings, Cluster):
 
 @dataclass(frozen=True, kw_only=True)
 class Ray(RaySettings, Cluster):
-    """Workers that Ray starts, on this machine or on a cluster; Ctrl-C ends them."""
+    """Run jobs in workers that Ray starts, on this machine or on a cluster. Ctrl-C ends them."""
 
     name = "ray"
 
@@ -251,7 +249,7 @@ class Ray(RaySettings, Cluster):
 
     @contextmanager
     def started(self, command: Command, count: int, folder: Path, worker: Worker) -> Iterator[Callable[[], bool]]:
-        """Start the workers as tasks, and cancel them at the end of the context."""
+        """Start the workers as tasks. Cancel them at the end of the context."""
         ray = import_extra("hydra/launcher=ray", "ray", "ray")
         ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         run = ray.remote(num_cpus=self.cpus_per_job, num_gpus=self.gpus_per_job, max_retries=3)(Command.__call__)
@@ -274,7 +272,7 @@ LAUNCHERS: Mapping[str, type[Launcher]] = {cls.name: cls for cls in (Local, Slur
 
 
 def parse_launcher(given: Mapping[str, Any]) -> Launcher:
-    """Check Hydra's section `launcher` and return it typed."""
+    """Check Hydra's section `launcher`, and return its launcher."""
     kind = str(given.get("kind") or ("local" if "basic_launcher" in str(given.get("_target_")) else "plugin"))
     if kind not in LAUNCHERS:
         raise UserError(f"hydra/launcher: '{kind}' cannot run the jobs of a sweep.{suggest(kind, LAUNCHERS)}")

@@ -1,7 +1,6 @@
-"""The ledger of a sweep: which jobs it has, what became of each, and who works on it."""
+"""The ledger of a sweep: its jobs, and their configurations and statuses."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -11,18 +10,17 @@ from augment.cli.trust import Saved
 from augment.support.errors import UserError
 from augment.support.files import shown, write_atomically, write_json
 from augment.support.nested import section_of
-from augment.support.untrusted_files import UnreadableError, read_text
+from augment.support.untrusted_files import UnreadableError
 from trainer.loop.checkpoint import LAST
 from trainer.run.config.equality import identity, identity_text
 from trainer.run.config.schema import CONFIG_FILE, Config, config_text, load_config
 from trainer.run.folder.ownership import FAILED, FINISHED, INTERRUPTED, KILLED, PRUNED, RUNNING, user_of
 from trainer.run.folder.reader import JOB_FILE, RunFolder, load_job
 
-DELETED = "deleted"  # that of a job whose folder somebody has deleted
+DELETED = "deleted"  # the status of a job whose folder was deleted
 
-# Statuses of jobs that nobody will work on.
+# The statuses of jobs that need no more work.
 ENDED = (FINISHED, PRUNED, FAILED, DELETED)
-
 
 # In the folder of a job: its configuration as planned.
 PLANNED_FILE = "planned.yaml"
@@ -34,44 +32,44 @@ class Job:
 
     folder: Path  # its run folder, named by its id
     order: int  # its position among the jobs of the sweep
-    overrides: tuple[str, ...]  # what was asked of it, for people
-    varied: tuple[str, ...] = ()  # those of them that the sweep varies
-    trial: int | None = None  # the number of the trial of a search that it is
+    overrides: tuple[str, ...]  # the overrides that it was planned with, as labels for people
+    varied: tuple[str, ...] = ()  # the overrides that the sweep varies
+    trial: int | None = None  # the number of its trial in a search
     finalist: bool = False  # whether it helps a search to choose among its finalists
-    # Its configuration, checked for what a folder may not decide; None: it has not been read
+    # Its configuration, checked for settings that a folder may not decide. None: not read yet
     config: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def id(self) -> str:
-        """The name of its folder: a digest of its configuration."""
+        """The name of its folder, a digest of its configuration."""
         return self.folder.name
 
     @property
     def title(self) -> str:
-        """What it varies, for people."""
+        """The settings that it varies, for people."""
         return " ".join(override.lstrip("+") for override in self.varied) or self.id
 
     @property
     def progress(self) -> int:
-        """A number that changes with each checkpoint; 0 without one."""
+        """A number that changes with each checkpoint. 0 without a checkpoint."""
         checkpoint = self.folder / LAST
         return checkpoint.stat().st_mtime_ns if checkpoint.is_file() else 0
 
     def status(self) -> str:
-        """Return its status, see `trainer.run.folder.reader.RunFolder`; or `DELETED`."""
+        """Return its status, see `trainer.run.folder.reader.RunFolder`, or `DELETED`."""
         if not (self.folder / JOB_FILE).exists():
             return DELETED
         status = RunFolder(self.folder).status
         return KILLED if status == RUNNING and user_of(self.folder) is None else status
 
     def retry(self) -> None:
-        """Let a failed job be resumed, or begin again if it has no checkpoint."""
+        """Mark a failed job as interrupted, so that it runs again from its checkpoint, if any."""
         if (ending := RunFolder(self.folder).summary).status == FAILED:
             replace(ending, status=INTERRUPTED).write()
 
 
 def job_id(config: Config) -> str:
-    """Return ten hexadecimal digits that tell apart configurations with different results, see `identity`."""
+    """Return ten hexadecimal digits that identify a configuration by its results, see `identity`."""
     return sha256(identity_text(identity(config.resolved)).encode()).hexdigest()[:10]
 
 
@@ -83,43 +81,37 @@ def plan_jobs(
     trial: int | None = None,
     finalist: bool = False,
 ) -> list[Job]:
-    """Record jobs in a sweep's folder, each once, and return them; those that are there already keep their order."""
+    """Record jobs in a sweep's folder and return them, each once. Known jobs keep their order."""
     known = {job.id: job for job in read_ledger(folder)}
     order = max((job.order for job in known.values()), default=-1) + 1
     jobs: dict[str, Job] = {}
     for config, overrides in configs:
         if (name := job_id(config)) in jobs:
             continue
-        before, varied = known.get(name), tuple(override for override in overrides if override not in fixed)
-        at = before.order if before else order
-        job = Job(folder / name, at, tuple(overrides), varied, trial, finalist, config.resolved)
+        before = known.get(name)
+        varied = tuple(override for override in overrides if override not in fixed)
+        position = before.order if before else order
+        job = Job(folder / name, position, tuple(overrides), varied, trial, finalist, config.resolved)
         if job != before:
             plain = {key: value for key, value in vars(job).items() if key not in ("folder", "config")}
             write_json(job.folder / JOB_FILE, {"id": job.id, **plain})
-        if (text := config_text(config)) != _planned(job.folder):
-            write_atomically(job.folder / PLANNED_FILE, text)
+        write_atomically(job.folder / PLANNED_FILE, config_text(config))
         order += before is None
         jobs[name] = job
     return list(jobs.values())
 
 
-def _planned(folder: Path) -> str:
-    with suppress(OSError, UserError):
-        return read_text(folder / PLANNED_FILE, folder)
-    return ""
-
-
 def with_config(job: Job, *, trust: bool) -> Job:
-    """Return a job with the configuration that its folder holds.
+    """Return a job with the configuration in its folder.
 
     Raises:
-        UntrustedError: it sets what only the command line may set.
+        UntrustedError: it has a setting that only the command line may set.
     """
     name = PLANNED_FILE if (job.folder / PLANNED_FILE).exists() else CONFIG_FILE
     if not (job.folder / name).exists():
         raise UserError(
-            f"{shown(job.folder)}: has no configuration, because a version before 0.19 planned it. Repeat the command "
-            "of the sweep with its hydra.sweep.dir."
+            f"{shown(job.folder)} has no configuration, because a version before 0.19 planned it. Repeat the sweep's "
+            "command with its hydra.sweep.dir."
         )
     values = load_config(job.folder, name)
     fit = dict(section_of(values, "fit"))
@@ -129,19 +121,19 @@ def with_config(job: Job, *, trust: bool) -> Job:
 
 
 def read_ledger(folder: Path) -> list[Job]:
-    """Return the jobs of a sweep in their order; a UserError names one that cannot be read."""
+    """Return the jobs of a sweep in their order."""
     jobs = []
     for file in folder.glob(f"*/{JOB_FILE}"):
         try:
             jobs.append(Job(file.parent, **load_job(file)))
         except (OSError, UnreadableError) as error:
             raise UserError(
-                f"{shown(file)}: not a job of a sweep ({error}). Allowed: delete its folder, and give the command of "
-                "the sweep again, which runs the job anew."
+                f"{shown(file)} is not a valid sweep job ({error}). To rerun the job, delete its folder and repeat the "
+                "sweep's command."
             ) from error
     return sorted(jobs, key=lambda job: (job.order, job.id))
 
 
 def unfinished(jobs: Iterable[Job]) -> list[Job]:
-    """Return the jobs that a sweep still has to work on, or to wait for."""
+    """Return the jobs that still need work, or that another process works on."""
     return [job for job in jobs if job.status() not in ENDED]

@@ -1,8 +1,8 @@
-"""Group runs of the same configuration, whose seeds and folds are replicates, and name what sets the groups apart."""
+"""Group runs of the same configuration, whose seeds and folds are replicates, and name each group by its settings."""
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -22,20 +22,20 @@ from trainer.tasks.task import Task
 # Settings that repeat an experiment.
 REPEATED = SEED, FOLD = "seed", "data.fold"
 
-# Settings of the data that change the training images alone, or where files are kept.
+# Settings of the data that change only the training images, or where files are kept.
 _OF_TRAINING = {"fraction", "fold", "balance", "dir", "max_bad", "workers"}
 _OF_TRAIN, _OF_VAL = ({f"{split}{of}" for of in ("", "_dir", "_options", "_targets")} for split in ("train", "val"))
 
-# Settings that change what the loss of validation is, unless classes or labels are predicted.
+# Settings that change the meaning of the validation loss, except in classification.
 OF_LOSSES = ("fit.loss", "fit.loss_options", "fit.standardize")
 
-# What a group's basis calls the number of its validation images, if it is known.
+# The key of the number of validation images in a group's basis.
 IMAGES = "number of images"
 
-# Sections in which another source or model has other settings, so that those which are missing say nothing more.
+# Sections whose settings depend on the source or model. If some groups lack such a setting, that is not worth naming.
 _OF_KINDS = ("data.", "model.")
 
-# A name with more settings than these is cut short.
+# The largest number of settings in a name.
 _SETTINGS = 6
 
 _REASONS = {
@@ -55,43 +55,50 @@ Settings = Mapping[str, str]
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ in their seed and fold alone."""
+    """Runs that differ only in seed and fold."""
 
-    name: str  # what sets their configuration apart from others
-    # The scores of their last epochs; runs of the same seed and fold count as one, with their mean
-    replicates: Replicates
+    name: str  # the settings that distinguish it from other groups
+    replicates: Replicates  # scores of the last epochs. Runs of the same seed and fold count as one, with their mean
     metric: Metric
-    runs: tuple[RunFolder, ...]  # the runs, in the order in which they were found
-    # Settings that must be the same in groups that are compared, such as those of the validation images
-    basis: Settings
-    # The difference to a baseline; None for the baseline, and where there is nothing to compare
-    difference: Difference | None = None
-    verdict: str = ""  # what that means, in words; empty for the baseline
+    runs: tuple[RunFolder, ...]  # in the order in which they were found
+    basis: Settings  # settings that must agree in groups that are compared, such as the validation images
+    difference: Difference | None = None  # from the baseline, None for the baseline and if nothing can be compared
+    verdict: str = ""  # the difference in words, empty for the baseline
 
 
 def group_runs(runs: Sequence[RunFolder]) -> tuple[list[RunGroup], list[tuple[RunFolder, str]]]:
-    """Group the runs that count by their configurations; also return those that do not count, with the reasons.
+    """Group the runs that count by their configurations. Also return the other runs, each with the reason.
 
-    A run that a callback stopped early does not count, as its last epoch is an earlier one than that of others, unless
-    all runs of the configuration ended so.
+    A run that a callback stopped early counts only if all runs of its configuration stopped early. Otherwise its last
+    epoch is an earlier one.
     """
-    groups, left = list[list[RunFolder]](), []
+    groups, left = list[list[RunFolder]](), list[tuple[RunFolder, str]]()
     for same in same_configuration(runs):
-        early, kept = all(run.summary.stopped for run in same if run.status == FINISHED), []
+        all_early = all(run.summary.stopped for run in same if run.status == FINISHED)
+        kept = []
         for run in same:
-            faults = (
-                (run.status != FINISHED, _REASONS.get(run.status, run.status)),
-                (run.chooses, "trials and finalists of a search, which chose by their scores"),
-                (not run.config, "no configuration that can be read"),
-                (run.summary.stopped and not early, "stopped early, unlike others of the same settings"),
-                (not math.isfinite(run.last.get(run.score, math.nan)), f"without {run.score} in the last epoch"),
-            )
-            if reason := next((reason for wrong, reason in faults if wrong), ""):
+            if reason := _exclusion(run, all_early=all_early):
                 left.append((run, reason))
             else:
                 kept.append(run)
-        groups += [kept] if kept else []
+        if kept:
+            groups.append(kept)
     return [_make_group(name, same) for name, same in zip(name_groups(groups), groups, strict=True)], left
+
+
+def _exclusion(run: RunFolder, *, all_early: bool) -> str:
+    """Return why a run does not count. Empty if it does."""
+    if run.status != FINISHED:
+        return _REASONS.get(run.status, run.status)
+    if run.chooses:
+        return "trials and finalists, whose scores a search chose by"
+    if not run.config:
+        return "unreadable configuration"
+    if run.summary.stopped and not all_early:
+        return "stopped early, unlike other runs of the same configuration"
+    if not math.isfinite(run.last.get(run.score, math.nan)):
+        return f"no {run.score} in the last epoch"
+    return ""
 
 
 def _make_group(name: str, runs: Sequence[RunFolder]) -> RunGroup:
@@ -106,15 +113,15 @@ def _make_group(name: str, runs: Sequence[RunFolder]) -> RunGroup:
 
 
 def basis_of(run: RunFolder) -> Settings:
-    """Return the settings that must be the same in runs whose scores are compared."""
+    """Return the settings that must agree in runs whose scores are compared."""
     section, task = section_of(run.config, "data"), task_of([run.last, run.summary.best])
-    is_cut = section.get("folds") or section.get("val_fraction")  # val from train
-    unused = _OF_TRAINING | (_OF_VAL if is_cut else {*_OF_TRAIN, "split_seed"})
+    val_from_train = section.get("folds") or section.get("val_fraction")
+    unused = _OF_TRAINING | (_OF_VAL if val_from_train else {*_OF_TRAIN, "split_seed"})
     basis = flat({str(name): value for name, value in section.items() if name not in unused}, "data.")
     for other in ("fit.limit_batches", *of_loss(run.score, task)):
         basis[other] = value_of(run, other)
     if "standardize" in task.loss_settings and basis.get("fit.standardize") not in (None, "False"):
-        # The loss is in standard deviations of the train split.
+        # The loss is in standard deviations of the training targets.
         given = {name: section[name] for name in ("fraction", *sorted(_OF_TRAIN)) if section.get(name) is not None}
         basis["fit.standardize"] = f"by {list_some(f'data.{name}={_text(value)}' for name, value in given.items())}"
     basis[IMAGES] = str(_val_images(run) or "")
@@ -122,7 +129,7 @@ def basis_of(run: RunFolder) -> Settings:
 
 
 def first_difference(ours: Settings, theirs: Settings) -> tuple[str, str, str] | None:
-    """Return the first setting by which two bases cannot be compared, with both values; None if they can."""
+    """Return the first setting in which two bases disagree, with both values. None if they can be compared."""
     for key in {**ours, **theirs}:
         values = [of.get(key) or "null" for of in (ours, theirs)]
         if values[0] != values[1] and not (key == IMAGES and "null" in values):
@@ -131,7 +138,7 @@ def first_difference(ours: Settings, theirs: Settings) -> tuple[str, str, str] |
 
 
 def comparable(runs: Sequence[RunFolder]) -> list[int]:
-    """Return a number for each run, which runs have in common whose scores can be compared."""
+    """Number the runs so that runs with the same number can be compared."""
     found: list[tuple[str, Settings]] = []
     numbers = []
     for run in runs:
@@ -144,15 +151,15 @@ def comparable(runs: Sequence[RunFolder]) -> list[int]:
 
 
 def of_loss(key: str, task: Task[Any]) -> tuple[str, ...]:
-    """Return the settings by which a score is another one, as it is a loss of another kind."""
+    """Return the settings that change the meaning of a score, which are some if the score is a loss."""
     plain = key != "train_loss" and task.loss_type is not NamedLoss
     return OF_LOSSES if key.endswith("_loss") and not plain else ()
 
 
 def same_configuration(runs: Sequence[RunFolder]) -> list[list[RunFolder]]:
-    """Group runs whose scores are the same, and whose configurations are without seed and fold, in their order.
+    """Group runs of the same score whose configurations differ only in seed and fold.
 
-    Those that are known to have been validated on different numbers of images are apart.
+    Runs with different known numbers of validation images are not grouped.
     """
     groups = list[list[RunFolder]]()
     for same in grouped(((_identity(run), run.score), run) for run in runs).values():
@@ -162,20 +169,20 @@ def same_configuration(runs: Sequence[RunFolder]) -> list[list[RunFolder]]:
 
 
 def name_groups(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
-    """Return what sets each group apart: the overrides in which they differ, or their settings if those are fewer.
+    """Name each group by the overrides that distinguish it, or by its settings if those are fewer.
 
-    A section that some lack is written as on the command line: `~aug.train.rotate` where it is missing, and
-    `+aug.train.rotate` where it is not.
+    Sections that only some groups have are written like overrides: `~aug.train.rotate` for groups without the section,
+    and `+aug.train.rotate` for groups with it.
     """
     if len(groups) < 2:
         return [str(runs[0].sweep or runs[0].folder) for runs in groups]
-    tokens = _differing([settings_of(runs[0]) for runs in groups])
+    tokens = _differing_settings([settings_of(runs[0]) for runs in groups])
     overrides = _differing_overrides(groups)
     distinct = all(overrides) and len({tuple(one) for one in overrides}) == len(groups)
     if distinct and (sum(map(len, overrides)) <= sum(map(len, tokens)) or not all(tokens)):
         tokens = overrides
     names = [list_some(one, _SETTINGS, " ") for one in tokens]
-    # What is still alike differs in the order of steps or in what was cut.
+    # Groups with the same name differ in the order of steps, or in settings that `list_some` cut off.
     return [_distinct_name(name, names, runs[0].folder) for name, runs in zip(names, groups, strict=True)]
 
 
@@ -186,7 +193,7 @@ def _distinct_name(name: str, names: Sequence[str], folder: Path) -> str:
 
 
 def settings_of(run: RunFolder) -> Settings:
-    """Return a run's settings by their key paths, without what repeats an experiment or changes no result."""
+    """Return a run's settings by their key paths, without settings that repeat an experiment or change no result."""
     if not run.config:
         return {}
     plain = {**run.config, "callbacks": identity(run.config)["callbacks"]}
@@ -195,19 +202,19 @@ def settings_of(run: RunFolder) -> Settings:
 
 
 def value_of(run: RunFolder, key: str) -> str:
-    """Return the value of a setting as text; empty if it is null or unknown."""
+    """Return the value of a setting as text, empty if it is null or unknown."""
     section, _, name = key.rpartition(".")
     value = (section_of(run.config, section) if section else run.config).get(name)
     return "" if value is None else str(value)
 
 
 def _val_images(run: RunFolder) -> int:
-    """Return the number of validation images, which folds differ in; 0: unknown."""
+    """Return the number of validation images. 0: unknown, or folds, in which it differs anyway."""
     return 0 if value_of(run, "data.folds") or run.facts.images is None else run.facts.images[2]
 
 
 def _identity(run: RunFolder) -> str:
-    if not run.config:  # it has not begun
+    if not run.config:  # the run has not started
         return str(run.folder)
     plain = identity(run.config)
     plain.pop(SEED, None)
@@ -216,42 +223,38 @@ def _identity(run: RunFolder) -> str:
 
 
 def _differing_overrides(groups: Sequence[Sequence[RunFolder]]) -> list[list[str]]:
-    """Return the overrides that all runs of a group have, but not all groups, and that may change a result."""
+    """Return, for each group, the overrides of all its runs that not all groups share and that may change a result."""
     shared = [set(runs[0].overrides).intersection(*(run.overrides for run in runs)) for runs in groups]
-    everywhere = shared[0].intersection(*shared)
-    return [
-        [one for one in runs[0].overrides if one in own - everywhere and not one.startswith(_IGNORED)]
-        for runs, own in zip(groups, shared, strict=True)
-    ]
+    everywhere = set.intersection(*shared)
+    differing = []
+    for runs, common in zip(groups, shared, strict=True):
+        own = common - everywhere
+        differing.append([one for one in runs[0].overrides if one in own and not one.startswith(_IGNORED)])
+    return differing
 
 
-def _differing(groups: Sequence[Settings]) -> list[list[str]]:
-    """Return the settings in which some groups differ, and the sections that only some have, for each group."""
-    known = [set(chain.from_iterable(map(_paths, one))) for one in groups]
-    partial = set[str]().union(*known) - known[0].intersection(*known)
+def _differing_settings(groups: Sequence[Settings]) -> list[list[str]]:
+    """Return, for each group, the settings in which some groups differ, and the sections that only some have."""
+    known = [set(chain.from_iterable(map(_paths, settings))) for settings in groups]
+    partial = set.union(*known) - set.intersection(*known)
     named: list[dict[str, str]] = [{} for _ in groups]
     for key in dict.fromkeys(chain.from_iterable(groups)):
-        top = _highest(key, partial)
-        differs = len({one[key] for one in groups if key in one}) > 1
-        for one, paths, tokens in zip(groups, known, named, strict=True):
+        differs = len({settings[key] for settings in groups if key in settings}) > 1
+        top = ""  # the highest path to this setting that only some groups have
+        if not key.startswith(_OF_KINDS):
+            top = next((path for path in _paths(key) if path in partial), "")
+        for settings, paths, tokens in zip(groups, known, named, strict=True):
             if top and top not in paths:
                 tokens[top] = f"~{top}"
-            elif key in one and (differs or top == key):
-                tokens[key] = f"{key}={one[key]}"
+            elif key in settings and (differs or top == key):
+                tokens[key] = f"{key}={settings[key]}"
             elif top:
                 tokens.setdefault(top, f"+{top}")
     return [_without_named_sections(tokens) for tokens in named]
 
 
-def _highest(key: str, partial: Collection[str]) -> str:
-    """Return the highest of a setting's sections, or the setting, that only some groups have; empty if all have it."""
-    if key.startswith(_OF_KINDS):
-        return ""
-    return next((path for path in _paths(key) if path in partial), "")
-
-
 def _without_named_sections(tokens: Mapping[str, str]) -> list[str]:
-    """Return the tokens without the sections whose settings are named."""
+    """Return the tokens without sections whose settings are also named."""
     return [
         text
         for key, text in tokens.items()
@@ -260,13 +263,13 @@ def _without_named_sections(tokens: Mapping[str, str]) -> list[str]:
 
 
 def _paths(key: str) -> list[str]:
-    """Return a setting and the sections above it, the highest first."""
+    """Return the key paths of the sections above a setting, the highest first, and its own."""
     parts = key.rstrip(".").split(".")
     return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def flat(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Return what nested mappings hold as text, by key paths; that of an empty one ends in a dot."""
+    """Return the values in nested mappings as text, by key paths. The key of an empty mapping ends in a dot."""
     return {f"{key.rstrip('.')}." if value == {} else key: _text(value) for key, value in leaves(values, prefix)}
 
 

@@ -1,7 +1,7 @@
-"""Search for a good configuration, and find out with fresh seeds whether it is better than the one it began with."""
+"""Search for a good configuration, then compare it with the starting configuration on fresh seeds."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,109 +29,114 @@ from trainer.tasks.registry import range_of
 
 REPORT_FILE, VALUES_FILE = "search.md", "search.json"
 
-# Distance of the seeds that confirm the result from those of the search.
+# Distance between the seeds that choose the winner and the seeds that confirm it.
 _FRESH = 1000
 
 # The part of a search that chooses among its best trials.
 _FINALISTS = "finalists"
 
+Chosen = Mapping[str, Value]  # the values that a trial chose, by key
+
 
 def search(plan: SearchPlan, launcher: Launcher, worker: Worker) -> int:
-    """Run trials until there are enough, then their finalists, then confirm the winner; return the exit code."""
+    """Run the trials, then the finalists, then the confirmation. Return the exit code."""
     worker = replace(worker, search=plan, left=partial(_time_left, plan))
     _run_trials(plan, launcher, worker)
     study, settings = plan.study(), plan.settings
     states = [trial.state for trial in counted(study)]
     words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
     counts = [amount(len(states), "trial"), *(f"{states.count(one)} {word}" for one, word in words.items())]
-    lines, compared = [f"{', '.join(counts)}."], None
-    known = {job.id: job for job in read_ledger(plan.folder)}
-    if best := best_trials(study, known)[: max(1, settings.finalists)]:
-        metric = Metric(plan.metric, within=range_of(plan.metric))
-        reached, top = score(metric, best[0].value or 0.0), _joined(overrides_of(best[0].params, plan.space))
-        lines.append(f"Best of the search: {metric.key} {reached} with {top}.")
-        lines.append(
-            "That score is optimistic, as it was chosen among all trials; only fresh seeds are reported below."
-        )
-        if settings.finalists:
-            candidates = [trial.params for trial in best]
-            winner, compared = _finals(plan, candidates, launcher, worker)
-            varied = _joined(overrides_of(winner, plan.space))
-            lines.append(f"Winner of {amount(len(candidates), 'finalist')}: {varied}")
-            if compared is None:
-                lines.append("No verdict: no run of the starting configuration with a fresh seed has finished.")
-    else:
+    lines = [f"{', '.join(counts)}."]
+    known = {job.id for job in read_ledger(plan.folder)}
+    best = best_trials(study, known)[: max(1, settings.finalists)]
+    if not best:
         present(worker.console, [*lines, "No trial finished."])
         return 1
-    parts: tuple[Part, ...] = (lines, compared.table(), compared.lines()) if compared else (lines,)
+    reached = score(Metric(plan.metric, within=range_of(plan.metric)), best[0].value or 0.0)
+    lines.append(f"Best of the search: {plan.metric} {reached} with {_joined(best[0].params, plan)}.")
+    lines.append("That score is too optimistic, because it is the best of all trials. The scores below are not.")
+    parts: tuple[Part, ...] = (lines,)
+    compared = None
+    if settings.finalists:
+        finalists = [trial.params for trial in best]
+        winner = _choose(plan, finalists, launcher, worker)
+        compared = _confirm(plan, winner, launcher, worker)
+        lines.append(f"Winner of {amount(len(finalists), 'finalist')}: {_joined(winner, plan)}")
+        if compared is None:
+            lines.append("No verdict: no run of the starting configuration with a fresh seed has finished.")
+        else:
+            parts = lines, compared.table(), compared.lines()
     present(table_console(), *parts)
     write_atomically(plan.folder / REPORT_FILE, markdown_page(*parts))
-    plain = {"lines": [*lines, *(compared.lines() if compared else [])], "comparison": compared and compared.plain()}
+    verdicts = compared.lines() if compared else []
+    plain = {"lines": [*lines, *verdicts], "comparison": compared and compared.plain()}
     write_json(plan.folder / VALUES_FILE, plain)
     present(worker.console, [str(plan.folder / REPORT_FILE)])
     return 0
 
 
 def _run_trials(plan: SearchPlan, launcher: Launcher, worker: Worker) -> None:
+    """Run trials until there are enough."""
     jobs: list[Job] = []
     while True:
-        begun = _tell(plan)
+        begun = _update_study(plan)
         jobs = unfinished(jobs)
         known = {job.id for job in jobs}
         jobs += [job for job in begun if job.id not in known and job.status() != RUNNING]
         while len(jobs) < launcher.at_a_time and (job := _next(plan, worker)) is not None:
             jobs.append(job)
-        if not jobs and not (jobs := begun):  # of other processes
+        if not jobs and not (jobs := begun):  # these run in other processes
             return
         launcher.run(jobs, worker, until_one_ends=True)
 
 
 def _next(plan: SearchPlan, worker: Worker) -> Job | None:
-    """Return the job of a new trial; None if there are enough."""
-    settings = plan.settings
+    """Plan the job of a new trial. Return None if there are enough trials."""
     while True:
         with plan.locked() as study:
-            if len(counted(study)) >= settings.n_trials:
+            if len(counted(study)) >= plan.settings.n_trials:
                 return None
             study.sampler = plan.sampler(len(study.get_trials(deepcopy=False)))
             trial = study.ask()
             chosen = suggest_from(trial, plan.space)
-            overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
             try:
                 check_configs([config := plan.config(chosen)])
-            except UntrustedError:  # as of all other trials
+            except UntrustedError:  # all other trials would raise it too
                 raise
             except UserError as error:
                 worker.say(f"trial {trial.number} is not possible: {describe_error(error)}", "red")
-                trial.set_user_attr(JOB, "none")  # it counts
+                trial.set_user_attr(JOB, "none")  # so that it counts
                 study.tell(trial, state=TrialState.FAIL)
                 continue
+            overrides = [*plan.fixed, *overrides_of(chosen, plan.space)]
             (job,) = plan_jobs(plan.folder, [(config, overrides)], plan.fixed, trial=trial.number)
             trial.set_user_attr(JOB, job.id)
         return job
 
 
-def _tell(plan: SearchPlan) -> list[Job]:
-    """Tell the study how trials ended; return the jobs of those that have begun and not ended."""
+def _update_study(plan: SearchPlan) -> list[Job]:
+    """Record the trials that have ended in the study. Return the jobs of unfinished trials."""
     study, known = plan.study(), {job.id: job for job in read_ledger(plan.folder)}
     running = []
     for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
         if (name := trial.user_attrs.get(JOB)) is None:  # another process is about to plan it
             continue
         status = known[name].status() if name in known else DELETED
-        if status not in ENDED:  # its folder, which may be a stranger's, does not say what it is
+        if status not in ENDED:
+            # The folder may come from a stranger, so its configuration is not used.
             running.append(replace(known[name], config=plan.config(trial.params).resolved))
             continue
         last = RunFolder(plan.folder / name).last if status == FINISHED else {}
         value = last.get(plan.metric, math.nan)
-        ended = TrialState.FAIL if math.isnan(value) else TrialState.COMPLETE
-        state = TrialState.PRUNED if status == PRUNED else ended
+        state = TrialState.FAIL if math.isnan(value) else TrialState.COMPLETE
+        if status == PRUNED:
+            state = TrialState.PRUNED
         study.tell(trial.number, None if math.isnan(value) else value, state=state, skip_if_finished=True)
     return running
 
 
 def _time_left(plan: SearchPlan, jobs: Sequence[Job], at_a_time: int) -> str:
-    """Return how long a part of the search will take, whose jobs are given; of its trials, that of all to come."""
+    """Estimate how long some jobs will take. If they are trials, include the trials that are still to come."""
     if jobs[0].trial is None:
         return time_left(jobs, at_a_time)
     further = max(0, plan.settings.n_trials - len(counted(plan.study())))
@@ -139,54 +144,52 @@ def _time_left(plan: SearchPlan, jobs: Sequence[Job], at_a_time: int) -> str:
     return time_left(jobs, at_a_time, further)
 
 
-def _finals(
-    plan: SearchPlan, finalists: Sequence[Mapping[str, Value]], launcher: Launcher, worker: Worker
-) -> tuple[Mapping[str, Value], Comparison | None]:
-    """Choose among the finalists with further seeds; compare the winner with the base on fresh ones."""
-    settings, metric = plan.settings, plan.metric
+def _choose(plan: SearchPlan, finalists: Sequence[Chosen], launcher: Launcher, worker: Worker) -> Chosen:
+    """Run the finalists with more seeds, and return the one with the best mean."""
+    if len(finalists) == 1:
+        return finalists[0]
     first = plan.base.seed + 1
-    jobs = []
-    if len(finalists) > 1:
-        jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + settings.seeds), launcher, worker)
-    runs = [RunFolder(job.folder) for group in jobs for job in group]
+    jobs = _run_seeds(_FINALISTS, plan, finalists, range(first, first + plan.settings.seeds), launcher, worker)
+    runs = [RunFolder(job.folder) for same in jobs for job in same]
     for run in runs:
-        run.chooses = False  # this is the choice
-    chosen, _ = compare_runs(runs, key=metric)
-    winner = finalists[0]
-    if chosen is not None:
-        best = chosen.rows[0].runs[0].folder.name
-        winner = next(o for o, group in zip(finalists, jobs, strict=True) if best in {job.id for job in group})
-    fresh = range(first + _FRESH, first + _FRESH + settings.confirm)
-    pair = _run_seeds("confirmation", plan, [{}, winner], fresh, launcher, worker)
-    base, others = ([RunFolder(job.folder) for job in group] for group in pair)
-    kept, _ = group_runs([run.scored_by(metric) for run in base])
+        run.chooses = False  # or these scores would not count
+    compared, _ = compare_runs(runs, key=plan.metric)
+    if compared is None:
+        return finalists[0]
+    by_folder = {job.folder: finalist for finalist, same in zip(finalists, jobs, strict=True) for job in same}
+    return by_folder[compared.rows[0].runs[0].folder]
+
+
+def _confirm(plan: SearchPlan, winner: Chosen, launcher: Launcher, worker: Worker) -> Comparison | None:
+    """Compare the winner with the starting configuration on fresh seeds. Return None if no starting run counts."""
+    first = plan.base.seed + 1 + _FRESH
+    fresh = range(first, first + plan.settings.confirm)
+    jobs = _run_seeds("confirmation", plan, [{}, winner], fresh, launcher, worker)
+    base, others = ([RunFolder(job.folder) for job in same] for same in jobs)
+    kept, _ = group_runs([run.scored_by(plan.metric) for run in base])
     if not kept:
-        return winner, None
-    return winner, compare_runs([*base, *others], baseline=kept[0].runs[0].folder.name, key=metric)[0]
+        return None
+    baseline = kept[0].runs[0].folder.name
+    return compare_runs([*base, *others], baseline=baseline, key=plan.metric)[0]
 
 
 def _run_seeds(
-    part: str,
-    plan: SearchPlan,
-    configurations: Sequence[Mapping[str, Value]],
-    seeds: range,
-    launcher: Launcher,
-    worker: Worker,
+    part: str, plan: SearchPlan, configurations: Sequence[Chosen], seeds: range, launcher: Launcher, worker: Worker
 ) -> list[list[Job]]:
-    """Announce a part of the search, and run configurations with several seeds; return the jobs of each."""
+    """Run configurations with several seeds, as one part of a search. Return the jobs of each configuration."""
     jobs = []
     for chosen in configurations:
-        given = [[*plan.fixed, *overrides_of(chosen, plan.space), f"++seed={seed}"] for seed in seeds]
+        overrides = [[*plan.fixed, *overrides_of(chosen, plan.space), f"++seed={seed}"] for seed in seeds]
         configs = [plan.config(chosen, seed) for seed in seeds]
         check_configs(configs)
-        pairs = zip(configs, given, strict=True)
+        pairs = zip(configs, overrides, strict=True)
         jobs.append(plan_jobs(plan.folder, pairs, plan.fixed, finalist=part == _FINALISTS))
-    distinct = list({job.id: job for group in jobs for job in group}.values())
+    distinct = list({job.id: job for same in jobs for job in same}.values())
     if unfinished(distinct):
         worker.say(f"{part}: {amount(len(distinct), 'job')} with seeds {seeds[0]} to {seeds[-1]}")
     launcher.run(distinct, worker)
     return jobs
 
 
-def _joined(overrides: Iterable[str]) -> str:
-    return " ".join(override.lstrip("+") for override in overrides)
+def _joined(chosen: Chosen, plan: SearchPlan) -> str:
+    return " ".join(override.lstrip("+") for override in overrides_of(chosen, plan.space))

@@ -1,4 +1,4 @@
-"""What a search is about: its settings and its space, checked, and compared with what its study began with."""
+"""Parse and check the settings and the space of a search, and compare them with the study's earlier ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -37,14 +37,14 @@ from trainer.sweeps.study import Search
 from trainer.tasks.metric import PACE, columns_of
 from trainer.tasks.registry import task_named
 
-# What a study remembers of the configuration that its search began with.
+# The attribute of a study that holds the configuration it started with.
 _BASE = "base"
 
 _METRICS = "hydra.sweeper.metrics"
 
 _DEFAULT = Start()
 
-# The configuration that a search starts from, among those of its choices of files; and the most of these.
+# The name of the starting configuration among the choices of files, and the largest number of these choices.
 BASE, _MOST = "base", 50
 
 Value = str | int | float | bool | None
@@ -57,23 +57,25 @@ class Dimension:
     key: str
     distribution: BaseDistribution
     plus: str  # the plus signs of its overrides
-    values: Mapping[str, Any] = field(default_factory=dict)  # of choices that are texts in the study
-    group: bool = False  # whether its choices are files
+    values: Mapping[str, Any] = field(default_factory=dict)  # of choices that the study stores as text
+    group: bool = False  # whether its choices are config files
 
     def override(self, value: Value) -> str:
         """Return the override that sets a value."""
         return f"{self.plus}{self.key}={self.text(value)}"
 
     def text(self, value: Value) -> str:
-        """Return a value as an override has it."""
+        """Format a value for an override."""
         if isinstance(value, bool):
             return str(value).lower()
-        if isinstance(value, float):  # a choice as it was written, but for the rounding errors of a range
-            return f"{value:.{6 if isinstance(self.distribution, FloatDistribution) else 12}g}"
+        if isinstance(value, float):
+            # Twelve digits of a choice drop the rounding errors of a range.
+            digits = 6 if isinstance(self.distribution, FloatDistribution) else 12
+            return f"{value:.{digits}g}"
         return "null" if value is None else str(value)
 
     def value(self, chosen: Value) -> Any:
-        """Return the value that a choice of the study stands for, with interpolations unresolved."""
+        """Return the value of a setting for a choice of the study. Interpolations stay unresolved."""
         values = self.distribution
         if isinstance(values, CategoricalDistribution):
             allowed = any(type(one) is type(chosen) and one == chosen for one in values.choices)
@@ -81,7 +83,7 @@ class Dimension:
             assert isinstance(values, FloatDistribution | IntDistribution)
             allowed = type(chosen) in (int, float) and values.low <= float(chosen or 0) <= values.high
         if not allowed:
-            raise UserError(f"{self.key}: {chosen!r} is not among the values of the search.")
+            raise UserError(f"{self.key}: {chosen!r} is not a value of this search. Choose another hydra.sweep.dir.")
         if isinstance(chosen, float):
             text = self.text(chosen)
             return int(text) if text.lstrip("-").isdecimal() else float(text)
@@ -89,7 +91,7 @@ class Dimension:
 
     @property
     def samples(self) -> Sequence[Any]:
-        """All choices, or both ends of an interval and, if it is one of numbers that are not whole, one in between."""
+        """All choices, or both ends of an interval. For an interval of floats, also a value in between."""
         values = self.distribution
         if isinstance(values, CategoricalDistribution):
             return values.choices
@@ -98,7 +100,7 @@ class Dimension:
         return [values.low, values.high, *between]
 
     def suggest(self, trial: BaseTrial) -> Value:
-        """Return the value that a trial draws."""
+        """Draw a value for a trial."""
         values = self.distribution
         if isinstance(values, FloatDistribution):
             return trial.suggest_float(self.key, values.low, values.high, log=values.log)
@@ -108,9 +110,9 @@ class Dimension:
         return trial.suggest_categorical(self.key, values.choices)
 
     def active(self, chosen: Mapping[str, Value]) -> bool:
-        """Return whether the key has an effect, given values of the dimensions before it.
+        """Return whether the key has an effect, given the values of the dimensions before it.
 
-        It has none if what it belongs to was left out: a mapping that is null, or a step with p=0.
+        It has no effect inside a mapping that is null, or in a step with p=0.
         """
         parts = self.key.split(".")
         for count in range(1, len(parts)):
@@ -123,15 +125,15 @@ class Dimension:
 
 
 def parse_space(tokens: Sequence[str]) -> list[Dimension]:
-    """Return the dimensions of normalized overrides with several values, those that decide about others first."""
+    """Parse normalized overrides with several values. Dimensions that can disable others come first."""
     dimensions, groups = [], group_names()
     for token in tokens:
         override = parse(token)
         key = key_of(override)
         if key in REPEATED:
             raise UserError(
-                f"{key}: not for a search, as it is chance that it would choose. Allowed: {key}=0; the search runs its "
-                "best configurations with several seeds itself."
+                f"{key} cannot be searched, because the search would only pick a lucky one. It reruns its best "
+                f"configurations with several seeds anyway. Set {key}=0."
             )
         plus = token[: len(token) - len(token.lstrip("+"))]
         distribution, bare = _distribution(override, token), f"{plus}{key}="
@@ -139,12 +141,12 @@ def parse_space(tokens: Sequence[str]) -> list[Dimension]:
         parsed = {text: parse(f"{bare}{text}").value() for text in texts if isinstance(text, str)}
         group = key in groups and not any(isinstance(value, dict) for value in parsed.values())
         dimensions.append(Dimension(key, distribution, plus, parsed, group))
-    # A step's p decides whether its other parameters count, and a shorter key about the longer ones below it.
+    # A step's p can disable its other parameters, and a key can disable the longer keys below it.
     return sorted(dimensions, key=lambda one: (one.key.count("."), not one.key.endswith(".p")))
 
 
 def suggest_from(trial: BaseTrial, space: Sequence[Dimension]) -> dict[str, Value]:
-    """Return the values that a trial draws, without those that have no effect."""
+    """Draw the values of a trial, except those without an effect."""
     chosen: dict[str, Value] = {}
     for one in space:
         if one.active(chosen):
@@ -163,7 +165,8 @@ def _distribution(override: Override, token: str) -> BaseDistribution:
         log, low, high = "log" in value.tags, value.start, value.end
         if low is None or high is None or low >= high or (log and low <= 0):
             raise UserError(
-                f"{token.lstrip('+')}: not an interval. Allowed: interval(low, high) with low < high, 0 < low for log."
+                f"{token.lstrip('+')} is not a valid interval. Write interval(low, high) with low < high. If it has a "
+                "log tag, low must be above 0."
             )
         if isinstance(low, int) and isinstance(high, int) and "int(" in token:
             return IntDistribution(low, high, log=log)
@@ -172,12 +175,12 @@ def _distribution(override: Override, token: str) -> BaseDistribution:
         check_range(key_of(override), value)
         choices = [*value.range()]
     elif isinstance(value, ChoiceSweep) and not any(isinstance(one, Sweep) for one in value.list):
-        # As Optuna can store them: values that are no scalars as the text of an override.
+        # Optuna stores only scalars, so other values become the text of an override.
         texts = zip(value.list, override.sweep_string_iterator(), strict=True)
         choices = [text if isinstance(one, QuotedString | list | dict) else one for one, text in texts]
     if not choices:
         raise UserError(
-            f"{token.lstrip('+')}: cannot be searched. Allowed: interval(low, high), tag(log, interval(...)), "
+            f"{token.lstrip('+')} cannot be searched. Allowed: interval(low, high), tag(log, interval(...)), "
             "int(interval(...)), range(...), choice(...) or values with commas."
         )
     return CategoricalDistribution(choices)
@@ -185,14 +188,14 @@ def _distribution(override: Override, token: str) -> BaseDistribution:
 
 @dataclass(frozen=True)
 class SearchPlan(Search):
-    """What a search is about: its study, what it varies, and the configuration that it starts from."""
+    """A search: its study, the settings that it varies, and the configuration that it starts from."""
 
     space: tuple[Dimension, ...]
     fixed: tuple[str, ...]  # the normalized overrides that it does not vary, for people
-    base: Config  # which they make
-    # By the files that a trial chooses, as `_choice` names them: the configuration to put its other values on
+    base: Config  # the starting configuration
+    # The configurations that trials change, by the config files that a trial chooses, see `_choice`
     bases: Mapping[str, Mapping[str, Any]]
-    trust: bool = True  # whether those are the user's own, not a folder's
+    trust: bool = True  # whether the user, not only a folder, vouches for the configurations
 
     @classmethod
     def of(
@@ -205,33 +208,42 @@ class SearchPlan(Search):
         *,
         check: bool = True,
     ) -> "SearchPlan":
-        """Compose a search and check it: its settings (Hydra's section `sweeper`), its space, and the configuration."""
+        """Compose and check a search.
+
+        Args:
+            sweeper: its settings, which are Hydra's section `sweeper`.
+            fixed: the normalized overrides with one value.
+            swept: the normalized overrides with several values.
+            folder: the folder of the sweep.
+            start: the configuration that the overrides change.
+            check: whether to check each choice.
+        """
         space = parse_space(swept)
         if not space:
-            raise UserError("hydra/sweeper=optuna: nothing to search. Allowed: such as 'fit.lr=interval(1e-3,1e-1)'.")
+            raise UserError("hydra/sweeper=optuna has nothing to search. Add a space: 'fit.lr=interval(1e-3,1e-1)'.")
         groups = [one for one in space if one.group]
-        chosen = [dict(zip((one.key for one in groups), values, strict=True))
-                  for values in islice(product(*(one.samples for one in groups)), _MOST + 1)]  # fmt: skip
+        keys, combinations = [one.key for one in groups], product(*(one.samples for one in groups))
+        chosen = [dict(zip(keys, values, strict=True)) for values in islice(combinations, _MOST + 1)]
         if len(chosen) > _MOST:
-            raise UserError(f"{groups[0].key}: more than {_MOST} combinations of files. Search fewer files at once.")
+            raise UserError(f"{keys[0]}: more than {_MOST} combinations of config files. Search fewer files at once.")
         bases = {_choice(values): start.raw([*fixed, *overrides_of(values, space)]) for values in chosen}
         return cls.made(sweeper, space, fixed, {BASE: start.raw(fixed), **bases}, folder, check=check)
 
     @classmethod
     def read(cls, sweeper: Mapping[str, Any], found: Mapping[str, Any], folder: Path, *, trust: bool) -> "SearchPlan":
-        """Return the search that the file of a sweep holds; see `plain`."""
+        """Read the search that `plain` wrote into the file of a sweep."""
         with contents(file := folder / SWEEP_FILE):
             space = [_dimension(one) for one in found["space"]]
             fixed = tuple(map(str, found["fixed"]))
             bases = {str(key): dict(value) for key, value in found["bases"].items()}
             if BASE not in bases:
                 raise ValueError(f"no {BASE}")
-        for values in bases.values():  # all of them before the first trial
+        for values in bases.values():  # check all of them before the first trial
             Saved(values, file, trust).with_overrides()
         return cls.made(sweeper, space, fixed, bases, folder, check=False, trust=trust)
 
     def plain(self) -> dict[str, Any]:
-        """Return what the file of a sweep holds, so that the search can be continued without Hydra."""
+        """Return the search as plain values for the file of a sweep, so that it can be resumed without Hydra."""
         return {"fixed": list(self.fixed), "space": list(map(_plain, self.space)), "bases": as_written(self.bases)}
 
     @classmethod
@@ -246,50 +258,59 @@ class SearchPlan(Search):
         check: bool,
         trust: bool = True,
     ) -> "SearchPlan":
-        """Check a search, and with `check` also that each of its choices is possible."""
+        """Check and build a search. With `check`, also check each of its choices."""
         given = {name: value for name, value in sweeper.items() if name not in ("kind", "params")}
         settings = parse_settings(SearchSettings, given, "hydra.sweeper")
-        if len(settings.metrics) > 1:
-            raise UserError(
-                f"{_METRICS}: {list(settings.metrics)} is not allowed. Allowed: one; compare --metric shows "
-                "what others are."
-            )
         base = parse_config(Saved(bases[BASE], folder / SWEEP_FILE, trust).with_overrides())
         check_configs([base])
-        task = task_named(base.dataset.task)
-        (metric,) = settings.metrics or (task.monitor,)
-        asked = (*base.fit.metrics, *(values.get("monitor") for values in base.resolved["callbacks"].values()))
-        columns = columns_of(task.measured(base.dataset.classes, asked))
-        measured = {"epoch", *(column.key for column in (*columns, *PACE))}
-        if metric not in measured:
-            requested = [one.name for one in task.measured(base.dataset.classes, None) if metric in one.names]
-            hint = f" Allowed: with fit.metrics=[{requested[0]}]." if requested else suggest(metric, measured)
-            raise UserError(f"{_METRICS}: {metric} is not measured.{hint}")
-        if (losses := of_loss(metric, task)) and (key := next((d.key for d in space if d.key.startswith(losses)), "")):
-            allowed = f"{_METRICS}=[val_{task.score}] or the like"
-            raise UserError(f"{key}: not searched by {metric}, which is another loss for each. Allowed: {allowed}.")
+        metric = _metric(settings, base, space)
         plan = cls(settings, folder, metric, base.fit.epochs, tuple(space), tuple(fixed), base, bases, trust)
         for one in space if check else ():
             check_configs([plan.config({one.key: value}) for value in one.samples])
         return plan
 
     def config(self, chosen: Mapping[str, Value], seed: int | None = None) -> Config:
-        """Return the configuration of a trial, perhaps with another seed.
+        """Return the configuration of a trial, by default with the seed of the search.
 
         Raises:
-            UserError: a value, which may be from the study of a stranger, is not allowed.
+            UserError: a value is not in the space. The study may come from a stranger.
         """
         files = {one.key: chosen[one.key] for one in self.space if one.group and one.key in chosen}
         if (base := self.bases.get(_choice(files))) is None:
-            raise UserError(f"{_choice(files)}: not among the choices of the search.")
+            raise UserError(f"{_choice(files)} is not a choice of this search. Choose another hydra.sweep.dir.")
         own = [one for one in self.space if one.key in chosen and not one.group]
         edits = [Edit(one.key, one.value(chosen[one.key])) for one in own]
         edits += [] if seed is None else [Edit("seed", seed)]
         return parse_config(Saved(edited(base, edits), self.folder / SWEEP_FILE, self.trust).with_overrides())
 
 
+def _metric(settings: SearchSettings, base: Config, space: Sequence[Dimension]) -> str:
+    """Return the metric of a search, if it is measured and means the same in all trials."""
+    if len(settings.metrics) > 1:
+        raise UserError(
+            f"{_METRICS}: {list(settings.metrics)} is not allowed. Choose one metric. To see others, use compare "
+            "--metric."
+        )
+    task, classes = task_named(base.dataset.task), base.dataset.classes
+    (metric,) = settings.metrics or (task.monitor,)
+    asked = (*base.fit.metrics, *(values.get("monitor") for values in base.resolved["callbacks"].values()))
+    measured = {"epoch", *(column.key for column in (*columns_of(task.measured(classes, asked)), *PACE))}
+    if metric not in measured:
+        requested = [one.name for one in task.measured(classes, None) if metric in one.names]
+        hint = f" Add fit.metrics=[{requested[0]}]." if requested else suggest(metric, measured)
+        raise UserError(f"{_METRICS}: {metric} is not measured.{hint}")
+    losses = of_loss(metric, task)
+    for one in space if losses else ():
+        if one.key.startswith(losses):
+            raise UserError(
+                f"{one.key} cannot be searched by {metric}, because it changes this loss. Choose another metric, such "
+                f"as {_METRICS}=[val_{task.score}]."
+            )
+    return metric
+
+
 def _choice(files: Mapping[str, Value]) -> str:
-    """Return the name of a choice of files, by group."""
+    """Name a choice of config files by their groups."""
     return " ".join(f"{group}={name}" for group, name in files.items()) or BASE
 
 
@@ -310,7 +331,7 @@ def _dimension(found: Mapping[str, Any]) -> Dimension:
     about = (str(found["plus"]), dict(found.get("values", {})), found["group"] is True)
     bounds = [found["low"], found["high"]] if "choices" not in found else found["choices"]
     if not all(one is None or (isinstance(one, str | int | float) and math.isfinite(_number(one))) for one in bounds):
-        raise TypeError(f"no values of {found['key']}")
+        raise TypeError(f"the values of {found['key']} are not plain")
     if "choices" in found:
         return Dimension(str(found["key"]), CategoricalDistribution(found["choices"]), *about)
     low, high, log = found["low"], found["high"], found["log"] is True
@@ -319,7 +340,7 @@ def _dimension(found: Mapping[str, Any]) -> Dimension:
 
 
 def begin(plan: SearchPlan) -> None:
-    """Note what a study is about; refuse another configuration, score or choices than it began with."""
+    """Record the configuration in the study, or check that it and the space match the recorded ones."""
     folder, now = shown(plan.folder), flat(identity(plan.base.resolved) | {"aug": plan.base.resolved["aug"]})
     now[_METRICS] = plan.metric
     with plan.locked() as study:
@@ -332,8 +353,8 @@ def begin(plan: SearchPlan) -> None:
             texts = ["aug: steps or views in another order"]
         if texts:
             raise UserError(
-                f"{list_some(texts, 3, '; ')}: not the configuration of the search in {folder}. Allowed: the same; or "
-                "another hydra.sweep.dir."
+                f"{list_some(texts, 3, '; ')}: the search in {folder} started with another configuration. Repeat that "
+                "one, or choose another hydra.sweep.dir."
             )
         for one in plan.space:
             for trial in study.get_trials(deepcopy=False):
@@ -342,8 +363,8 @@ def begin(plan: SearchPlan) -> None:
                     check_distribution_compatibility(began, one.distribution)
                 except ValueError as error:
                     raise UserError(
-                        f"{one.key}: {one.distribution} is not allowed, as the search in {folder} began with {began}. "
-                        "Allowed: the same choices, or an interval of the same kind; or another hydra.sweep.dir."
+                        f"{one.key}: {one.distribution} does not fit the search in {folder}, which started with "
+                        f"{began}. Use the same choices, an interval of the same kind, or another hydra.sweep.dir."
                     ) from error
         if _BASE not in known:
             study.set_user_attr(_BASE, now)

@@ -1,4 +1,7 @@
-"""The study of a search: Optuna's record of trials, which several processes share; and what reports to it."""
+"""The study of a search, which is Optuna's record of trials, and the callback that reports to it.
+
+Several processes can share a study.
+"""
 
 import math
 import os
@@ -30,23 +33,22 @@ STUDY = "search"
 
 _LOCK_FILE = ".study.lock"
 
-
-# The storages that this process has read, by folder; each reads only what was appended since.
+# The storages that this process has read, by folder. Each reads only the records that were appended since.
 _read: dict[tuple[Path, int, int], storages.BaseStorage] = {}
 
 
 @dataclass(frozen=True)
 class Search:
-    """A study in a sweep's folder."""
+    """A study in a sweep's folder, and the settings of its search."""
 
     settings: SearchSettings
     folder: Path
-    metric: str  # the score to improve
+    metric: str  # the score to optimize
     epochs: int  # of a trial that is not pruned
 
     @contextmanager
     def locked(self) -> Iterator[Study]:
-        """Yield the study while no other process plans a trial; end trials whose processes died meanwhile."""
+        """Yield the study while no other process plans a trial. Mark trials of dead processes as failed."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / _LOCK_FILE):
             study = self.study()
@@ -56,7 +58,11 @@ class Search:
             yield study
 
     def study(self) -> Study:
-        """Return the study, which is made if there is none; a UserError says that it is damaged."""
+        """Load the study, or create it.
+
+        Raises:
+            UserError: the study is damaged.
+        """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         direction = StudyDirection.MINIMIZE if smaller_is_better(self.metric) else StudyDirection.MAXIMIZE
         try:
@@ -70,8 +76,8 @@ class Search:
         except Exception as error:
             _read.clear()
             raise UserError(
-                f"{shown(self.folder / JOURNAL_FILE)}: damaged, or too large ({first_line(error)}). Allowed: delete "
-                "it, and the search begins again; jobs that have finished are not run twice."
+                f"{shown(self.folder / JOURNAL_FILE)} is damaged or too large ({first_line(error)}). To start the "
+                "search again, delete it. Finished jobs do not run twice."
             ) from error
 
     def storage(self) -> storages.BaseStorage:
@@ -84,7 +90,7 @@ class Search:
         return _read[key]
 
     def sampler(self, number: int) -> samplers.BaseSampler:
-        """Return the sampler of a trial; each has a seed of its own, whichever process asks."""
+        """Return the sampler of a trial. Its seed depends only on the search's seed and the trial's number."""
         seed = derive_seed("search", self.settings.seed, number) % 2**32
         if self.settings.sampler == "random":
             return samplers.RandomSampler(seed=seed)
@@ -93,13 +99,13 @@ class Search:
             return samplers.TPESampler(seed=seed, multivariate=True, group=True)
 
     def watch(self, job: Job) -> Sequence[Callback]:
-        """Return the callbacks of a job: a trial that can be pruned has one."""
+        """Return the callbacks of a job: `Prune` if it is a trial that can be pruned."""
         return (Prune(self, job.trial),) if self.settings.prune and job.trial is not None else ()
 
 
 @dataclass(eq=False)
 class Prune(Callback):
-    """Reports the score of each epoch; a trial is ended only where it is compared, by successive halving."""
+    """Report the score of each epoch, and end trials that are behind others (successive halving)."""
 
     search: Search
     number: int  # of the trial
@@ -107,7 +113,7 @@ class Prune(Callback):
     reason: str = field(default="", init=False)
 
     def after_epoch(self, learner: "Learner") -> None:
-        """Report the epoch; end the fit if the trial is pruned."""
+        """Report the epoch. End the fit if the trial is pruned."""
         done, value = learner.epoch + 1, learner.find(Recorder).rows[-1].get(self.search.metric, math.nan)
         if math.isnan(value) or done >= learner.epochs:
             return
@@ -122,12 +128,12 @@ class Prune(Callback):
 
 
 def counted(study: Study) -> list[FrozenTrial]:
-    """Return the trials that have got a job."""
+    """Return the trials that have a job."""
     return [trial for trial in study.get_trials(deepcopy=False) if JOB in trial.user_attrs]
 
 
 def best_trials(study: Study, jobs: Container[str]) -> list[FrozenTrial]:
-    """Return the complete trials of a study whose jobs are there, the best first, each job once."""
+    """Return the complete trials whose jobs still exist, the best first. Each job counts once."""
     sign = -1 if study.direction == StudyDirection.MAXIMIZE else 1
     done = sorted(study.get_trials(states=[TrialState.COMPLETE]), key=lambda trial: sign * (trial.value or 0.0))
     by_job = grouped((trial.user_attrs.get(JOB), trial) for trial in done)

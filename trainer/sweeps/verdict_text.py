@@ -1,4 +1,4 @@
-"""Verdicts in words, for people who know their metric but not statistics; and tables and lines, which they read."""
+"""Write verdicts as sentences for readers who know their metric but not statistics. Print and format tables."""
 
 import math
 import re
@@ -12,78 +12,78 @@ from augment.support.formatting import amount, as_bytes, list_some, printable
 from augment.support.nested import grouped
 from trainer.sweeps.verdict import MANY, Difference, Metric, Replicates
 
-# A title, and the rows of a table, of which the first one holds the names of its columns.
+# A title, and the rows of a table. The first row holds the column names.
 Table = tuple[str, list[list[str]]]
 
-# A part of what is printed and written: a table, or lines.
+# A table, or lines.
 Part = Table | list[str]
 
 # The beginning of a tag.
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 # Columns that are aligned to the left.
-_WORDS = ("job", "what it varies", "status", "configuration")
+_WORDS = ("job", "varied settings", "status", "configuration")
 
-# How many seeds or folds a comparison should have, where nothing else is known.
+# The number of seeds or folds to suggest without any other hint.
 _ENOUGH = 5
 
 
 def verdict(found: Difference | None, other: Replicates, baseline: Replicates, metric: Metric, detect: float) -> str:
-    """Return what a difference means that `trainer.sweeps.verdict.compare` found, without the configuration's name."""
+    """Describe a difference that `trainer.sweeps.verdict.compare` found. The text ends without a period."""
     if found is None:
         return _too_few(other, baseline)
     unit, (ours, theirs) = found.unit, found.counts
     counts = amount(ours, unit) if ours == theirs else f"{ours} and {amount(theirs, unit)}"
-    better = (found.mean < 0) == metric.smaller
-    if found.interval is None or found.p is None:
+    better = "better" if (found.mean < 0) == metric.smaller else "worse"
+    if found.interval is None:
         if len({*other.samples, *baseline.samples}) == 1:
             return (
-                f"the same score in every run ({counts}), which says nothing about what was changed: perhaps no model "
-                "has learned anything yet, or none can do better"
+                f"every run has the same score ({counts}). Perhaps no model has learned anything yet, or none can do "
+                "better"
             )
         if abs(found.mean) < 1e-12:
-            return f"the same scores as the baseline ({counts}): what was changed had no effect on them"
+            return f"the same scores as the baseline ({counts}), so the change had no effect"
         by = size(metric, abs(found.mean))
-        return (
-            f"{'better' if better else 'worse'} by {by} in each of {counts}, without any spread to judge chance by; "
-            f"run more {unit}s"
-        )
-    sign = -1 if found.beyond_chance and found.mean < 0 else 1
-    low, high = sorted(sign * bound for bound in found.interval)
+        return f"{better} by {by} in each of {counts}, with no variation to compare chance with. Run more {unit}s"
     digits = _digits(metric, found)
-    about = f"95% interval {number(metric, low, digits)} to {number(metric, high, digits)}"
-    p = f"{'corrected ' if found.tests > 1 else ''}{p_value(found.corrected)}"
-    paired = ", paired" if found.paired else "" if ours != theirs else " each"
+    sign = -1 if found.beyond_chance and found.mean < 0 else 1
+    low, high = (number(metric, bound, digits) for bound in sorted(sign * bound for bound in found.interval))
+    corrected = "corrected " if found.tests > 1 else ""
+    each = " each" if ours == theirs else ""
+    paired = ", paired" if found.paired else each
+    facts = f"95% interval {low} to {high}, {corrected}{p_value(found.corrected)}, {counts}{paired}"
     if found.beyond_chance:
-        by = size(metric, abs(found.mean), digits)
-        return f"{'better' if better else 'worse'} by {by} ({about}, {p}, {counts}{paired})"
-    details = f"{signed(found, metric)}, {about}, {p}, {counts}{paired}"
+        return f"{better} by {size(metric, abs(found.mean), digits)} ({facts})"
+    facts = f"{signed(found, metric)}, {facts}"
     if found.significant:
         return (
-            f"no verdict is possible ({details}): if runs end in one of two modes or diverge, chance often explains it "
-            f"with so few {unit}s; run at least {amount(found.least, unit)} of each"
+            f"no verdict is possible ({facts}). With so few {unit}s, a few diverging runs would often explain the "
+            f"difference. Run at least {amount(found.least, unit)} of each"
         )
-    return f"no difference beyond chance ({details}){_more(found, metric, detect)}"
+    return f"no difference beyond chance ({facts}){_more(found, metric, detect)}"
 
 
 def _more(found: Difference, metric: Metric, detect: float) -> str:
-    """Return how many more seeds or folds would show a difference."""
+    """Return a sentence on how many more seeds or folds would show a difference."""
     if found.needed is None:
         return ""
-    of, unit = size(metric, detect), found.unit
-    more, each = found.needed - min(found.counts), "" if found.paired else " of each"
+    by, unit = size(metric, detect), found.unit
+    more = found.needed - min(found.counts)
     if more <= 0:
-        return f"; a difference of {of} would probably have been seen"
+        return f". A difference of {by} would probably have been detected"
     if found.needed >= MANY:
-        return f"; more than {MANY:,} {unit}s would be needed to detect {of}"
-    about = round(more, 1 - math.floor(math.log10(more)))  # the spread is not known any better
-    return f"; about {amount(about, f'more {unit}')}{each} would be needed to detect {of}"
+        return f". Detecting {by} needs more than {MANY:,} {unit}s"
+    about = round(more, 1 - math.floor(math.log10(more)))  # the spread is not known more precisely
+    each = "" if found.paired else " of each"
+    return f". Detecting {by} needs about {amount(about, f'more {unit}')}{each}"
 
 
 def _too_few(other: Replicates, baseline: Replicates) -> str:
-    """Return that one seed tells nothing, and what to run."""
+    """Return the verdict on a single seed or fold, and which ones to add."""
     few = [one for one in (other, baseline) if len(one.samples) < 2]
-    where = " here and for the baseline" if len(few) == 2 else " for the baseline" if few == [baseline] else ""
+    where = ""
+    if baseline in few:
+        where = " for the baseline" if len(few) == 1 else " here and for the baseline"
     rest = max((other, baseline), key=lambda one: len(one.samples)).scores
     by_fold = len({fold for _, fold in rest}) > 1
     had = {key[by_fold] for one in few for key in one.scores}
@@ -91,36 +91,42 @@ def _too_few(other: Replicates, baseline: Replicates) -> str:
     missing = dict.fromkeys(value for value in known if value not in had)
     setting, unit = ("data.fold", "fold") if by_fold else ("seed", "seed")
     values = ",".join(list(missing)[:_ENOUGH])
-    return f"one {unit}{where}, which says nothing about chance; run {setting}={values} as well"
+    return f"one {unit}{where}, which cannot rule out chance. Also run {setting}={values}"
 
 
 def size(metric: Metric, value: float, digits: int | None = None, *, sign: bool = False) -> str:
-    """Return a difference of scores with its unit: points, hundredths of 1, for scores in [0, 1]."""
+    """Format a difference with its unit. Scores in [0, 1] differ in points, which are hundredths."""
     text = number(metric, value, digits)
-    text = f"+{text}" if sign and not text.startswith("-") else text
-    return text + (f" point{'' if text in ('1', '1.0') else 's'}" if metric.share else "")
+    if sign and not text.startswith("-"):
+        text = f"+{text}"
+    if not metric.share:
+        return text
+    return f"{text} point" if text in ("1", "1.0") else f"{text} points"
 
 
 def score(metric: Metric, value: float, like: float | None = None) -> str:
-    """Return a score, or a spread of scores `like` another one, with four decimals, or more if it is small."""
+    """Format a score with four decimals, or with more if it is small.
+
+    A spread of scores gets as many decimals as the score `like`.
+    """
     size = abs(value if like is None else like)
     small = not metric.share and 0 < size < 0.01
     return f"{value:.{3 - math.floor(math.log10(size)) if small else 4}f}"
 
 
 def signed(found: Difference, metric: Metric) -> str:
-    """Return a difference to a baseline with its sign, as precisely as it is known."""
+    """Format a difference from a baseline with its sign and its significant digits."""
     return size(metric, found.mean, _digits(metric, found), sign=True)
 
 
 def number(metric: Metric, value: float, digits: int | None) -> str:
-    """Return a difference of scores without its unit; with three digits if the number of decimals is None."""
+    """Format a difference without its unit, with some decimals. None: three significant digits."""
     text = f"{value * (100 if metric.share else 1):{'.3g' if digits is None else f'.{digits}f'}}"
-    return text.lstrip("-") if not text.strip("-0.") else text  # no -0.0
+    return text.lstrip("-") if not text.strip("-0.") else text  # never -0.0
 
 
 def p_value(p: float | None) -> str:
-    """Return a p-value as "p = .003"; empty for None."""
+    """Format a p-value as "p = .003". None becomes an empty text."""
     if p is None:
         return ""
     if p < 0.001:
@@ -130,14 +136,14 @@ def p_value(p: float | None) -> str:
 
 
 def left_out(runs: Iterable[tuple[str, str]]) -> str:
-    """Return why runs do not count, given the name and the reason of each; empty if there are none."""
+    """Return a sentence on the runs that do not count, from the name of each and the reason. Empty without any."""
     by_reason = grouped((reason, name) for name, reason in runs)
     reasons = (f"{reason} ({list_some(names)})" for reason, names in by_reason.items())
     return f"Left out: {'; '.join(reasons)}." if by_reason else ""
 
 
 def _digits(metric: Metric, found: Difference) -> int | None:
-    """Return the decimals that a difference deserves; None without an interval."""
+    """Return the number of significant decimals of a difference. None without an interval."""
     if found.interval is None:
         return None
     half = (found.interval[1] - found.interval[0]) * (100 if metric.share else 1) / 2
@@ -146,7 +152,7 @@ def _digits(metric: Metric, found: Difference) -> int | None:
 
 
 def present(console: Console, *parts: Part) -> None:
-    """Print tables, and lines as they are, each in one line if the console is wide enough."""
+    """Print tables and lines. A line is not wrapped."""
     for part in parts:
         if isinstance(part, tuple):
             _print_table(console, part)
@@ -157,16 +163,16 @@ def present(console: Console, *parts: Part) -> None:
 
 def _print_table(console: Console, table: Table) -> None:
     title, rows = table
-    shown = rich.Table(title=title, title_justify="left")
+    printed = rich.Table(title=title, title_justify="left")
     for name in rows[0]:
-        shown.add_column(name, justify="left" if name in _WORDS else "right", overflow="fold")
+        printed.add_column(name, justify="left" if name in _WORDS else "right", overflow="fold")
     for row in rows[1:]:
-        shown.add_row(*(Text(_safe(cell)) for cell in row))  # brackets are no markup here
-    console.print(shown)
+        printed.add_row(*(Text(_safe(cell)) for cell in row))  # rich would parse brackets in a str as markup
+    console.print(printed)
 
 
 def markdown_page(*parts: Part) -> str:
-    """Return tables and lines in Markdown, of lines the first one as a paragraph and the others as a list."""
+    """Format tables and lines as Markdown. The first of several lines becomes a paragraph, the others a list."""
     return "\n".join(map(_markdown_part, parts))
 
 
@@ -174,14 +180,14 @@ def _markdown_part(part: Part) -> str:
     if isinstance(part, tuple):
         title, (head, *body) = part
         align = ["---" if name in _WORDS else "---:" for name in head]
-        rows = (head, align, *([markdown(cell) for cell in row] for row in body))
-        return f"{title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        cells = [[markdown(cell) for cell in row] for row in body]
+        return f"{title}\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in (head, align, *cells))
     first, *rest = map(markdown, part)
     return "\n".join([first, *([""] if rest else []), *(f"- {line}" for line in rest)]) + "\n"
 
 
 def markdown(text: str) -> str:
-    """Return a text that Markdown shows as it is: without cells, tags and links of its own."""
+    """Escape a text so that Markdown shows it unchanged, without new cells, tags or links."""
     return _TAG.sub("&lt;", _one_line(text)).replace("|", r"\|").replace("](", r"]\(")
 
 
@@ -190,5 +196,5 @@ def _one_line(text: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return a text without control characters, and without halves of surrogate pairs, which JSON allows."""
+    """Replace control characters, and unpaired surrogates, which JSON allows."""
     return printable(as_bytes(text).decode(errors="replace"))

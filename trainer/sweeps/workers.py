@@ -1,4 +1,4 @@
-"""Work on the jobs of a sweep, here or in processes that others start: claim one, run it, until none is left."""
+"""Workers of a sweep: processes that claim its jobs one after another and run them."""
 
 import json
 import os
@@ -36,20 +36,20 @@ from trainer.sweeps.ledger import ENDED, Job, job_id, unfinished
 if TYPE_CHECKING:
     from trainer.sweeps.study import Search
 
-NO_FURTHER_JOB = "stopped; no further job was started"
+NO_FURTHER_JOB = "Stopped. No further job starts."
 
-# Least seconds between two looks at jobs that other processes work on; see `pause`.
+# The minimum interval, in seconds, at which jobs of other processes are polled. See `pause`.
 POLL = 0.1
 
-# Flag of workers: one ends with the process that started it, and reads what to do from standard input.
+# A worker with this flag ends with the process that started it, and reads its jobs from standard input.
 WITH_PARENT = "--with-parent"
 
-# Root of the package, for processes that start elsewhere.
+# The folder of the package, for processes that start in another folder.
 _ROOT = Path(__file__).parents[2]
 
 
 def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0) -> str:
-    """Return how long unfinished jobs and further ones will take, estimated from finished ones; empty if unknown."""
+    """Return a text on how long unfinished and further jobs will take. Empty if no job has finished."""
     endings = (RunFolder(job.folder).summary for job in jobs)
     finished = [ending.seconds for ending in endings if ending.status == FINISHED]
     left = len(unfinished(jobs)) + further
@@ -61,23 +61,23 @@ def time_left(jobs: Sequence[Job], at_a_time: int, further: int = 0) -> str:
 
 @dataclass
 class Worker:
-    """What a process needs to work on jobs."""
+    """The context in which a process works on jobs."""
 
     console: Console
-    signals: StopSignals  # which end the work between two jobs
+    signals: StopSignals  # end the work between two jobs
     search: "Search | None" = None  # whose trials may be pruned
     left: Callable[[Sequence[Job], int], str] = time_left
-    planned: bool = False  # whether the plan of a job was printed; those of further jobs would bury the scores
+    planned: bool = False  # whether the plan of a job was printed. More plans would hide the scores
 
     def say(self, text: str, style: str | None = None) -> None:
-        """Print a text as it is, in one line."""
+        """Print a text in one line, without markup."""
         self.console.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Check that some of the jobs can be run: in another folder, or on a host without the data, all would fail.
+        """Check that at least one of the jobs can run. All would fail in the wrong folder, or without the data.
 
         Raises:
-            UserError: none can; nothing has been changed.
+            UserError: none can run. Nothing has been changed.
         """
         errors = []
         for job in jobs:
@@ -85,7 +85,7 @@ class Worker:
                 try:
                     self._config(job, resumed=(job.folder / LAST).is_file())
                     return
-                except DamagedError:  # of this job alone: it fails
+                except DamagedError:  # only this job fails
                     return
                 except UserError as error:
                     errors.append(error)
@@ -93,7 +93,7 @@ class Worker:
             raise errors[0]
 
     def work(self, jobs: Sequence[Job]) -> None:
-        """Work until all jobs have ended, waiting for those of other processes; a signal raises KeyboardInterrupt."""
+        """Work until all jobs have ended, including jobs of other processes. A signal raises KeyboardInterrupt."""
         waited: set[str] = set()
         while left := unfinished(jobs):
             begun = time.monotonic()
@@ -110,9 +110,9 @@ class Worker:
             pause(begun)
 
     def follow(self, jobs: Iterable[Job]) -> None:
-        """Work on jobs that are given one after another, until one of them has failed.
+        """Work on one job after another until one has failed.
 
-        After an error of CUDA, for example, every further job of the same process would fail, too.
+        After a CUDA error, for example, every further job of the same process would also fail.
         """
         for job in jobs:
             self.work([job])
@@ -120,10 +120,10 @@ class Worker:
                 return
 
     def _try(self, job: Job, jobs: Sequence[Job]) -> bool:
-        """Run a job unless another process works on it or has finished it; return whether it ran."""
+        """Run a job unless another process works on it or has finished it. Return whether it ran."""
         self.signals.check(NO_FURTHER_JOB)
         with claimed(job.folder) as mine:
-            if not mine or job.status() in ENDED:  # finished meanwhile
+            if not mine or job.status() in ENDED:  # another process was faster
                 return False
             self._run(job, jobs)
         return True
@@ -148,7 +148,7 @@ class Worker:
             )
         except Exception as error:
             self.say(f"job {job.id} failed: {describe_error(error)}", "red")
-            if RunFolder(job.folder).summary.status != FAILED:  # it failed before the run began
+            if RunFolder(job.folder).summary.status != FAILED:  # it failed before the run started
                 Summary(FAILED, job.folder, error=describe_error(error)).write()
             return
         self.say(str(summary))
@@ -156,24 +156,24 @@ class Worker:
             raise KeyboardInterrupt(NO_FURTHER_JOB)
 
     def _config(self, job: Job, resumed: bool) -> Config:
-        """Return the checked configuration of a job; if it has a checkpoint, that of continuing in its folder."""
+        """Return the checked configuration of a job. A resumed job continues from its own folder."""
         plain = dict(job.config or {})
         if resumed:
             plain["fit"] = {**section_of(plain, "fit"), "resume": str(job.folder)}
         try:
             check_configs([config := parse_config(plain)])
         except DamagedError as error:
-            raise DamagedError(f"{error} Allowed: delete it, and the job begins again.") from error
+            raise DamagedError(f"{error} To start the job again, delete it.") from error
         if job_id(config) != job.id:
             raise UserError(
-                f"{shown(job.folder)}: its configuration has changed since the sweep was planned (now "
-                f"{job_id(config)}): a file of conf/, a default or the version is different. Allowed: a new sweep."
+                f"{shown(job.folder)}: its configuration has changed since the sweep was planned, so its id is now "
+                f"{job_id(config)}. A file in conf/, a default or the version differs. Start a new sweep."
             )
         return config
 
 
 def first_line_of(search: "Search | None", count: int) -> str:
-    """Return the first line that a worker process reads: about the search, and how many jobs it chooses from."""
+    """Return the first line that a worker process reads: its search, and the number of jobs to choose from."""
     plain: dict[str, Any] = {"jobs": count}
     if search is not None:
         settings = {name: plain_value(value) for name, value in vars(search.settings).items()}
@@ -182,10 +182,10 @@ def first_line_of(search: "Search | None", count: int) -> str:
 
 
 def work_as_told(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
-    """Work on jobs in a worker process: lines give it a number to choose from, or one job after another."""
+    """Work on jobs in a worker process. The lines describe jobs to choose from, then one job after another."""
     plain = json.loads(next(lines))
     if "settings" in plain:
-        from trainer.sweeps.study import Search  # Optuna takes a while to import
+        from trainer.sweeps.study import Search  # importing Optuna takes a while
 
         settings = parse_settings(SearchSettings, plain["settings"], "hydra.sweeper")
         worker.search = Search(settings, folder, plain["metric"], plain["epochs"])
@@ -194,13 +194,13 @@ def work_as_told(folder: Path, worker: Worker, lines: Iterator[str]) -> None:
 
 
 def job_line(job: Job) -> str:
-    """Return the line that gives a job to a worker process; see `read_job`."""
+    """Return the line that describes a job to a worker process. See `read_job`."""
     assert job.config is not None
     return json.dumps(vars(job) | {"folder": job.id, "config": OmegaConf.to_yaml(as_written(job.config))}) + "\n"
 
 
 def read_job(line: str, folder: Path) -> Job:
-    """Return a job of the sweep in a folder, whose configuration has been checked by who gives it."""
+    """Parse a line of `job_line`. The process that wrote it has checked the configuration."""
     found = json.loads(line)
     plain = plain_values(DictConfig(OmegaConf.create(found["config"])))
     texts = {name: tuple(found[name]) for name in ("overrides", "varied")}
@@ -208,29 +208,29 @@ def read_job(line: str, folder: Path) -> Job:
 
 
 def label(job: Job, jobs: Sequence[Job]) -> str:
-    """Return what to call one of several jobs."""
+    """Return the label of one of several jobs."""
     if job.trial is not None:
         return f"job {job.id} (trial {job.trial})"
     return f"job {job.id}" + (f" ({jobs.index(job) + 1} of {len(jobs)})" if len(jobs) > 1 else "")
 
 
 def pause(begun: float) -> None:
-    """Sleep after a look at jobs that began at some time, so that looking takes at most a fifth of it."""
+    """Sleep after polling that began at some time. Polling then takes at most a fifth of the time."""
     time.sleep(max(POLL, 4 * (time.monotonic() - begun)))
 
 
 @dataclass(frozen=True)
 class Command:
-    """The command of a worker process, which claims jobs of a sweep."""
+    """The command that starts a worker process."""
 
     arguments: tuple[str, ...]
-    environment: dict[str, str]  # in addition to that of the process that starts it
-    folder: str  # to start it in
-    text: str = ""  # that it reads first: what its jobs are, so that it reads no configuration from their folder
+    environment: dict[str, str]  # variables to add
+    folder: str  # the working directory
+    text: str = ""  # its first input: the jobs, so that it reads no configuration from their folders
 
     @classmethod
     def of(cls, folder: Path, worker: Worker, jobs: Sequence[Job], environment: Mapping[str, str]) -> "Command":
-        """Return the command for some jobs of the sweep in a folder; without any, they are given later."""
+        """Return the command for some jobs of the sweep in a folder. Without jobs, they are passed later."""
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         return cls(
             (sys.executable, "-m", "trainer", "sweep", "work", str(folder.resolve()), WITH_PARENT),
@@ -240,9 +240,9 @@ class Command:
         )
 
     def start(self, log: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start it, in a session of its own, so that Ctrl-C reaches it only through this process.
+        """Start the worker in a new session, so that Ctrl-C reaches it only through this process.
 
-        With a file for its output, further jobs are given later; without one, it prints where this process does.
+        With a log file, further jobs can be passed later. Without one, it prints to this process's output.
         """
         with log.open("ab") if log is not None else nullcontext() as output:
             process = subprocess.Popen(
@@ -255,7 +255,7 @@ class Command:
                 start_new_session=True,
             )
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it has died, which others notice
+        with suppress(BrokenPipeError):  # it has died, which callers notice
             process.stdin.write(self.text.encode())
             process.stdin.flush()
             if log is None:
@@ -263,10 +263,10 @@ class Command:
         return process
 
     def __call__(self) -> int:
-        """Run it, where submitit or Ray wants it; return its exit code."""
+        """Run the worker inside a process of submitit or Ray. Return its exit code."""
         global _running
         _running = self.start()
-        # A thread waits, as `checkpoint` runs in a signal handler of this one, which must hold no lock then.
+        # `checkpoint` runs in a signal handler of this thread, which must hold no lock then. So another thread waits.
         threading.Thread(target=_running.wait, daemon=True).start()
         try:
             while _running.returncode is None:
@@ -276,19 +276,19 @@ class Command:
             _stop()
 
     def checkpoint(self) -> Any:
-        """Save the current job, before submitit queues this command again: preempted, or at its time limit."""
+        """Save the current job before submitit queues this command again, after a preemption or at its time limit."""
         import submitit
 
         _stop()
         return submitit.helpers.DelayedSubmission(self)
 
 
-# The process that `Command` runs.
+# The worker process that `Command` runs.
 _running: subprocess.Popen[bytes] | None = None
 
 
 def _stop() -> None:
-    """Ask the process to stop, and wait until it has saved its job."""
+    """Stop the worker process, and wait until it has saved its job."""
     if _running is not None and _running.returncode is None:
         _running.send_signal(signal.SIGTERM)
         while _running.returncode is None:
@@ -296,7 +296,7 @@ def _stop() -> None:
 
 
 def watch(jobs: Sequence[Job], worker: Worker, at_a_time: int, seen: dict[str, str] | None = None) -> Iterator[None]:
-    """Print what becomes of jobs that other processes run, and yield now and then, until all have ended."""
+    """Print status changes of jobs in other processes. Yield after each poll, until all have ended."""
     seen = {} if seen is None else seen
     for job in jobs:
         status = job.status()

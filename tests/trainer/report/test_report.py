@@ -106,14 +106,14 @@ def test_every_file_may_be_missing(run: Path, missing: str) -> None:
     assert "nan" not in text.lower()
     assert ("best.pt has no" in text) is (missing == BEST)
     assert ("was killed" in text) is (missing == SUMMARY_FILE)
-    assert ("Without run.json, this page has no schedules" in text) is (missing == FACTS_FILE)
+    assert ("run.json is missing, so the schedules" in text) is (missing == FACTS_FILE)
 
 
 @pytest.mark.parametrize("broken", [(BEST, SUMMARY_FILE), (FACTS_FILE, MISTAKES_FILE), (METRICS_FILE, CONFIG_FILE)])
 def test_every_file_may_be_broken(run: Path, broken: tuple[str, str]) -> None:
     for name in (*broken, "batch.png"):
         (run / name).write_bytes(b"[what is this")
-    assert "Run it again" in Page(render(read_record(run))).text
+    assert "Reproduce this run" in Page(render(read_record(run))).text
 
 
 def test_a_run_in_progress_is_told_from_a_killed_one(run: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_run_in_progress_is_told_from_a_killed_one(run: Path) -> None:
 
 def test_an_empty_folder_has_a_page(tmp_path: Path) -> None:
     text = Page(render(read_record(tmp_path))).text
-    assert "no epoch was scored" in text
+    assert "no epoch has a score" in text
     assert "planned" in text
 
 
@@ -207,7 +207,7 @@ def test_a_deleted_image_is_reported(run: Path) -> None:
 
 
 def test_without_images_or_predictions_no_mistakes_are_shown(run: Path) -> None:
-    assert "this run has not kept them" in Page(render(read_record(run))).text
+    assert "This run has not saved them" in Page(render(read_record(run))).text
     others = with_mistakes(run, files(run)[:5], 2).best_pass
     assert others
     assert others.images is None  # other images than those of the run
@@ -215,7 +215,7 @@ def test_without_images_or_predictions_no_mistakes_are_shown(run: Path) -> None:
     assert read.best_pass
     read.best_pass = replace(read.best_pass, epoch=2.0)  # the best epoch is another one now
     write_best(read)
-    assert "this run has not kept them" in Page(render(read_record(run))).text
+    assert "This run has not saved them" in Page(render(read_record(run))).text
     save(replace(load(run / BEST, BestModel), samples=None), run / BEST)
     assert "best.pt has no predictions of single images" in Page(render(read_record(run))).text
 
@@ -244,7 +244,7 @@ def test_blocks_of_a_stranger_are_an_error_of_one_line(
     with pytest.raises(SystemExit):
         main([str(run)])
     error = capsys.readouterr().err
-    assert "its files do not fit together" in error
+    assert "its files do not match each other" in error
     assert error.count("\n") == 1
 
 

@@ -78,7 +78,7 @@ def test_a_gap_between_training_and_validation() -> None:
 
 def test_waiting_for_data() -> None:
     rows = [row(0, 1, 1, waiting=0.9), row(1, 1, 1, waiting=0.3), row(2, 1, 1, waiting=0.3)]
-    assert "! The model waited 30% of the training time for data: more fit.threads or smaller" in said(record(rows))
+    assert "! The model waited 30% of the training time for data. Try more fit.threads or smaller" in said(record(rows))
     few = said(record([r | {"waiting": 0.02} for r in rows]))
     assert "The model waited 2%" in few
     assert "! The model" not in few
@@ -112,7 +112,7 @@ def test_no_better_than_the_mean() -> None:
     ("ending", "text"),
     [
         (ended("failed", 1, "RuntimeError: <b>"), "! The run failed after 1 epoch: RuntimeError: <b>"),
-        (ended("interrupted", 1), "! The run was interrupted after 1 epoch; fit.resume continues it"),
+        (ended("interrupted", 1), "! The run was interrupted after 1 epoch. Continue it with fit.resume"),
         (ended("killed", math.nan), "! The run was killed after 1 epoch."),
     ],
 )
@@ -125,7 +125,7 @@ def test_an_early_end_says_why(run: Path) -> None:
     read.run.summary = ended("finished", 1, stopped="no better val_loss in 2 epochs")
     read.run.rows = read.run.rows[:3]
     assert "The run ended early, after 3 of 4 epochs: no better val_loss in 2 epochs." in said(read)
-    assert "by val_accuracy; last epoch: 40.0%" in render(read)
+    assert "by val_accuracy, last epoch: 40.0%" in render(read)
 
 
 def test_a_loss_that_is_not_finite() -> None:

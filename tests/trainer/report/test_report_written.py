@@ -112,4 +112,4 @@ def test_the_command_writes_it_again(run: Path, capsys: pytest.CaptureFixture[st
     (run / REPORT_FILE).write_text("old")
     assert main([str(run)]) == 0
     assert capsys.readouterr().out == f"{run / REPORT_FILE}\n"
-    assert "Run it again" in (run / REPORT_FILE).read_text()
+    assert "Reproduce this run" in (run / REPORT_FILE).read_text()

@@ -76,9 +76,9 @@ def test_another_baseline_or_metric_is_refused(capsys: pytest.CaptureFixture[str
     write_seeds(tmp_path / "b", HIGH, {"fit.lr": 0.2})
     where = str(tmp_path)
     assert "Did you mean 'fit.lr=0.2'?" in refused(capsys, where, "--baseline", "fit.lr=0.3")
-    assert "0 configurations of this name" in refused(capsys, where, "--baseline", "model.kind=cnn")
+    assert "matches 0 configurations" in refused(capsys, where, "--baseline", "model.kind=cnn")
     assert "Did you mean 'val_accuracy'?" in refused(capsys, where, "--metric", "val_acuracy")
-    assert "Allowed: a name that ends in .md or .json" in refused(capsys, where, "--out", "x.txt")
+    assert "a name that ends in .md or .json" in refused(capsys, where, "--out", "x.txt")
     (tmp_path / "empty").mkdir()
     assert "no runs" in refused(capsys, str(tmp_path / "empty"))
 
@@ -99,12 +99,12 @@ def test_runs_that_do_not_count_are_named(said: Any, tmp_path: Path) -> None:
         "failed (f)",
         "interrupted (i)",
         "pruned by the search (p)",
-        "without val_accuracy in the last epoch (n)",
-        "stopped early, unlike others of the same settings (s)",
+        "no val_accuracy in the last epoch (n)",
+        "stopped early, unlike other runs of the same configuration (s)",
     ):
         assert reason in lines[-1]
     code, lines = said("f")
-    assert (code, lines) == (1, ["None of 1 run counts.", "Left out: failed (f)."])
+    assert (code, lines) == (1, ["Nothing to compare in 1 run.", "Left out: failed (f)."])
 
 
 def test_runs_that_all_stopped_early_count(said: Any, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_if_val_is_cut_from_train_both_must_be_the_same(said: Any, tmp_path: Pat
     for name, settings in (("a", {"data.train": "a.csv"}), ("b", {"data.train": "b.csv", "model.kind": "timm"})):
         write_seeds(tmp_path / name, LOW, {"data.val_fraction": 0.2, "data.val": f"unused {name}", **settings})
     _, lines = said(".")
-    differ = "not compared, as validation images differ: data.train=b.csv, of the baseline a.csv."
+    differ = "not compared, because the validation images differ: data.train=b.csv here, a.csv in the baseline."
     assert any(line.endswith(differ) for line in lines)
 
 
@@ -130,8 +130,8 @@ def test_what_was_validated_on_other_images_is_not_compared(
 ) -> None:
     write_seeds(tmp_path / "a", LOW)
     write_seeds(tmp_path / "b", LOW, {"model.kind": "timm", key: given})
-    reason = f"validation images differ: {key}={given}, of the baseline {was}"
-    assert any(line.endswith(f"not compared, as {reason}.") for line in said(".")[1])
+    reason = f"the validation images differ: {key}={given} here, {was} in the baseline"
+    assert any(line.endswith(f"not compared, because {reason}.") for line in said(".")[1])
     # Other images of the train split are no obstacle.
     for file in (tmp_path / "b").glob("*/config.yaml"):
         config = OmegaConf.load(file)
@@ -145,11 +145,11 @@ def test_runs_on_other_numbers_of_images_are_no_replicates(said: Any, tmp_path: 
     write_seeds(tmp_path / "a", LOW + HIGH)
     for seed in range(6):
         (tmp_path / "a" / str(seed) / "run.json").write_text(json.dumps({"images": [9, 9, 100 if seed < 3 else 120]}))
-    differ = "a/3: not compared, as validation images differ: number of images=120, of the baseline 100."
+    differ = "a/3: not compared, because the validation images differ: number of images=120 here, 100 in the baseline."
     assert differ in said(".")[1]
     for seed in range(2, 6):  # as long as it is not known
         (tmp_path / "a" / str(seed) / "run.json").unlink()
-    assert said(".")[1][-1] == "One configuration: nothing to compare it with."
+    assert said(".")[1][-1] == "There is only one configuration, so nothing is compared."
 
 
 def test_a_seed_twice_counts_once(said: Any, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_seed_twice_counts_once(said: Any, tmp_path: Path) -> None:
     write_run(tmp_path / "b", 0.92, {"seed": 0})
     _, lines = said(".")
     assert any("│ 3 │ 0.9083" in line for line in lines)
-    assert lines[-1] == "Runs that repeat a seed count as one, with their mean."
+    assert lines[-1] == "Runs with the same seed count as one, with their mean score."
 
 
 def test_losses_of_one_kind_are_compared_while_other_jobs_wait(said: Any, tmp_path: Path) -> None:
@@ -170,11 +170,11 @@ def test_losses_of_one_kind_are_compared_while_other_jobs_wait(said: Any, tmp_pa
     assert lines[0] == "last val_loss"
     assert lines[-1] == "Left out: not run yet (waiting)."
     write_run(tmp_path / "2", None, {"seed": 2, "fit.loss": "mae"}, last=last, best=last)
-    assert any("losses are of different kinds: fit.loss=mae" in x for x in said(".")[1])
-    assert not any("losses are of different kinds" in x for x in said(".", "--metric", "val_mae")[1])
+    assert any("the losses differ: fit.loss=mae" in x for x in said(".")[1])
+    assert not any("the losses differ" in x for x in said(".", "--metric", "val_mae")[1])
     write_run(tmp_path / "3", None, {"seed": 2, "fit.loss": "mse", "data.fraction": 0.1}, last=last, best=last)
-    given = "fit.standardize=by data.fraction=0.1, of the baseline by data.fraction=1.0; compare --metric takes another"
-    assert any(f"losses are of different kinds: {given}" in x for x in said(".")[1])
+    given = "fit.standardize=by data.fraction=0.1 here, by data.fraction=1.0 in the baseline. Choose another score"
+    assert any(f"the losses differ: {given}" in x for x in said(".")[1])
 
 
 def test_names_say_what_differs_and_no_more(tmp_path: Path) -> None:
@@ -245,6 +245,6 @@ def test_the_baseline_has_replicates_if_any_configuration_has(said: Any, tmp_pat
     _, lines = said(".")
     assert "Compared with fit.lr=7, the first configuration with several seeds:" in lines
     assert lines[-2] == (
-        "fit.lr=6; fit.lr=5; fit.lr=4; fit.lr=3; fit.lr=2 and 2 more: one seed, which says nothing about chance; run "
-        "seed=1,2 as well."
+        "fit.lr=6; fit.lr=5; fit.lr=4; fit.lr=3; fit.lr=2 and 2 more: one seed, which cannot rule out chance. "
+        "Also run seed=1,2."
     )

@@ -98,7 +98,7 @@ def test_only_a_failed_job_is_retried(tmp_path: Path) -> None:
 def test_a_damaged_job_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "job.json").write_text(text)
-    with pytest.raises(UserError, match=r"one/job\.json: not a job of a sweep"):
+    with pytest.raises(UserError, match=r"one/job\.json is not a valid sweep job"):
         read_ledger(tmp_path)
 
 
@@ -166,7 +166,7 @@ def test_a_signal_ends_the_work_after_the_current_job(runs: FakeRuns, jobs: list
         return 0.5
 
     runs.score = ask
-    with pytest.raises(KeyboardInterrupt, match=r"^stopped; no further job was started$"):
+    with pytest.raises(KeyboardInterrupt, match=r"^Stopped\. No further job starts\.$"):
         worker.work(jobs)
     assert len(runs.runs) == 2
 

@@ -58,7 +58,7 @@ def test_a_sweep_runs_each_job_once_however_often_it_is_asked(call: Call, runs: 
     assert " (4 of 4): aug.train.rotate.p=0.2 seed=1\n" in text
     code, text = call(*command)
     assert (code, len(runs.runs)) == (0, 4)
-    assert "4 jobs, 4 of them done before" in text
+    assert "4 jobs, 4 of them already done" in text
     call("-m", "+aug=imagenette", "aug.train.rotate.p=0.2,0.5", "seed=1,2", "hydra.sweep.dir=S")
     assert ran(runs)[4:] == [
         "aug.train.rotate.p=0.2 seed=2", "aug.train.rotate.p=0.5 seed=1", "aug.train.rotate.p=0.5 seed=2",
@@ -87,7 +87,7 @@ def test_a_failed_job_waits_for_retry(call: Call, runs: FakeRuns) -> None:
     code, text = call("-m", "seed=0,1,2", "hydra.sweep.dir=S")
     assert code == 1
     assert f"job {ledger()[1].id} failed: ValueError: no luck" in text
-    assert "1 job failed; python -m trainer sweep retry S runs what failed again" in text
+    assert "1 job failed. Rerun failed jobs with: python -m trainer sweep retry S" in text
     assert call("sweep", "resume", "S")[0] == 1
     assert len(runs.runs) == 3
     runs.fail = lambda config: None
@@ -137,10 +137,10 @@ def test_failed_trials_of_a_search_count(call: Call, runs: FakeRuns) -> None:
     code, text = call("-m", *search, "fit.lr=interval(0.01,0.1)")
     assert code == 1
     assert "3 trials, 1 finished, 0 pruned, 2 failed." in text
-    assert "2 jobs failed; python -m trainer sweep resume S hydra.sweeper.n_trials=N adds others" in text
+    assert "2 jobs failed. Add trials with: python -m trainer sweep resume S hydra.sweeper.n_trials=N" in text
     code, text = call("sweep", "retry", "S")
     assert code == 2
-    assert "error: retry: S is a search, in which failed trials count. Allowed: resume with a larger hydra" in text
+    assert "error: sweep retry: S is a search, in which failed trials count. To add trials: python -m trainer" in text
     assert "5 trials, 3 finished, 0 pruned, 2 failed." in call("sweep", "resume", "S", "hydra.sweeper.n_trials=5")[1]
 
 
@@ -176,7 +176,7 @@ def test_the_tables_are_shown(call: Call) -> None:
     assert call("sweep")[0] == 2
     (ledger()[0].folder / "job.json").write_text('{"id')  # the others are shown
     assert "2 jobs" in call("sweep", "show", "S")[1]
-    assert "job.json: not a job of a sweep (" in call("sweep", "resume", "S")[1]
+    assert "job.json is not a valid sweep job (" in call("sweep", "resume", "S")[1]
 
 
 def test_a_finished_search_of_somebody_else_is_shown(call: Call, runs: FakeRuns) -> None:
@@ -202,14 +202,14 @@ def test_a_folder_holds_a_run_a_sweep_or_a_search(call: Call) -> None:
     Path("R/config.yaml").write_text("seed: 0\n")
     for sweeper in ((), ("hydra/sweeper=optuna",)):
         code, text = call("-m", *sweeper, "fit.lr=0.1,0.2", "hydra.sweep.dir=R")
-        assert (code, text) == (2, "error: hydra.sweep.dir=R: a run is in this folder. Allowed: another one.\n")
+        assert (code, text) == (2, "error: hydra.sweep.dir=R already contains a run. Choose another folder.\n")
         assert [file.name for file in Path("R").iterdir()] == ["config.yaml"]
     assert call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[0] == 0
     before = Path("S/sweep.yaml").read_text()
     with pytest.raises(UserError, match=r"^folder=S: this folder holds a sweep\. Use a separate folder"):
         reserve(Path("S"))
     code, text = call("-m", "hydra/sweeper=optuna", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")
-    assert (code, text) == (2, "error: hydra.sweep.dir=S: a plain sweep is in this folder. Allowed: another one.\n")
+    assert (code, text) == (2, "error: hydra.sweep.dir=S already contains a plain sweep. Choose another folder.\n")
     assert Path("S/sweep.yaml").read_text() == before
     Path("S/study.journal").touch()
-    assert "hydra.sweep.dir=S: a search is in this folder" in call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[1]
+    assert "hydra.sweep.dir=S already contains a search" in call("-m", "fit.lr=0.1,0.2", "hydra.sweep.dir=S")[1]

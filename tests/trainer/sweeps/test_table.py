@@ -65,11 +65,11 @@ def test_the_table_of_a_sweep(tmp_path: Path) -> None:
     write_job(tmp_path, "1", ["+aug=imagenette", "++fit.lr=0.2"], 0.9, seconds=100.4)
     lines, finished = printed(tmp_path)
     assert lines == [
-        "2 jobs by val_accuracy of the last epoch, the best first",
-        "job | what it varies | last | best | seconds | status",
+        "2 jobs by val_accuracy of the last epoch, best first",
+        "job | varied settings | last | best | seconds | status",
         "1 | fit.lr=0.2 | 0.9000 | 0.9625 | 100 | finished",
         "0 | fit.lr=0.1 | 0.8123 | 0.8748 | 10 | finished",
-        "One seed says nothing about chance: to compare, add seed=0,1,2,3,4 to the sweep.",
+        "One seed cannot rule out chance. To compare settings, add seed=0,1,2,3,4 to the sweep.",
         str(tmp_path),
     ]
     assert finished
@@ -105,7 +105,7 @@ def test_means_over_seeds_by_hand(tmp_path: Path) -> None:
         "Compared with aug.train.rotate.p=0, the first configuration:",
         # Differences of 0.4, 0.1 and 0.1 by seed: mean 0.2, standard deviation 0.1732, t = 2.
         "aug.train.rotate.p=0.2: no difference beyond chance (+20.0 points, 95% interval -23.0 to 63.0, p = .18, "
-        "3 seeds, paired); about 9,400 more seeds would be needed to detect 0.5 points.",
+        "3 seeds, paired). Detecting 0.5 points needs about 9,400 more seeds.",
         str(tmp_path),
     ]
     compared = json.loads((tmp_path / "sweep.json").read_text())["comparison"]
@@ -122,7 +122,7 @@ def test_folds_are_grouped_as_seeds_are(tmp_path: Path) -> None:
     lines, _ = printed(tmp_path)
     assert lines[-7] == "last val_accuracy"
     assert lines[-4].startswith("data.fraction=0.1 | 4 in 2 folds | 0.6000 | 0.1155 | ")
-    assert lines[-2] == "data.fraction=1: one fold, which says nothing about chance; run data.fold=1 as well."
+    assert lines[-2] == "data.fraction=1: one fold, which cannot rule out chance. Also run data.fold=1."
 
 
 def test_the_tables_are_written_down(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_the_tables_are_written_down(tmp_path: Path) -> None:
     write_job(tmp_path, "2", ["++seed=2"], status="failed", error="ValueError: a | b\nc")
     printed(tmp_path)
     assert (tmp_path / "sweep.md").read_text().splitlines() == [
-        "3 jobs by val_accuracy of the last epoch, the best first",
+        "3 jobs by val_accuracy of the last epoch, best first",
         "",
-        "| job | what it varies | last | best | seconds | status |",
+        "| job | varied settings | last | best | seconds | status |",
         "| --- | --- | ---: | ---: | ---: | --- |",
         "| 1 | seed=1 | 0.6000 | 0.6625 | 3 | finished |",
         "| 0 | seed=0 | 0.5000 | 0.5625 | 3 | finished |",
@@ -145,7 +145,7 @@ def test_the_tables_are_written_down(tmp_path: Path) -> None:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         f"| {tmp_path / '0'} | 2 | 0.5500 | 0.0707 | 0.1261..0.9119 | baseline |  |",
         "",
-        "One configuration: nothing to compare it with.",
+        "There is only one configuration, so nothing is compared.",
         "",
         "- Left out: failed (2).",
         r"- failed (2): ValueError: a \| b c",
@@ -157,7 +157,7 @@ def test_of_losses_the_smallest_is_the_best(tmp_path: Path) -> None:
         values = {"epoch": 1, "val_loss": value, "val_mae": value}
         write_job(tmp_path, name, [f"++fit.lr={name}"], best=values, last=values, status="finished")
     assert [job["name"] for job in jobs_in(tmp_path)] == ["0", "2", "1"]
-    assert printed(tmp_path)[0][0] == "3 jobs by val_loss of the last epoch, the best first"
+    assert printed(tmp_path)[0][0] == "3 jobs by val_loss of the last epoch, best first"
 
 
 def test_jobs_of_another_task_than_most_are_left_out(tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_jobs_of_another_task_than_most_are_left_out(tmp_path: Path) -> None:
         row = {"epoch": 1, key: value}
         write_job(tmp_path, name, [f"++data={key}", f"++seed={name}"], best=row, last=row)
     lines, _ = printed(tmp_path)
-    assert lines[0] == "3 jobs by val_map of the last epoch, the best first"
+    assert lines[0] == "3 jobs by val_map of the last epoch, best first"
     assert [line.split(" | ")[2] for line in lines[2:5]] == ["0.9000", "0.8000", "|"]
-    assert "Left out: without val_map in the last epoch (1)." in lines
+    assert "Left out: no val_map in the last epoch (1)." in lines
 
 
 def test_what_a_search_chose_by_is_in_no_mean_and_no_verdict(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_what_a_search_chose_by_is_in_no_mean_and_no_verdict(tmp_path: Path) -> 
     (mean,) = json.loads((tmp_path / "sweep.json").read_text())["comparison"]["groups"]
     assert mean["scores"] == [0.5, 0.6]
     chose = "lr=0.1 seed=0, lr=0.1 seed=1"
-    assert f"Left out: trials and finalists of a search, which chose by their scores ({chose})." in lines
+    assert f"Left out: trials and finalists, whose scores a search chose by ({chose})." in lines
     compared, _ = compare_runs(find_runs([tmp_path]))
     assert compared is not None
     assert compared.baseline.replicates.mean == pytest.approx(0.55)

@@ -50,11 +50,11 @@ def test_choices_are_kept_as_they_were_written() -> None:
 @pytest.mark.parametrize(
     ("token", "message"),
     [
-        ("++seed=0,1", "seed: not for a search, as it is chance that it would choose."),
-        ("++data.fold=0,1", "data.fold: not for a search"),
-        ("++fit.lr=tag(log,interval(0,1))", r"not an interval\. Allowed: "),
-        ("++fit.lr=0.1", r"^fit\.lr=0\.1: cannot be searched\. Allowed: "),
-        ("++fit.lr=interval(0,1),2", r"^fit\.lr=interval\(0,1\),2: cannot be searched\. Allowed: "),
+        ("++seed=0,1", "seed cannot be searched, because the search would only pick a lucky one."),
+        ("++data.fold=0,1", "data.fold cannot be searched"),
+        ("++fit.lr=tag(log,interval(0,1))", r"is not a valid interval\. Write "),
+        ("++fit.lr=0.1", r"^fit\.lr=0\.1 cannot be searched\. Allowed: "),
+        ("++fit.lr=interval(0,1),2", r"^fit\.lr=interval\(0,1\),2 cannot be searched\. Allowed: "),
         ("++fit.lr=range(3,3)", r"cannot be searched\. Allowed: "),
     ],
 )

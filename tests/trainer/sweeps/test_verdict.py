@@ -212,7 +212,7 @@ def test_better_worse_and_no_difference() -> None:
     assert better == "better by 1.2 points (95% interval 1.0 to 1.4, corrected p < .001, 5 seeds, paired)"
     assert worse == better.replace("better", "worse")
     assert none.startswith("no difference beyond chance (-0.1 points, 95% interval -0.7 to 0.6, corrected p = .81")
-    assert none.endswith(", 5 seeds, paired); about 10 more seeds would be needed to detect 0.5 points")
+    assert none.endswith(", 5 seeds, paired). Detecting 0.5 points needs about 10 more seeds")
 
 
 DELTAS = (0.010, 0.012, 0.014, 0.011, 0.013)
@@ -226,20 +226,18 @@ def test_of_losses_less_is_better_and_has_no_points() -> None:
 
 def test_one_seed_tells_nothing() -> None:
     one, five = seeds("o", 0.9), seeds("b", *[0.9, 0.91, 0.92], start=7)
-    assert said(five, one) == ["one seed, which says nothing about chance; run seed=7,8,9 as well"]
-    assert said(one, five)[0].startswith("one seed for the baseline, which says nothing")
-    assert said(one, one) == [
-        "one seed here and for the baseline, which says nothing about chance; run seed=1,2,3,4 as well"
-    ]
+    assert said(five, one) == ["one seed, which cannot rule out chance. Also run seed=7,8,9"]
+    assert said(one, five)[0].startswith("one seed for the baseline, which cannot rule out chance")
+    assert said(one, one) == ["one seed here and for the baseline, which cannot rule out chance. Also run seed=1,2,3,4"]
 
 
 def test_without_any_spread_there_is_no_verdict() -> None:
     base = seeds("b", 0.90, 0.95, 0.90)
     same, shifted = said(base, seeds("s", 0.90, 0.95, 0.90), seeds("o", 0.91, 0.96, 0.91))
-    assert same == "the same scores as the baseline (3 seeds): what was changed had no effect on them"
-    assert shifted == "better by 1 point in each of 3 seeds, without any spread to judge chance by; run more seeds"
+    assert same == "the same scores as the baseline (3 seeds), so the change had no effect"
+    assert shifted == "better by 1 point in each of 3 seeds, with no variation to compare chance with. Run more seeds"
 
 
 def test_runs_at_chance_say_nothing_about_what_was_changed() -> None:
     (said_so,) = said(seeds("b", 0.1, 0.1, 0.1), seeds("s", 0.1, 0.1, 0.1))
-    assert said_so.startswith("the same score in every run (3 seeds), which says nothing about what was changed: ")
+    assert said_so.startswith("every run has the same score (3 seeds). ")

@@ -154,7 +154,7 @@ def test_a_search_measures_what_its_jobs_do(given: list[str]) -> None:
         fixed, sweeper = normalize([*given, *more]), {"kind": "optuna", "metrics": ["val_f1"], "n_trials": 1}
         return SearchPlan.of(sweeper, fixed, ["fit.lr=interval(0.1,1)"], Path("search"), check=False)
 
-    with pytest.raises(UserError, match=r"val_f1 is not measured\. Allowed: with fit\.metrics=\[f1\]"):
+    with pytest.raises(UserError, match=r"val_f1 is not measured\. Add fit\.metrics=\[f1\]"):
         plan()
     assert plan("fit.metrics=[f1]").metric == "val_f1"
 

@@ -1,4 +1,4 @@
-"""`python -m trainer compare RUN_OR_SWEEP ...`: compare settings by their seeds and folds, across runs and sweeps."""
+"""`python -m trainer compare RUN_OR_SWEEP ...`: compare settings across runs and sweeps, over seeds and folds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,36 +13,37 @@ from trainer.sweeps.verdict_text import markdown_page, present
 
 _EXAMPLES = """\
   outputs                                        all runs in outputs/, grouped by their settings
-  SWEEP --baseline aug.train.rotate.p=0          the settings of a sweep, against those without rotation
-  SWEEP RUN --metric val_loss --detect 0.02      by another score, with a smallest difference worth detecting
+  SWEEP --baseline aug.train.rotate.p=0          the settings of a sweep, compared with no rotation
+  SWEEP RUN --metric val_loss --detect 0.02      another score, and the smallest difference worth detecting
   SWEEP --out comparison.md --out comparison.json"""
 
 _EPILOG = """
 
-Runs that differ in seed and data.fold alone are replicates. Scores are of the last epoch, because the best one
-was chosen by its score. Runs that failed, were interrupted or pruned, or stopped early do not count."""
+Runs that differ only in seed and data.fold are replicates. Scores are from the last epoch, because the best of
+several epochs is too optimistic. Runs that failed, were interrupted or pruned, or stopped early do not count."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line. Return the exit code."""
     parser = Parser(
         "trainer compare",
-        "Compare settings by their seeds and folds, across runs and sweeps.",
+        "Compare settings across runs and sweeps, over seeds and folds.",
         _EXAMPLES + _EPILOG,
         arguments="RUN_OR_SWEEP ...",
     )
     parser.add_argument(
         "--baseline",
         metavar="NAME",
-        help="what to compare with: a configuration, as the table names it, or one of its runs (default: the first, "
-        "if possible with several seeds)",
+        help="configuration to compare with, as the table names it, or one of its runs. Default: the first one with "
+        "several seeds, if any",
     )
-    parser.add_argument("--metric", metavar="KEY", help="score, as in metrics.jsonl (default: that of the task)")
+    parser.add_argument("--metric", metavar="KEY", help="score, a key of metrics.jsonl. Default: the task's main score")
     parser.add_argument(
         "--detect",
         type=positive_number(),
         metavar="D",
-        help="smallest difference worth detecting: points for scores in [0, 1] (default: 0.5; else 1%% of the mean)",
+        help="smallest difference worth detecting, in points for scores in [0, 1]. Default: 0.5 points, or 1%% of the "
+        "mean of other scores",
     )
     parser.add_argument(
         "--out",
@@ -50,18 +51,19 @@ def main(arguments: Sequence[str]) -> int:
         action="append",
         default=[],
         metavar="FILE",
-        help="write the comparison to a file: .md or .json; may be given twice",
+        help="file to write, .md or .json. Can be given twice",
     )
     with readable_errors():
         options, paths, others = parser.split_paths(arguments)
         paths += map(Path, others)
         for file in options.out:
             if file.suffix not in (".md", ".json"):
-                raise UserError(f"--out {file}: unknown format. Allowed: a name that ends in .md or .json.")
+                raise UserError(f"--out {file}: unknown format. Choose a name that ends in .md or .json.")
         runs = find_runs(paths)
         if not runs:
             raise UserError(
-                f"{', '.join(map(str, paths))}: no runs. Allowed: folders of runs or sweeps, or above them."
+                f"{', '.join(map(str, paths))}: no runs found. Pass folders of runs or sweeps, or folders that contain "
+                "them."
             )
         known = {name for run in runs for name in run.last}
         if options.metric is not None and options.metric not in known:
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         compared, left = compare_runs(runs, options.baseline, options.metric, options.detect)
         console = table_console()
         if compared is None:
-            present(console, [f"None of {amount(len(runs), 'run')} counts.", left])
+            present(console, [f"Nothing to compare in {amount(len(runs), 'run')}.", left])
             return 1
         parts = compared.table(), compared.lines()
         present(console, *parts)

@@ -31,10 +31,10 @@ from trainer.sweeps.dashboard.content import FIGURES, collect
 _HERE = Path(__file__).parent
 
 HOST = "127.0.0.1"
-EVERY = 5.0  # seconds between looks at the folders, at least
-_SHARE = 10  # they are this many times longer than the looks, at least
+EVERY = 5.0  # the minimum interval, in seconds, at which the folders are read
+_SHARE = 10  # the minimum interval, as a multiple of the time that reading takes
 
-# What the page links to, and how browsers may treat it: as a page of a stranger.
+# The files that the page links to. Browsers treat them as a stranger's pages.
 _SERVED = {REPORT: "text/html; charset=utf-8", **dict.fromkeys((BATCH, *FIGURES), "image/png")}
 _SANDBOX = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _MOST_SERVED = 2**26  # bytes of a file
@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 
 
 def render(data: Mapping[str, Any], version: str = "") -> str:
-    """Return the page: HTML with its own scripts, which may load nothing, and may run only as they are.
+    """Render the page as HTML. It runs only its own scripts, which load nothing.
 
-    If the page is served and asks for newer data, these have a version.
+    A page with a version is served, and polls the server for newer data.
     """
     page = _HERE / "assets"
     code = "\n".join(file.read_text(encoding="utf-8") for file in sorted(page.glob("*.js")))
@@ -67,12 +67,12 @@ def render(data: Mapping[str, Any], version: str = "") -> str:
 
 
 def embedded_json(values: object) -> Markup:
-    """Return plain values as JSON that is safe within a script element: ASCII without <, >, & and quotes of HTML."""
+    """Format plain values as JSON that is safe in a script element: ASCII without <, >, & and apostrophes."""
     return htmlsafe_json_dumps(values, allow_nan=False, separators=(",", ":"))
 
 
 class Watched:
-    """The page of a folder, made again when its runs change."""
+    """The page of a folder, which is rendered again when its runs change."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._lock = folder, Lock()
@@ -89,19 +89,19 @@ class Watched:
                     version = digest(embedded_json(data | {"made": ""}))
                     if version != self._version:
                         self._version, self._json, self._page = version, embedded_json(data), render(data, version)
-                except (OSError, UserError) as error:  # folders are being moved or removed
-                    log.warning("%s: not read again: %s", self.folder, first_line(error))
-                # With many runs this takes seconds, which the runs that go on should have.
+                except (OSError, UserError) as error:  # somebody moves or removes folders
+                    log.warning("%s was not read again: %s", self.folder, first_line(error))
+                # With many runs, reading takes seconds, which running jobs also need.
                 self._next = time.monotonic() + max(EVERY, _SHARE * (time.monotonic() - begun))
             return self._version, self._page, self._json
 
 
 def make_server(watched: Watched, port: int) -> ThreadingHTTPServer:
-    """Return what serves a watched page to this machine, at a port; 0: any free one."""
+    """Create a server of a watched page for this machine. Port 0 chooses a free one."""
     try:
         return ThreadingHTTPServer((HOST, port), partial(_Handler, watched))
     except OSError as error:
-        raise UserError(f"--port {port}: {error.strerror}. Allowed: a free port; 0 finds one.") from error
+        raise UserError(f"--port {port}: {error.strerror}. Choose a free port, or 0 to find one.") from error
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request."""
-        # A page of another site, whose name leads here, may not read this one.
+        # Another site whose name resolves to this machine may not read the page.
         host = self.headers.get("Host", "").rpartition(":")[0]
         if host not in (HOST, "localhost"):
             self._answer(HTTPStatus.FORBIDDEN)
@@ -131,18 +131,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND)
 
     def _served(self, path: str) -> Path | None:
-        """Return the file of a run folder that a path names; None if it is none of those that the page links to."""
+        """Return the file at a path. None unless the page links to such files."""
         root = self._watched.folder.resolve()
         try:
             file = root / path.removeprefix("/")
-            # Links and .. may lead elsewhere.
+            # Symbolic links and .. may lead out of the folder.
             inside = file.name in _SERVED and file.resolve() == file and file.is_relative_to(root)
             return file if inside and file.is_file() and file.stat().st_size <= _MOST_SERVED else None
-        except (OSError, ValueError):  # no file can have this name
+        except (OSError, ValueError):  # not a valid file name
             return None
 
     def _answer(self, status: HTTPStatus, body: bytes = b"", kind: str = "text/plain", **headers: str) -> None:
-        with suppress(ConnectionError):  # the browser has gone
+        with suppress(ConnectionError):  # the browser closed the connection
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -161,34 +161,37 @@ DASHBOARD_FILE = "dashboard.html"
 PORT = 8321
 
 _EXAMPLES = f"""\
-  outputs                            write outputs/{DASHBOARD_FILE}; outputs is the default
-  outputs/2026-07-28 --out day.html  runs and sweeps of a day, into another file
-  --watch                            serve it at http://127.0.0.1:{PORT}, and refresh it while runs are in progress"""
+  outputs                            write outputs/{DASHBOARD_FILE} (default folder: outputs)
+  outputs/2026-07-28 --out day.html  write the runs and sweeps of a day to another file
+  --watch                            serve the page at http://127.0.0.1:{PORT}, and update it while runs are running"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line. Return the exit code."""
     parser = Parser(
         "trainer dashboard", "Show all runs and sweeps of a folder in one HTML file.", _EXAMPLES, arguments="[FOLDER]"
     )
     parser.add_argument(
-        "--out", type=output, metavar="FILE", help=f"the file to write (default: {DASHBOARD_FILE} in the folder)"
+        "--out", type=output, metavar="FILE", help=f"file to write. Default: {DASHBOARD_FILE} in the folder"
     )
-    parser.add_argument("--watch", action="store_true", help="serve the page to this machine, and keep it up to date")
+    parser.add_argument("--watch", action="store_true", help="serve the page to this machine, and update it")
     parser.add_argument(
-        "--port", type=whole_number(0, 65535), metavar="N", help=f"port of --watch; 0: any free one (default: {PORT})"
+        "--port",
+        type=whole_number(0, 65535),
+        metavar="N",
+        help=f"port of --watch, or 0 for a free one. Default: {PORT}",
     )
     with readable_errors():
         options, folders, overrides = parser.split_paths(arguments)
         if overrides or len(folders) > 1:
             raise UserError(f"{[*overrides, *folders[1:]][0]}: not allowed here. Allowed: one folder.")
         if options.port is not None and not options.watch:
-            raise UserError("--port: has no effect without --watch. Allowed: --watch --port N.")
+            raise UserError("--port has no effect without --watch. Add --watch.")
         folder = folders[0] if folders else Path("outputs")
         file = options.out or folder / DASHBOARD_FILE
         if options.watch and not folders:
             with writing(str(folder)):
-                folder.mkdir(exist_ok=True)  # the first run may be about to begin
+                folder.mkdir(exist_ok=True)  # the first run may start soon
         runs = find_runs([folder])
         with writing(str(file)):
             write_atomically(
@@ -198,7 +201,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.watch:
             with make_server(Watched(folder), PORT if options.port is None else options.port) as server:
                 address = f"http://127.0.0.1:{server.server_port}/"
-                sys.stdout.write(f"{address} shows it, and refreshes it; Ctrl-C ends this.\n")
+                sys.stdout.write(f"Serving {address} until you press Ctrl-C.\n")
                 sys.stdout.flush()
                 server.serve_forever()
     return 0

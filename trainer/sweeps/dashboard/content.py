@@ -1,4 +1,7 @@
-"""What the dashboard shows of runs, as plain values: rounded and clipped, as run folders may come from strangers."""
+"""Collect the data of the dashboard as plain values.
+
+Values are rounded and clipped, because run folders may come from strangers.
+"""
 
 import math
 import os
@@ -32,74 +35,98 @@ MOST_RUNS = 5_000
 _MOST_METRICS = 24
 _MOST_COMPARED = 40  # configurations of a sweep
 _MOST_TEXT = 1_000  # characters of an error
+_MOST_TAGS, _MOST_FACTS = 20, 40
 _CURVE_BYTES, _POINT_BYTES = 1_800_000, 7
 _MOST_POINTS, _FEWEST_POINTS = 200, 8  # of a curve
-_AXES = ("steps", "seconds", "images")  # of curves, besides epochs
+_AXES = ("steps", "seconds", "images")  # alternatives to epochs on the x axis of curves
+
+Epochs = tuple[int, ...]
 
 
 def collect(runs: Sequence[RunFolder], folder: Path, base: Path) -> dict[str, Any]:
-    """Return the data of the page, of runs in a folder, at most the last `MOST_RUNS`; links are relative to `base`."""
+    """Return the data of the page about the last `MOST_RUNS` runs in a folder. Links are relative to `base`."""
     omitted, runs = max(0, len(runs) - MOST_RUNS), runs[-MOST_RUNS:]
     sweeps = list(dict.fromkeys(run.sweep for run in runs if run.sweep is not None))
     settings, metrics = Settings(runs), _metrics(runs)
-    names, group_of = groups(runs)
-    environments: dict[tuple[tuple[str, str], ...], int] = {}
-    facts = ([*run.versions(digits=12).items()][:40] for run in runs)
-    clipped = (tuple((clip(name, KEY), clip(text, VALUE)) for name, text in of) for of in facts)
-    environment_of = [environments.setdefault(of, len(environments)) for of in clipped]
-    epochs: dict[tuple[int, ...], int] = {}
-    points = _points(runs, metrics)
+    group_names, group_of = groups(runs)
+    environments, environment_of = _environments(runs)
+    images, images_of = _embed(runs, settings, base)
     alike = comparable(runs)
-    positions, images = _embed(runs, settings, base)
-    rows = [
-        {
-            "name": clip(run.name, KEY),
-            "status": run.status,
-            "tags": [clip(tag, KEY) for tag in run.summary.tags[:20]],
-            "error": clip(run.summary.error, _MOST_TEXT),
-            "stopped": clip(run.summary.stopped, _MOST_TEXT),
-            "notes": clip("\n".join(f"{file}: {why}" for file, why in run.notes.items()), _MOST_TEXT),
-            "epochs": len(run.rows),
-            "planned": run.summary.planned,
-            "seconds": rounded(run.summary.seconds) or None,
-            "started": run.started,
-            "path": clip(os.path.relpath(run.folder, folder), _MOST_TEXT),
+    points = _points(runs, metrics)
+    epochs: dict[Epochs, int] = {}
+    rows = []
+    for i, run in enumerate(runs):
+        progress = _progress(run)
+        row = {
+            **_about(run, folder),
             "report": href(run.folder / REPORT, base),
-            "sweep": sweeps.index(run.sweep) if run.sweep is not None else -1,
-            "group": group,
+            "sweep": -1 if run.sweep is None else sweeps.index(run.sweep),
+            "group": group_of[i],
             "monitor": metrics.index(run.score),
             "comparable": alike[i],
             "last": [rounded(run.last.get(key)) for key in metrics],
             "best": [rounded(run.summary.best.get(key)) for key in metrics],
             "curves": [_curve(run.rows, key, points, epochs) for key in metrics],
-            "axes": [_curve(_progress(run), key, points, epochs) for key in _AXES],
-            "part": "trial" if run.trial else "finalist" if run.chooses else "job" if run.job else "",
+            "axes": [_curve(progress, key, points, epochs) for key in _AXES],
             "order": run.job["order"] if run.job else i,
             "environment": environment_of[i],
-            "images": positions[i],
+            "images": images_of[i],
         }
-        for i, (run, group) in enumerate(zip(runs, group_of, strict=True))
-    ]
+        rows.append(row)
     return {
         "title": clip(folder.resolve().name, KEY),
         "made": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
         "omitted": omitted,
         "runs": rows,
         "sweeps": [_sweep(sweep, runs, settings, folder) for sweep in sweeps],
-        "groups": names,
+        "groups": group_names,
         "params": settings.plain(),
-        "metrics": [
-            {"key": key, "smaller": smaller, "share": range_of(key) == SHARE and not smaller}
-            for key, smaller in zip(metrics, map(smaller_is_better, metrics), strict=True)
-        ],
+        "metrics": list(map(_metric, metrics)),
         "epochs": list(epochs),
-        "environments": [dict(items) for items in environments],
+        "environments": environments,
         "images": images,
     }
 
 
+def _about(run: RunFolder, folder: Path) -> dict[str, Any]:
+    """Return the values of a run that need no other run."""
+    part = "job" if run.job else ""
+    if run.chooses:
+        part = "trial" if run.trial else "finalist"
+    return {
+        "name": clip(run.name, KEY),
+        "status": run.status,
+        "tags": [clip(tag, KEY) for tag in run.summary.tags[:_MOST_TAGS]],
+        "error": clip(run.summary.error, _MOST_TEXT),
+        "stopped": clip(run.summary.stopped, _MOST_TEXT),
+        "notes": clip("\n".join(f"{file}: {why}" for file, why in run.notes.items()), _MOST_TEXT),
+        "epochs": len(run.rows),
+        "planned": run.summary.planned,
+        "seconds": rounded(run.summary.seconds) or None,
+        "started": run.started,
+        "path": clip(os.path.relpath(run.folder, folder), _MOST_TEXT),
+        "part": part,
+    }
+
+
+def _metric(key: str) -> dict[str, Any]:
+    smaller = smaller_is_better(key)
+    return {"key": key, "smaller": smaller, "share": range_of(key) == SHARE and not smaller}
+
+
+def _environments(runs: Sequence[RunFolder]) -> tuple[list[dict[str, str]], list[int]]:
+    """Return the distinct versions and devices of runs, and the position of each run's."""
+    known: dict[tuple[tuple[str, str], ...], int] = {}
+    positions = []
+    for run in runs:
+        facts = [*run.versions(digits=12).items()][:_MOST_FACTS]
+        clipped = tuple((clip(name, KEY), clip(text, VALUE)) for name, text in facts)
+        positions.append(known.setdefault(clipped, len(known)))
+    return [dict(items) for items in known], positions
+
+
 def rounded(value: object, digits: int = 5) -> float | int | None:
-    """Return a number with some significant digits; None for anything else, NaN and infinity included."""
+    """Round a number to some significant digits. Anything else becomes None, also NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     short = float(f"{value:.{digits}g}")
@@ -111,7 +138,7 @@ def _sweep(sweep: Path, runs: Sequence[RunFolder], settings: Settings, folder: P
     jobs = [i for i, run in enumerate(runs) if run.sweep == sweep and run.status == FINISHED]
     score = next((runs[i].score for i in jobs), "")
     jobs = [i for i in jobs if runs[i].score == score and math.isfinite(runs[i].last.get(score, math.nan))]
-    # The jobs of a search that follow repeat a few trials with other seeds.
+    # The later jobs of a search repeat a few trials with other seeds.
     jobs = [i for i in jobs if runs[i].trial] or jobs
     scores = [runs[i].last[score] for i in jobs]
     return {
@@ -123,20 +150,20 @@ def _sweep(sweep: Path, runs: Sequence[RunFolder], settings: Settings, folder: P
 
 
 def _verdict(runs: Sequence[RunFolder]) -> dict[str, Any] | None:
-    """Return what `python -m trainer compare` says of a sweep; None if there is nothing to compare."""
+    """Return the verdicts that `python -m trainer compare` prints for a sweep. None without a comparison."""
     comparison, _ = compare_runs(runs)
     if comparison is None or len(comparison.rows) < 2:
         return None
     title, (head, *rows) = comparison.table()
     lines = comparison.lines()
     if len(lines) > _MOST_COMPARED:
-        lines = [*lines[:_MOST_COMPARED], f"{len(lines) - _MOST_COMPARED:,} more: python -m trainer compare."]
+        lines = [*lines[:_MOST_COMPARED], f"To see {len(lines) - _MOST_COMPARED:,} more: python -m trainer compare"]
     shown = [[clip(cell, VALUE) for cell in row] for row in rows[:_MOST_COMPARED]]
     return {"title": title, "lines": [clip(line, _MOST_TEXT) for line in lines], "head": head, "rows": shown}
 
 
 def _best_first(runs: Sequence[RunFolder]) -> list[int]:
-    """Return the positions of runs: the best of each sweep and of the single runs, then the second best, and so on."""
+    """Return the positions of the best run of each sweep and of the single runs, then of the second best, and so on."""
     signed = (run.last.get(run.score, math.nan) * (1 if smaller_is_better(run.score) else -1) for run in runs)
     scores = (math.inf if math.isnan(score) else score for score in signed)
     of_sweep = grouped((run.sweep, (score, i)) for i, (run, score) in enumerate(zip(runs, scores, strict=True)))
@@ -145,7 +172,7 @@ def _best_first(runs: Sequence[RunFolder]) -> list[int]:
 
 
 def _metrics(runs: Sequence[RunFolder]) -> list[str]:
-    """Return the keys of all metrics, the scores first; long ones, which no run of ours has, are left out."""
+    """Return the keys of all metrics, the scores first. Long keys are left out, because no real run has them."""
     scores = dict.fromkeys(run.score for run in runs)
     known = [column.key for task in known_tasks().values() for column in task.columns]
     found = {key for run in runs for row in (run.last, *run.rows[:1]) for key in row if len(key) <= KEY} - {"epoch"}
@@ -154,13 +181,13 @@ def _metrics(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def _points(runs: Sequence[RunFolder], metrics: Sequence[str]) -> int:
-    """Return how many points a curve may have, so that the page stays small."""
+    """Return the largest number of points of a curve, so that the page stays small."""
     curves = sum(len(run.rows) > _FEWEST_POINTS for run in runs) * (len(metrics) + len(_AXES))
     return max(_FEWEST_POINTS, min(_MOST_POINTS, _CURVE_BYTES // _POINT_BYTES // max(1, curves)))
 
 
 def _progress(run: RunFolder) -> list[MetricsRow]:
-    """Return how far a run was after each epoch: its batches, seconds of training, and images."""
+    """Return the batches, training seconds and images so far after each epoch of a run."""
     rows: list[MetricsRow] = []
     batches, per_epoch = run.facts.batches, run.facts.images[1] if run.facts.images else math.nan
     size, limit = (section_of(run.config, "fit").get(name) for name in ("batch_size", "limit_batches"))
@@ -175,8 +202,18 @@ def _progress(run: RunFolder) -> list[MetricsRow]:
     return rows
 
 
-def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[tuple[int, ...], int]) -> list[Any] | None:
-    """Return the position of a curve's epochs, which count from 1, and its values, of which the last one is kept."""
+def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[Epochs, int]) -> list[Any] | None:
+    """Return a curve with a limited number of points, always including the last one.
+
+    Args:
+        found: the rows of a run.
+        key: the key of the values.
+        points: the largest number of points.
+        epochs: the distinct epochs of all curves so far, counted from 1, with their positions.
+
+    Returns:
+        The position of the curve's epochs, and its values. None without values.
+    """
     rows = [row for row in found if all(math.isfinite(row.get(name, math.nan)) for name in (key, "epoch"))]
     if not rows:
         return None
@@ -185,21 +222,21 @@ def _curve(found: Sequence[MetricsRow], key: str, points: int, epochs: dict[tupl
     return [epochs.setdefault(at, len(epochs)), [rounded(rows[i][key], 4) for i in kept]]
 
 
-MISTAKES = "mistakes.json"  # of `trainer.report`
+MISTAKES = "mistakes.json"  # written by `trainer.report`
 FIGURES = tuple(dict.fromkeys(task.figure_file for task in known_tasks().values() if task.figure_file))
 _WIDTH, _QUALITY = 480, 70
-_MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes; further ones are linked only
-_MOST_PIXELS, _MOST_FILE, _FULL = 2**24, 2**24, (2**24, 2**24)  # of a file; those of a run have a tenth
-_COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # of the mistakes in an image; pixels of each
+_MOST_BYTES = (1_200_000, 400_000, 400_000)  # of all batches, figures and mistakes. Further ones become links
+_MOST_PIXELS, _MOST_FILE, _FULL = 2**24, 2**24, (2**24, 2**24)  # of a file. Real ones have a tenth of that
+_COLUMNS, _MISTAKES, _SIDE = 4, 8, 120  # columns and number of the mistakes in an image, and pixels of each
 
 
 def _embed(
     runs: Sequence[RunFolder], settings: Settings, base: Path
-) -> tuple[dict[int, list[int]], list[dict[str, Any]]]:
-    """Return the positions of each run's first batch, that of its recipe if known, figure and mistakes, -1: none.
+) -> tuple[list[dict[str, Any]], dict[int, list[int]]]:
+    """Return the images of runs, and for each run the positions of its first batch, figure and mistakes.
 
-    And the images: each as a data URI, empty where there was no room, with its width and height in pixels; and the
-    address of its file, relative to `base`.
+    Runs with the same recipe share the image of a batch. The position of a missing image is -1. An image is a data URI
+    with its width and height, and the address of its file relative to `base`. The URI is empty if the page is full.
     """
     images: list[dict[str, Any]] = []
     known: dict[Hashable, int] = {}
@@ -214,22 +251,25 @@ def _embed(
             room = used[kind] < _MOST_BYTES[kind] and status.st_size <= _MOST_FILE
             uri, width, height = _embedded(file, status.st_mtime_ns) if room else ("", 0, 0)
             used[kind] += len(uri)
-            shown = file.with_name(REPORT) if file.name == MISTAKES else file  # mistakes are in the report in full
+            shown = file.with_name(REPORT) if file.name == MISTAKES else file  # the report shows all mistakes
             images.append({"source": uri, "width": width, "height": height, "file": href(shown, base)})
         return known[kind, key]
 
     positions = {}
-    for i in _best_first(runs):  # there is no room for the images of many
+    for i in _best_first(runs):  # the page has room for the images of a few runs
         folder = runs[i].folder
         figure = next((name for name in FIGURES if (folder / name).is_file()), "")
         keys = (settings.recipe(i) or folder, folder, folder)
         positions[i] = [position(k, folder / name, keys[k]) for k, name in enumerate((BATCH, figure, MISTAKES))]
-    return positions, images
+    return images, positions
 
 
 @lru_cache(maxsize=1024)
 def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
-    """Return an image, as it was `changed` last, as a small data URI with width and height; empty if unreadable."""
+    """Return a small version of an image as a data URI with its width and height. The URI is empty if unreadable.
+
+    The time of its last change is a key of the cache.
+    """
     image = _sheet(file) if file.name == MISTAKES else read_png(file, _MOST_PIXELS, _FULL)
     if image is None:
         return "", 0, 0
@@ -239,7 +279,7 @@ def _embedded(file: Path, changed: int) -> tuple[str, int, int]:
 
 
 def _sheet(file: Path) -> Image.Image | None:
-    """Return the first mistakes side by side; None if there are none, or the file is damaged."""
+    """Return an image of the first mistakes. None without mistakes, or if the file is damaged."""
     try:
         with contents(file):
             data = [b64decode(mistake["uri"].partition("base64,")[2]) for mistake in read_object(file)["images"]]
@@ -255,8 +295,8 @@ def _sheet(file: Path) -> Image.Image | None:
 
 
 def href(file: Path, base: Path) -> str:
-    """Return the address of a file relative to a folder; empty if there is none, or if it is a link to anywhere."""
+    """Return the address of a file relative to a folder. Empty if the file is missing or a symbolic link."""
     if file.is_symlink() or not file.is_file():
         return ""
-    # The leading ./ keeps a name such as "javascript:..." a name.
+    # With a leading ./, browsers read a name such as "javascript:..." as a file name.
     return "./" + quote(as_bytes(Path(os.path.relpath(file.absolute(), base.absolute())).as_posix()))

@@ -1,4 +1,4 @@
-"""The settings in which runs differ, how much each matters, and groups of runs that repeat each other."""
+"""The settings in which runs differ, their importance, and groups of runs that repeat each other."""
 
 import json
 import math
@@ -18,43 +18,43 @@ MOST_SETTINGS = 300
 KEY, VALUE = 120, 200  # characters
 
 FEWEST = 6  # jobs
-_LEVELS = 8  # more different numbers than these are binned
+_LEVELS = 8  # more different numbers than this are put into bins
 
 _NOTE = (
-    "Share of the variance of the last score that a setting explains on its own (epsilon squared, which is about 0 for "
-    "a setting without effect), over {}. What settings do only in combination is not in it; settings that were varied "
-    "together share what they explain; numbers with many values are put into four bins."
+    "Share of the variance of the last score that a setting explains on its own, over {} (epsilon squared, about 0 for "
+    "a setting without effect). Effects of combinations are not included. Settings that were varied together share "
+    "their effect. Numbers with many values are put into four bins."
 )
-# Settings that say nothing about an experiment.
+# Settings that do not describe an experiment.
 _OF_FOLDERS = ("run.", "fit.resume", "data.dir", "hydra")
 
 Value = str | int | float | None
 
 
 class Settings:
-    """The settings of some runs: of their configurations, and what is chosen by name, as aug=NAME."""
+    """The settings of some runs: values of their configurations, and choices by name such as aug=NAME."""
 
     def __init__(self, runs: Sequence[RunFolder]) -> None:
         self._overrides = [_split(run.overrides) for run in runs]
         self._configs = [_values(run.config) for run in runs]
-        # Keys that some run was started with
+        # Keys that the command line of some run set
         self.given = {key for overrides in self._overrides for key in overrides}
         known = {key for config in self._configs for key in config}
         columns: defaultdict[str, dict[int, Value]] = defaultdict(dict)
         for i, (overrides, config) in enumerate(zip(self._overrides, self._configs, strict=True)):
-            # A job that has not begun has no configuration yet.
+            # A job that has not started has no configuration yet.
             chosen = {key: value for key, value in overrides.items() if not config or key not in known}
             for key, value in (chosen | config).items():
                 columns[key][i] = value
         for key in self.given & columns.keys():
             columns[key] |= _as_numbers(columns[key], [given.get(key) for given in self._overrides])
-        # What a job that has not begun lacks is no difference.
+        # A job that has not started lacks keys, which does not count as a difference.
         begun = [i for i, config in enumerate(self._configs) if config] or range(len(runs))
         differing = [
             key for key, column in columns.items() if len({*column.values()}) + any(i not in column for i in begun) > 1
         ]
         differing.sort(key=lambda key: (key not in self.given, -len(columns[key])))
-        # The values of each key that differs, by position of the run; a run without the key is left out
+        # The values of each key that differs, by the positions of the runs that have it
         self.columns = {key: columns[key] for key in differing[:MOST_SETTINGS]}
 
     def recipe(self, i: int) -> tuple[tuple[str, Value], ...]:
@@ -63,13 +63,16 @@ class Settings:
         return tuple((k, v) for k, v in found if k.startswith(("aug.", "data.")) and k not in REPEATED)
 
     def jobs(self, positions: Sequence[int]) -> dict[str, list[Value]]:
-        """Return the values of what differs among some runs and was given to any of them, but for replicates."""
+        """Return the values of each key that differs among some runs and that any of their command lines set.
+
+        Seeds and folds are left out.
+        """
         given = {key for i in positions for key in self._overrides[i]}.difference(REPEATED)
         values = {key: [column.get(i) for i in positions] for key, column in self.columns.items() if key in given}
         return {key: column for key, column in values.items() if len(set(column)) > 1}
 
     def plain(self) -> list[dict[str, Any]]:
-        """Return each column as its distinct values and, for each run, the position of its value; -1: it has none."""
+        """Return each column as its distinct values, and the position of each run's value. -1: the run has none."""
         encoded = []
         for key, column in self.columns.items():
             values = {value: i for i, value in enumerate(dict.fromkeys(column.values()))}
@@ -79,7 +82,7 @@ class Settings:
 
 
 def importance(settings: Mapping[str, Sequence[object]], scores: Sequence[float]) -> dict[str, Any] | None:
-    """Return the importance of each setting, the greatest first, and a note on what it is; None for too few jobs."""
+    """Return the importance of each setting, the greatest first, and an explanation. None for too few jobs."""
     if len(scores) < FEWEST or len(set(scores)) < 2:
         return None
     shares = {key: _explained(values, scores) for key, values in settings.items()}
@@ -88,7 +91,7 @@ def importance(settings: Mapping[str, Sequence[object]], scores: Sequence[float]
 
 
 def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
-    """Return epsilon squared: the share of the variance between the values of a setting, corrected for chance."""
+    """Return epsilon squared: the share of the variance that a setting explains, corrected for chance."""
     levels, numbers = values, [float(value) for value in values if isinstance(value, int | float)]
     if len(numbers) == len(values) and len(set(numbers)) > _LEVELS:
         cuts = quantiles(numbers, n=4)
@@ -98,30 +101,34 @@ def _explained(values: Sequence[object], scores: Sequence[float]) -> float:
     total = math.fsum((score - center) ** 2 for score in scores)
     within = math.fsum((score - fmean(group)) ** 2 for group in of_level.values() for score in group)
     free = len(scores) - len(of_level)
-    if free < 1:  # a value for each job explains everything, and nothing
+    if free < 1:  # with a different value in each job, nothing is known
         return 0.0
     return max(0.0, 1 - within / free * (len(scores) - 1) / total) if total else 0.0
 
 
 def groups(runs: Sequence[RunFolder]) -> tuple[list[str], list[int]]:
-    """Return the names of groups of runs that repeat each other, in a sweep or outside, and the group of each run."""
+    """Return the names of groups of runs that repeat each other, and the group of each run.
+
+    Runs of different sweeps are never in one group.
+    """
+    # Jobs that have not started have only overrides, so they cannot be grouped with others.
     of_sweep = grouped(((run.sweep, bool(run.config)), run) for run in runs)
     names: list[tuple[str, Path | None]] = []
     found: dict[Path, int] = {}
-    for (sweep, _), members in of_sweep.items():  # a job that has not begun is known by its overrides alone
+    for (sweep, _), members in of_sweep.items():
         same = same_configuration(members)
         own = name_groups(same) if len(same) > 1 else [group[0].name for group in same]
         for name, group in zip(own, same, strict=True):
             found |= {run.folder: len(names) for run in group}
             names.append((clip(name, VALUE), sweep))
-    # A name is what sets a group apart in its own sweep; another sweep may have it, too.
+    # A name is unique only within its sweep.
     count = Counter(name for name, _ in names)
     unique = [f"{name} ({clip(sweep.name, KEY)})" if sweep and count[name] > 1 else name for name, sweep in names]
     return unique, [found[run.folder] for run in runs]
 
 
 def _values(config: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the values of a configuration by their key paths, but for ops that their steps are named after."""
+    """Return the values of a configuration by their key paths. An op is left out if its step has the same name."""
     return {
         clip(key, KEY): _scalar(text)
         for key, text in flat(config).items()
@@ -130,10 +137,10 @@ def _values(config: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def _as_numbers(column: Mapping[int, Value], given: Sequence[Value]) -> dict[int, Value]:
-    """Return intervals around a neutral value as numbers if some run was given one: x for [-x, x], [1 - x, 1 + x]."""
+    """Convert intervals to numbers if some command line gave a number: [-x, x] and [1 - x, 1 + x] become x."""
     intervals = {}
     for i, value in column.items():
-        with suppress(ValueError, TypeError):  # it is no interval
+        with suppress(ValueError, TypeError):  # other values are not intervals
             low, high = json.loads(str(value))
             intervals[i] = float(low), float(high)
     center = {round(sum(ends) / 2, 9) for i, ends in intervals.items() if isinstance(given[i], int | float)}
@@ -147,7 +154,7 @@ def _split(overrides: Iterable[str]) -> dict[str, Value]:
 
 
 def _scalar(text: str) -> Value:
-    """Return a value as JSON can hold it: a number, a text that is not too long, or None."""
+    """Parse a value as a number or null. Other values stay texts, shortened if they are long."""
     for kind in (int, float):
         with suppress(ValueError):
             value = kind(text)

@@ -299,5 +299,5 @@ def test_a_page_of_another_site_reads_nothing(server: ThreadingHTTPServer) -> No
 
 
 def test_a_port_that_is_in_use(server: ThreadingHTTPServer) -> None:
-    with pytest.raises(UserError, match=rf"--port {server.server_port}: .* Allowed: a free port; 0 finds one"):
+    with pytest.raises(UserError, match=rf"--port {server.server_port}: .* Choose a free port, or 0 to find one"):
         make_server(Watched(Path()), server.server_port)

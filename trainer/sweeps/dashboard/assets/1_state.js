@@ -1,5 +1,5 @@
-// The data of the page, the state of its controls, and small helpers. Text from run folders reaches the page as text
-// nodes only, never as markup.
+// The data of the page, the state of its controls, and helpers. Text from run folders only becomes text nodes, never
+// markup.
 
 let data = JSON.parse(document.getElementById("data").textContent);
 
@@ -10,7 +10,7 @@ const DEFAULTS = {
 };
 const state = { ...DEFAULTS, ...readHash() };
 
-/** Return the part of the state that the address holds; anything that does not look like it is ignored. */
+/** Read the state in the page's address. Ignore invalid values. */
 function readHash() {
   try {
     const given = JSON.parse(decodeURIComponent(location.hash.slice(1)));
@@ -24,20 +24,20 @@ function readHash() {
   }
 }
 
-/** Keep the state in the address, so that reloading and links keep it. */
+/** Write the state to the address, so that it survives reloads and can be linked. */
 function writeHash() {
   const changed = Object.entries(state).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(DEFAULTS[key]));
   const hash = changed.length ? "#" + encodeURIComponent(JSON.stringify(Object.fromEntries(changed))) : "";
   try {
     if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
   } catch {
-    // Some browsers allow only so many changes in a time.
+    // Some browsers limit the number of changes per minute.
   }
 }
 
 const $ = (id) => document.getElementById(id);
 
-/** Make an element; attributes that start with "on" are event handlers, and children are nodes or text. */
+/** Create an element. Attributes that start with "on" are event handlers. Children are nodes or text. */
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -49,7 +49,7 @@ function el(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** Make a link into the folder of the dashboard; other addresses become text. */
+/** Create a link into the dashboard's folder. Other addresses become text. */
 function link(href, text) {
   return /^\.\.?\//.test(href) ? el("a", { href }, text) : text;
 }
@@ -63,7 +63,7 @@ const sum = (values) => values.reduce((total, value) => total + value, 0);
 const mean = (values) => sum(values) / values.length;
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** Write a value as in a configuration, with at most four significant digits of a number that is not whole. */
+/** Format a value like in a configuration. Numbers that are not whole have at most four significant digits. */
 function show(value) {
   if (value === undefined || value === "") return "";
   if (value === null) return "null";
@@ -78,7 +78,7 @@ function showScore(value) {
   return Math.abs(value) < 1000 && Math.abs(value) >= 1e-3 || value === 0 ? value.toFixed(4) : value.toExponential(3);
 }
 
-/** Write a time as "2 h 5 min", "5 min 3 s" or "3 s". */
+/** Format a time as "2 h 5 min", "5 min 3 s" or "3 s". */
 function duration(seconds) {
   if (seconds == null) return "";
   const whole = Math.round(seconds), hours = Math.floor(whole / 3600), minutes = Math.floor((whole % 3600) / 60);
@@ -88,19 +88,19 @@ function duration(seconds) {
 const LIGHT = ["#1f5a96", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6572"];
 const DARK = ["#62a4e8", "#f07a58", "#35c79a", "#e39ac5", "#f0b93a", "#c4e2f7", "#98a3b1"];
 const DASHES = ["solid", "dashed", "dotted"];
-const MOST = LIGHT.length * DASHES.length; // curves that can be told apart
+const MOST = LIGHT.length * DASHES.length; // curves that look different
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const series = (i) => (dark.matches ? DARK : LIGHT)[i % LIGHT.length];
 const RAMP = [["#c3ccd8", "#4aa3dc", "#6a1b9a"], ["#66748a", "#4a90d9", "#ffd166"]]; // the best stands out
 
-/** Return the color of a share in [0, 1], or that of a value that is not known. */
+/** Return the color of a share in [0, 1], or gray for an unknown value. */
 function ramp(share) {
   if (share == null || Number.isNaN(share)) return color("--line");
   const stops = RAMP[+dark.matches], i = Math.min(1, Math.floor(2 * share));
   return echarts.color.lerp(2 * share - i, stops.slice(i, i + 2));
 }
 
-/** Return a function from a value to its share, the tenth that is lowest at 0, and a legend of the colors. */
+/** Return a function that maps values to shares in [0, 1], and a legend of the colors. The lowest tenth maps to 0. */
 function colorScale(values, label, { smaller = false, log = false, format = show } = {}) {
   const sorted = [...values].sort((a, b) => (smaller ? b - a : a - b)), at = log ? Math.log : (value) => value;
   const low = sorted[Math.floor(sorted.length / 10)], high = sorted.at(-1);

@@ -1,13 +1,13 @@
-// Columns of the table, and which runs the filters keep.
+// The columns of the table, and the filters.
 
 const STATUSES = ["finished", "running", "planned", "pruned", "interrupted", "killed", "failed"];
-const MOST_COLUMNS = 8; // of settings, unless chosen
+const MOST_COLUMNS = 8; // of settings, unless the user chooses more
 
-/** Return every column: key, label, title, whether it is a number, and the value of a run. */
+/** Return all columns. Each has a key, label and title, a function for a run's value, and whether it is a number. */
 function makeColumns() {
   const names = [
     { key: "run", label: "run", title: "name of the run, or of its folder", get: (run) => run.name },
-    { key: "status", label: "status", title: "how it ended", get: (run) => run.status },
+    { key: "status", label: "status", title: "whether the run has finished", get: (run) => run.status },
   ];
   const groups = [
     { key: "sweep", label: "sweep", title: "sweep of the run", get: (run) => data.sweeps[run.sweep]?.name ?? "" },
@@ -16,13 +16,13 @@ function makeColumns() {
   const scores = data.metrics.flatMap((metric, i) =>
     ["last", "best"].map((which) => ({
       key: `${which}.${metric.key}`, label: `${which} ${metric.key}`, metric: i, which, smaller: metric.smaller, number: true,
-      title: which === "last" ? `${metric.key} of the last epoch` : `${metric.key} of the best epoch, which was chosen by a score: optimistic`,
+      title: which === "last" ? `${metric.key} of the last epoch` : `${metric.key} of the best epoch. It is too optimistic, because the epoch was chosen by a score`,
       get: (run) => run[which][i] ?? undefined,
     })));
   const ends = [
     { key: "epochs", label: "epochs", title: "finished epochs", number: true, get: (run) => run.epochs },
-    { key: "seconds", label: "time", title: "duration; of a resumed run, since it was resumed", number: true, format: duration, get: (run) => run.seconds ?? undefined },
-    { key: "started", label: "started", title: "when it began", get: (run) => run.started },
+    { key: "seconds", label: "time", title: "duration, counted since a run was last resumed", number: true, format: duration, get: (run) => run.seconds ?? undefined },
+    { key: "started", label: "started", title: "start time", get: (run) => run.started },
   ];
   const short = shortNames(data.params.map((param) => param.key), [...names, ...groups, ...ends].map((column) => column.label));
   const params = data.params.map((param, i) => ({
@@ -32,12 +32,12 @@ function makeColumns() {
   return [...names, ...scores, ...groups, ...params, ...ends];
 }
 
-/** Return whether values are numbers; some may be null. */
+/** Return whether values are numbers or null. */
 function isNumeric(values) {
   return values.some((value) => value !== null) && values.every((value) => value === null || typeof value === "number");
 }
 
-/** Return keys without their sections, as names of runs have them, unless two are then alike or a label is taken. */
+/** Shorten keys like the names of runs do, unless two would become equal or a label is already used. */
 function shortNames(keys, taken) {
   const count = new Map(taken.map((label) => [label, 1]));
   for (const key of keys) count.set(shortKey(key), (count.get(shortKey(key)) ?? 0) + 1);
@@ -46,18 +46,18 @@ function shortNames(keys, taken) {
 
 const shortKey = (key) => key.split(".").slice(1).slice(-2).join(".") || key;
 
-/** Return a text in which whole keys are as short as in the table: lr=0.1 for fit.lr=0.1; rotate.p=0 stays as it is. */
+/** Shorten the full keys in a text like the table does: fit.lr=0.1 becomes lr=0.1. Short keys stay unchanged. */
 function shortText(text) {
   return text.replace(/(?<![\w.])(?:aug|callbacks|data|fit|hydra|model|run)(?:\.\w+)+(?==)/g, (key) => labels.get(key) ?? shortKey(key));
 }
 
-/** Return whether a column has different values among runs. */
+/** Return whether runs differ in a column. */
 function varies(column, runs) {
   const first = runs.length ? column.get(runs[0]) : undefined;
   return runs.some((run) => column.get(run) !== first);
 }
 
-/** Return the columns to show for some runs: the chosen ones, or what varies and the monitored scores. */
+/** Return the columns to show for some runs: the chosen ones, or those that vary and the monitored scores. */
 function shownColumns(runs) {
   if (state.columns) return columns.filter((column) => column.key === "run" || state.columns.includes(column.key));
   const monitored = new Set(runs.map((run) => run.monitor));
@@ -69,7 +69,7 @@ function shownColumns(runs) {
   });
 }
 
-/** Return the settings that differ among runs: those that were given on command lines, or all if none of them differs. */
+/** Return the settings in which runs differ, only those of command lines if there are any. */
 function varyingParams(runs) {
   const found = columns.filter((column) => column.param && varies(column, runs));
   const given = found.filter((column) => column.given);
@@ -78,7 +78,7 @@ function varyingParams(runs) {
 
 const COMPARISON = /^([\w.\-]+)(<=|>=|!=|=|<|>)(.*)$/;
 
-/** Return a test of a run for a word of the text filter: `key<value` and the like, or text that is in one of its cells. */
+/** Return a test of a run for a word of the text filter: a comparison such as `key<value`, or a text in any cell. */
 function wordTest(word) {
   const [, key, sign, text] = word.match(COMPARISON) ?? [];
   const column = key && (columns.find((c) => c.key === key || c.label === key)
@@ -92,7 +92,7 @@ function wordTest(word) {
   };
 }
 
-/** Return whether a run is within the brushes of the parallel coordinates. */
+/** Return whether the brushes of the parallel coordinates contain a run. */
 function withinBrushes(run) {
   return Object.entries(state.brushes).every(([key, intervals]) => {
     const column = columns.find((c) => c.key === key);
@@ -102,18 +102,18 @@ function withinBrushes(run) {
   });
 }
 
-/** Return the runs of the chosen sweep. Columns and axes are those that differ among them, so that filters do not move them. */
+/** Return the runs of the chosen sweep. They determine the columns and axes, so that filters do not change those. */
 function scopedRuns() {
   return data.runs.filter((run) => !state.sweep || (data.sweeps[run.sweep]?.path ?? "-") === state.sweep);
 }
 
-/** Return the runs that all filters but the brushes keep. */
+/** Return the runs that match all filters except the brushes. */
 function filterRuns(scope) {
   const tests = state.text.split(/\s+/).filter(Boolean).map(wordTest);
   return scope.filter((run) => (!state.status || run.status === state.status) && tests.every((test) => test(run)));
 }
 
-/** Compare values of a column: numbers by size, texts as `compareTexts` does, and nothing last, in both directions. */
+/** Compare values of a column: numbers by size, texts with `compareTexts`. Missing values are last in both directions. */
 function compare(a, b, down) {
   const empty = (value) => value === undefined || value === "" || value === null;
   if (empty(a) || empty(b)) return empty(a) - empty(b);
@@ -121,7 +121,7 @@ function compare(a, b, down) {
   return down ? -order : order;
 }
 
-/** Compare texts by their characters, but numbers in them by size: lr=0.02 is before lr=0.1. */
+/** Compare texts by their characters, but the numbers in them by size: lr=0.02 comes before lr=0.1. */
 function compareTexts(a, b) {
   const [one, two] = [a, b].map((text) => text.split(/(\d+(?:\.\d+)?(?:e-\d+)?)/));
   for (let i = 0; i < Math.min(one.length, two.length); i++) {
@@ -131,21 +131,21 @@ function compareTexts(a, b) {
   return one.length - two.length;
 }
 
-/** Return runs in the order of the table: by the chosen column, or the best monitored score first. */
+/** Sort runs like the table, by the chosen column, or with the best monitored score first. */
 function sortRuns(runs) {
   const column = columns.find((c) => c.key === state.sort);
   if (column) return [...runs].sort((a, b) => compare(column.get(a), column.get(b), state.down));
   return [...runs].sort((a, b) => compare(a.monitor, b.monitor, false) || compareScores(a, b));
 }
 
-/** Compare the monitored scores of two runs, the better one first. */
+/** Compare the monitored scores of two runs. The better one comes first. */
 function compareScores(a, b) {
   return compare(a.last[a.monitor], b.last[b.monitor], !data.metrics[a.monitor]?.smaller);
 }
 
 let columns, labels;
 
-/** Derive what the data of the page imply; call it whenever they change. */
+/** Derive the columns, labels and search texts from the data of the page. Call this whenever the data change. */
 function prepare() {
   data.runs.forEach((run, index) => {
     run.index = index;
@@ -159,12 +159,12 @@ function prepare() {
     run.haystack = [run.path, run.error, ...searched.map((column) => show(column.get(run)))].join("\n").toLowerCase();
   }
   for (const column of columns) {
-    // Positions of texts on an axis.
+    // The positions of texts on an axis.
     column.categories = column.number ? null : [...new Set(data.runs.map((run) => show(column.get(run))))].sort((a, b) => compare(a, b, false));
   }
 }
 
-/** Return the position of a run on the axis of a column; null if it has none. */
+/** Return the position of a run on the axis of a column. Null if it has no value. */
 function axisValue(column, run) {
   const value = column.get(run);
   if (column.number) return typeof value === "number" ? value : null;

@@ -1,40 +1,41 @@
 // The table of runs, the controls above it, and the tiles at the top.
 
-const ROWS = 200; // at first
+const ROWS = 200; // until the user asks for all
 
-/** Show the tiles: how many runs there are of each status, and the best score. */
+/** Show the tiles: the number of runs by status, and the best score. */
 function showTiles(runs) {
   const tile = (label, value, note) => el("div", {}, el("dt", {}, label), el("dd", {}, value, note && el("span", {}, note)));
   const counts = STATUSES.map((status) => [status, runs.filter((run) => run.status === status).length]);
-  // Of scores that cannot be compared, such as those on other data, the kind that most runs have counts.
+  // Scores on different data, for example, cannot be compared. The best one is chosen among the largest set of
+  // comparable runs.
   const kinds = new Map();
   for (const run of runs.filter((one) => one.last[one.monitor] != null)) {
     kinds.set(run.comparable, [...kinds.get(run.comparable) ?? [], run]);
   }
   const most = [...kinds.values()].sort((a, b) => b.length - a.length)[0] ?? [];
   const best = [...most].sort(compareScores)[0];
-  const among = kinds.size > 1 ? `, of ${most.length} runs that can be compared` : "";
+  const among = kinds.size > 1 ? `, among ${most.length} runs that can be compared` : "";
   fill("tiles",
     tile("runs", runs.length.toLocaleString("en"), runs.length < data.runs.length ? `of ${data.runs.length.toLocaleString("en")}` : ""),
     counts.filter(([status, count]) => count || status === "finished").map(([status, count]) => tile(status, count.toLocaleString("en"))),
     best ? tile(`best last ${data.metrics[best.monitor].key}`, showScore(best.last[best.monitor]), best.name + among) : tile("best score", "none"));
 }
 
-/** Fill the controls with what the data have. */
+/** Fill the controls with the sweeps, statuses and metrics in the data. */
 function showControls() {
   const option = (value, text) => el("option", { value }, text);
   fill("sweep", option("", "All sweeps and runs"), data.sweeps.map((sweep) => option(sweep.path, sweep.name)),
     data.runs.some((run) => run.sweep < 0) && option("-", "Single runs"));
   fill("status", option("", "Any status"), STATUSES.filter((s) => data.runs.some((run) => run.status === s)).map((s) => option(s, s)));
   fill("metric", data.metrics.map((metric) => option(metric.key, metric.key)));
-  if (document.activeElement !== $("text")) $("text").value = state.text; // unless somebody is typing
+  if (document.activeElement !== $("text")) $("text").value = state.text; // unless the user is typing
   for (const id of ["sweep", "status", "mode", "band", "scale", "axis", "smooth", "image"]) {
     $(id).value = state[id];
     if ($(id).selectedIndex < 0) $(id).value = state[id] = DEFAULTS[id];
   }
 }
 
-/** Show the brushes as buttons that remove them, so that they can be seen and removed without a mouse. */
+/** Show each brush as a button that removes it, also for users without a mouse. */
 function showBrushes() {
   const chips = Object.entries(state.brushes).filter(([, intervals]) => intervals.length).map(([key, intervals]) => {
     const column = columns.find((c) => c.key === key);
@@ -48,7 +49,7 @@ function showBrushes() {
   fill("chips", chips);
 }
 
-/** Show which columns there are, to choose from. */
+/** Show the list of columns to choose from. */
 function showChooser(shown) {
   const box = (column) => el("label", { title: column.title },
     el("input", {
@@ -59,17 +60,17 @@ function showChooser(shown) {
         update();
       },
     }), column.label);
-  const back = el("button", { type: "button", onclick: () => { state.columns = null; update(); } }, "Show what varies");
+  const back = el("button", { type: "button", onclick: () => { state.columns = null; update(); } }, "Show columns that vary");
   fill("columns", columns.map(box), back);
 }
 
-/** Return the column that a table which is too wide can spare most; nothing if none. */
+/** Return the least important column, which a table that is too wide can hide. */
 function leastColumn(shown) {
   const spare = [(c) => c.key === "tags", (c) => c.which === "best", (c) => c.key === "sweep", (c) => c.key === "epochs", (c) => c.param, (c) => c.key === "seconds"];
   return spare.map((test) => shown.findLast(test)).find(Boolean);
 }
 
-/** Show the table of runs; unless columns were chosen, or on a phone, with those that fit. */
+/** Show the table of runs. Columns that do not fit are hidden, unless the user chose columns or uses a phone. */
 function showTable(runs, colors) {
   const wanted = shownColumns(current.scope), box = $("head").closest(".window");
   let shown = wanted, least;
@@ -82,7 +83,7 @@ function showTable(runs, colors) {
   $("spared").textContent = shown.length < wanted.length ? `Columns (${wanted.length - shown.length} more vary)` : "Columns";
 }
 
-/** Draw the table of runs, in the order of the sorted column. */
+/** Draw the table of runs in the order of the sorted column. */
 function drawTable(runs, colors, shown) {
   const sort = (column) => () => {
     const first = column.number && !column.smaller;
@@ -126,26 +127,26 @@ function cell(column, run) {
   return el("td", { title: show(value) }, show(value));
 }
 
-/** Save the table as CSV: all of its runs, in its order. */
+/** Save all runs of the table as CSV, in its order. */
 function saveTable() {
   const shown = shownColumns(current.scope);
   const cell = (value) => {
     if (typeof value === "number") return String(value);
     const text = show(value).replaceAll('"', '""');
-    return `"${/^[=+\-@\t\r]/.test(text) ? "'" : ""}${text}"`; // spreadsheets would compute it
+    return `"${/^[=+\-@\t\r]/.test(text) ? "'" : ""}${text}"`; // spreadsheets would run it as a formula
   };
   const rows = [["path", ...shown.map((column) => column.key)], ...current.runs.map((run) => [run.path, ...shown.map((column) => column.get(run))])];
   const file = new Blob([rows.map((row) => row.map(cell).join(",") + "\r\n").join("")], { type: "text/csv" });
   el("a", { href: URL.createObjectURL(file), download: `${data.title}.csv` }).click();
 }
 
-/** Return a dash in the color and the pattern of a run's curve. */
+/** Return a dash with the color and pattern of a run's curve. */
 function swatch(i) {
   const style = i === undefined ? "" : `border-top-color:${series(i)};border-top-style:${dash(i)}`;
   return el("i", { class: "swatch", style, "aria-hidden": "true" });
 }
 
-/** Select runs, or take them out of the selection. */
+/** Select or deselect runs. */
 function select(paths, chosen) {
   const selected = new Set(state.selected);
   for (const path of paths) chosen ? selected.add(path) : selected.delete(path);

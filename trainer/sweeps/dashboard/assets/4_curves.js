@@ -1,6 +1,6 @@
-// Curves of the selected runs or groups, with bands over their replicates.
+// Curves of the selected runs or groups, with bands over replicates.
 
-/** Return what to draw: the selected runs or their groups, or the best ones if none is selected. */
+/** Return the runs or groups to draw: the selected ones, or the best ones if none is selected. */
 function curveItems(runs) {
   const drawn = (run) => run.curves[metricIndex()];
   const chosen = data.runs.filter((run) => current.selected.has(run.path));
@@ -33,7 +33,7 @@ function metricIndex() {
 // Two-sided 95% quantiles of Student's t for 1, 2, ... degrees of freedom.
 const T = [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11, 2.101, 2.093, 2.086];
 
-/** Return the value of a curve at an epoch, between its points if it was thinned; null before its first and after its last. */
+/** Return the value of a curve at an epoch, interpolated between its points. Null before the first and after the last. */
 function valueAt([epochs, values], epoch) {
   const next = epochs.findIndex((other) => other >= epoch);
   if (next < 0 || (next === 0 && epochs[0] > epoch)) return null;
@@ -42,22 +42,22 @@ function valueAt([epochs, values], epoch) {
   return values[next - 1] + share * (values[next] - values[next - 1]);
 }
 
-const AXES = ["epoch", "step", "time of training", "images"];
+const AXES = ["epoch", "step", "training time", "images"];
 
-/** Return the points of an item as they are drawn: those of `pointsOf`, smoothed, each with its position on the x axis. */
+/** Return the points of `pointsOf`, smoothed, each with its position on the x axis. */
 function points(item) {
   const axis = +state.axis - 1, weight = +state.smooth, sums = [0, 0, 0];
   return pointsOf(item).map(([epoch, ...values]) => {
     const at = axis < 0 ? [epoch] : item.runs.map((run) => run.axes[axis] && valueAt(run.axes[axis], epoch)).filter((value) => value !== null);
     return [epoch, ...values, at.length ? mean(at) : null];
   }).filter((p) => p[5] !== null).map((p, n) => {
-    // A moving average whose start does not lean to 0.
+    // An exponential moving average, with the bias toward 0 at its start removed.
     for (let i = 0; i < 3; i++) p[i + 1] = (sums[i] = weight * sums[i] + (1 - weight) * p[i + 1]) / (1 - weight ** (n + 1));
     return p;
   });
 }
 
-/** Return the points of an item: epoch, mean, the ends of the band, and the number of runs that reached the epoch. */
+/** Return the points of an item: epoch, mean, both ends of the band, and the number of runs that reached the epoch. */
 function pointsOf(item) {
   const metric = metricIndex();
   const curves = item.runs.map((run) => run.curves[metric]);
@@ -73,7 +73,7 @@ function pointsOf(item) {
   });
 }
 
-/** Draw the curves; return the number of the color for each run that is drawn. */
+/** Draw the curves. Return the index of the color of each drawn run. */
 function showCurves(runs) {
   const { items, total, chosen } = curveItems(runs);
   const metric = data.metrics[metricIndex()];
@@ -108,28 +108,28 @@ function showCurves(runs) {
       })),
     ],
   }, { notMerge: true });
-  const counted = (all) => { // runs that ended early are in the mean of their epochs alone
+  const counted = (all) => { // a run that ended early counts only in its own epochs
     const counts = all.map((p) => p[4]), least = Math.min(...counts), most = Math.max(...counts);
     return least < most ? `${least} to ${most}` : most;
   };
   fill("legend", lines.map(({ item, i, data: all }) => el("li", { title: item.runs.map((run) => run.path).join("\n") }, swatch(i),
     el("span", {}, item.name, item.runs.length > 1 && el("span", { class: "soft" }, ` n = ${counted(all)}`)))));
   const kind = state.mode === "groups" ? ["group", "groups"] : ["run", "runs"];
-  const best = items.length < total ? `The best ${items.length} of ${amount(total, ...kind)}. Select runs in the table to choose.` : `All ${kind[1]} of the table.`;
-  const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: smallest to largest over replicates." : " Bands: 95% interval of the mean over replicates (Student's t).";
+  const best = items.length < total ? `The best ${items.length} of ${amount(total, ...kind)}. To choose others, select runs in the table.` : `All ${kind[1]} in the table.`;
+  const what = state.mode === "runs" ? "" : state.band === "range" ? " Bands: minimum to maximum over replicates." : " Bands: 95% interval of the mean over replicates (Student's t).";
   const drawn = lines.some(({ data: all }) => all.length);
-  $("curves-note").textContent = !total ? "No run of the table has epochs." : !drawn ? `These runs do not say their ${AXES[state.axis]}.`
-    : (chosen ? (total > items.length ? `The first ${items.length} of ${total} that are selected.` : "The selected runs.") : best) + what;
+  $("curves-note").textContent = !total ? "No run in the table has finished an epoch." : !drawn ? `These runs did not record their ${AXES[state.axis]}.`
+    : (chosen ? (total > items.length ? `The first ${items.length} of ${total} selected ones.` : "The selected runs.") : best) + what;
   $("curves").setAttribute("aria-label", `${metric?.key ?? ""} over ${AXES[state.axis]}: ${lines.map(({ item, data: all }) => `${item.name} ends at ${showScore(all.at(-1)?.[1])}`).join("; ")}`);
   return new Map(lines.flatMap(({ item, i }) => item.runs.map((run) => [run.path, i])));
 }
 
-/** Write a position on the x axis. */
+/** Format a position on the x axis. */
 function showAxis(value) {
   return state.axis === "2" ? (value < 60 ? `${+value.toPrecision(3)} s` : duration(value)) : Math.round(value).toLocaleString("en");
 }
 
-/** Return a range of round numbers that holds values; nothing for none. */
+/** Return a range of round numbers that contains the values. Two nulls without values. */
 function extent(values) {
   if (!values.length) return [null, null];
   const low = Math.min(...values), high = Math.max(...values);
@@ -139,7 +139,7 @@ function extent(values) {
   return [Math.floor(low / step) * step, Math.ceil(high / step) * step];
 }
 
-/** Return the tooltip as nodes: names are text. */
+/** Return the tooltip as nodes, in which names are only text. */
 function curveTip(all, lines) {
   const x = all[0]?.axisValue;
   const rows = lines.map(({ item, i, data: line }) => ({ item, i, at: +state.axis ? line.findLast((p) => p[5] <= x) : line.find((p) => p[0] === x) })).filter((row) => row.at)

@@ -1,13 +1,13 @@
-// Parallel coordinates: a line for each run through its settings and its score; dragging along an axis filters the table.
+// Parallel coordinates: each run is a line through its settings and its score. Dragging along an axis filters the table.
 
 const MOST_AXES = 9;
 const BRUSH_Z = 10000; // of ECharts
 
-/** Return the columns of the axes: what varies among runs, and their score. */
+/** Return the columns of the axes: the settings in which runs differ, and their scores. */
 function axisColumns(runs) {
   const monitored = [...new Set(runs.map((run) => run.monitor))].filter((i) => i >= 0);
   const scores = columns.filter((column) => column.which === "last" && monitored.includes(column.metric));
-  // The order of replicates says nothing.
+  // Seeds and folds have no meaningful order.
   const params = varyingParams(runs).filter((column) => !["seed", "data.fold"].includes(column.key));
   return [...params.slice(0, MOST_AXES - scores.length), ...scores.slice(0, 3)];
 }
@@ -18,15 +18,15 @@ function showParallel(runs, colors) {
   const usable = axes.length > 1;
   $("parallel-card").classList.toggle("none", !usable);
   $("parallel-note").textContent = usable
-    ? "Drag along an axis to keep the runs that pass there; click the axis to remove the filter. Or type, for example, " + example(axes) + " above the table."
-    : "Nothing that runs with a score differ in.";
+    ? "Drag along an axis to filter runs, and click the axis to remove the filter. Or type a filter such as " + example(axes) + " above the table."
+    : "The scored runs do not differ in any setting.";
   if (!usable) {
     fill("parallel-scale");
     charts.parallel.clear();
     return;
   }
   const upright = $("parallel").clientWidth >= 640;
-  $("parallel").style.height = upright ? "" : `${64 + 84 * (axes.length - 1)}px`; // on a phone each axis has a row
+  $("parallel").style.height = upright ? "" : `${64 + 84 * (axes.length - 1)}px`; // on a phone, each axis has a row
   charts.parallel.resize();
   const ink = color("--ink"), soft = color("--soft"), line = color("--line");
   const first = data.metrics[runs.find((run) => run.monitor >= 0)?.monitor ?? 0];
@@ -59,11 +59,11 @@ function showParallel(runs, colors) {
     const action = { type: "axisAreaSelect", parallelAxisId: key, intervals };
     if (axes.some((column) => column.key === key)) charts.parallel.dispatchAction(action, { silent: true });
   }
-  if (Object.keys(state.brushes).length) charts.parallel.setOption({}); // draws them
-  $("parallel").setAttribute("aria-label", `Parallel coordinates of ${amount(runs.length, "run")} over ${axes.map((column) => column.label).join(", ")}; the table has the same values. Score: ${first?.key ?? ""}`);
+  if (Object.keys(state.brushes).length) charts.parallel.setOption({}); // draws the brushes
+  $("parallel").setAttribute("aria-label", `Parallel coordinates of ${amount(runs.length, "run")} over ${axes.map((column) => column.label).join(", ")}. The table has the same values. Score: ${first?.key ?? ""}`);
 }
 
-/** Cut the middle of a long name out: names of one family differ at their ends. */
+/** Cut out the middle of a long name, because related names usually differ at the end. */
 function shorten(text) {
   return text.length > 18 ? text.slice(0, 7) + "…" + text.slice(-10) : text;
 }
@@ -74,24 +74,24 @@ function example(axes) {
   return column ? `${column.metric !== undefined ? data.metrics[column.metric].key : column.label}>${show(+mean(values).toPrecision(2))}` : "status=finished";
 }
 
-/** Return the kind and the range of an axis; logarithmic for positive numbers that span more than a factor of 50. */
+/** Return the type and range of an axis. It is logarithmic for positive numbers that span more than a factor of 50. */
 function axisScale(column, runs) {
   if (!column.number) {
     return { type: "category", data: column.categories };
   }
   const values = runs.map((run) => axisValue(column, run)).filter((value) => value !== null);
   const low = Math.min(...values), high = Math.max(...values);
-  // Most of the values of a search on a logarithmic scale are small.
+  // A search on a logarithmic scale has mostly small values.
   const middle = [...values].sort((a, b) => a - b)[values.length >> 1];
   if (column.param && low > 0 && high / low > 50 && middle < high / 4) {
-    // On its own, ECharts rounds a range of many decades to ten decades at a time.
+    // By default, ECharts rounds a range of many decades to multiples of ten decades.
     return { type: "log", min: 10 ** Math.floor(Math.log10(low)), max: 10 ** Math.ceil(Math.log10(high)), splitNumber: 4 };
   }
-  // Up to 1, steps of a quarter become 0.3, which would end at 1.2.
+  // With four intervals up to 1, ECharts would choose steps of 0.3 and end at 1.2.
   return { type: "value", scale: true, splitNumber: high === 1 ? 5 : 4, minInterval: values.every(Number.isInteger) ? 1 : 0 };
 }
 
-/** Give brushes that were restored the color of those that were dragged, which ECharts forgets. */
+/** Color the restored brushes like the dragged ones, because ECharts does not. */
 function paintBrushes() {
   for (const shape of charts.parallel.getZr().storage.getDisplayList(true)) {
     if (shape.type !== "rect" || shape.z !== BRUSH_Z || shape.style.fill === color("--brush") || !shape.style.fill) continue;
@@ -99,14 +99,14 @@ function paintBrushes() {
   }
 }
 
-/** Take over the brushes of the chart. */
+/** Update the state with the brushes of the chart. */
 function onBrush() {
   const brushes = {};
   for (const axis of charts.parallel.getModel().queryComponents({ mainType: "parallelAxis" })) {
     const intervals = axis.activeIntervals.map((pair) => [...pair].sort((a, b) => a - b));
     if (intervals.length) brushes[axis.option.id] = intervals;
   }
-  // Brushes of axes that other filters hide are kept.
+  // Keep the brushes of axes that other filters hide.
   const hidden = Object.entries(state.brushes).filter(([key]) => !current.axes.some((column) => column.key === key));
   const next = { ...Object.fromEntries(hidden), ...brushes };
   if (JSON.stringify(next) === JSON.stringify(state.brushes)) return;

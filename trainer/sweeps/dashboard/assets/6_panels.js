@@ -2,7 +2,7 @@
 
 const MOST_COMPARED = 8;
 
-/** Show what the sweeps of the table have found. */
+/** Show the verdicts of the sweeps in the table. */
 function showVerdicts(runs) {
   const sweeps = shownSweeps(runs).filter((sweep) => sweep.verdict);
   fill("verdicts", sweeps.map(({ name, verdict }) => el("div", { class: "card long" }, el("h3", {}, name),
@@ -18,7 +18,7 @@ function shownSweeps(runs) {
   return data.sweeps.filter((_, i) => indices.has(i));
 }
 
-/** Return a table of texts; those right of the first `left` columns are numbers. */
+/** Return a table of texts. After the first `left` columns, all texts are numbers. */
 function table(head, rows, left) {
   const kind = (i) => (i < left ? "" : "number");
   return el("table", { class: "pairs" },
@@ -26,7 +26,7 @@ function table(head, rows, left) {
     el("tbody", {}, rows.map((row) => el("tr", {}, row.map((text, i) => el("td", { class: kind(i) }, text))))));
 }
 
-/** Show how much each setting matters, for one sweep. */
+/** Show the importance of each setting in one sweep. */
 function showImportance(runs) {
   const sweeps = shownSweeps(runs).filter((sweep) => sweep.importance);
   $("importance-section").hidden = !sweeps.length;
@@ -43,7 +43,7 @@ function showImportance(runs) {
       el("td", { class: "share" }, share.toFixed(2)))))), el("p", { class: "soft small" }, note));
 }
 
-/** Show in what the selected runs differ: their configurations, then git revision and versions. */
+/** Show the differences between the selected runs: settings, then git revision and versions. */
 function showDifferences(runs) {
   const chosen = data.runs.filter((run) => current.selected.has(run.path));
   const few = (chosen.length ? chosen : runs.length > 1 ? runs.slice(0, 2) : []).slice(0, MOST_COMPARED);
@@ -53,9 +53,9 @@ function showDifferences(runs) {
     ...data.params.map((param) => [param.key, few.map((run) => show(param.values[param.codes[run.index]]))]),
     ...facts.map((name) => [name, few.map((run) => environment(run)[name] ?? "")]),
   ].filter(([, values]) => new Set(values).size > 1);
-  $("differences-note").textContent = few.length < 2 ? "Select two runs or more in the table."
-    : (chosen.length ? (chosen.length > few.length ? `The first ${few.length} of ${chosen.length} selected runs.` : "The selected runs.") : "The first two runs of the table. Select others to compare them.")
-      + (lines.length ? "" : " They do not differ in configuration, git revision or versions.");
+  $("differences-note").textContent = few.length < 2 ? "Select two or more runs in the table."
+    : (chosen.length ? (chosen.length > few.length ? `The first ${few.length} of ${chosen.length} selected runs.` : "The selected runs.") : "The first two runs in the table. To compare others, select them.")
+      + (lines.length ? "" : " They have the same configuration, git revision and versions.");
   fill("differences", few.length > 1 && lines.length > 0 && el("table", { class: "pairs differences" },
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "key"), few.map((run) => el("th", { scope: "col", title: run.path }, link(run.report, run.name))))),
     el("tbody", {}, lines.map(([key, values]) => el("tr", {}, el("th", { scope: "row" }, key), values.map((value) => el("td", {}, value || el("span", { class: "soft" }, "unset"))))))));
@@ -63,7 +63,7 @@ function showDifferences(runs) {
 
 const IMAGES = ["First training batch", "Figure of the best epoch", "Most confident mistakes"];
 
-/** Show the first training batch of each recipe, or other images of the selected runs or of the first ones of the table. */
+/** Show the first training batch of each recipe, or other images, of the selected runs or the first runs in the table. */
 function showPreviews(runs) {
   const chosen = data.runs.filter((run) => current.selected.has(run.path)), kind = +state.image;
   const recipes = new Map();
@@ -76,14 +76,14 @@ function showPreviews(runs) {
     const { source, file } = data.images[i];
     const names = (kind ? users[0].name : data.groups[users[0].group]) + (users.length > 1 ? ` and ${users.length - 1} more` : "");
     return el("figure", { class: "card" },
-      source.startsWith("data:image/webp;base64,") ? el("img", { class: "photo", src: source, width: data.images[i].width, height: data.images[i].height, loading: "lazy", alt: `${IMAGES[kind]} of ${users[0].name}` }) : el("p", { class: "soft" }, "Too many images to embed."),
+      source.startsWith("data:image/webp;base64,") ? el("img", { class: "photo", src: source, width: data.images[i].width, height: data.images[i].height, loading: "lazy", alt: `${IMAGES[kind]} of ${users[0].name}` }) : el("p", { class: "soft" }, "Not embedded, because the page has too many images."),
       el("figcaption", {}, names, " ", link(file, kind === 2 ? "all in the report" : "full size")));
   }));
-  $("previews-note").textContent = !shown.length ? "No run of the table has one."
-    : `${shown.length < recipes.size ? `${shown.length} of ${recipes.size} ${kind ? "runs" : "different recipes"}; select runs to choose. ` : ""}${kind ? "" : "As the pipeline returned it: one image file for each recipe."}`;
+  $("previews-note").textContent = !shown.length ? "No run in the table has such an image."
+    : `${shown.length < recipes.size ? `${shown.length} of ${recipes.size} ${kind ? "runs" : "different recipes"}. To choose, select runs. ` : ""}${kind ? "" : "The augmented images that the model received. Runs with the same recipe share an image."}`;
 }
 
-/** Show the runs that did not finish, with what is known about why; those that ended for the same reason together. */
+/** Show the runs that did not finish, grouped by the reason. */
 function showProblems(runs) {
   const order = ["failed", "killed", "interrupted", "pruned"], kinds = new Map();
   for (const run of runs) {

@@ -1,10 +1,10 @@
-// The history of a search, and a scatter of any two columns with the color of a third.
+// The history of a search, and a scatter plot of any two columns, colored by a third.
 
 const PARTS = { trial: ["trials", "circle"], pruned: ["pruned", "emptyCircle"], finalist: ["finalists", "diamond"], job: ["confirmations", "triangle"] };
 
 const TOP = () => ({ nameLocation: "end", nameGap: 12, nameTextStyle: { color: color("--soft"), align: "left", padding: [0, 0, 0, -20] } });
 
-/** Return the look of charts of points: those of the page. */
+/** Return the common look of the charts on this page that show points. */
 function plain() {
   const axis = (name) => ({ name, nameLocation: "middle", nameTextStyle: { color: color("--soft") }, axisLabel: { color: color("--soft") }, axisLine: { lineStyle: { color: color("--line") } }, splitLine: { lineStyle: { color: color("--line") } } });
   return [axis, {
@@ -14,7 +14,7 @@ function plain() {
   }];
 }
 
-/** Show the scores of a search in the order of its jobs: trials with the best so far, pruned ones, finalists, confirmations. */
+/** Show the scores of a search in the order of its jobs, and the best trial so far. */
 function showHistory(runs) {
   const searches = data.sweeps.filter((sweep, i) => runs.some((run) => run.sweep === i && run.part === "trial"));
   $("history-section").hidden = !searches.length;
@@ -32,7 +32,7 @@ function showHistory(runs) {
   const line = points.filter(({ part }) => part === "trial").map(({ value: [x, y] }) => [x, best = best === null ? y : metric.smaller ? Math.min(best, y) : Math.max(best, y)]);
   const [axis, look] = plain();
   const shown = Object.keys(PARTS).filter((part) => points.some((point) => point.part === part));
-  charts.history.resize(); // it may have been hidden
+  charts.history.resize(); // it may have been hidden before
   charts.history.setOption({
     ...look, legend: { type: "scroll", bottom: 0, textStyle: { color: color("--soft") }, inactiveColor: color("--line") }, grid: { ...look.grid, bottom: 62 },
     xAxis: { type: "value", minInterval: 1, min: 0, nameGap: 26, ...axis("job of the search"), splitLine: { show: false } },
@@ -42,10 +42,10 @@ function showHistory(runs) {
       ...shown.map((part, i) => ({ type: "scatter", name: PARTS[part][0], symbol: PARTS[part][1], symbolSize: part === "pruned" ? 6 : 9, itemStyle: { color: series([0, 6, 1, 2][Object.keys(PARTS).indexOf(part)]) }, data: points.filter((point) => point.part === part) })),
     ],
   }, { notMerge: true });
-  $("history").setAttribute("aria-label", `${metric.key} of ${amount(points.length, "job")} in their order; the best trial reached ${showScore(line.at(-1)?.[1])}`);
+  $("history").setAttribute("aria-label", `${metric.key} of ${amount(points.length, "job")} in their order. The best trial reached ${showScore(line.at(-1)?.[1])}`);
 }
 
-/** Show two columns against each other, with the color of a third. */
+/** Show a scatter plot of two columns, colored by a third. */
 function showScatter(runs) {
   const usable = columns.filter((column) => column.key !== "run" && column.key !== "tags" && (column.number || column.categories.length <= 20) && (varies(column, current.scope) || column.metric !== undefined));
   const scores = axisColumns(current.scope).filter((column) => column.metric !== undefined), settings = varyingParams(current.scope);

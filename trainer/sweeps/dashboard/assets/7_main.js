@@ -1,9 +1,9 @@
-// Drawing it all, and again when something changes.
+// Draw the page, and draw it again after changes.
 
 const charts = { curves: echarts.init($("curves")), parallel: echarts.init($("parallel")), history: echarts.init($("history")), scatter: echarts.init($("scatter")) };
 const current = { scope: [], runs: [], selected: new Set(), axes: [] };
 
-/** Draw what depends on the state: everything, but the parallel coordinates stay as they are while they are brushed. */
+/** Draw everything that depends on the state. While the user brushes, the parallel coordinates stay unchanged. */
 function update({ brushed = false } = {}) {
   const focused = document.activeElement?.dataset?.key;
   current.selected = new Set(state.selected);
@@ -23,11 +23,11 @@ function update({ brushed = false } = {}) {
   showPreviews(current.runs);
   showProblems(filtered);
   writeHash();
-  // Elements that were made again keep the focus.
+  // Give the focus back to an element that was created again.
   if (focused) document.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 
-/** Take over new data; the state stays. */
+/** Show new data. The state does not change. */
 function take(next) {
   data = next;
   prepare();
@@ -48,7 +48,7 @@ function listen() {
   $("clear").addEventListener("click", () => { state.selected = []; update(); });
   $("save").addEventListener("click", saveTable);
   $("reset").addEventListener("click", () => { Object.assign(state, structuredClone(DEFAULTS)); showControls(); update(); });
-  // A click on a row selects it, unless it is on something that does something else.
+  // A click on a row selects it, unless the click is on a link or a control.
   $("rows").addEventListener("click", (event) => {
     const row = event.target.closest("tr[data-path]");
     if (row && !event.target.closest("a, label, input") && !getSelection().toString()) select([row.dataset.path], !current.selected.has(row.dataset.path));
@@ -59,14 +59,14 @@ function listen() {
   dark.addEventListener("change", () => update());
   let width = innerWidth;
   addEventListener("resize", () => {
-    if (innerWidth === width) return; // bars of a phone come and go
+    if (innerWidth === width) return; // a phone only showed or hid its toolbars
     width = innerWidth;
     for (const chart of Object.values(charts)) chart.resize();
     update();
   });
 }
 
-/** Ask the server for new data now and then, if there is one. */
+/** Poll the server for new data. */
 async function poll() {
   let version = document.body.dataset.version;
   for (;;) {
@@ -80,7 +80,7 @@ async function poll() {
       }
       $("live").textContent = "live";
     } catch {
-      $("live").textContent = "the server does not answer";
+      $("live").textContent = "the server does not respond";
     }
   }
 }
