@@ -1,7 +1,10 @@
-"""PyTorch for modules that checks of a configuration import: it takes seconds, and is imported when first used."""
+"""PyTorch, imported on first use, because its import takes seconds.
+
+Modules that check a configuration import PyTorch from here.
+"""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NewType
+from typing import TYPE_CHECKING, Any, ForwardRef
 
 __all__ = ["F", "Tensor", "dist", "nn", "torch"]
 
@@ -21,4 +24,5 @@ if TYPE_CHECKING:
     from torch.nn import functional as F
 else:
     torch, nn, F, dist = map(_Lazy, ("torch", "torch.nn", "torch.nn.functional", "torch.distributed"))
-    Tensor = NewType("Tensor", object)  # in annotations alone
+    # For annotations. `typing.get_type_hints` resolves it to torch.Tensor once PyTorch is imported.
+    Tensor = ForwardRef("Tensor", module="torch")

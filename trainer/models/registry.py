@@ -6,12 +6,13 @@ The settings of a model build its network, and only then import PyTorch, which t
 from dataclasses import dataclass
 from typing import ClassVar
 
-from augment.params import Choice, Count, Flag, Number, Size, parse_named, setting
+from augment.params import Size, parse_named
 from augment.support.errors import UserError, first_line
 from augment.support.lazy_torch import nn, torch
 from trainer.models import segmentation, torchvision_models  # noqa: F401  # so that their models are in the registry
 from trainer.models.base import MODELS, Channels, Model, model
 from trainer.models.timm_models import Timm
+from trainer.models.xresnet_settings import XresnetSettings
 
 __all__ = ["MODELS", "Channels", "Model", "Timm", "check_model", "count_parameters", "model", "parse_model"]
 
@@ -43,34 +44,10 @@ class Cnn(Model):
 
 @model("xresnet")
 @dataclass(frozen=True, kw_only=True)
-class Xresnet(Model):
+class Xresnet(XresnetSettings):
     """A residual network with the changes that win fastai's leaderboard, each of them optional."""
 
     any_size: ClassVar[bool] = True
-
-    depth: str = setting(
-        Choice(default="50", options=("18", "26", "34", "50"), doc="layers; 26 and 50 have bottlenecks")
-    )
-    width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor for the number of channels"))
-    groups: int = setting(Count(default=1, within=(1, 1024), doc="groups of the bottlenecks' 3x3 convolutions"))
-    base_width: int = setting(
-        Count(
-            default=64, within=(1, 1024), doc="a group's channels in the first stage; resnext50_32x4d: 32 groups of 4"
-        )
-    )
-    activation: str = setting(
-        Choice(default="relu", options=("relu", "silu", "mish", "gelu"), doc="activation after every batch norm")
-    )
-    attention: str = setting(
-        Choice(default="none", options=("none", "se"), doc="channel attention at the end of each block")
-    )
-    self_attention: bool = setting(Flag(default=False, doc="self-attention over all positions after the first stage"))
-    pool: str = setting(
-        Choice(default="avg", options=("avg", "max", "blur"), doc="how shortcuts halve; blur: max without aliasing")
-    )
-    stem_pool: bool = setting(Flag(default=True, doc="halve the image once more after the three convolutions"))
-    zero_init: bool = setting(Flag(default=True, doc="initialize every block as its shortcut"))
-    dropout: float = setting(Number(default=0.0, within=(0, 0.99), doc="dropout rate before the head"))
 
     def build(self, classes: int, size: Size) -> "nn.Module":
         """Build it; any size will do."""

@@ -8,14 +8,12 @@ All shapes are fixed and no control flow depends on data: it can be compiled and
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-if TYPE_CHECKING:
-    from trainer.models.registry import Xresnet
+from trainer.models.xresnet_settings import XresnetSettings
 
 # By depth: whether blocks are bottlenecks, and how many there are in each of the four stages.
 LAYOUTS = {
@@ -104,7 +102,7 @@ def conv(inputs: int, outputs: int, side: int, stride: int = 1, groups: int = 1,
 class Block(nn.Module):
     """A residual block, basic or bottleneck; its shortcut pools before it changes the channels (ResNet-D)."""
 
-    def __init__(self, inputs: int, outputs: int, middle: int, stride: int, settings: "Xresnet") -> None:
+    def __init__(self, inputs: int, outputs: int, middle: int, stride: int, settings: XresnetSettings) -> None:
         super().__init__()
         activation, (bottleneck, _) = ACTIVATIONS[settings.activation], LAYOUTS[settings.depth]
         if bottleneck:
@@ -129,7 +127,7 @@ class Block(nn.Module):
 class XResNet(nn.Sequential):
     """Stem of three convolutions, four stages of blocks, global average pooling, linear head."""
 
-    def __init__(self, classes: int, settings: "Xresnet") -> None:
+    def __init__(self, classes: int, settings: XresnetSettings) -> None:
         bottleneck, counts = LAYOUTS[settings.depth]
         stem = [3, *(_round(settings.width * channels) for channels in (32, 32, 64))]
         layers: list[nn.Module] = []

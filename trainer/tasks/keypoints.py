@@ -16,7 +16,7 @@ from augment.data.targets.keypoints import KEYPOINTS, mirrored, missing_pairs
 from augment.support.formatting import amount
 from augment.support.lazy_torch import F, Tensor, nn, torch
 from trainer.tasks.display import Block, Finding, WrongSample
-from trainer.tasks.loss import LossFunction, LossSettings, named_loss
+from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metric import POSITIVE, SHARE, OutputSamples, mean_of_known, metric
 from trainer.tasks.registry import register
 from trainer.tasks.task import Task
@@ -171,7 +171,7 @@ class KeypointTask(PlacedTask):
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
         """Return smooth L1 twice, or in training a loss of a plugin."""
-        return PointLoss() if fit.loss is None else named_loss(self, fit), PointLoss()
+        return PointLoss() if fit.loss is None else self.named_loss(fit), PointLoss()
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         """Return outputs and visible points of two images."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, signature
-from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from itertools import chain
+from typing import Any, ClassVar, TypeVar
 
 from augment.params import Flag, Number, OptionMap, Text, check_known, setting
-from augment.support.errors import UserError, first_line, suggest
+from augment.support.errors import UserError, suggest
 from augment.support.lazy_torch import F, Tensor
 from augment.support.user_code import refuse_second
 
@@ -50,9 +50,6 @@ class LossSettings:
     )
 
 
-if TYPE_CHECKING:
-    from trainer.tasks.task import Task
-
 L = TypeVar("L", bound=Callable[..., "Tensor"])
 V = TypeVar("V")
 
@@ -84,10 +81,9 @@ def loss(task: str = "classify", *, name: str = "") -> Callable[[L], L]:
     return decorate
 
 
-def declared(registry: Mapping[tuple[str, str], V], task: Task[Any]) -> dict[str, V]:
-    """Return by name what a registry has for a task, and for those that it is derived from."""
-    names = [vars(cls).get("name") for cls in type(task).__mro__[::-1]]
-    return {name: found for known in names for (of, name), found in registry.items() if of == known}
+def declared(registry: Mapping[tuple[str, str], V], lineage: Sequence[str]) -> dict[str, V]:
+    """Return what a registry has for the tasks of these names, by its own name. Later tasks take precedence."""
+    return {name: found for task in lineage for (of, name), found in registry.items() if of == task}
 
 
 @dataclass(frozen=True)
@@ -166,31 +162,38 @@ class LabelLoss(NamedLoss):
         return _total(value if each is None else value * each for value in values).mean()
 
 
-def named_loss(task: Task[Any], fit: LossSettings, weights: Tensor | None = None) -> NamedLoss:
-    """Return the loss that `fit.loss` names, with its options; the last argument as in `Task.make_losses`.
+def loss_names(given: str, known: Collection[str], task: str) -> list[str]:
+    """Split a sum such as `ce+dice` into the full names of its losses.
 
     Raises:
-        UserError: there is no such loss or option.
+        UserError: the task has no such loss.
     """
-    known, given = declared(LOSSES, task), fit.loss or task.default_loss
     names = [_SHORT.get(name, name) for name in given.split("+")]
     for name in names:
         if name not in known:
-            end = f"{suggest(name, known)[:-1]} or null." if known else " Allowed: null."
-            raise UserError(f"fit.loss={given}: the task {task.name} has no loss '{name}'.{end}")
-    takes = {
-        name: [key for key, param in signature(known[name]).parameters.items() if param.default is not Parameter.empty]
-        for name in names
-    }
+            raise UserError(f"fit.loss={given}: the task {task} has no loss '{name}'.{suggest(name, [*known, 'null'])}")
+    return names
+
+
+def with_options(losses: Sequence[LossFunction], fit: LossSettings) -> tuple[LossFunction, ...]:
+    """Bind `fit.loss_options` and the label smoothing to the losses that take them.
+
+    Raises:
+        UserError: no loss has such an option.
+    """
     options = fit.loss_options or {}
-    allowed = {key: None for keys in takes.values() for key in keys if key != _SMOOTHING}
-    check_known(options, allowed, "fit.loss_options")
+    taken = [_options_of(loss) for loss in losses]
+    check_known(options, {key: None for key in chain(*taken) if key != _SMOOTHING}, "fit.loss_options")
     values = {**options, _SMOOTHING: fit.label_smoothing}
-    terms = tuple(partial(known[name], **{key: values[key] for key in takes[name] if key in values}) for name in names)
-    if names == [task.loss_type.usual] and not options:
-        terms = ()  # the same code as without fit.loss
-    made: NamedLoss = task.loss_type(fit.label_smoothing, weights, terms)
-    return made
+    terms = []
+    for loss, keys in zip(losses, taken, strict=True):
+        terms.append(partial(loss, **{key: values[key] for key in keys if key in values}))
+    return tuple(terms)
+
+
+def _options_of(loss: LossFunction) -> list[str]:
+    parameters = signature(loss).parameters.items()
+    return [key for key, parameter in parameters if parameter.default is not Parameter.empty]
 
 
 def weight_of(loss: LossFunction, targets: Any) -> Tensor | int:
@@ -206,45 +209,6 @@ def weight_of(loss: LossFunction, targets: Any) -> Tensor | int:
 def smooths(term: LossFunction) -> bool:
     """Return whether a term of a named loss smooths targets itself."""
     return _SMOOTHING in getattr(term, "keywords", {})
-
-
-def check_loss(task: Task[Any], fit: LossSettings, classes: int, *, mixing: str = "", weighted: bool = False) -> None:
-    """Check `fit.loss` by trying it with a number of samples that no other dimension has.
-
-    Raises:
-        UserError: the loss is unknown, or cannot be computed with these settings.
-    """
-    if fit.loss is None:
-        if fit.loss_options:
-            names = ", ".join(declared(LOSSES, task))
-            raise UserError(f"fit.loss_options={fit.loss_options}: needs fit.loss. Allowed: null, or with {names}.")
-        return
-    named = named_loss(task, fit)
-    if fit.label_smoothing and task.loss_type is NamedLoss and not any(map(smooths, named.terms)):
-        raise UserError(f"fit.label_smoothing={fit.label_smoothing:g}: not with fit.loss={fit.loss}. Allowed: 0.")
-    for term in named.terms:
-        smoothed = named.smoothing and not smooths(term)
-        soft = mixing or (f"fit.label_smoothing={fit.label_smoothing:g}" if smoothed else "")
-        example = task.example(classes, shares=bool(soft))
-        sizes = {size for tensor in example for size in tensor.shape[1:]}
-        samples = next(number for number in count(3) if number not in sizes)
-        outputs, targets = (tensor[:1].repeat_interleave(samples, dim=0) for tensor in example)
-        try:
-            shape = tuple(term(outputs, targets).shape)
-        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
-            why = f"cannot take mixed targets, of {soft}" if soft else "fails"
-            raise UserError(f"fit.loss={fit.loss}: {why} ({first_line(error)}).") from error
-        if shape[:1] not in ((), (samples,)) or samples in shape[1:]:
-            raise UserError(
-                f"fit.loss={fit.loss}: returns shape {shape} for {samples} samples. Return one value per sample, "
-                f"({samples},), or their mean, ()."
-            )
-        each, whole = "label" if task.loss_type is LabelLoss else "sample", "sample" if shape else "batch"
-        if weighted and len(shape) < 1 + (each == "label"):
-            raise UserError(
-                f"data.balance=weights: fit.loss={fit.loss} returns one value for a {whole}, in which {task.units} "
-                f"have no weights. Allowed: a loss that returns a value for each {each}; or data.balance=oversample."
-            )
 
 
 def _total(values: Iterable[Tensor]) -> Tensor:

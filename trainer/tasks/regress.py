@@ -13,7 +13,7 @@ from augment.data.targets.kind import Target
 from augment.data.targets.regression import NUMBERS
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.tasks.display import Block, FigureImage, Finding, Scatter, WrongSample
-from trainer.tasks.loss import LossFunction, LossSettings, named_loss
+from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metric import POSITIVE, OutputSamples, mean_of_known, metric
 from trainer.tasks.registry import register
 from trainer.tasks.task import Task
@@ -112,7 +112,7 @@ class Regress(Task[OutputSamples]):
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
         """Return the configured loss twice, in standard deviations if the network standardizes."""
-        loss: LossFunction = named_loss(self, fit)
+        loss: LossFunction = self.named_loss(fit)
         if (std := network.state_dict().get(STD)) is None:
             return loss, loss
         std = std.to(device)

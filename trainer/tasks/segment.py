@@ -20,7 +20,7 @@ from augment.support.formatting import amount, percent, plural
 from augment.support.lazy_torch import Tensor, nn, torch
 from trainer.tasks.classify import ClassTask
 from trainer.tasks.display import Block, Finding, Matrix, WrongSample
-from trainer.tasks.loss import LossFunction, LossSettings, named_loss
+from trainer.tasks.loss import LossFunction, LossSettings
 from trainer.tasks.metric import SHARE, Samples, mean_of_known, metric
 from trainer.tasks.named_losses import joined
 from trainer.tasks.registry import register
@@ -114,7 +114,7 @@ class Segment(ClassTask[MaskSamples]):
         self, fit: LossSettings, network: nn.Module, device: torch.device, weights: Tensor | None = None
     ) -> tuple[LossFunction, LossFunction]:
         """Return the configured loss, in training with smoothing."""
-        return joined(named_loss(self, fit)), joined(named_loss(self, replace(fit, label_smoothing=0)))
+        return joined(self.named_loss(fit)), joined(self.named_loss(replace(fit, label_smoothing=0)))
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         """Return outputs and masks of two images of 32 px."""

@@ -23,7 +23,7 @@ from trainer.tasks.display import (
     Table,
     WrongSample,
 )
-from trainer.tasks.loss import LossFunction, LossSettings, NamedLoss, declared, named_loss
+from trainer.tasks.loss import LOSSES, LossFunction, LossSettings, NamedLoss, declared, loss_names, with_options
 from trainer.tasks.metric import (
     METRICS,
     PACE,
@@ -124,7 +124,19 @@ class Task(Generic[S]):
             weights: (K,) weights of the classes or labels in training; None: 1.
         """
         usual = self.loss_type
-        return usual(fit.label_smoothing, weights) if fit.loss is None else named_loss(self, fit, weights), usual()
+        return usual(fit.label_smoothing, weights) if fit.loss is None else self.named_loss(fit, weights), usual()
+
+    def named_loss(self, fit: LossSettings, weights: Tensor | None = None) -> NamedLoss:
+        """Return the loss that `fit.loss` names, or the default loss; `weights` as in `make_losses`.
+
+        Raises:
+            UserError: there is no such loss or option.
+        """
+        known = declared(LOSSES, self.lineage)
+        names = loss_names(fit.loss or self.default_loss, known, self.name)
+        if names == [self.loss_type.usual] and not fit.loss_options:
+            return self.loss_type(fit.label_smoothing, weights)  # the same code as without fit.loss
+        return self.loss_type(fit.label_smoothing, weights, with_options([known[name] for name in names], fit))
 
     def example(self, names: int, *, shares: bool = False) -> tuple[Tensor, Tensor]:
         """Return outputs and targets of two samples, to try a loss with; with `shares`, targets as if mixed."""
@@ -285,9 +297,14 @@ class Task(Generic[S]):
             yield Finding(f"{missing} of {total} {plural(missing, *absent)} not count.", warning=True)
 
     @property
+    def lineage(self) -> list[str]:
+        """The names of the tasks that it is derived from, then its own."""
+        return [vars(cls)["name"] for cls in type(self).__mro__[::-1] if "name" in vars(cls)]
+
+    @property
     def metrics(self) -> tuple[TaskMetric, ...]:
         """All metrics that are declared for the task or one that it is derived from, those of plugins last."""
-        return tuple(sorted(declared(METRICS, self).values(), key=lambda metric: metric.own))
+        return tuple(sorted(declared(METRICS, self.lineage).values(), key=lambda metric: metric.own))
 
     @property
     def columns(self) -> tuple[Column, ...]:

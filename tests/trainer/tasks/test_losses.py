@@ -22,15 +22,8 @@ from trainer.run.config.checks import check_config
 from trainer.run.config.fit import parse_fit
 from trainer.run.config.schema import parse_config
 from trainer.run.train import train
-from trainer.tasks.loss import (
-    LOSSES,
-    ClassLoss,
-    LabelLoss,
-    LossFunction,
-    LossSettings,
-    check_loss,
-    named_loss,
-)
+from trainer.tasks.loss import LOSSES, ClassLoss, LabelLoss, LossFunction, LossSettings
+from trainer.tasks.loss_check import check_loss
 from trainer.tasks.named_losses import pixel_loss
 from trainer.tasks.registry import known_tasks, task_named, unused_settings
 from trainer.tasks.regress import standard_of, standardize
@@ -161,7 +154,7 @@ def test_a_sum_is_the_sum_of_smoothed_losses(task: str) -> None:
     LOSSES[task, "own"] = own
     targets = INDICES if task == "classify" else LABELS
     fits: list[dict[str, object]] = [{"loss": loss, "label_smoothing": 0.1} for loss in ("own+poly", "own", "poly")]
-    both_terms, one, other = (named_loss(task_named(task), parse_fit(fit))(OUTPUTS, targets) for fit in fits)
+    both_terms, one, other = (task_named(task).named_loss(parse_fit(fit))(OUTPUTS, targets) for fit in fits)
     torch.testing.assert_close(both_terms, one + other)
 
 
@@ -232,7 +225,7 @@ def test_numbers_are_learned_in_standard_deviations() -> None:
     ("task", "fit", "message"),
     [
         ("classify", {"loss": "focl"}, r"^fit\.loss=focl: the task classify has no loss 'focl'\. Did you mean 'focal'"),
-        ("multilabel", {"loss": "ce+bce"}, r"no loss 'cross_entropy'\..* bce, focal, poly or null\.$"),
+        ("multilabel", {"loss": "ce+bce"}, r"no loss 'cross_entropy'\..* bce, focal, null, poly\.$"),
         ("detect", {"loss": "focal"}, r"the task detect has no loss 'focal'\. Allowed: null\.$"),
         ("classify", {"loss": "focal", "loss_options": {"gama": 1}}, r"^fit\.loss_options\.gama: .* mean 'gamma'"),
         ("classify", {"loss": "asymmetric", "loss_options": {"smoothing": 1}}, r"^fit\.loss_options\.smoothing: unkno"),
