@@ -1,4 +1,4 @@
-"""Losses by name, for `fit.loss`. A loss is a function with one decorator; names may be added up, as in ce+dice."""
+"""Losses for `fit.loss`: functions with the decorator `loss`. The setting may name a sum, such as ce+dice."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ LossFunction = Callable[["Tensor", "Tensor"], "Tensor"]
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """How the loss is computed; some settings apply to some tasks only."""
+    """Settings of the loss. Some apply to some tasks only."""
 
     loss: str | None = setting(
         Text(
             aliases=("criterion", "loss_fn", "loss_function", "regression_loss", "mask_loss"),
             optional=True,
-            doc="the loss to train with, or a sum, as cross_entropy+dice; classes: asymmetric, bce, cross_entropy, "
-            "focal, poly; labels: asymmetric, bce, focal, poly; numbers: huber, mae, mse; masks: "
-            "cross_entropy, dice, focal; null: cross_entropy, of labels bce, of numbers huber",
+            doc="training loss, or a sum such as cross_entropy+dice. For classes: asymmetric, bce, cross_entropy, focal, "
+            "poly. For labels: asymmetric, bce, focal, poly. For numbers: huber, mae, mse. For masks: cross_entropy, "
+            "dice, focal. Default: cross_entropy, bce for labels, huber for numbers",
         )
     )
     loss_options: Mapping[str, Any] | None = setting(
         OptionMap(
             optional=True,
-            doc="arguments of fit.loss, such as {gamma: 3}; focal: gamma=2; poly: epsilon=2; asymmetric: gamma_neg=4, "
-            "gamma_pos=1; bce: target_threshold; huber: delta=1; labels: also alpha of focal, alpha and gamma of poly, "
-            "clip=0.05 of asymmetric",
+            doc="arguments of fit.loss, such as {gamma: 3}. focal takes gamma=2, poly epsilon=2, asymmetric gamma_neg=4 "
+            "and gamma_pos=1, bce target_threshold, huber delta=1. For labels, focal also takes alpha, poly alpha and "
+            "gamma=0, asymmetric clip=0.05",
         )
     )
     label_smoothing: float = setting(
-        Number(default=0, within=(0, 0.999), doc="share of each training target that is spread over all classes")
+        Number(default=0, within=(0, 0.999), doc="share of each training target that is spread evenly over all classes")
     )
     standardize: bool = setting(
         Flag(
             default=True,
-            doc="regression: learn targets standardized by mean and deviation of the train split, which the loss is "
-            "computed on; everything else is in original units",
+            doc="for regression: compute the loss on targets standardized by mean and standard deviation of the train "
+            "split. Predictions and metrics keep the original units",
         )
     )
 
@@ -53,23 +53,23 @@ class LossSettings:
 L = TypeVar("L", bound=Callable[..., "Tensor"])
 V = TypeVar("V")
 
-# By the name of the task and its own.
+# By the names of task and loss.
 LOSSES: dict[tuple[str, str], Callable[..., Tensor]] = {}
 
-_SMOOTHING = "smoothing"  # the argument by which a loss smooths targets itself
+_SMOOTHING = "smoothing"  # the argument of losses that smooth targets themselves
 _SHORT = {"ce": "cross_entropy", "asl": "asymmetric", "l1": "mae", "l2": "mse"}
 
 
 def loss(task: str = "classify", *, name: str = "") -> Callable[[L], L]:
-    """Declare a function `(outputs, targets, *, options)` as a loss of a task, under its own name in `fit.loss`.
+    """Declare a function `(outputs, targets, *, options)` as a loss of a task, for `fit.loss`.
 
-    It returns a value for each sample, (N,), or several, (N, ...), which count alike, on the device; or their mean, (),
-    to which weights of classes cannot apply. Outputs are float32. Its arguments with defaults are `fit.loss_options`.
-    Targets of classes are smoothed before, as shares, (N, K), unless it has an argument `smoothing`.
+    The function returns one value per sample, (N,), on the device. It may return several, (N, ...), with equal weight.
+    It may also return the mean, (), but then class weights cannot apply. Outputs are float32. Arguments with defaults
+    are `fit.loss_options`. Class targets arrive smoothed, as shares, (N, K), unless there is an argument `smoothing`.
 
     Args:
-        task: the task, or one that it is derived from.
-        name: another name.
+        task: the task. Tasks derived from it have the loss, too.
+        name: default: the name of the function.
     """
 
     def decorate(function: L) -> L:
@@ -82,48 +82,40 @@ def loss(task: str = "classify", *, name: str = "") -> Callable[[L], L]:
 
 
 def declared(registry: Mapping[tuple[str, str], V], lineage: Sequence[str]) -> dict[str, V]:
-    """Return what a registry has for the tasks of these names, by its own name. Later tasks take precedence."""
+    """Return a registry's entries for the named tasks, by entry name. Later tasks take precedence."""
     return {name: found for task in lineage for (of, name), found in registry.items() if of == task}
 
 
 @dataclass(frozen=True)
 class NamedLoss:
-    """The sum of losses that `fit.loss` names, each a mean over the batch.
+    """The sum of the losses that `fit.loss` names, each a mean over the batch."""
 
-    Attributes:
-        smoothing: share of each target that is spread over all classes, in [0, 1), where targets have such.
-        weights: (K,) weights of classes or labels, on the device; None: 1.
-        terms: the losses.
-    """
+    usual: ClassVar[str] = ""  # the loss without terms
 
-    usual: ClassVar[str] = ""  # the loss that is computed without terms
-
-    smoothing: float = 0.0
-    weights: Tensor | None = field(default=None, compare=False)
+    smoothing: float = 0.0  # share of each class target that is spread over all classes, in [0, 1)
+    weights: Tensor | None = field(default=None, compare=False)  # (K,) of classes or labels, on the device; None: 1
     terms: tuple[LossFunction, ...] = ()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of outputs, (N, ...), as the losses take them with the targets."""
         return _total(term(outputs, targets) for term in self.terms).mean()
 
 
 @dataclass(frozen=True)
 class ClassLoss(NamedLoss):
-    """A loss of classes, without terms cross entropy; targets are (N,) class indices, or (N, classes) shares.
+    """A classification loss, by default cross entropy. Targets are (N,) class indices or (N, classes) shares.
 
-    The share `smoothing` of a target is spread evenly over all classes (Szegedy et al. 2016, arXiv:1512.00567). Each
-    image counts by the weight of its given class, before smoothing. A mixed image counts by the mean weight of its
-    shares. The sum is divided by the sum of these weights.
+    The share `smoothing` of a target is spread evenly over all classes (Szegedy et al. 2016, arXiv:1512.00567). An
+    image has the weight of its class before smoothing. A mixed image has the mean weight of its shares. The loss is the
+    weighted mean over the images.
     """
 
     usual: ClassVar[str] = "cross_entropy"
 
     def weight_of(self, targets: Tensor) -> Tensor | None:
-        """Return the () sum of the images' weights; None without weights. See `weight_of`."""
+        """Return the sum of the images' weights, (), or None without weights. See `weight_of` in this module."""
         return None if self.weights is None else _each(targets, self.weights).sum().float()
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of outputs, (N, classes)."""
         smoothing, weights = self.smoothing, self.weights
         if not self.terms:
             if weights is None or (targets.ndim == 1 and not smoothing):
@@ -143,16 +135,15 @@ class ClassLoss(NamedLoss):
 
 @dataclass(frozen=True)
 class LabelLoss(NamedLoss):
-    """A loss of labels, without terms binary cross entropy, a mean over the batch and the labels.
+    """A multi-label loss, by default binary cross entropy. It is a mean over the batch and the labels.
 
-    The share `smoothing` of a target is spread evenly over present and absent. A label counts by its given target,
-    before smoothing: by its weight if it is present, by 1 if it is absent, and in between if it is mixed.
+    Targets are (N, labels) in [0, 1]. Smoothing moves them towards 0.5. A present label has its own weight, an absent
+    label has weight 1, and a mixed label has a weight in between.
     """
 
     usual: ClassVar[str] = "bce"
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of outputs, (N, labels) logits, for targets, (N, labels) in [0, 1]."""
         weights = self.weights
         given = targets * (1 - self.smoothing) + self.smoothing / 2 if self.smoothing else targets
         each = None if weights is None else 1 + (weights - 1) * targets
@@ -197,26 +188,26 @@ def _options_of(loss: LossFunction) -> list[str]:
 
 
 def weight_of(loss: LossFunction, targets: Any) -> Tensor | int:
-    """Return the denominator of a loss's mean over a batch, by which the means of several batches are combined.
+    """Return the denominator of a loss's mean over a batch. It is the batch's weight in a mean over several batches.
 
-    Passes, accumulated steps and ranks all use it. A loss declares it with a method `weight_of(targets)`, which returns
-    a positive () tensor on the device of the targets. By default, each image counts the same.
+    Passes, accumulated steps and ranks use it. A loss may declare it with a method `weight_of(targets)`, which returns
+    a positive () tensor on the device of the targets. The default is the number of images.
     """
-    declared: Tensor | None = getattr(loss, "weight_of", lambda _: None)(targets)
-    return len(targets) if declared is None else declared
+    weight: Tensor | None = getattr(loss, "weight_of", lambda _: None)(targets)
+    return len(targets) if weight is None else weight
 
 
 def smooths(term: LossFunction) -> bool:
-    """Return whether a term of a named loss smooths targets itself."""
+    """Whether a term of a named loss smooths targets itself."""
     return _SMOOTHING in getattr(term, "keywords", {})
 
 
 def _total(values: Iterable[Tensor]) -> Tensor:
-    """Return the sum of values, (N, ...) or () each, for each sample, (N,) or ()."""
+    """Sum values of shape (N, ...) or () for each sample, (N,) or ()."""
     means = [value.flatten(1).mean(dim=1) if value.ndim > 1 else value for value in values]
     return sum(means[1:], means[0])
 
 
 def _each(targets: Tensor, weights: Tensor) -> Tensor:
-    """Return the weight of each image, (N,), of class indices or shares."""
+    """Return the weight of each image, (N,), for class indices or shares."""
     return targets @ weights if targets.ndim == 2 else weights[targets]

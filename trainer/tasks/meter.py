@@ -1,4 +1,4 @@
-"""Meters: sums over a pass that stay on the device until they are read."""
+"""Measure loss and metrics over a pass. Sums stay on the device until they are read."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trainer.tasks.task import Task
 
 
 class Meter:
-    """Sums of a pass; updating takes a handful of small kernels and never waits for the device.
+    """Measures a pass. An update launches a few small kernels and never waits for the device.
 
     Args:
         task: the task.
-        metrics: what to measure besides the loss.
+        metrics: what to measure in addition to the loss.
         device: the device of outputs and targets.
-        keep: keep the predictions for each sample, for `kept` and the metrics that need all of them.
+        keep: whether to keep the predictions, for `kept` and for metrics that need all samples.
 
     Attributes:
         samples: number of samples so far.
@@ -34,7 +34,7 @@ class Meter:
         self._means = [metric for metric in metrics if not metric.whole and (keep or len(metric.columns) > 1)]
         self._whole = [metric for metric in metrics if metric.whole and keep]
         self._kept: list[dict[str, Tensor]] | None = [] if keep else None
-        # The loss times its weight, metrics times the samples. In double precision every count is exact.
+        # Sums of loss x weight and of metric x samples. Double precision keeps counts exact.
         self._names = ("loss", *(metric.name for metric in self._means), "counted", "weight")
         self._sums = torch.zeros(len(self._names), dtype=torch.float64, device=device)
         self._loss, *self._totals, self._counted, self._weights = self._sums.unbind()
@@ -50,15 +50,15 @@ class Meter:
         frames: Tensor | None = None,
         weight: Tensor | int | None = None,
     ) -> None:
-        """Add a batch; keep nothing of it but copies.
+        """Add a batch. The meter copies what it keeps.
 
         Args:
             loss: () mean over the batch.
-            outputs: (N, ...), output of the model.
-            targets: (N, ...), targets of the batch, see `Task.targets_of`.
+            outputs: (N, ...) outputs of the model.
+            targets: (N, ...) targets, see `Task.targets_of`.
             indices: (N,) indices into the split's files.
             frames: (N, 3, 3), see `Task.frames_of`.
-            weight: denominator of the loss, see `trainer.tasks.loss.weight_of`; None: the number of samples.
+            weight: denominator of the loss, see `trainer.tasks.loss.weight_of`. Default: the number of samples.
         """
         count = len(targets)
         weight = count if weight is None else weight
@@ -69,22 +69,25 @@ class Meter:
         for metric, total in zip(self._means, self._totals, strict=True):
             metric.add_to(total, outputs, targets)
         if self._kept is not None:
-            known = targets.new_full((count,), -1).long() if indices is None else indices
-            kept = {"index": known, "target": targets} | ({"output": outputs} if self._whole else {})
+            kept = {"target": targets}
+            kept["index"] = targets.new_full((count,), -1).long() if indices is None else indices
+            if self._whole:
+                kept["output"] = outputs
+            if frames is not None:
+                kept["frame"] = frames
             kept |= self._task.keep(outputs, targets)
-            kept |= {} if frames is None else {"frame": frames}
             self._kept.append({name: value.clone() for name, value in kept.items()})
         self.samples += count
 
     def compute(self) -> dict[str, float]:
-        """Return the means so far, NaN before the first batch: one transfer, which waits."""
+        """Return the means so far, NaN before the first batch. One transfer waits for the device."""
         loss, *sums, counted, self.weight = self._sums.tolist()
         means = [value / counted if counted else math.nan for value in sums]
         mean = loss / self.weight if self.weight else math.nan
         return {"loss": mean} | {m.name: m.finish(mean) for m, mean in zip(self._means, means, strict=True)}
 
     def scores(self) -> dict[str, float]:
-        """Return the values at the end of a pass, also those that need all samples at once."""
+        """Return the values at the end of a pass, including metrics that need all samples."""
         kept = self._together()
         whole = {m.name: m.of_all(kept["output"], kept["target"]) if kept else math.nan for m in self._whole}
         means = self.compute()
@@ -93,36 +96,35 @@ class Meter:
         return means | whole
 
     def kept(self) -> Samples | None:
-        """Return the predictions for each sample so far; None before the first batch."""
-        names, kept = [field.name for field in fields(self._task.samples)], self._together()
-        return self._task.condensed(self._task.samples(**{name: kept[name] for name in names})) if kept else None
+        """Return the predictions so far, or None before the first batch."""
+        kept, kind = self._together(), self._task.samples
+        return self._task.condensed(kind(**{field.name: kept[field.name] for field in fields(kind)})) if kept else None
 
     def _together(self) -> dict[str, Tensor]:
         kept, together = self._kept or [{}], {}
         for name in kept[0]:
             parts = [batch[name] for batch in kept]
-            if len({part.shape[1:2] for part in parts}) > 1:  # objects of an image, NaN where another one has more
+            if len({part.shape[1:2] for part in parts}) > 1:  # batches with different numbers of objects
                 parts = [nn.utils.rnn.pad_sequence([*chain(*parts)], batch_first=True, padding_value=math.nan)]
             joined = torch.cat(parts)
             together[name] = (joined.sum(dim=0, keepdim=True) if name in self._task.sums else joined).cpu()
         return together
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums with their names."""
         return {"samples": self.samples, "names": self._names, "sums": self._sums.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; metrics that were not measured become NaN."""
+        """Restore what `state_dict` returned. Metrics without a saved sum become NaN."""
         sums = dict(zip(state["names"], state["sums"].tolist(), strict=True))
-        sums.setdefault("weight", sums["counted"])  # up to 0.18
+        sums.setdefault("weight", sums["counted"])  # versions up to 0.18 save no weight
         self._sums.copy_(self._sums.new_tensor([sums.get(name, math.nan) for name in self._names]))
         self.samples = state["samples"]
 
     def merged(self, gather: Callable[[dict[str, Any]], Sequence[dict[str, Any]]]) -> Meter:
-        """Return a meter of everything that this one and others of the same kind have measured.
+        """Return a meter with the measurements of all ranks.
 
         Args:
-            gather: takes what this meter has measured, on the CPU, and returns that of all, in their order.
+            gather: takes this rank's measurements, on the CPU, and returns those of all ranks in order.
         """
         parts = gather({"samples": self.samples, "sums": self._sums.cpu(), "kept": self._together()})
         whole = Meter(self._task, self._metrics, self._sums.device, keep=self._kept is not None)

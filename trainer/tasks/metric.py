@@ -1,4 +1,4 @@
-"""Metrics: functions with one decorator."""
+"""Declare metrics: functions with the decorator `metric`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-from augment.support.errors import UserError
+from augment.support.errors import UserError, first_line
 from augment.support.lazy_torch import Tensor
 from augment.support.user_code import refuse_second
 
-# The measurements of one epoch, by their names in metrics.jsonl.
+# The measurements of one epoch by their keys in metrics.jsonl.
 MetricsRow = dict[str, float]
 
 
 class Column(NamedTuple):
-    """A value of a metrics row, as a column of the progress line and of the report's table of epochs."""
+    """A key of the metrics rows, and how the progress line and the report's table of epochs show it."""
 
-    key: str  # key of the row
+    key: str
     title: str  # heading of the column
-    line: str = "{:.4f}"  # how the progress line formats it; empty: the progress line leaves it out
-    page: str = ""  # how the report formats it; empty: as the progress line
+    line: str = "{:.4f}"  # format in the progress line; empty: not shown there
+    page: str = ""  # format in the report; empty: the format of the progress line
     smaller: bool = False  # whether a smaller value is better
-    within: tuple[float, float] = (-inf, inf)  # the lowest and the highest possible value
-    above: int = 0  # it is measured where there are more classes, labels or numbers than this
+    within: tuple[float, float] = (-inf, inf)  # lowest and highest possible value
+    above: int = 0  # it is measured if the data has more classes, labels or numbers than this
 
 
 # Ranges of values.
@@ -34,7 +34,7 @@ SHARE, POSITIVE = (0.0, 1.0), (0.0, inf)
 TRAIN_LOSS = Column("train_loss", "train loss", smaller=True, within=POSITIVE)
 VAL_LOSS = Column("val_loss", "val loss", smaller=True, within=POSITIVE)
 
-# Columns of every task, behind its own.
+# The last columns of every task.
 PACE = (
     Column("lr", "lr", "{:.2g}"),
     Column("images_per_second", "img/s", "{:,.0f}", within=POSITIVE),
@@ -45,38 +45,33 @@ PACE = (
 
 M = TypeVar("M", bound=Callable[..., Any])
 
-# By the name of the task and its own.
+# By the names of task and metric.
 METRICS: dict[tuple[str, str], TaskMetric] = {}
 
 
 @dataclass(frozen=True)
 class TaskMetric:
-    """A metric of a task, as `metric` declares it.
+    """A metric of a task. See `metric` for its fields."""
 
-    Attributes:
-        name: its name in a row of metrics, behind train_ and val_.
-        columns: its columns in tables; one, of validation, if training does not measure it.
-    """
-
-    name: str
+    name: str  # the end of its keys, after train_ and val_
     function: Callable[[Tensor, Tensor], Any]
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...]  # for training and validation, or for validation only
     whole: bool
     on_request: bool
     finish: Callable[[float], float]
 
     @property
     def names(self) -> set[str]:
-        """Its name, and its keys in rows."""
+        """What selects the metric: its name or one of its keys."""
         return {self.name, *(column.key for column in self.columns)}
 
     @property
     def own(self) -> bool:
-        """Whether a plugin declares it."""
+        """Whether a plugin declares the metric."""
         return not self.function.__module__.startswith("trainer.")
 
     def of_unit(self, position: int, name: str) -> TaskMetric:
-        """Return the same metric of one column alone, measured on request under a key that ends in its name."""
+        """Return the same metric for a single number. It is measured on request, as `mae_age` for `mae` of `age`."""
 
         def function(outputs: Tensor, targets: Tensor) -> Any:
             return self.function(outputs[:, position, None], targets[:, position, None])
@@ -87,33 +82,35 @@ class TaskMetric:
         return replace(self, name=f"{self.name}_{name}", function=function, columns=columns, on_request=True)
 
     def add_to(self, total: Tensor, outputs: Tensor, targets: Tensor) -> None:
-        """Add the values of a batch to their sum, (), without waiting for the device.
+        """Add the values of a batch to `total`, (), without waiting for the device.
 
         Raises:
-            UserError: there is not one for each sample.
+            UserError: the function does not return one value per sample.
         """
         values, count = self.function(outputs, targets), len(targets)
         if (shape := tuple(getattr(values, "shape", ())))[:1] != (count,):
             raise UserError(
-                f"metric {self.name}: returns {type(values).__name__} of shape {shape} for {count} samples. Allowed: a "
-                f"value for each of them, ({count},); with whole=True, one for all samples of a pass."
+                f"metric {self.name}: returns {type(values).__name__} of shape {shape} for {count} samples. Return one "
+                f"value per sample, ({count},). With whole=True, return one value for all samples."
             )
         if values.is_floating_point():
             total.add_(values.mean(), alpha=count)
-        else:  # counted, so that the sum is exact
+        else:  # counts have an exact sum
             total.add_(values.sum())
 
     def of_all(self, outputs: Tensor, targets: Tensor) -> float:
-        """Return the value of a pass.
+        """Return the value for all samples of a pass.
 
         Raises:
-            UserError: the function returns something else.
+            UserError: the function returns no number.
         """
         value = self.function(outputs, targets)
         try:
             return float(value(outputs, targets) if callable(value) else value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"metric {self.name}: {error}. Allowed: a number, or a metric of torchmetrics.") from error
+            raise UserError(
+                f"metric {self.name}: {first_line(error)}. Return a number or a torchmetrics metric."
+            ) from error
 
 
 def metric(
@@ -130,31 +127,33 @@ def metric(
     finish: Callable[[float], float] = float,
     line: str = "{:.4f}",
 ) -> Callable[[M], M]:
-    """Declare a function `(outputs, targets)` as a metric of a task, under its own name; the rows have its mean.
+    """Declare a function `(outputs, targets)` as a metric of a task. The metrics rows contain its mean.
 
-    It returns a value for each sample, (N,), on the device, or several, (N, K), which count alike. With `whole` it gets
-    all samples of a validation pass, on the CPU, and returns one value, or an object of torchmetrics that computes it.
+    The function returns one value per sample, (N,), on the device. It may return several, (N, K), with equal weight.
+    With `whole`, it gets all samples of a validation pass on the CPU. Then it returns one value, or a torchmetrics
+    metric that computes the value.
 
     Args:
-        task: the task, or one that it is derived from.
-        name: another name.
-        title: heading of its columns, behind "train" and "val".
+        task: the task. Tasks derived from it have the metric, too.
+        name: default: the name of the function.
+        title: heading of the columns, after "train" and "val".
         smaller: whether a smaller value is better.
-        within: the lowest and the highest possible value.
-        whole: whether it needs all samples at once; training does not measure it then.
-        train: whether training measures it, too.
-        above: measure it where there are more classes, labels or numbers than this.
-        on_request: measure it only where `fit.metrics` or a callback's `monitor` names it, and in evaluations.
-        finish: what turns the mean over the samples into the value.
-        line: how the progress line formats it; empty: the progress line leaves it out.
+        within: lowest and highest possible value.
+        whole: whether the function needs all samples at once. Then only validation measures it.
+        train: whether training also measures it.
+        above: measure it if the data has more classes, labels or numbers than this.
+        on_request: measure it only if `fit.metrics` or a callback's `monitor` names it, and in evaluations.
+        finish: converts the mean over the samples into the metric's value.
+        line: format in the progress line. Empty: not shown there.
     """
 
     def decorate(function: M) -> M:
         called = name or function.__name__
-        heading, page = title or called.replace("_", " "), "{:.2%}" if within == SHARE else line or "{:.4g}"
+        heading = title or called.replace("_", " ")
+        page = "{:.2%}" if within == SHARE else line or "{:.4g}"
+        splits = ("train", "val") if train and not whole else ("val",)
         columns = tuple(
-            Column(f"{split}_{called}", f"{split} {heading}", line, page, smaller, within, above)
-            for split in ("train", "val")[0 if train and not whole else 1 :]
+            Column(f"{split}_{called}", f"{split} {heading}", line, page, smaller, within, above) for split in splits
         )
         known = METRICS.get((task, called))
         refuse_second("metric", called, known and known.function, function)
@@ -165,7 +164,7 @@ def metric(
 
 
 def columns_of(metrics: Iterable[TaskMetric], *, val_loss: bool = True) -> tuple[Column, ...]:
-    """Return the columns of the loss, also in validation if it has one, and of metrics, those of training first."""
+    """Return the columns of losses and metrics, those of training first. Some tasks have no validation loss."""
     columns = [column for metric in metrics for column in metric.columns]
     train = [column for column in columns if column.key.startswith("train_")]
     loss = (VAL_LOSS,) if val_loss else ()
@@ -173,21 +172,19 @@ def columns_of(metrics: Iterable[TaskMetric], *, val_loss: bool = True) -> tuple
 
 
 def mean_of_known(values: Iterable[float]) -> float:
-    """Return the mean of the values that are not NaN; NaN if there is none."""
+    """Return the mean of the values other than NaN. Without any, return NaN."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What a pass predicted for each sample, in the order seen, on the CPU; a task adds tensors of its own."""
+    """What a pass keeps of each sample, in the order seen, on the CPU. Tasks derive classes with more tensors."""
 
-    index: Tensor  # (N,) int64, index into the split's files; -1 where it is unknown
-    target: Tensor  # (N, ...), the target
+    index: Tensor  # (N,) int64, index into the split's files, or -1 if unknown
+    target: Tensor  # (N, ...)
 
 
 @dataclass(frozen=True, eq=False)
 class OutputSamples(Samples):
-    """Outputs of a pass for each sample."""
-
-    output: Tensor  # (N, K) float32, such as the logit of each label, or each number
+    output: Tensor  # (N, K) float32, such as logits of labels, or numbers
