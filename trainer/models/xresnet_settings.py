@@ -8,16 +8,18 @@ from trainer.models.base import Model
 
 @dataclass(frozen=True, kw_only=True)
 class XresnetSettings(Model):
-    """What can be changed in an xresnet."""
+    """Settings of an xresnet."""
 
     depth: str = setting(
-        Choice(default="50", options=("18", "26", "34", "50"), doc="layers; 26 and 50 have bottlenecks")
+        Choice(default="50", options=("18", "26", "34", "50"), doc="number of layers. 26 and 50 have bottlenecks")
     )
-    width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor for the number of channels"))
+    width: float = setting(Number(default=1.0, within=(0.1, 16), doc="factor of the number of channels"))
     groups: int = setting(Count(default=1, within=(1, 1024), doc="groups of the bottlenecks' 3x3 convolutions"))
     base_width: int = setting(
         Count(
-            default=64, within=(1, 1024), doc="a group's channels in the first stage; resnext50_32x4d: 32 groups of 4"
+            default=64,
+            within=(1, 1024),
+            doc="channels of a group in the first stage. A resnext50_32x4d has 32 groups of 4",
         )
     )
     activation: str = setting(
@@ -28,7 +30,9 @@ class XresnetSettings(Model):
     )
     self_attention: bool = setting(Flag(default=False, doc="self-attention over all positions after the first stage"))
     pool: str = setting(
-        Choice(default="avg", options=("avg", "max", "blur"), doc="how shortcuts halve; blur: max without aliasing")
+        Choice(
+            default="avg", options=("avg", "max", "blur"), doc="pooling of the shortcuts. blur is max without aliasing"
+        )
     )
     stem_pool: bool = setting(Flag(default=True, doc="halve the image once more after the three convolutions"))
     zero_init: bool = setting(Flag(default=True, doc="initialize every block as its shortcut"))

@@ -25,17 +25,17 @@ class LossSettings:
         Text(
             aliases=("criterion", "loss_fn", "loss_function", "regression_loss", "mask_loss"),
             optional=True,
-            doc="training loss, or a sum such as cross_entropy+dice. For classes: asymmetric, bce, cross_entropy, focal, "
-            "poly. For labels: asymmetric, bce, focal, poly. For numbers: huber, mae, mse. For masks: cross_entropy, "
-            "dice, focal. Default: cross_entropy, bce for labels, huber for numbers",
+            doc="training loss, or a sum such as cross_entropy+dice. For classes: asymmetric, bce, cross_entropy, "
+            "focal, poly. For labels: asymmetric, bce, focal, poly. For numbers: huber, mae, mse. For masks: "
+            "cross_entropy, dice, focal. Default: cross_entropy, bce for labels, huber for numbers",
         )
     )
     loss_options: Mapping[str, Any] | None = setting(
         OptionMap(
             optional=True,
-            doc="arguments of fit.loss, such as {gamma: 3}. focal takes gamma=2, poly epsilon=2, asymmetric gamma_neg=4 "
-            "and gamma_pos=1, bce target_threshold, huber delta=1. For labels, focal also takes alpha, poly alpha and "
-            "gamma=0, asymmetric clip=0.05",
+            doc="arguments of fit.loss, such as {gamma: 3}. focal takes gamma=2, poly epsilon=2, asymmetric "
+            "gamma_neg=4 and gamma_pos=1, bce target_threshold, huber delta=1. For labels, focal also takes alpha, "
+            "poly alpha and gamma=0, asymmetric clip=0.05",
         )
     )
     label_smoothing: float = setting(
