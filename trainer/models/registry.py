@@ -55,8 +55,8 @@ class Xresnet(XresnetSettings):
         if not bottleneck and (self.groups, self.base_width) != (1, 64):
             deep = " or ".join(depth for depth, (has, _) in LAYOUTS.items() if has)
             raise UserError(
-                f"model.groups={self.groups}, model.base_width={self.base_width}: depth {self.depth} has no bottlenecks to "
-                f"change. Set model.groups=1 and model.base_width=64, or model.depth to {deep}."
+                f"model.groups={self.groups}, model.base_width={self.base_width}: depth {self.depth} has no "
+                f"bottlenecks to change. Set model.groups=1 and model.base_width=64, or model.depth to {deep}."
             )
         return XResNet(classes, self)
 
